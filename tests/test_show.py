@@ -380,6 +380,15 @@ def test_differences_name_the_line_and_both_values(launches):
     assert any("load x: sectors rose from 128 to 1,024." in sentence for sentence in sentences)
 
 
+def test_launches_in_another_order_are_compared_with_those_of_the_same_kernel(launches):
+    copy, worse, other = launches[0], launches[2], launches[4]
+    (sectors,) = (
+        each for each in differences([copy, other], [other, worse]) if each.what == "sectors"
+    )
+    assert (sectors.before, sectors.after) == (128, 1024)
+    assert list(differences([copy, other], [other, copy])) == []
+
+
 def test_a_report_is_read_back_from_its_json(capture_path, tmp_path):
     report = make_report(Capture(capture_path))
     first = replace(report.launches[0], results={"out": OutputErrors(math.inf, 1e-3, False)})

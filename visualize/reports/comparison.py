@@ -36,30 +36,34 @@ class Difference:
 def differences(
     before: Sequence[LaunchReport], after: Sequence[LaunchReport]
 ) -> Iterator[Difference]:
-    """Return the numbers that differ between the launches of two reports. They are compared in order.
+    """Return the numbers that differ between the launches of two reports.
 
-    An added, missing or replaced launch appears as a different number of launches of its kernel.
+    Each kernel's launches are compared in order. Added or missing ones appear as a different number of its launches.
     """
     return (pair for pair in _compare(before, after) if pair.before != pair.after)
 
 
 def _compare(before: Sequence[LaunchReport], after: Sequence[LaunchReport]) -> Iterator[Difference]:
-    old_names = [launch.kernel for launch in before]
-    new_names = [launch.kernel for launch in after]
-    for name in dict.fromkeys([*old_names, *new_names]):
-        yield Difference(name, "launches", old_names.count(name), new_names.count(name))
-    for old, new in zip(before, after, strict=False):
-        if old.kernel != new.kernel:
-            continue
-        for was, now in _pair_lines(old.ops, new.ops):
-            op = (now or was)[0]
-            where = f"{op.file}:{op.line} in {new.kernel}, {op.op} {op.tensor}"
-            for unit in reversed(MAIN_AMOUNTS):
-                counts = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
-                yield Difference(where, unit, *counts)
-        where = f"{new.source}:{new.line} {new.kernel}"
-        for name in ("registers", "spilled_bytes", "shared_bytes"):
-            yield Difference(where, name, getattr(old, name), getattr(new, name))
+    kernels: dict[str, tuple[list[LaunchReport], list[LaunchReport]]] = {}
+    for side, launches in enumerate((before, after)):
+        for launch in launches:
+            kernels.setdefault(launch.kernel, ([], []))[side].append(launch)
+    for name, (old_launches, new_launches) in kernels.items():
+        yield Difference(name, "launches", len(old_launches), len(new_launches))
+        for old, new in zip(old_launches, new_launches, strict=False):
+            yield from _compare_launches(old, new)
+
+
+def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Difference]:
+    for was, now in _pair_lines(old.ops, new.ops):
+        op = (now or was)[0]
+        where = f"{op.file}:{op.line} in {new.kernel}, {op.op} {op.tensor}"
+        for unit in reversed(MAIN_AMOUNTS):
+            counts = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
+            yield Difference(where, unit, *counts)
+    where = f"{new.source}:{new.line} {new.kernel}"
+    for name in ("registers", "spilled_bytes", "shared_bytes"):
+        yield Difference(where, name, getattr(old, name), getattr(new, name))
 
 
 def _pair_lines(
