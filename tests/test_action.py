@@ -88,6 +88,26 @@ def test_a_change_that_makes_a_load_worse_fails_the_job_and_is_in_its_summary(ru
     assert runner(compare)[0].returncode == 1
 
 
+def test_a_new_script_is_no_regression_and_its_report_is_in_the_summary(runner):
+    _, base, change, compare = ACTION["runs"]["steps"]
+    prepare = "git rev-parse -q --verify HEAD~1 > /dev/null && cp bench.py new.py || true"
+    for step in (base, change, compare):
+        done, summary = runner(step, command="new.py", prepare=prepare)
+        assert done.returncode == 0, done.stderr
+    text = summary.read_text().partition("## Tilescope: `new.py`")[2]
+    assert "H200: 1 launch**" in text
+
+
+@pytest.mark.parametrize("commit", ["", "0" * 40])
+def test_without_a_base_the_summary_has_the_report_of_the_change(runner, commit):
+    _, base, change, compare = ACTION["runs"]["steps"]
+    for step in (base, change, compare):
+        done, summary = runner(step, base=commit)
+        assert done.returncode == 0, done.stderr
+    text = summary.read_text().rpartition("## Tilescope: ")[2]
+    assert "H200: 1 launch**" in text
+
+
 def test_every_step_names_its_shell_and_takes_inputs_from_its_environment():
     """An input within a script would run as code."""
     for step in ACTION["runs"]["steps"]:

@@ -389,6 +389,13 @@ def test_launches_in_another_order_are_compared_with_those_of_the_same_kernel(la
     assert list(differences([copy, other], [other, copy])) == []
 
 
+def test_a_missing_launch_is_worse_and_an_added_one_is_not(launches):
+    once, twice = launches[:1], launches[:1] * 2
+    assert [each.is_worse for each in differences(twice, once)] == [True]
+    assert [each.is_worse for each in differences(once, twice)] == [False]
+    assert [each.is_worse for each in differences([], once)] == [False]
+
+
 def test_a_report_is_read_back_from_its_json(capture_path, tmp_path):
     report = make_report(Capture(capture_path))
     first = replace(report.launches[0], results={"out": OutputErrors(math.inf, 1e-3, False)})

@@ -77,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--against",
         type=Path,
         metavar="OTHER.json",
-        help="exit with status 1 if launches, requests, sectors, registers or memory increased",
+        help="exit with status 1 if requests, sectors, registers or memory increased, or a launch is missing",
     )
     add(
         "--triton",

@@ -24,8 +24,8 @@ class Difference:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it increased. A missing launch is also worse, because its numbers are unknown."""
-        return self.after > self.before or self.what == "launches"
+        """Whether it increased. Of launches, fewer are worse, because the numbers of missing ones are unknown."""
+        return (self.after < self.before) == (self.what == "launches")
 
     @property
     def sentence(self) -> str:

@@ -101,7 +101,7 @@ def html(report: Report) -> str:
 
 
 def markdown_growth(title: str, changed: Sequence[Difference]) -> str:
-    """Return the regressions, and the kernels whose number of launches differs, in GitHub's Markdown."""
+    """Return the regressions, in GitHub's Markdown."""
     headings = ("where", "what", "before", "after", "change")
     rows = []
     for each in changed:
