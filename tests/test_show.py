@@ -287,7 +287,9 @@ def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tm
     assert (
         run_command(show, [str(worse), "--text", "--gpu", "H200", "--against", str(before)]) == GREW
     )
-    assert "script.py:10 in copy, load x: sectors rose from 128 to 1,024." in capfd.readouterr().err
+    output = capfd.readouterr()
+    assert "script.py:10 in copy, load x: sectors rose from 128 to 1,024." in output.out
+    assert f"regressions since {before}." in output.err
     shifted = tmp_path / "renamed.py"
     shifted.write_text(f"# A comment moves all lines.\n{script.read_text()}", encoding="utf-8")
     assert (
@@ -315,9 +317,21 @@ def test_a_script_that_fails_has_a_table_of_its_launches_and_a_status_that_ci_se
     assert run_command(show, [str(part), "--text", "--gpu", "H200"]) == USAGE
     assert "3 launches" in capfd.readouterr().out
     assert (
-        run_command(show, [str(part), "--text", "--gpu", "H200", "--against", str(whole)]) == GREW
+        run_command(show, [str(part), "--text", "--gpu", "H200", "--against", str(whole)]) == USAGE
     )
-    assert "unmasked: launches fell from 1 to 0." in capfd.readouterr().err
+    assert "unmasked: launches fell from 1 to 0." in capfd.readouterr().out
+    part.write_text(part.read_text().replace("x.missing", "exit(3)"), encoding="utf-8")
+    assert run_command(show, [str(part), "--text", "--gpu", "H200", "--against", str(whole)]) == 3
+    output = capfd.readouterr()
+    assert "part.py exited with status 3" in output.out
+    assert "exited with status" not in output.err
+
+
+def test_a_script_that_exits_before_its_first_launch_keeps_its_status(tmp_path, capfd):
+    path = tmp_path / "exits.py"
+    path.write_text("raise SystemExit(5)\n", encoding="utf-8")
+    assert run_command(show, [str(path), "--text", "--gpu", "H200"]) == 5
+    assert "exits.py exited with status 5" in capfd.readouterr().out
 
 
 def test_a_load_that_becomes_asynchronous_copies_is_the_same_operation():
@@ -353,10 +367,13 @@ def test_markdown_has_a_table_per_launch_and_what_grew(launches):
     assert rf"| {op.file}:{op.line} | load | a\|b | 16 | 8 | 128 | 100% |" in text
     assert rf"- {op.file}:{op.line}, load a\|b: Use \*x\* \< y." in text.splitlines()
     changed = list(differences(launches[:1], launches[2:3]))
-    grown = markdown_growth("Differences", changed)
+    report = Report("3", "H200", launches, untried="No changes were tried.", stopped="It *ended*.")
+    grown = markdown_growth("Differences", changed, report)
     assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
-    assert len(grown.splitlines()) == 4 + sum(each.after > each.before for each in changed)
-    assert markdown_growth("Differences", []) == "### Differences: 0 regressions"
+    assert grown.splitlines()[-1] == r"It \*ended\*."
+    assert len(grown.splitlines()) == 6 + sum(each.after > each.before for each in changed)
+    empty = markdown_growth("Differences", [], Report("3", "H200", launches))
+    assert empty == "### Differences: 0 regressions"
 
 
 def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(launches):

@@ -15,7 +15,7 @@ PAGE = ("gradio", "pandas", "plotly", "segno")
 
 
 class CommandFailed(Exception):
-    """Ends a command. The message goes to stderr.
+    """Ends a command. The message goes to stderr, unless it is empty.
 
     Attributes:
         status: the exit status.
@@ -31,7 +31,8 @@ def run_command(command: Callable[..., None], *arguments: object) -> int:
     try:
         command(*arguments)
     except CommandFailed as error:
-        print(error, file=sys.stderr)
+        if str(error):
+            print(error, file=sys.stderr)
         return error.status
     return FINE
 

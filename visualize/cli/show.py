@@ -16,6 +16,7 @@ from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from visualize import startup
 from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
+from visualize.numbers import count_noun
 from visualize.reports.brief import brief
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
@@ -30,8 +31,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tilescope show",
         description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
-        "success, 1 if a number increased since --against or a launch is missing, 2 if the flags are invalid, the "
-        "script raised an exception, or nothing could be captured; the script's own status if it exits with one.",
+        "success; the script's own status if it exits with one; or else 2 if the flags are invalid, the script "
+        "raised an exception, or nothing was captured; or else 1 if a number increased since --against or a launch is "
+        "missing.",
         epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
         "Everything after a module's name is passed to the module. Examples: tilescope show softmax.py --gpu H200 "
         "--json; tilescope show --brief -m pytest tests/test_softmax.py",
@@ -224,7 +226,7 @@ def _print(
         return
     title = f"From Triton {flags.triton} to {report.triton}" if flags.triton else "Differences"
     if flags.markdown:
-        print(markdown(report) if before is None else markdown_growth(title, changed))
+        print(markdown(report) if before is None else markdown_growth(title, changed, report))
         return
     lines = []
     if before is not None:
@@ -245,16 +247,18 @@ def _write_html(path: Path, launches: Launches) -> None:
 def _check(
     flags: argparse.Namespace, report: Report, stopped: Stop | None, changed: Sequence[Difference]
 ) -> None:
-    """Raise CommandFailed if there is no launch, if a number increased, or if the script failed."""
+    """Raise CommandFailed if the script failed, if there is no launch, or if a number increased.
+
+    A reason that the report gives is not repeated.
+    """
+    if stopped is not None and stopped.kind != "host_read":
+        raise CommandFailed("", stopped.status or USAGE)
     if not report.launches:
         advice = "Call one, or add a function whose name begins with `case`."
         none = f"{flags.script} launched no Triton kernels. {advice}"
-        raise CommandFailed(report.stopped or none, USAGE)
-    grown = [each for each in changed if each.is_worse]
-    if flags.against and grown:
-        raise CommandFailed("\n".join(difference.sentence for difference in grown), GREW)
-    if stopped is not None and stopped.kind != "host_read":
-        raise CommandFailed(stopped.message, stopped.status or USAGE)
+        raise CommandFailed("" if stopped else none, USAGE)
+    if flags.against and (count := sum(each.is_worse for each in changed)):
+        raise CommandFailed(f"{count_noun(count, 'regression')} since {flags.against}.", GREW)
 
 
 class _ScriptProcess:

@@ -100,8 +100,8 @@ def html(report: Report) -> str:
     return Markup().join([title, *parts, _join_lines(_remarks(report))])
 
 
-def markdown_growth(title: str, changed: Sequence[Difference]) -> str:
-    """Return the regressions, in GitHub's Markdown."""
+def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -> str:
+    """Return the regressions, and what is missing in the report, in GitHub's Markdown."""
     headings = ("where", "what", "before", "after", "change")
     rows = []
     for each in changed:
@@ -110,7 +110,9 @@ def markdown_growth(title: str, changed: Sequence[Difference]) -> str:
             what = each.what.replace("_", " ")
             rows.append((each.where, what, f"{each.before:,}", f"{each.after:,}", change))
     heading = f"### {title}: {count_noun(len(rows), 'regression')}"
-    return "\n\n".join([heading, *([markdown_table(headings, rows)] if rows else [])])
+    tables = [markdown_table(headings, rows)] if rows else []
+    missing = filter(None, [report.stopped, *report.not_captured])
+    return "\n\n".join([heading, *tables, *map(_in_markdown, missing)])
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
