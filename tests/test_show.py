@@ -290,6 +290,11 @@ def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tm
     output = capfd.readouterr()
     assert "script.py:10 in copy, load x: sectors rose from 128 to 1,024." in output.out
     assert f"regressions since {before}." in output.err
+    before.write_text(text.replace('"gpu": "H200"', '"gpu": "L4"'), encoding="utf-8")
+    assert run_command(show, [str(capture_path), "--text", "--against", str(before)]) == FINE
+    assert ", L4 to Triton " in capfd.readouterr().out.splitlines()[0]
+    assert run_command(show, [str(capture_path), "--json", "--against", str(before)]) == FINE
+    assert json.loads(capfd.readouterr().out)["differences"] == []
     shifted = tmp_path / "renamed.py"
     shifted.write_text(f"# A comment moves all lines.\n{script.read_text()}", encoding="utf-8")
     assert (
@@ -449,6 +454,18 @@ def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
         ([str(ROOT / "README.md") + ".tilescope", "--text"], "can't be read"),
         (["missing.py", "--text", "--against", "missing.json"], "is not a report of `show --json`"),
         (["missing.py", "--text", "--triton", "3.2.0"], "Tilescope needs Triton 3.6 or later"),
+        (["x.py", "--triton", "3.6.0", "--against", "a"], "--triton and --against exclude each"),
+        (["x.py", "--json", "--brief"], "--json and --brief exclude each other."),
+        (["x.py", "--markdown", "--text"], "--text and --markdown exclude each other."),
+        (
+            ["{capture}", "--text", "--gpu", "L4"],
+            "is a capture, not a script: --gpu can't be used.",
+        ),
+        (["{capture}", "--triton", "3.6.0"], "--triton can't be used."),
+        (
+            ["{capture}", "--set", "n=1", "--out", "x", "--", "1"],
+            "--set, --out and arguments after -- can't be used.",
+        ),
     ],
 )
 def test_bad_input_ends_with_status_2_and_one_sentence(arguments, sentence, capture_path, capfd):

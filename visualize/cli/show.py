@@ -16,7 +16,7 @@ from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from visualize import startup
 from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
-from visualize.numbers import count_noun
+from visualize.numbers import count_noun, join_names
 from visualize.reports.brief import brief
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
@@ -163,17 +163,37 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return flags
 
 
+def _check_combination(flags: argparse.Namespace, is_capture: bool) -> None:
+    """Raise CommandFailed if a flag would be without effect."""
+    formats = [name for name in ("text", "json", "markdown", "brief") if getattr(flags, name)]
+    if formats == ["text", "json"]:
+        formats = []
+    for names in (formats, [name for name in ("triton", "against") if getattr(flags, name)]):
+        if len(names) > 1:
+            message = f"--{names[0]} and --{names[1]} exclude each other."
+            raise CommandFailed(message, USAGE)
+    if is_capture:
+        names = ("gpu", "set", "config", "values", "count", "out", "triton")
+        given = [f"--{name}" for name in names if getattr(flags, name)]
+        given += ["arguments after --"] if len(flags.command) > 2 else []
+        if given:
+            message = (
+                f"{flags.script} is a capture, not a script: {join_names(given)} can't be used."
+            )
+            raise CommandFailed(message, USAGE)
+
+
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
+    path = Path(flags.script)
+    is_capture = path.suffix == ".tilescope"
+    _check_combination(flags, is_capture)
     before = _read_report(flags.against) if flags.against else None
-    is_compared = flags.triton and not flags.against
     packages = None
-    if is_compared:
+    if flags.triton:
         from kernels.measuring.worker import default_cache_directory  # imports all declarations
 
         packages = install_triton(flags.triton, default_cache_directory())
-    path = Path(flags.script)
     process = None
-    is_capture = path.suffix == ".tilescope"
     if not is_capture or (flags.python and prints):
         process = _ScriptProcess(flags, folder, stack)
     if process and not is_capture:
@@ -221,10 +241,13 @@ def _print(
                 launch |= {"text": section.text, "html": section.html}
         if flags.triton:
             content["compared_with"] = before and before.to_json()
+        if before is not None:
             content["differences"] = [asdict(difference) for difference in changed]
         print(json.dumps(content, allow_nan=False))
         return
-    title = f"From Triton {flags.triton} to {report.triton}" if flags.triton else "Differences"
+    title = "Differences"
+    if before is not None and (before.triton, before.gpu) != (report.triton, report.gpu):
+        title = f"From Triton {before.triton}, {before.gpu} to Triton {report.triton}, {report.gpu}"
     if flags.markdown:
         print(markdown(report) if before is None else markdown_growth(title, changed, report))
         return
