@@ -242,7 +242,7 @@ def test_what_follows_two_dashes_goes_to_the_script_and_its_exit_status_is_kept(
     assert run_command(show, [str(path), "--text", "--gpu", "H200", "--", "-m", "--", "1"]) == 7
     output = capfd.readouterr()
     assert "['-m', '--', '1']" in output.err
-    assert "7 launches" in output.out
+    assert "7 launches" in output.out.splitlines()[0]
 
 
 def test_a_module_takes_all_arguments_after_its_name_and_pytests_tests_are_captured(
@@ -390,9 +390,11 @@ def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(laun
 def test_a_brief_report_of_any_size_has_at_most_4_kb(launches):
     wide = [replace(launch, kernel="k" * 300 + str(n)) for n, launch in enumerate(launches * 40)]
     many = Report("3", "H200", tuple(wide), stopped="é" * 1000, not_captured=("ü" * 900,) * 3)
-    text = brief(many, ["A difference."] * 9)
+    text = brief(many, ["A difference."] * 999)
     assert 3000 < len(f"{text}\n".encode()) <= 4096
     assert text.startswith("A difference.\n")
+    assert "more differences: see --text.\n\n" in text
+    assert " (launch " in text
     assert "more lines: see --text." in text
     assert "more kernels or remarks." in text
 
@@ -416,6 +418,16 @@ def test_a_missing_launch_is_worse_and_an_added_one_is_not(launches):
     assert [each.is_worse for each in differences(twice, once)] == [True]
     assert [each.is_worse for each in differences(once, twice)] == [False]
     assert [each.is_worse for each in differences([], once)] == [False]
+
+
+def test_the_largest_increase_comes_first_and_equal_differences_are_merged(launches):
+    copy, worse, other = launches[0], launches[2], launches[4]
+    changed = differences([copy, copy, other], [worse, worse])
+    sentences = [each.sentence for each in changed]
+    assert sentences[0] == "rows: launches fell from 1 to 0."
+    assert sentences[1].endswith("copy, load x (2 launches): sectors rose from 128 to 1,024.")
+    ranks = [each.is_worse for each in changed]
+    assert ranks == sorted(ranks, reverse=True)
 
 
 def test_a_report_is_read_back_from_its_json(capture_path, tmp_path):

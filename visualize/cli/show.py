@@ -210,7 +210,7 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     if packages:
         other = _ScriptProcess(flags, folder, stack, packages)
         before = make_report(Capture(other.capture(flags.script)))
-    changed = [] if before is None else list(differences(before.launches, report.launches))
+    changed = [] if before is None else differences(before.launches, report.launches)
     if flags.html and report.launches:
         _write_html(flags.html, launches)
     _print(flags, report, before, changed)
@@ -253,8 +253,9 @@ def _print(
         return
     lines = []
     if before is not None:
-        lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed), ""]
-    print(brief(report, lines) if flags.brief else "\n".join([*lines, table(report)]))
+        lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed)]
+    parts = [brief(report, lines)] if flags.brief else ["\n".join(lines), table(report)]
+    print("\n\n".join(filter(None, parts)))
 
 
 def _write_html(path: Path, launches: Launches) -> None:

@@ -21,12 +21,13 @@ _WRONG = ("outside", "overflow", "race", "autotuner")
 
 
 def brief(report: Report, differences: Sequence[str] = ()) -> str:
-    """Return a summary of a report, in at most 4096 bytes of UTF-8. It begins with the given lines."""
+    """Return a summary of a report, in at most 4096 bytes of UTF-8. The given lines come first, in at most half of it."""
     totals = _fit(_describe_totals(report), _MOST_TOTALS_BYTES, "more kernels or remarks")
     room = _MOST_BYTES - sum(map(_count_bytes, totals))
     findings = list(_describe_findings(report)) or ["No findings."]
-    lines = _fit([*differences, *findings], room, "more lines: see --text")
-    return "\n".join([*lines, "", *totals])
+    changes = _fit(differences, room // 2, "more differences: see --text")
+    lines = _fit(findings, room - sum(map(_count_bytes, changes)), "more lines: see --text")
+    return "\n\n".join("\n".join(part) for part in (changes, lines, totals) if part)
 
 
 def _describe_findings(report: Report) -> Iterable[str]:

@@ -1,7 +1,8 @@
 """The numbers that differ between two reports of a script."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -15,12 +16,14 @@ class Difference:
     Attributes:
         where: a kernel, or an operation as file:line, kernel and tensor.
         what: "registers", "sectors" and so on.
+        times: number of launches with this difference.
     """
 
     where: str
     what: str
     before: int
     after: int
+    times: int = 1
 
     @property
     def is_worse(self) -> bool:
@@ -28,19 +31,30 @@ class Difference:
         return (self.after < self.before) == (self.what == "launches")
 
     @property
+    def subject(self) -> str:
+        return f"{self.where} ({self.times} launches)" if self.times > 1 else self.where
+
+    @property
     def sentence(self) -> str:
         verb = "rose" if self.after > self.before else "fell"
-        return f"{self.where}: {self.what.replace('_', ' ')} {verb} from {self.before:,} to {self.after:,}."
+        return f"{self.subject}: {self.what.replace('_', ' ')} {verb} from {self.before:,} to {self.after:,}."
 
 
 def differences(
     before: Sequence[LaunchReport], after: Sequence[LaunchReport]
-) -> Iterator[Difference]:
-    """Return the numbers that differ between the launches of two reports.
+) -> Sequence[Difference]:
+    """Return the numbers that differ between the launches of two reports: missing launches, the largest increase first.
 
     Each kernel's launches are compared in order. Added or missing ones appear as a different number of its launches.
     """
-    return (pair for pair in _compare(before, after) if pair.before != pair.after)
+    pairs = Counter(pair for pair in _compare(before, after) if pair.before != pair.after)
+    merged = [replace(pair, times=times) for pair, times in pairs.items()]
+    return sorted(merged, key=_rank)
+
+
+def _rank(difference: Difference) -> tuple[bool, bool, int]:
+    increase = (difference.after - difference.before) * difference.times
+    return not difference.is_worse, difference.what != "launches", -increase
 
 
 def _compare(before: Sequence[LaunchReport], after: Sequence[LaunchReport]) -> Iterator[Difference]:

@@ -108,7 +108,7 @@ def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -
         if each.is_worse:
             change = f"{each.after / each.before - 1:+.1%}" if each.before else ""
             what = each.what.replace("_", " ")
-            rows.append((each.where, what, f"{each.before:,}", f"{each.after:,}", change))
+            rows.append((each.subject, what, f"{each.before:,}", f"{each.after:,}", change))
     heading = f"### {title}: {count_noun(len(rows), 'regression')}"
     tables = [markdown_table(headings, rows)] if rows else []
     missing = filter(None, [report.stopped, *report.not_captured])
