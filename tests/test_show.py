@@ -23,7 +23,7 @@ from visualize.cli.show import show
 from visualize.reports.brief import brief
 from visualize.reports.comparison import differences
 from visualize.reports.launch import LaunchReport, OperationReport, Report, make_report, read_report
-from visualize.reports.text import markdown, markdown_growth, table
+from visualize.reports.text import html, markdown, markdown_growth, table
 from visualize.views.capture.controls import capture_options, changed_values, launch_form
 from visualize.views.capture.launches import Launches
 from visualize.views.capture.script import Script
@@ -387,6 +387,22 @@ def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(laun
     assert "in copy, load x (launch 1): " in lines[1]
 
 
+def test_similar_findings_are_one_line_that_claims_the_numbers_of_one_launch(launches):
+    smaller = replace(
+        launches[1],
+        findings=tuple(replace(each, text=f"Another {each.text}") for each in launches[1].findings),
+    )
+    lines = brief(Report("3", "H200", (launches[1], smaller))).splitlines()
+    assert "in copy, load x (launch 0; 1 more like it): " in lines[0]
+    assert "Another" not in "".join(lines)
+
+
+def test_a_finding_in_a_notebook_is_as_wide_as_its_table(launches):
+    text = html(Report("3", "H200", launches[1:2]))
+    heading, *_ = text.split("<td")
+    assert f"colspan={heading.count('<th>')}>" in text
+
+
 def test_a_brief_report_of_any_size_has_at_most_4_kb(launches):
     wide = [replace(launch, kernel="k" * 300 + str(n)) for n, launch in enumerate(launches * 40)]
     many = Report("3", "H200", tuple(wide), stopped="é" * 1000, not_captured=("ü" * 900,) * 3)
@@ -394,6 +410,7 @@ def test_a_brief_report_of_any_size_has_at_most_4_kb(launches):
     assert 3000 < len(f"{text}\n".encode()) <= 4096
     assert text.startswith("A difference.\n")
     assert "more differences: see --text.\n\n" in text
+    assert "é…\n" in text
     assert " (launch " in text
     assert "more lines: see --text." in text
     assert "more kernels or remarks." in text

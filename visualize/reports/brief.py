@@ -21,7 +21,7 @@ _WRONG = ("outside", "overflow", "race", "autotuner")
 
 
 def brief(report: Report, differences: Sequence[str] = ()) -> str:
-    """Return a summary of a report, in at most 4096 bytes of UTF-8. The given lines come first, in at most half of it."""
+    """Return a summary of a report, in at most 4096 bytes of UTF-8. It begins with the differences, in at most half."""
     totals = _fit(_describe_totals(report), _MOST_TOTALS_BYTES, "more kernels or remarks")
     room = _MOST_BYTES - sum(map(_count_bytes, totals))
     findings = list(_describe_findings(report)) or ["No findings."]
@@ -31,7 +31,7 @@ def brief(report: Report, differences: Sequence[str] = ()) -> str:
 
 
 def _describe_findings(report: Report) -> Iterable[str]:
-    """Describe each finding once, even if launches share it. Its costs are summed over the launches."""
+    """Describe similar findings of a kernel's launches once, with their total cost and the numbers of the costliest."""
     groups = defaultdict[tuple[object, ...], list[tuple[float, int, Finding]]](list)
     for number, launch in enumerate(report.launches):
         for finding in launch.findings:
@@ -40,7 +40,7 @@ def _describe_findings(report: Report) -> Iterable[str]:
     ranked = sorted(groups.values(), key=lambda group: -sum(cost for cost, *_ in group))
     for group in ranked:
         _, number, finding = max(group, key=lambda each: each[0])
-        others = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        others = f"; {len(group) - 1} more like it" if len(group) > 1 else ""
         op = f", {finding.op} {finding.tensor}" if finding.op else ""
         place = f"{finding.file}:{finding.line} in {report.launches[number].kernel}{op}"
         yield f"{place} (launch {number}{others}): {_join(finding)}"
@@ -95,10 +95,18 @@ def _sum_up(launches: Sequence[LaunchReport]) -> str:
 
 def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:
     """Truncate long lines, and keep those that fit in a number of bytes. The last line counts the omitted ones."""
-    short = [line.encode()[:_MOST_LINE_BYTES].decode(errors="ignore") for line in lines]
+    short = [_truncate(line) for line in lines]
     sizes = accumulate(map(_count_bytes, short))
     count = sum(size <= most - _REMARK_BYTES for size in sizes)
     return short if count == len(short) else [*short[:count], f"{len(short) - count:,} {what}."]
+
+
+def _truncate(line: str) -> str:
+    code = line.encode()
+    if len(code) <= _MOST_LINE_BYTES:
+        return line
+    end = "…"
+    return code[: _MOST_LINE_BYTES - len(end.encode())].decode(errors="ignore") + end
 
 
 def _count_bytes(line: str) -> int:

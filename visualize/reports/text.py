@@ -67,7 +67,7 @@ class Section:
         for cells, why in self.rows:
             rows.append(row.format(*cells))
             if why:
-                rows.append(Markup("<tr><td colspan=9>→ {}").format(why))
+                rows.append(Markup("<tr><td colspan={}>→ {}").format(len(_HEADINGS), why))
         return Markup("<h4>{}</h4><p>{}</p><table>{}</table><p>{}</p>").format(
             self.title, _join_lines(self.facts), Markup().join(rows), _join_lines(self.notes)
         )
