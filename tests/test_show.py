@@ -7,6 +7,8 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from kernels.examples import EXAMPLES
 from kernels.measuring.captured_counters import launch_keys, read_counters
 from kernels.measuring.counters import METRICS
 from tests.kernels.trees import ROOT
-from visualize.cli.command import FINE, GREW, USAGE, run_command
+from visualize.cli.command import BROKEN_PIPE, FINE, GREW, INTERRUPTED, USAGE, run_command
 from visualize.cli.show import show
 from visualize.reports.brief import brief
 from visualize.reports.comparison import differences
@@ -337,6 +339,46 @@ def test_a_script_that_exits_before_its_first_launch_keeps_its_status(tmp_path, 
     path.write_text("raise SystemExit(5)\n", encoding="utf-8")
     assert run_command(show, [str(path), "--text", "--gpu", "H200"]) == 5
     assert "exits.py exited with status 5" in capfd.readouterr().out
+
+
+def test_an_interrupted_script_has_a_report_of_its_launches(script, tmp_path, compiled_before):
+    path = tmp_path / "waits.py"
+    interrupt = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    interrupt += "os.killpg(0, signal.SIGINT)\nsignal.pause()\n"
+    path.write_text(script.read_text() + interrupt, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), "show", str(path), "--text", "--gpu", "H200"],
+        env={**os.environ, "TRITON_CACHE_DIR": str(compiled_before)},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.splitlines()[0][-10:]) == (USAGE, "7 launches")
+    assert "waits.py raised KeyboardInterrupt" in done.stdout
+    assert "app.py" not in done.stderr
+
+
+def test_a_report_ends_quietly_when_the_reader_closes_the_pipe():
+    capture = Path(EXAMPLES[0]).with_suffix(".tilescope")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), "show", str(capture), "--text"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (BROKEN_PIPE, b"")
+
+
+def test_an_interrupted_command_has_no_traceback(capfd):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    assert run_command(interrupt) == INTERRUPTED
+    assert capfd.readouterr().err == ""
 
 
 def test_a_load_that_becomes_asynchronous_copies_is_the_same_operation():

@@ -1,6 +1,7 @@
 """Shared by the commands: exit statuses, the error that carries one, and the page's packages."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ FINE = 0
 FAILED = GREW = 1
 USAGE = 2
 INTERRUPTED = 130
+BROKEN_PIPE = 141  # as a shell reports a process that SIGPIPE ended
 
 # The packages of the page, which `show --text` does not need.
 PAGE = ("gradio", "pandas", "plotly", "segno")
@@ -28,13 +30,21 @@ class CommandFailed(Exception):
 
 def run_command(command: Callable[..., None], *arguments: object) -> int:
     """Run a command, and return its exit status."""
+    status = FINE
     try:
-        command(*arguments)
-    except CommandFailed as error:
-        if str(error):
-            print(error, file=sys.stderr)
-        return error.status
-    return FINE
+        try:
+            command(*arguments)
+        except CommandFailed as error:
+            status = error.status
+            if str(error):
+                print(error, file=sys.stderr)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `head` has closed the pipe; Python flushes again when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return status
 
 
 def missing_page() -> str:

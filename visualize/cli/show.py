@@ -3,10 +3,11 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -199,7 +200,8 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     if process and not is_capture:
         if not prints:
             print(f"Capturing {flags.script}, then serving the page.", file=sys.stderr, flush=True)
-        path = process.capture(flags.script)
+        with _leave_interrupts_to_script() if prints else nullcontext():
+            path = process.capture(flags.script)
     compiler = process.compile if process else None
     if not prints:
         _serve(flags, path, process)
@@ -215,6 +217,16 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         _write_html(flags.html, launches)
     _print(flags, report, before, changed)
     _check(flags, report, capture.content.stopped, changed)
+
+
+@contextmanager
+def _leave_interrupts_to_script() -> Iterator[None]:
+    """Continue after Ctrl+C, which also ends the script, in order to report its launches."""
+    previous = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | None") -> None:
