@@ -20,6 +20,7 @@ from kernels.examples import EXAMPLES
 from kernels.measuring.captured_counters import launch_keys, read_counters
 from kernels.measuring.counters import METRICS
 from tests.kernels.trees import ROOT
+from tests.waiting import free_port
 from visualize.cli.command import BROKEN_PIPE, FINE, GREW, INTERRUPTED, USAGE, run_command
 from visualize.cli.show import show
 from visualize.reports.brief import brief
@@ -265,6 +266,18 @@ def test_a_module_takes_all_arguments_after_its_name_and_pytests_tests_are_captu
     content = json.loads(output.out)
     assert [launch["kernel"] for launch in content["launches"]] == ["copy", "copy"]
     assert "1 failed, 1 passed" in output.err
+
+
+def test_flags_after_a_modules_name_are_named_before_its_page_is_served(monkeypatch, capfd):
+    monkeypatch.delenv("SPACE_ID", raising=False)
+    port = str(free_port())
+    arguments = ["--port", port, "-m", "no_such_module", "--brief", "-q", "--html=a.html"]
+    assert run_command(show, arguments) == USAGE
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[:2] == [
+        f"Capturing no_such_module, then serving the page on http://127.0.0.1:{port}.",
+        "--brief and --html=a.html: passed to no_such_module; flags of `show` come before -m.",
+    ]
 
 
 @pytest.mark.parametrize("arguments", [["-m"], ["script.py", "-m", "pytest"]])

@@ -174,8 +174,8 @@ def _check_combination(flags: argparse.Namespace, is_capture: bool) -> None:
             message = f"--{names[0]} and --{names[1]} exclude each other."
             raise CommandFailed(message, USAGE)
     if is_capture:
-        names = ("gpu", "set", "config", "values", "count", "out", "triton")
-        given = [f"--{name}" for name in names if getattr(flags, name)]
+        of_scripts = ("gpu", "set", "config", "values", "count", "out", "triton")
+        given = [f"--{name}" for name in of_scripts if getattr(flags, name)]
         given += ["arguments after --"] if len(flags.command) > 2 else []
         if given:
             message = (
@@ -199,7 +199,7 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         process = _ScriptProcess(flags, folder, stack)
     if process and not is_capture:
         if not prints:
-            print(f"Capturing {flags.script}, then serving the page.", file=sys.stderr, flush=True)
+            _announce_page(flags)
         with _leave_interrupts_to_script() if prints else nullcontext():
             path = process.capture(flags.script)
     compiler = process.compile if process else None
@@ -217,6 +217,19 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         _write_html(flags.html, launches)
     _print(flags, report, before, changed)
     _check(flags, report, capture.content.stopped, changed)
+
+
+def _announce_page(flags: argparse.Namespace) -> None:
+    """Say where the page will be, and which flags after a module's name may have been meant to prevent it."""
+    host = f"[{flags.host}]" if ":" in flags.host else flags.host
+    page = f"the page on http://{host}:{flags.port}"
+    print(f"Capturing {flags.script}, then serving {page}.", file=sys.stderr, flush=True)
+    own = flags.command[3:] if flags.module else []
+    printing = ("--text", "--json", "--markdown", "--brief", "--html", "--against", "--triton")
+    passed_on = [argument for argument in own if argument.partition("=")[0] in printing]
+    if passed_on:
+        target = f"passed to {flags.script}; flags of `show` come before -m."
+        print(f"{join_names(passed_on)}: {target}", file=sys.stderr, flush=True)
 
 
 @contextmanager
