@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kernels.capture.reader import Capture, CountedLaunch, OutputErrors
+from kernels.capture.server import install_triton
 from kernels.evaluate.counts import COUNTER_NAMES
 from kernels.examples import EXAMPLES
 from kernels.measuring.captured_counters import launch_keys, read_counters
@@ -568,6 +569,19 @@ def test_a_space_serves_no_scripts(monkeypatch, capfd):
     monkeypatch.setenv("SPACE_ID", "somebody/space")
     assert run_command(show, ["script.py"]) == USAGE
     assert "does not serve its page on a Space" in capfd.readouterr().err
+
+
+def test_a_version_of_triton_is_installed_once_per_version_of_python_by_its_own_pip(tmp_path):
+    python = tmp_path / "python"
+    pip = 'while [ "$1" != --target ]; do shift; done; mkdir "$2"; echo "$3" >> "$2/installed"'
+    python.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo cpython-399; else {pip}; fi\n')
+    python.chmod(0o755)
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        folder = install_triton("3.6.0", cache, str(python))
+        assert folder == cache / "triton-3.6.0-cpython-399"
+        assert (folder / "installed").read_text() == "triton==3.6.0\n"
+    assert list(cache.iterdir()) == [folder]
 
 
 def test_a_script_without_a_launch_says_so(tmp_path, capfd):

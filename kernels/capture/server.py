@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,26 +109,33 @@ def is_supported(triton: str) -> bool:
     return match is not None and (int(match[1]), int(match[2])) >= _OLDEST_TRITON
 
 
-def install_triton(version: str, cache: Path) -> Path:
-    """Return the folder of a Triton version in a cache, and install that version if it is missing.
+def install_triton(version: str, cache: Path, python: str) -> Path:
+    """Return the folder of a Triton version for an interpreter in a cache, and install that version if it is missing.
 
     Raises:
-        CaptureFailed: pip could not install it, or it is too old.
+        CaptureFailed: pip could not install it, it is too old, or the interpreter does not exist.
     """
     if not is_supported(version):
         raise CaptureFailed(
             f"--triton {version}: Tilescope needs Triton 3.6 or later, such as 3.6.0."
         )
-    folder = cache / f"triton-{version}"
+    tag = "import sys; print(sys.implementation.cache_tag)"
+    try:
+        named = subprocess.run([python, "-c", tag], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CaptureFailed(f"--python {python} cannot run Python code: {error}.") from error
+    folder = cache / f"triton-{version}-{named.stdout.strip()}"
     if folder.exists():
         return folder
     print(f"Installing Triton {version} in {folder}.", file=sys.stderr)
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as partial_folder:
         # Without dependencies: those of the script's environment are used.
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        pip += ["--target", partial_folder, f"triton=={version}"]
+        pip = [python, "-m", "pip", "install", "--quiet", "--no-deps"]
+        packages = Path(partial_folder) / "packages"
+        pip += ["--target", str(packages), f"triton=={version}"]
         if subprocess.run(pip, stdout=_STDERR, check=False).returncode:
             raise CaptureFailed(f"pip could not install Triton {version}.")
-        shutil.copytree(partial_folder, folder)
+        if not folder.exists():  # another process may have been faster
+            packages.rename(folder)
     return folder

@@ -193,7 +193,9 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     if flags.triton:
         from kernels.measuring.worker import default_cache_directory  # imports all declarations
 
-        packages = install_triton(flags.triton, default_cache_directory())
+        packages = install_triton(
+            flags.triton, default_cache_directory(), flags.python or sys.executable
+        )
     process = None
     if not is_capture or (flags.python and prints):
         process = _ScriptProcess(flags, folder, stack)
