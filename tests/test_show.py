@@ -265,12 +265,27 @@ def test_a_module_takes_all_arguments_after_its_name_and_pytests_tests_are_captu
     assert "1 failed, 1 passed" in output.err
 
 
-@pytest.mark.parametrize("arguments", [["-m"], ["script.py", "-m", "pytest"]])
-def test_a_script_and_a_module_exclude_each_other(arguments, capfd):
+@pytest.mark.parametrize("own", [["--", "y"], ["x", "--", "y", "-m", "--"], ["--text", "--"]])
+def test_all_arguments_after_a_modules_name_reach_it_unchanged(own, tmp_path, monkeypatch, capfd):
+    (tmp_path / "prints.py").write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(show, ["--text", "-m", "prints", *own]) == USAGE
+    assert capfd.readouterr().err.startswith(f"{own}\nprints launched no Triton kernels.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-m"], "argument -m: expected one argument"),
+        (["-m", "--", "x"], "argument -m: expected one argument"),
+        (["script.py", "-m", "pytest"], "give a script, or -m and a module"),
+    ],
+)
+def test_a_module_needs_a_name_and_excludes_a_script(arguments, sentence, capfd):
     with pytest.raises(SystemExit) as ended:
         show(arguments)
     assert ended.value.code == USAGE
-    assert "give a script, or -m and a module" in capfd.readouterr().err
+    assert sentence in capfd.readouterr().err
 
 
 def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tmp_path, capfd):

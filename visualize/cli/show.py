@@ -42,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="a script or notebook, one case of it, or a capture (.tilescope) (default: the first example)",
     )  # fmt: skip
     add(
-        "-m", dest="module", nargs=argparse.REMAINDER,
+        "-m", dest="module", metavar="MODULE[:CASE]",
         help="a module, or one case of it, with its arguments: run it instead of a script, as `python -m` does",
     )  # fmt: skip
     add(
@@ -148,15 +148,20 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the flags. `command` is what record.py runs, with its own arguments."""
     parser = make_parser()
     ends = [number for number, argument in enumerate(arguments) if argument in ("-m", "--")]
-    end = ends[0] if ends and arguments[ends[0]] == "--" else len(arguments)
+    end = ends[0] if ends else len(arguments)
+    if arguments[end : end + 1] == ["-m"]:
+        end += 2
+        own = arguments[end:]
+    else:
+        own = arguments[end + 1 :]
     flags = parser.parse_args(arguments[:end])
     if flags.module is None:
         flags.script = flags.script or str(EXAMPLES[0])
-        flags.command = [flags.script, "--", *arguments[end + 1 :]]
-    elif flags.script or not flags.module:
+        flags.command = [flags.script, "--", *own]
+    elif flags.script:
         parser.error("give a script, or -m and a module with its arguments")
     else:
-        flags.script, *own = flags.module
+        flags.script = flags.module
         flags.command = ["-m", flags.script, "--", *own]
     return flags
 
