@@ -223,14 +223,22 @@ def test_controls_of_the_page_become_options_of_the_capture():
     assert capture_options(chosen) == options
 
 
-def test_a_file_that_cannot_be_written_is_an_error_in_the_flags(tmp_path, capfd):
-    path = tmp_path / "missing" / "report.html"
-    assert (
-        run_command(show, [str(Path(EXAMPLES[0]).with_suffix(".tilescope")), "--html", str(path)])
-        == USAGE
-    )
-    sentence = f"--html {path} cannot be written (No such file or directory)."
-    assert sentence in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("flag", "name", "reason"),
+    [
+        ("--out", "missing/run.tilescope", "No such file or directory"),
+        ("--html", "missing/report.html", "No such file or directory"),
+        ("--html", ".", "Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_before_the_script_runs(
+    flag, name, reason, tmp_path, monkeypatch, capfd
+):
+    (tmp_path / "runs.py").write_text("open('ran', 'w')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(show, ["runs.py", "--text", flag, name]) == USAGE
+    assert capfd.readouterr().err == f"{flag} {name} cannot be written ({reason}).\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.py"]
 
 
 def test_what_follows_two_dashes_goes_to_the_script_and_its_exit_status_is_kept(

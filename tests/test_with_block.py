@@ -42,9 +42,15 @@ try:
         raise KeyError("own")
 except KeyError as error:
     own = str(error)
+try:
+    with tilescope.capture("missing/run.tilescope"):
+        raise AssertionError("never runs")
+except FileNotFoundError as error:
+    unwritable = error.filename
 ours = [name for name in sys.modules if name.partition(".")[0] in ("kernels", "visualize")]
 print(json.dumps({
     "paths": paths == sys.path, "ours": ours, "gpu": torch.cuda.is_available(), "total": total, "own": own,
+    "unwritable": unwritable,
     "counts": [len(each) for each in (unread, values, nothing, failed)],
     "unread": unread[0], "report": unread.report, "repr": [repr(unread), repr(unread[0])],
     "html": unread._repr_html_(),
@@ -102,6 +108,11 @@ def test_a_read_ends_the_block_and_an_exception_is_the_users(block):
     assert printed["counts"] == [1, 1, 0, 1]
     assert "script.py:20 reads a tensor (with item)" in printed["report"]["stopped"]
     assert (printed["total"], printed["own"]) == (1024, "'own'")
+
+
+def test_a_block_whose_file_cannot_be_written_does_not_run(block):
+    _, printed = block
+    assert printed["unwritable"] == "missing/run.tilescope"
 
 
 def test_reports_are_those_of_show_and_print_as_tables(block, capfd):

@@ -68,9 +68,11 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
         values: without a GPU, run launches in Triton's interpreter.
 
     Raises:
+        OSError: the file cannot be written. The block has not run.
         RuntimeError: the report could not be created.
     """
     record = _load("record", "kernels/capture/record.py")
+    record.check_output(Path(path))
     gpus = _load("gpus", "kernels/gpus.py")
     here = None if gpu else gpus.this_gpu()
     row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]

@@ -409,6 +409,14 @@ class Recorder:
                 self.pointees.append((name, np.sort(np.load(self.folder / f"{array}.npy"))))
 
 
+def check_output(path: Path) -> None:
+    """Raise OSError if a file cannot be written."""
+    is_new = not path.exists()
+    path.open("ab").close()
+    if is_new:
+        path.unlink()
+
+
 def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -> str:
     """Write a capture from the files of a recorder. Return "", or why nothing was captured.
 
@@ -1561,6 +1569,10 @@ def capture(command_line: Sequence[str]) -> str:
     for name, option in options.items():
         parser.add_argument(name, **option)
     flags = parser.parse_args(command_line)
+    try:
+        check_output(flags.out)
+    except OSError as error:
+        return f"--out {flags.out} cannot be written ({error.strerror})."
     folder = Path(tempfile.mkdtemp(prefix="tilescope-"))
     status = 0
     if flags.untimed:  # under a profiler, which may not follow a fork

@@ -155,6 +155,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     else:
         own = arguments[end + 1 :]
     flags = parser.parse_args(arguments[:end])
+    if flags.html:
+        _check_output("--html", flags.html)
     if flags.module is None:
         flags.script = flags.script or str(EXAMPLES[0])
         flags.command = [flags.script, "--", *own]
@@ -164,6 +166,18 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         flags.script = flags.module
         flags.command = ["-m", flags.script, "--", *own]
     return flags
+
+
+def _check_output(flag: str, path: Path) -> None:
+    """Raise CommandFailed before anything runs if a file cannot be written."""
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        message = f"{flag} {path} cannot be written ({error.strerror})."
+        raise CommandFailed(message, USAGE) from error
+    if is_new:
+        path.unlink()
 
 
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
@@ -240,11 +254,7 @@ def _print(
 def _write_html(path: Path, launches: Launches) -> None:
     from visualize.web.report_file import render_report  # imports all views
 
-    try:
-        path.write_text(render_report(launches), encoding="utf-8")
-    except OSError as error:
-        message = f"--html {path} cannot be written ({error.strerror})."
-        raise CommandFailed(message, USAGE) from error
+    path.write_text(render_report(launches), encoding="utf-8")
 
 
 def _check(
