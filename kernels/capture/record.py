@@ -1535,7 +1535,7 @@ def this_gpu() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def serve(stdin: int) -> int:
+def serve(stdin: int) -> None:
     """Serve requests, one JSON line of stdin each, with a reply of one line.
 
     The scripts' stdin is the given file descriptor.
@@ -1553,7 +1553,6 @@ def serve(stdin: int) -> int:
         is_capture = isinstance(request, list)
         message = capture(request) if is_capture else json.dumps(recompile(**request))
         os.write(reply, f"{message}\n".encode())
-    return 0
 
 
 def capture(command_line: Sequence[str]) -> str:
@@ -1598,12 +1597,16 @@ def _fork_warm() -> int:
     return os.fork()
 
 
-def _exit() -> NoReturn:
-    """Flush what the script wrote, and exit a fork. Python's own exit takes half a second with torch."""
+def _exit(status: int = 0) -> NoReturn:
+    """Flush what the script wrote, and exit.
+
+    Python's own exit takes half a second with torch. From Triton 3.8 on, it also prints a list of objects that
+    Triton leaks when it returns a layout.
+    """
     for file in (sys.stdout, sys.stderr, *gc.get_objects()):  # the fork's own objects
         if type(file) in (io.TextIOWrapper, io.BufferedWriter) and not file.closed:
             file.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def _wait(child: int) -> int:
@@ -1667,13 +1670,17 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
         recorder.write("is_complete", True)
 
 
-def main() -> int:
+def main() -> None:
+    status = 0
     if sys.argv[1:2] == ["--serve"]:
-        return serve(int(sys.argv[2]))
-    if message := capture(sys.argv[1:]):
+        serve(int(sys.argv[2]))
+    elif message := capture(sys.argv[1:]):
         print(message, file=sys.stderr)
-    return 2 if message else 0
+        status = 2
+    if "--untimed" in sys.argv:  # a profiler may need the process's own exit
+        sys.exit(status)
+    _exit(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -529,6 +529,19 @@ def test_a_script_does_not_see_the_folder_of_capture_py(capture):
     assert captured.content.stopped is None
 
 
+def test_capturing_prints_only_what_the_script_prints(environment, tmp_path):
+    """From Triton 3.8 on, a process that has read a layout prints what Triton leaks when Python exits."""
+    (tmp_path / "script.py").write_text(f"{SCRIPT}launch(x)\nprint('end')")
+    arguments = ["--out", str(tmp_path / "out"), str(tmp_path / "script.py")]
+    with serve(environment, tmp_path) as capture:
+        assert capture(arguments) == ("", "end\n")
+    assert (tmp_path / "output").read_text() == "end\n"
+    done = subprocess.run(
+        [sys.executable, CAPTURE, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
 def test_a_benchmark_records_one_launch_and_a_kept_kernel_is_recorded_too(capture):
     """Tutorials call `do_bench`, and derive a grid from the registers of a kernel that they have only compiled."""
     text = """
