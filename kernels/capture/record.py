@@ -14,6 +14,7 @@ file format.
 
 import argparse
 import ast
+import asyncio
 import atexit
 import contextlib
 import faulthandler
@@ -129,6 +130,18 @@ _PARTS = {
     torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: _ROWS, torch.sparse_bsr: _ROWS,
     torch.sparse_csc: _COLUMNS, torch.sparse_bsc: _COLUMNS,
 }  # fmt: skip
+
+# IPython's syntax: a cell in another language; a magic or shell command with its continuation lines, or a question
+# about a name; a magic that times a statement.
+_OTHER_LANGUAGE = re.compile(r"\s*(%%(?!(?:time|timeit|capture|prun)\b).*)")
+_MAGIC = re.compile(
+    r"^(?P<indent>[ \t]*)(?:(?P<target>\w[\w., \t]*=[ \t]*)?(?P<magic>[%!](?:.*\\\n)*.*)"
+    r"|(?:\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$)",
+    re.MULTILINE,
+)
+_TIMED = re.compile(
+    r"%%?time(?:it)?\b(?:[ \t]+-(?:[nrp][ \t]*\d+|[tcqo]+))*[ \t]*(?P<statement>.*)", re.DOTALL
+)
 
 _RUN = jit.JITFunction.run
 
@@ -1385,7 +1398,13 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
             values = spec, spec.origin, spec.parent, spec.loader
             return Program([spec.loader.get_code(spec.name)], dict(zip(names, values, strict=True)))
         if path.suffix == ".ipynb":
-            return Program(_compile_cells(recorder, path), {"display": print})
+
+            def get_ipython() -> _Stub:
+                recorder.note("Calls of get_ipython's methods did nothing.")
+                return _Stub()
+
+            attributes = {"display": print, "get_ipython": get_ipython}
+            return Program(_compile_cells(recorder, path), attributes)
         code = compile(path.read_bytes(), str(path), "exec")
         return Program([code], {"__file__": str(path)})
     except (SyntaxError, ValueError) as error:
@@ -1416,26 +1435,47 @@ def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
     if not isinstance(notebook, dict) or "cells" not in notebook:
         raise ValueError("it has no cells")
     for cell in notebook["cells"]:
-        text = "".join(cell["source"])
-        if cell["cell_type"] != "code" or not text.strip():
-            continue
-        try:
-            ast.parse(text)
-        except SyntaxError:
-            text = _skip_magics(recorder, text)
-        name = f"{path}[{len(codes) + 1}]"
-        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-        codes.append(compile(text, name, "exec"))
+        text = "".join(cell.get("source", ""))
+        if cell.get("cell_type") == "code" and text.strip():
+            codes.append(_compile_cell(recorder, text, f"{path}[{len(codes) + 1}]"))
     return codes
 
 
-def _skip_magics(recorder: Recorder, text: str) -> str:
-    """Return a cell without IPython's magics and shell commands. A cell in another language is skipped."""
-    for magic in re.findall(r"^[ \t]*([%!].*)", text, re.MULTILINE):
-        recorder.note(f"An IPython magic was skipped: {magic}")
-    if re.match(r"\s*%%(?!(time|timeit|capture|prun)\b)", text):
+def _compile_cell(recorder: Recorder, text: str, name: str) -> types.CodeType:
+    compile_cell = functools.partial(
+        compile, filename=name, mode="exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    )
+    try:
+        code = compile_cell(text)
+    except SyntaxError:
+        text = _translate_magics(recorder, text)
+        try:
+            code = compile_cell(text)
+        except SyntaxError as error:
+            place = f"{Path(name).name}, line {error.lineno}"
+            recorder.note(f"A cell that is not Python was skipped: {error.msg} ({place})")
+            text = ""
+            code = compile_cell(text)
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    return code
+
+
+def _translate_magics(recorder: Recorder, text: str) -> str:
+    """Return a cell without IPython's syntax, but with the statements that it times. Lines keep their numbers."""
+
+    def translate(match: re.Match[str]) -> str:
+        indent, target, magic = match.group("indent", "target", "magic")
+        timed = _TIMED.match(magic or "")
+        if timed and timed["statement"]:
+            return f"{indent}{target or ''}{timed['statement']}"
+        skipped = " ".join(match[0].replace("\\\n", " ").split())
+        recorder.note(f"An IPython magic was skipped: {skipped}")
+        return f"{indent}{f'{target}None' if target else 'pass'}" + "\n" * match[0].count("\n")
+
+    if language := _OTHER_LANGUAGE.match(text):
+        recorder.note(f"An IPython magic was skipped: {language[1]}")
         return ""
-    return re.sub(r"^([ \t]*)[%!].*", r"\1pass", text, flags=re.MULTILINE)
+    return _MAGIC.sub(translate, text)
 
 
 def run_program(
@@ -1449,7 +1489,9 @@ def run_program(
     sys.modules["__main__"] = module
     try:
         for code in program.codes:
-            exec(code, names)
+            awaited = eval(code, names)
+            if code.co_flags & inspect.CO_COROUTINE:  # a cell with `await`
+                asyncio.run(awaited)
     except (HostRead, SystemExit) as error:
         ended = error
     finally:

@@ -427,6 +427,39 @@ def test_a_notebooks_cells_run_and_their_lines_have_the_cells_number(server, tmp
     )
 
 
+def test_a_notebook_runs_what_ipython_would_and_notes_what_it_skips(server, tmp_path):
+    cells = [
+        SCRIPT,
+        "!pip install a \\\n  b\nfiles = !ls\nassert files is None\nlaunch?\n?x.shape",
+        "%time out = launch(x)\n%timeit -n 10 -r3 launch(out)\ntimes = %timeit -o launch( \\\n  out)",
+        "get_ipython().run_line_magic('matplotlib', 'inline')",
+        "let y = 1;",
+        "import asyncio\nasync def wait():\n    launch(x)\nawait wait()\nprint('end')",
+    ]
+    notebook = {
+        "cells": [
+            *({"cell_type": "code", "source": text} for text in cells),
+            {"cell_type": "code"},
+            {"source": "no type"},
+        ]
+    }
+    path = tmp_path / "own.ipynb"
+    path.write_text(json.dumps(notebook))
+    assert server(["--out", str(tmp_path / "out"), str(path)]) == ("", "end\n")
+    content = Capture(tmp_path / "out").content
+    assert content.stopped is None
+    places = [(Path(each.caller.file).name, each.caller.line) for each in content.launches]
+    assert places == [("own.ipynb[1]", 14)] * 4
+    assert content.not_captured == (
+        "An IPython magic was skipped: !pip install a b",
+        "An IPython magic was skipped: files = !ls",
+        "An IPython magic was skipped: launch?",
+        "An IPython magic was skipped: ?x.shape",
+        "A cell that is not Python was skipped: invalid syntax (own.ipynb[5], line 1)",
+        "Calls of get_ipython's methods did nothing.",
+    )
+
+
 def test_a_config_that_does_not_fit_raises_tritons_own_error(capture):
     text = """from triton.runtime.errors import OutOfResources
 @triton.jit
