@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.kernels.trees import ROOT
-from visualize.cli.command import FINE, run_command
+from visualize.cli.command import FINE, USAGE, run_command
 from visualize.cli.show import show
 
 SCRIPT = """
@@ -47,10 +47,18 @@ try:
         raise AssertionError("never runs")
 except FileNotFoundError as error:
     unwritable = error.filename
+with tilescope.capture("outer.tilescope", gpu="L4") as outer:
+    launch()
+    try:
+        with tilescope.capture("inner.tilescope"):
+            launch()
+    except RuntimeError as error:
+        nested = str(error)
+    launch()
 ours = [name for name in sys.modules if name.partition(".")[0] in ("kernels", "visualize")]
 print(json.dumps({
     "paths": paths == sys.path, "ours": ours, "gpu": torch.cuda.is_available(), "total": total, "own": own,
-    "unwritable": unwritable,
+    "unwritable": unwritable, "nested": nested, "outer": len(outer),
     "counts": [len(each) for each in (unread, values, nothing, failed)],
     "unread": unread[0], "report": unread.report, "repr": [repr(unread), repr(unread[0])],
     "html": unread._repr_html_(),
@@ -113,6 +121,21 @@ def test_a_read_ends_the_block_and_an_exception_is_the_users(block):
 def test_a_block_whose_file_cannot_be_written_does_not_run(block):
     _, printed = block
     assert printed["unwritable"] == "missing/run.tilescope"
+
+
+def test_a_block_inside_another_is_refused_and_the_outer_one_loses_no_launch(block):
+    folder, printed = block
+    assert printed["nested"].startswith("Captures cannot be nested: another block")
+    assert printed["outer"] == 2
+    assert not (folder / "inner.tilescope").exists()
+
+
+def test_a_block_in_a_script_that_show_runs_is_refused(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    path = tmp_path / "script.py"
+    path.write_text("import tilescope\nwith tilescope.capture('own'):\n    pass", encoding="utf-8")
+    assert run_command(show, [str(path), "--text"]) == USAGE
+    assert "script.py raised RuntimeError: Captures cannot be nested" in capfd.readouterr().err
 
 
 def test_reports_are_those_of_show_and_print_as_tables(block, capfd):

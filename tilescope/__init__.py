@@ -12,6 +12,7 @@ folder above holds them.
 
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -69,9 +70,13 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
 
     Raises:
         OSError: the file cannot be written. The block has not run.
-        RuntimeError: the report could not be created.
+        RuntimeError: the report could not be created, or another capture is active; then the block has not run.
     """
     record = _load("record", "kernels/capture/record.py")
+    if os.environ.get(record.RECORDED_PROCESS) == str(os.getpid()):
+        raise RuntimeError(
+            "Captures cannot be nested: another block, or `tilescope show`, is recording this process."
+        )
     record.check_output(Path(path))
     gpus = _load("gpus", "kernels/gpus.py")
     here = None if gpu else gpus.this_gpu()

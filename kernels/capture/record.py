@@ -84,6 +84,9 @@ _MOST_BYTES = 60 << 20
 # Counts depend on addresses modulo this: see `kernels/atomics.py`.
 _ADDRESS_RANGE = 1 << 29
 
+# The environment variable with the id of the process that is being recorded.
+RECORDED_PROCESS = "TILESCOPE_RECORDED_PROCESS"
+
 # The number of an entry that is added to a list of the capture's JSON.
 _END = sys.maxsize
 
@@ -987,7 +990,8 @@ def recording(
                 )
 
         replaced.append((jit.KernelInterface, "__init_subclass__", classmethod(pin_subclass)))
-        stack.enter_context(mock.patch.dict(os.environ, TORCH_COMPILE_DISABLE="1"))
+        variables = {"TORCH_COMPILE_DISABLE": "1", RECORDED_PROCESS: str(os.getpid())}
+        stack.enter_context(mock.patch.dict(os.environ, variables))
         for owner, name, value in [
             *replaced,
             *(_gpu_stand_ins(recorder) if runs != "cuda" else ()),
