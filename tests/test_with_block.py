@@ -12,7 +12,7 @@ from visualize.cli.command import FINE, USAGE, run_command
 from visualize.cli.show import show
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import torch, triton
 import triton.language as tl
 import tilescope
@@ -47,8 +47,9 @@ try:
         raise AssertionError("never runs")
 except FileNotFoundError as error:
     unwritable = error.filename
-with tilescope.capture("outer.tilescope", gpu="L4") as outer:
+with tilescope.capture("outer", gpu="L4") as outer:
     launch()
+    os.chdir("/")
     try:
         with tilescope.capture("inner.tilescope"):
             launch()
@@ -120,7 +121,7 @@ def test_a_read_ends_the_block_and_an_exception_is_the_users(block):
 
 def test_a_block_whose_file_cannot_be_written_does_not_run(block):
     _, printed = block
-    assert printed["unwritable"] == "missing/run.tilescope"
+    assert printed["unwritable"].endswith("/missing/run.tilescope")
 
 
 def test_a_block_inside_another_is_refused_and_the_outer_one_loses_no_launch(block):
@@ -149,6 +150,14 @@ def test_reports_are_those_of_show_and_print_as_tables(block, capfd):
     assert text == f"{printed['repr'][0]}\n"
     assert printed["repr"][1] in text
     assert "<td>script.py:10<td>load<td>x<td>8<td>" in printed["html"]
+
+
+def test_a_capture_needs_no_suffix_and_its_path_is_that_at_the_blocks_start(block, capfd):
+    folder, _ = block
+    assert run_command(show, [str(folder / "outer"), "--text"]) == FINE
+    assert "L4: 2 launches\n" in capfd.readouterr().out
+    assert run_command(show, [f"{folder}/outer:case", "--text"]) == USAGE
+    assert "outer is a capture, so it cannot run the case 'case'." in capfd.readouterr().err
 
 
 @pytest.mark.gpu

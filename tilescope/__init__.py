@@ -77,7 +77,8 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
         raise RuntimeError(
             "Captures cannot be nested: another block, or `tilescope show`, is recording this process."
         )
-    record.check_output(Path(path))
+    path = Path(path).resolve()  # the block may change the working directory
+    record.check_output(path)
     gpus = _load("gpus", "kernels/gpus.py")
     here = None if gpu else gpus.this_gpu()
     row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
@@ -93,11 +94,11 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
                 except record.HostRead:
                     recorder.write("stopped", recorder.read)
         finally:
-            record.write_capture(folder, path, Path(path).stem)
+            record.write_capture(folder, path, path.stem)
             _read(launches, path)
 
 
-def _read(launches: Launches, path: str | Path) -> None:
+def _read(launches: Launches, path: Path) -> None:
     """Fill a list with the reports that another process creates."""
     show = [sys.executable, str(FOLDER / "app.py"), "show", str(path)]
     flags = ["--json", "--text", "--python", sys.executable]

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from kernels.capture.reader import Capture, Stop, UnreadableCapture
+from kernels.capture.reader import Capture, Stop, UnreadableCapture, is_capture
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
@@ -145,7 +145,7 @@ def show(arguments: Sequence[str]) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the flags. `command` is what record.py runs, with its own arguments."""
+    """Parse the flags. `command` is what record.py runs, with its own arguments; `is_capture` that it runs nothing."""
     parser = make_parser()
     ends = [number for number, argument in enumerate(arguments) if argument in ("-m", "--")]
     end = ends[0] if ends else len(arguments)
@@ -165,6 +165,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     else:
         flags.script = flags.module
         flags.command = ["-m", flags.script, "--", *own]
+    name, _, case = flags.script.partition(":")
+    flags.is_capture = flags.module is None and is_capture(Path(name))
+    if flags.is_capture and case:
+        raise CommandFailed(f"{name} is a capture, so it cannot run the case {case!r}.", USAGE)
     return flags
 
 
@@ -190,10 +194,9 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         packages = install_triton(flags.triton, default_cache_directory())
     path = Path(flags.script)
     process = None
-    is_capture = path.suffix == ".tilescope"
-    if not is_capture or (flags.python and prints):
+    if not flags.is_capture or (flags.python and prints):
         process = _ScriptProcess(flags, folder, stack)
-    if process and not is_capture:
+    if process and not flags.is_capture:
         if not prints:
             print(f"Capturing {flags.script}, then serving the page.", file=sys.stderr, flush=True)
         path = process.capture(flags.script)
