@@ -107,6 +107,8 @@ _IN_GRAPH = (
 the kernel outside the graph, too."
 )
 
+_NO_MODULE = "There is no module {} that `python -m` can run."
+
 _POINTER_OPS = (
     "tt.load",
     "tt.store",
@@ -1398,9 +1400,12 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
     spec = _find_module(target) if is_module else None
     try:
         if spec is not None:
+            code = spec.loader.get_code(spec.name)
+            if code is None:  # it is not written in Python
+                raise UsageError(_NO_MODULE.format(target))
             names = "__spec__", "__file__", "__package__", "__loader__"
             values = spec, spec.origin, spec.parent, spec.loader
-            return Program([spec.loader.get_code(spec.name)], dict(zip(names, values, strict=True)))
+            return Program([code], dict(zip(names, values, strict=True)))
         if path.suffix == ".ipynb":
 
             def get_ipython() -> _Stub:
@@ -1420,7 +1425,7 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
 def _find_module(name: str) -> Any:
     """Return the spec of what `python -m` runs: a module, or the `__main__` of a package."""
     try:
-        spec = find_spec(name)
+        spec = find_spec(name) if all(name.split(".")) else None  # no relative name
         if spec and spec.submodule_search_locations is not None:
             spec = find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
@@ -1428,7 +1433,7 @@ def _find_module(name: str) -> Any:
             raise
         spec = None
     if spec is None:
-        raise UsageError(f"There is no module {name} that `python -m` can run.")
+        raise UsageError(_NO_MODULE.format(name))
     return spec
 
 
@@ -1689,8 +1694,11 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
                 name: int(number) for name, number in (text.split("=") for text in flags.config)
             }
             recorder.is_timed = not flags.untimed
+            # As Python does while it imports the package of a module
+            sys.argv = ["-m" if flags.m else target, *flags.arguments]
             program = read_program(recorder, target, flags.m)
-            sys.argv = [program.attributes["__file__"] if flags.m else target, *flags.arguments]
+            if flags.m:
+                sys.argv[0] = program.attributes["__file__"]
             run_program(recorder, program, title, case, flags.set)
             tuned = {
                 launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]

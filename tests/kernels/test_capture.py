@@ -367,7 +367,7 @@ def test_paths_are_those_of_plain_python_and_a_refusal_exits_with_2(environment,
 PROGRAMS = {
     "folder/script.py": "import sys, helper",
     "folder/helper.py": "",
-    "package/__init__.py": "",
+    "package/__init__.py": "import sys\nprint(sys.argv, flush=True)",
     "package/__main__.py": "from .module import *",
     "package/module.py": "import sys\nfrom . import other",
     "package/other.py": "",
@@ -391,8 +391,9 @@ def test_paths_arguments_and_relative_imports_are_those_of_plain_python(environm
             expected = subprocess.check_output(plain, cwd=tmp_path, env=environment, text=True)
             assert str(tmp_path) in expected
             assert capture(["--out", "out", *target, "--", *own]) == ("", expected)
-        refusal, _ = capture(["--out", "out", "-m", "package.missing"])
-        assert refusal == "There is no module package.missing that `python -m` can run."
+        for name in ("package.missing", "sys", ".package"):
+            refusal, _ = capture(["--out", "out", "-m", name])
+            assert refusal == f"There is no module {name} that `python -m` can run."
 
 
 def test_a_notebooks_cells_run_and_their_lines_have_the_cells_number(server, tmp_path):
