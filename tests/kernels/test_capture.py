@@ -111,6 +111,12 @@ def test_a_launch_has_its_grid_caller_arguments_and_config(capture):
     assert (list(arguments), arguments["n"].value) == (["x", "out", "n"], 1000)
 
 
+def test_the_recorders_default_gpu_is_the_tables_h200(capture):
+    captured, _, _ = capture("launch(x)", "--gpu-json", '{"name": "H200"}')
+    row = json.loads(json.dumps(asdict(GPUS["H200"])))
+    assert row | captured.content.gpu == row
+
+
 def test_a_view_keeps_its_offset_strides_and_storage(capture):
     captured, (launch,), _ = capture("launch(x[3::2])")
     tensor = launch.arguments[0].tensor
