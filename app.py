@@ -8,6 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+
+if sys.flags.safe_path:  # Python has left out this file's folder
+    sys.path.insert(0, str(Path(__file__).parent))
 
 from visualize.cli.command import USAGE, CommandFailed, missing_page, run_command
 

@@ -150,6 +150,11 @@ def test_the_page_starts_from_a_read_only_tree_without_a_home(tmp_path):
     assert page.returncode == 0, log.read_text()
 
 
+def test_the_app_starts_where_python_leaves_out_its_folder(tmp_path):
+    command = [sys.executable, "-P", ROOT / "app.py", "--help"]
+    assert subprocess.check_output(command, cwd=tmp_path, text=True).startswith("usage: tilescope")
+
+
 def test_make_run_starts_the_app():
     command = "make --no-print-directory -n run HOST=127.0.0.1 PORT=1234 VENV_PYTHON=python"
     recipe = subprocess.check_output(command.split(), cwd=ROOT, text=True)

@@ -227,14 +227,22 @@ def test_controls_of_the_page_become_options_of_the_capture():
     assert capture_options(chosen) == options
 
 
-def test_a_file_that_cannot_be_written_is_an_error_in_the_flags(tmp_path, capfd):
-    path = tmp_path / "missing" / "report.html"
-    assert (
-        run_command(show, [str(Path(EXAMPLES[0]).with_suffix(".tilescope")), "--html", str(path)])
-        == USAGE
-    )
-    sentence = f"--html {path} cannot be written (No such file or directory)."
-    assert sentence in capfd.readouterr().err
+@pytest.mark.parametrize(
+    ("flag", "name", "reason"),
+    [
+        ("--out", "missing/run.tilescope", "No such file or directory"),
+        ("--html", "missing/report.html", "No such file or directory"),
+        ("--html", ".", "Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_before_the_script_runs(
+    flag, name, reason, tmp_path, monkeypatch, capfd
+):
+    (tmp_path / "runs.py").write_text("open('ran', 'w')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(show, ["runs.py", "--text", flag, name]) == USAGE
+    assert capfd.readouterr().err == f"{flag} {name} cannot be written ({reason}).\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["runs.py"]
 
 
 def test_what_follows_two_dashes_goes_to_the_script_and_its_exit_status_is_kept(
@@ -281,12 +289,27 @@ def test_flags_after_a_modules_name_are_named_before_its_page_is_served(monkeypa
     ]
 
 
-@pytest.mark.parametrize("arguments", [["-m"], ["script.py", "-m", "pytest"]])
-def test_a_script_and_a_module_exclude_each_other(arguments, capfd):
+@pytest.mark.parametrize("own", [["--", "y"], ["x", "--", "y", "-m", "--"], ["--text", "--"]])
+def test_all_arguments_after_a_modules_name_reach_it_unchanged(own, tmp_path, monkeypatch, capfd):
+    (tmp_path / "prints.py").write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(show, ["--text", "-m", "prints", *own]) == USAGE
+    assert capfd.readouterr().err.startswith(f"{own}\nprints launched no Triton kernels.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-m"], "argument -m: expected one argument"),
+        (["-m", "--", "x"], "argument -m: expected one argument"),
+        (["script.py", "-m", "pytest"], "give a script, or -m and a module"),
+    ],
+)
+def test_a_module_needs_a_name_and_excludes_a_script(arguments, sentence, capfd):
     with pytest.raises(SystemExit) as ended:
         show(arguments)
     assert ended.value.code == USAGE
-    assert "give a script, or -m and a module" in capfd.readouterr().err
+    assert sentence in capfd.readouterr().err
 
 
 def test_json_is_one_object_and_against_names_what_grew(script, capture_path, tmp_path, capfd):

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from tests.kernels.trees import ROOT
-from visualize.cli.command import FINE, run_command
+from visualize.cli.command import FINE, USAGE, run_command
 from visualize.cli.show import show
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import torch, triton
 import triton.language as tl
 import tilescope
@@ -42,9 +42,24 @@ try:
         raise KeyError("own")
 except KeyError as error:
     own = str(error)
+try:
+    with tilescope.capture("missing/run.tilescope"):
+        raise AssertionError("never runs")
+except FileNotFoundError as error:
+    unwritable = error.filename
+with tilescope.capture("outer", gpu="L4") as outer:
+    launch()
+    os.chdir("/")
+    try:
+        with tilescope.capture("inner.tilescope"):
+            launch()
+    except RuntimeError as error:
+        nested = str(error)
+    launch()
 ours = [name for name in sys.modules if name.partition(".")[0] in ("kernels", "visualize")]
 print(json.dumps({
     "paths": paths == sys.path, "ours": ours, "gpu": torch.cuda.is_available(), "total": total, "own": own,
+    "unwritable": unwritable, "nested": nested, "outer": len(outer),
     "counts": [len(each) for each in (unread, values, nothing, failed)],
     "unread": unread[0], "report": unread.report, "repr": [repr(unread), repr(unread[0])],
     "html": unread._repr_html_(),
@@ -104,6 +119,26 @@ def test_a_read_ends_the_block_and_an_exception_is_the_users(block):
     assert (printed["total"], printed["own"]) == (1024, "'own'")
 
 
+def test_a_block_whose_file_cannot_be_written_does_not_run(block):
+    _, printed = block
+    assert printed["unwritable"].endswith("/missing/run.tilescope")
+
+
+def test_a_block_inside_another_is_refused_and_the_outer_one_loses_no_launch(block):
+    folder, printed = block
+    assert printed["nested"].startswith("Captures cannot be nested: another block")
+    assert printed["outer"] == 2
+    assert not (folder / "inner.tilescope").exists()
+
+
+def test_a_block_in_a_script_that_show_runs_is_refused(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    path = tmp_path / "script.py"
+    path.write_text("import tilescope\nwith tilescope.capture('own'):\n    pass", encoding="utf-8")
+    assert run_command(show, [str(path), "--text"]) == USAGE
+    assert "script.py raised RuntimeError: Captures cannot be nested" in capfd.readouterr().err
+
+
 def test_reports_are_those_of_show_and_print_as_tables(block, capfd):
     folder, printed = block
     assert run_command(show, [str(folder / "unread.tilescope"), "--json"]) == FINE
@@ -115,6 +150,14 @@ def test_reports_are_those_of_show_and_print_as_tables(block, capfd):
     assert text == f"{printed['repr'][0]}\n"
     assert printed["repr"][1] in text
     assert "<td>script.py:10<td>load<td>x<td>8<td>" in printed["html"]
+
+
+def test_a_capture_needs_no_suffix_and_its_path_is_that_at_the_blocks_start(block, capfd):
+    folder, _ = block
+    assert run_command(show, [str(folder / "outer"), "--text"]) == FINE
+    assert "L4: 2 launches\n" in capfd.readouterr().out
+    assert run_command(show, [f"{folder}/outer:case", "--text"]) == USAGE
+    assert "outer is a capture, so it cannot run the case 'case'." in capfd.readouterr().err
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ folder above holds them.
 
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -68,9 +69,16 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
         values: without a GPU, run launches in Triton's interpreter.
 
     Raises:
-        RuntimeError: the report could not be created.
+        OSError: the file cannot be written. The block has not run.
+        RuntimeError: the report could not be created, or another capture is active; then the block has not run.
     """
     record = _load("record", "kernels/capture/record.py")
+    if os.environ.get(record.RECORDED_PROCESS) == str(os.getpid()):
+        raise RuntimeError(
+            "Captures cannot be nested: another block, or `tilescope show`, is recording this process."
+        )
+    path = Path(path).resolve()  # the block may change the working directory
+    record.check_output(path)
     gpus = _load("gpus", "kernels/gpus.py")
     here = None if gpu else gpus.this_gpu()
     row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
@@ -86,11 +94,11 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
                 except record.HostRead:
                     recorder.write("stopped", recorder.read)
         finally:
-            record.write_capture(folder, path, Path(path).stem)
+            record.write_capture(folder, path, path.stem)
             _read(launches, path)
 
 
-def _read(launches: Launches, path: str | Path) -> None:
+def _read(launches: Launches, path: Path) -> None:
     """Fill a list with the reports that another process creates."""
     show = [sys.executable, str(FOLDER / "app.py"), "show", str(path)]
     flags = ["--json", "--text", "--python", sys.executable]

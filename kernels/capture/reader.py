@@ -301,6 +301,11 @@ class Content:
     about: str = ""
 
 
+def is_capture(path: Path) -> bool:
+    """Return whether a file is a capture, and not a script, by its name or its contents."""
+    return path.suffix == ".tilescope" or zipfile.is_zipfile(path)
+
+
 _FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Finding]])
 
 

@@ -14,6 +14,7 @@ file format.
 
 import argparse
 import ast
+import asyncio
 import atexit
 import contextlib
 import faulthandler
@@ -83,6 +84,9 @@ _MOST_BYTES = 60 << 20
 # Counts depend on addresses modulo this: see `kernels/atomics.py`.
 _ADDRESS_RANGE = 1 << 29
 
+# The environment variable with the id of the process that is being recorded.
+RECORDED_PROCESS = "TILESCOPE_RECORDED_PROCESS"
+
 # The number of an entry that is added to a list of the capture's JSON.
 _END = sys.maxsize
 
@@ -102,6 +106,8 @@ _IN_GRAPH = (
     "Addresses depend on the values of {}, which can't be copied while a CUDA graph records the launch. Launch \
 the kernel outside the graph, too."
 )
+
+_NO_MODULE = "There is no module {} that `python -m` can run."
 
 _POINTER_OPS = (
     "tt.load",
@@ -129,6 +135,18 @@ _PARTS = {
     torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: _ROWS, torch.sparse_bsr: _ROWS,
     torch.sparse_csc: _COLUMNS, torch.sparse_bsc: _COLUMNS,
 }  # fmt: skip
+
+# IPython's syntax: a cell in another language; a magic or shell command with its continuation lines, or a question
+# about a name; a magic that times a statement.
+_OTHER_LANGUAGE = re.compile(r"\s*(%%(?!(?:time|timeit|capture|prun)\b).*)")
+_MAGIC = re.compile(
+    r"^(?P<indent>[ \t]*)(?:(?P<target>\w[\w., \t]*=[ \t]*)?(?P<magic>[%!](?:.*\\\n)*.*)"
+    r"|(?:\?{1,2}[\w.]+|[\w.]+\?{1,2})[ \t]*$)",
+    re.MULTILINE,
+)
+_TIMED = re.compile(
+    r"%%?time(?:it)?\b(?:[ \t]+-(?:[nrp][ \t]*\d+|[tcqo]+))*[ \t]*(?P<statement>.*)", re.DOTALL
+)
 
 _RUN = jit.JITFunction.run
 
@@ -407,6 +425,14 @@ class Recorder:
             array = (tensors[number] or {}).get("array")
             if array is not None:
                 self.pointees.append((name, np.sort(np.load(self.folder / f"{array}.npy"))))
+
+
+def check_output(path: Path) -> None:
+    """Raise OSError if a file cannot be written."""
+    is_new = not path.exists()
+    path.open("ab").close()
+    if is_new:
+        path.unlink()
 
 
 def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -> str:
@@ -966,7 +992,8 @@ def recording(
                 )
 
         replaced.append((jit.KernelInterface, "__init_subclass__", classmethod(pin_subclass)))
-        stack.enter_context(mock.patch.dict(os.environ, TORCH_COMPILE_DISABLE="1"))
+        variables = {"TORCH_COMPILE_DISABLE": "1", RECORDED_PROCESS: str(os.getpid())}
+        stack.enter_context(mock.patch.dict(os.environ, variables))
         for owner, name, value in [
             *replaced,
             *(_gpu_stand_ins(recorder) if runs != "cuda" else ()),
@@ -1373,11 +1400,20 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
     spec = _find_module(target) if is_module else None
     try:
         if spec is not None:
+            code = spec.loader.get_code(spec.name)
+            if code is None:  # it is not written in Python
+                raise UsageError(_NO_MODULE.format(target))
             names = "__spec__", "__file__", "__package__", "__loader__"
             values = spec, spec.origin, spec.parent, spec.loader
-            return Program([spec.loader.get_code(spec.name)], dict(zip(names, values, strict=True)))
+            return Program([code], dict(zip(names, values, strict=True)))
         if path.suffix == ".ipynb":
-            return Program(_compile_cells(recorder, path), {"display": print})
+
+            def get_ipython() -> _Stub:
+                recorder.note("Calls of get_ipython's methods did nothing.")
+                return _Stub()
+
+            attributes = {"display": print, "get_ipython": get_ipython}
+            return Program(_compile_cells(recorder, path), attributes)
         code = compile(path.read_bytes(), str(path), "exec")
         return Program([code], {"__file__": str(path)})
     except (SyntaxError, ValueError) as error:
@@ -1389,7 +1425,7 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
 def _find_module(name: str) -> Any:
     """Return the spec of what `python -m` runs: a module, or the `__main__` of a package."""
     try:
-        spec = find_spec(name)
+        spec = find_spec(name) if all(name.split(".")) else None  # no relative name
         if spec and spec.submodule_search_locations is not None:
             spec = find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
@@ -1397,7 +1433,7 @@ def _find_module(name: str) -> Any:
             raise
         spec = None
     if spec is None:
-        raise UsageError(f"There is no module {name} that `python -m` can run.")
+        raise UsageError(_NO_MODULE.format(name))
     return spec
 
 
@@ -1408,26 +1444,47 @@ def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
     if not isinstance(notebook, dict) or "cells" not in notebook:
         raise ValueError("it has no cells")
     for cell in notebook["cells"]:
-        text = "".join(cell["source"])
-        if cell["cell_type"] != "code" or not text.strip():
-            continue
-        try:
-            ast.parse(text)
-        except SyntaxError:
-            text = _skip_magics(recorder, text)
-        name = f"{path}[{len(codes) + 1}]"
-        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-        codes.append(compile(text, name, "exec"))
+        text = "".join(cell.get("source", ""))
+        if cell.get("cell_type") == "code" and text.strip():
+            codes.append(_compile_cell(recorder, text, f"{path}[{len(codes) + 1}]"))
     return codes
 
 
-def _skip_magics(recorder: Recorder, text: str) -> str:
-    """Return a cell without IPython's magics and shell commands. A cell in another language is skipped."""
-    for magic in re.findall(r"^[ \t]*([%!].*)", text, re.MULTILINE):
-        recorder.note(f"An IPython magic was skipped: {magic}")
-    if re.match(r"\s*%%(?!(time|timeit|capture|prun)\b)", text):
+def _compile_cell(recorder: Recorder, text: str, name: str) -> types.CodeType:
+    compile_cell = functools.partial(
+        compile, filename=name, mode="exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    )
+    try:
+        code = compile_cell(text)
+    except SyntaxError:
+        text = _translate_magics(recorder, text)
+        try:
+            code = compile_cell(text)
+        except SyntaxError as error:
+            place = f"{Path(name).name}, line {error.lineno}"
+            recorder.note(f"A cell that is not Python was skipped: {error.msg} ({place})")
+            text = ""
+            code = compile_cell(text)
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    return code
+
+
+def _translate_magics(recorder: Recorder, text: str) -> str:
+    """Return a cell without IPython's syntax, but with the statements that it times. Lines keep their numbers."""
+
+    def translate(match: re.Match[str]) -> str:
+        indent, target, magic = match.group("indent", "target", "magic")
+        timed = _TIMED.match(magic or "")
+        if timed and timed["statement"]:
+            return f"{indent}{target or ''}{timed['statement']}"
+        skipped = " ".join(match[0].replace("\\\n", " ").split())
+        recorder.note(f"An IPython magic was skipped: {skipped}")
+        return f"{indent}{f'{target}None' if target else 'pass'}" + "\n" * match[0].count("\n")
+
+    if language := _OTHER_LANGUAGE.match(text):
+        recorder.note(f"An IPython magic was skipped: {language[1]}")
         return ""
-    return re.sub(r"^([ \t]*)[%!].*", r"\1pass", text, flags=re.MULTILINE)
+    return _MAGIC.sub(translate, text)
 
 
 def run_program(
@@ -1441,7 +1498,9 @@ def run_program(
     sys.modules["__main__"] = module
     try:
         for code in program.codes:
-            exec(code, names)
+            awaited = eval(code, names)
+            if code.co_flags & inspect.CO_COROUTINE:  # a cell with `await`
+                asyncio.run(awaited)
     except (HostRead, SystemExit) as error:
         ended = error
     finally:
@@ -1527,7 +1586,7 @@ def this_gpu() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def serve(stdin: int) -> int:
+def serve(stdin: int) -> None:
     """Serve requests, one JSON line of stdin each, with a reply of one line.
 
     The scripts' stdin is the given file descriptor.
@@ -1545,7 +1604,6 @@ def serve(stdin: int) -> int:
         is_capture = isinstance(request, list)
         message = capture(request) if is_capture else json.dumps(recompile(**request))
         os.write(reply, f"{message}\n".encode())
-    return 0
 
 
 def capture(command_line: Sequence[str]) -> str:
@@ -1561,6 +1619,10 @@ def capture(command_line: Sequence[str]) -> str:
     for name, option in options.items():
         parser.add_argument(name, **option)
     flags = parser.parse_args(command_line)
+    try:
+        check_output(flags.out)
+    except OSError as error:
+        return f"--out {flags.out} cannot be written ({error.strerror})."
     folder = Path(tempfile.mkdtemp(prefix="tilescope-"))
     status = 0
     if flags.untimed:  # under a profiler, which may not follow a fork
@@ -1586,12 +1648,16 @@ def _fork_warm() -> int:
     return os.fork()
 
 
-def _exit() -> NoReturn:
-    """Flush what the script wrote, and exit a fork. Python's own exit takes half a second with torch."""
+def _exit(status: int = 0) -> NoReturn:
+    """Flush what the script wrote, and exit.
+
+    Python's own exit takes half a second with torch. From Triton 3.8 on, it also prints a list of objects that
+    Triton leaks when it returns a layout.
+    """
     for file in (sys.stdout, sys.stderr, *gc.get_objects()):  # the fork's own objects
         if type(file) in (io.TextIOWrapper, io.BufferedWriter) and not file.closed:
             file.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def _wait(child: int) -> int:
@@ -1628,8 +1694,11 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
                 name: int(number) for name, number in (text.split("=") for text in flags.config)
             }
             recorder.is_timed = not flags.untimed
+            # As Python does while it imports the package of a module
+            sys.argv = ["-m" if flags.m else target, *flags.arguments]
             program = read_program(recorder, target, flags.m)
-            sys.argv = [program.attributes["__file__"] if flags.m else target, *flags.arguments]
+            if flags.m:
+                sys.argv[0] = program.attributes["__file__"]
             run_program(recorder, program, title, case, flags.set)
             tuned = {
                 launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]
@@ -1655,13 +1724,17 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
         recorder.write("is_complete", True)
 
 
-def main() -> int:
+def main() -> None:
+    status = 0
     if sys.argv[1:2] == ["--serve"]:
-        return serve(int(sys.argv[2]))
-    if message := capture(sys.argv[1:]):
+        serve(int(sys.argv[2]))
+    elif message := capture(sys.argv[1:]):
         print(message, file=sys.stderr)
-    return 2 if message else 0
+        status = 2
+    if "--untimed" in sys.argv:  # a profiler may need the process's own exit
+        sys.exit(status)
+    _exit(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

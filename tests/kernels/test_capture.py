@@ -111,6 +111,12 @@ def test_a_launch_has_its_grid_caller_arguments_and_config(capture):
     assert (list(arguments), arguments["n"].value) == (["x", "out", "n"], 1000)
 
 
+def test_the_recorders_default_gpu_is_the_tables_h200(capture):
+    captured, _, _ = capture("launch(x)", "--gpu-json", '{"name": "H200"}')
+    row = json.loads(json.dumps(asdict(GPUS["H200"])))
+    assert row | captured.content.gpu == row
+
+
 def test_a_view_keeps_its_offset_strides_and_storage(capture):
     captured, (launch,), _ = capture("launch(x[3::2])")
     tensor = launch.arguments[0].tensor
@@ -367,7 +373,7 @@ def test_paths_are_those_of_plain_python_and_a_refusal_exits_with_2(environment,
 PROGRAMS = {
     "folder/script.py": "import sys, helper",
     "folder/helper.py": "",
-    "package/__init__.py": "",
+    "package/__init__.py": "import sys\nprint(sys.argv, flush=True)",
     "package/__main__.py": "from .module import *",
     "package/module.py": "import sys\nfrom . import other",
     "package/other.py": "",
@@ -391,8 +397,9 @@ def test_paths_arguments_and_relative_imports_are_those_of_plain_python(environm
             expected = subprocess.check_output(plain, cwd=tmp_path, env=environment, text=True)
             assert str(tmp_path) in expected
             assert capture(["--out", "out", *target, "--", *own]) == ("", expected)
-        refusal, _ = capture(["--out", "out", "-m", "package.missing"])
-        assert refusal == "There is no module package.missing that `python -m` can run."
+        for name in ("package.missing", "sys", ".package"):
+            refusal, _ = capture(["--out", "out", "-m", name])
+            assert refusal == f"There is no module {name} that `python -m` can run."
 
 
 def test_a_notebooks_cells_run_and_their_lines_have_the_cells_number(server, tmp_path):
@@ -424,6 +431,39 @@ def test_a_notebooks_cells_run_and_their_lines_have_the_cells_number(server, tmp
         "An IPython magic was skipped: %%time",
         "An IPython magic was skipped: !ls",
         "An IPython magic was skipped: %matplotlib inline",
+    )
+
+
+def test_a_notebook_runs_what_ipython_would_and_notes_what_it_skips(server, tmp_path):
+    cells = [
+        SCRIPT,
+        "!pip install a \\\n  b\nfiles = !ls\nassert files is None\nlaunch?\n?x.shape",
+        "%time out = launch(x)\n%timeit -n 10 -r3 launch(out)\ntimes = %timeit -o launch( \\\n  out)",
+        "get_ipython().run_line_magic('matplotlib', 'inline')",
+        "let y = 1;",
+        "import asyncio\nasync def wait():\n    launch(x)\nawait wait()\nprint('end')",
+    ]
+    notebook = {
+        "cells": [
+            *({"cell_type": "code", "source": text} for text in cells),
+            {"cell_type": "code"},
+            {"source": "no type"},
+        ]
+    }
+    path = tmp_path / "own.ipynb"
+    path.write_text(json.dumps(notebook))
+    assert server(["--out", str(tmp_path / "out"), str(path)]) == ("", "end\n")
+    content = Capture(tmp_path / "out").content
+    assert content.stopped is None
+    places = [(Path(each.caller.file).name, each.caller.line) for each in content.launches]
+    assert places == [("own.ipynb[1]", 14)] * 4
+    assert content.not_captured == (
+        "An IPython magic was skipped: !pip install a b",
+        "An IPython magic was skipped: files = !ls",
+        "An IPython magic was skipped: launch?",
+        "An IPython magic was skipped: ?x.shape",
+        "A cell that is not Python was skipped: invalid syntax (own.ipynb[5], line 1)",
+        "Calls of get_ipython's methods did nothing.",
     )
 
 
@@ -527,6 +567,19 @@ def test_a_script_does_not_see_the_folder_of_capture_py(capture):
         "assert not any(path.endswith('compiling') for path in sys.path)\nlaunch(x)"
     )
     assert captured.content.stopped is None
+
+
+def test_capturing_prints_only_what_the_script_prints(environment, tmp_path):
+    """From Triton 3.8 on, a process that has read a layout prints what Triton leaks when Python exits."""
+    (tmp_path / "script.py").write_text(f"{SCRIPT}launch(x)\nprint('end')")
+    arguments = ["--out", str(tmp_path / "out"), str(tmp_path / "script.py")]
+    with serve(environment, tmp_path) as capture:
+        assert capture(arguments) == ("", "end\n")
+    assert (tmp_path / "output").read_text() == "end\n"
+    done = subprocess.run(
+        [sys.executable, CAPTURE, *arguments], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
 def test_a_benchmark_records_one_launch_and_a_kept_kernel_is_recorded_too(capture):

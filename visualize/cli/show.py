@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from kernels.capture.reader import Capture, Stop, UnreadableCapture
+from kernels.capture.reader import Capture, Stop, UnreadableCapture, is_capture
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="a script or notebook, one case of it, or a capture (.tilescope) (default: the first example)",
     )  # fmt: skip
     add(
-        "-m", dest="module", nargs=argparse.REMAINDER,
+        "-m", dest="module", metavar="MODULE[:CASE]",
         help="a module, or one case of it, with its arguments: run it instead of a script, as `python -m` does",
     )  # fmt: skip
     add(
@@ -148,23 +148,34 @@ def show(arguments: Sequence[str]) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the flags. `command` is what record.py runs, with its own arguments."""
+    """Parse the flags. `command` is what record.py runs, with its own arguments; `is_capture` that it runs nothing."""
     parser = make_parser()
     ends = [number for number, argument in enumerate(arguments) if argument in ("-m", "--")]
-    end = ends[0] if ends and arguments[ends[0]] == "--" else len(arguments)
+    end = ends[0] if ends else len(arguments)
+    if arguments[end : end + 1] == ["-m"]:
+        end += 2
+        own = arguments[end:]
+    else:
+        own = arguments[end + 1 :]
     flags = parser.parse_args(arguments[:end])
+    if flags.html:
+        _check_output("--html", flags.html)
     if flags.module is None:
         flags.script = flags.script or str(EXAMPLES[0])
-        flags.command = [flags.script, "--", *arguments[end + 1 :]]
-    elif flags.script or not flags.module:
+        flags.command = [flags.script, "--", *own]
+    elif flags.script:
         parser.error("give a script, or -m and a module with its arguments")
     else:
-        flags.script, *own = flags.module
+        flags.script = flags.module
         flags.command = ["-m", flags.script, "--", *own]
+    name, _, case = flags.script.partition(":")
+    flags.is_capture = flags.module is None and is_capture(Path(name))
+    if flags.is_capture and case:
+        raise CommandFailed(f"{name} is a capture, so it cannot run the case {case!r}.", USAGE)
     return flags
 
 
-def _check_combination(flags: argparse.Namespace, is_capture: bool) -> None:
+def _check_combination(flags: argparse.Namespace) -> None:
     """Raise CommandFailed if a flag would be without effect."""
     formats = [name for name in ("text", "json", "markdown", "brief") if getattr(flags, name)]
     if formats == ["text", "json"]:
@@ -173,7 +184,7 @@ def _check_combination(flags: argparse.Namespace, is_capture: bool) -> None:
         if len(names) > 1:
             message = f"--{names[0]} and --{names[1]} exclude each other."
             raise CommandFailed(message, USAGE)
-    if is_capture:
+    if flags.is_capture:
         of_scripts = ("gpu", "set", "config", "values", "count", "out", "triton")
         given = [f"--{name}" for name in of_scripts if getattr(flags, name)]
         given += ["arguments after --"] if len(flags.command) > 2 else []
@@ -184,10 +195,21 @@ def _check_combination(flags: argparse.Namespace, is_capture: bool) -> None:
             raise CommandFailed(message, USAGE)
 
 
+def _check_output(flag: str, path: Path) -> None:
+    """Raise CommandFailed before anything runs if a file cannot be written."""
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        message = f"{flag} {path} cannot be written ({error.strerror})."
+        raise CommandFailed(message, USAGE) from error
+    if is_new:
+        path.unlink()
+
+
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
     path = Path(flags.script)
-    is_capture = path.suffix == ".tilescope"
-    _check_combination(flags, is_capture)
+    _check_combination(flags)
     before = _read_report(flags.against) if flags.against else None
     packages = None
     if flags.triton:
@@ -197,9 +219,9 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
             flags.triton, default_cache_directory(), flags.python or sys.executable
         )
     process = None
-    if not is_capture or (flags.python and prints):
+    if not flags.is_capture or (flags.python and prints):
         process = _ScriptProcess(flags, folder, stack)
-    if process and not is_capture:
+    if process and not flags.is_capture:
         if not prints:
             _announce_page(flags)
         with _leave_interrupts_to_script() if prints else nullcontext():
@@ -288,11 +310,7 @@ def _print(
 def _write_html(path: Path, launches: Launches) -> None:
     from visualize.web.report_file import render_report  # imports all views
 
-    try:
-        path.write_text(render_report(launches), encoding="utf-8")
-    except OSError as error:
-        message = f"--html {path} cannot be written ({error.strerror})."
-        raise CommandFailed(message, USAGE) from error
+    path.write_text(render_report(launches), encoding="utf-8")
 
 
 def _check(
