@@ -136,7 +136,7 @@ def test_a_block_in_a_script_that_show_runs_is_refused(tmp_path, monkeypatch, ca
     path = tmp_path / "script.py"
     path.write_text("import tilescope\nwith tilescope.capture('own'):\n    pass", encoding="utf-8")
     assert run_command(show, [str(path), "--text"]) == USAGE
-    assert "script.py raised RuntimeError: Captures cannot be nested" in capfd.readouterr().err
+    assert "script.py raised RuntimeError: Captures cannot be nested" in capfd.readouterr().out
 
 
 def test_reports_are_those_of_show_and_print_as_tables(block, capfd):
