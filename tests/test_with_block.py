@@ -92,7 +92,8 @@ print(json.dumps({
 def run_script(folder, text, cache):
     """Return the JSON that a script printed."""
     (folder / "script.py").write_text(text, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(cache)}
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(cache)}
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
     )
