@@ -413,13 +413,21 @@ def _outline(order: Order, first: int) -> str:
 
     It has one line per straight stretch: Plotly parses a path number by number, again in each drawing.
     """
-    inside = np.pad(order.steps.timed.entry.min(axis=0) < first, 1)
+    if not first:
+        return ""
+    timed = order.steps.timed
+    _, rows, columns = np.unravel_index(timed.place[:first], timed.entry.shape)
+    top = rows.min()
+    left = columns.min()
+    inside = np.zeros((np.ptp(rows) + 3, np.ptp(columns) + 3), np.int8)
+    inside[rows - top + 1, columns - left + 1] = 1
     path = ""
-    for sides, line in ((inside, "M{0},{1}L{0},{2}"), (inside.T, "M{1},{0}L{2},{0}")):
-        edge = np.diff(sides.astype(np.int8), axis=1)[1:-1].T != 0
+    sides = (inside, left, top, "M{0},{1}L{0},{2}"), (inside.T, top, left, "M{1},{0}L{2},{0}")
+    for part, across, along, line in sides:
+        edge = np.diff(part, axis=1)[1:-1].T != 0
         ends = np.diff(edge.astype(np.int8), prepend=0, append=0)
         (at, start), (_, end) = np.nonzero(ends > 0), np.nonzero(ends < 0)
-        path += "".join(map(line.format, at, start, end))
+        path += "".join(map(line.format, at + across, start + along, end + along))
     return path
 
 
@@ -474,7 +482,9 @@ def _loads_by_step(order: Order, known: StepLoads, input_bytes: int) -> dict[str
     if not steps.is_single:
         slots = count_noun(steps.slots, order.unit)
         places = 1 + np.searchsorted(known.ends, np.cumsum(steps.tiles))
-        for tiles, read_bytes in zip(steps.tiles, known.part_bytes[places], strict=True):
+        read_bytes = known.part_bytes[places].tolist()
+        sizes = {each: f"{significant(each / 2**20)} MiB" for each in set(read_bytes)}
+        for tiles, each in zip(steps.tiles, read_bytes, strict=True):
             busy = slots if tiles == steps.slots else f"{tiles:,} of {slots}"
-            details.append(f": {busy}, {significant(read_bytes / 2**20)} MiB")
+            details.append(f": {busy}, {sizes[each]}")
     return {"blocks": known.blocks, "l2": l2, "details": details}
