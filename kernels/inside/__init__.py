@@ -1,0 +1,1 @@
+"""What happens inside one program: its instructions, shared memory, registers and pipeline."""

@@ -1,0 +1,56 @@
+"""Read nvdisasm's listing of a kernel."""
+
+import functools
+import re
+from dataclasses import dataclass
+
+from kernels.evaluate.listings import Location, locate_lines
+
+_LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+_LABEL = re.compile(r"(\.L_\w+):")
+_TARGET = re.compile(r"`\((\.L_\w+)\)")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction of a listing.
+
+    Attributes:
+        predicate: the register that must be true, such as "P0" or "!UP1"; "" if it is always executed.
+        opcode: with its suffixes, such as "LDS.128".
+        operands: as written, without `.reuse`.
+        location: its source places, innermost first; () if unknown.
+        target: index of the instruction that it names, as a branch does; None without a label.
+    """
+
+    predicate: str
+    opcode: str
+    operands: tuple[str, ...]
+    location: Location
+    target: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The opcode without its suffixes."""
+        return self.opcode.partition(".")[0]
+
+
+@functools.lru_cache(maxsize=8)
+def parse(sass: str) -> tuple[Instruction, ...]:
+    """Return the instructions of a listing, in order."""
+    labels = dict[str, int]()
+    parts = []
+    for line, location in locate_lines(sass, "sass"):
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(parts)
+        elif match := _LINE.match(line):
+            parts.append((match[2] or "", match[3], match[4], location))
+    instructions = []
+    for predicate, opcode, text, location in parts:
+        label = _TARGET.search(text)
+        operands = tuple(part.strip() for part in text.replace(".reuse", "").split(","))
+        target = labels.get(label[1]) if label else None
+        instructions.append(
+            Instruction(predicate, opcode, operands if text else (), location, target)
+        )
+    return tuple(instructions)
