@@ -1,0 +1,83 @@
+"""Count the wavefronts of accesses to shared memory.
+
+Shared memory has 32 banks of 4 bytes. In each wavefront a bank serves one word, which any number of lanes may share
+(CUDA C++ Programming Guide 13.0, "Shared Memory").
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+BANKS = 32
+WORD_BYTES = 4
+_ROW_BYTES = 16  # of an 8 × 8 matrix
+_BYTES = {"64": 8, "128": 16}
+
+
+class Wavefronts(NamedTuple):
+    """Passes through the banks, as they are and without bank conflicts."""
+
+    actual: int
+    ideal: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """An instruction's access to shared memory.
+
+    Attributes:
+        opcode: with its suffixes.
+        address: (programs, warps, 32) int64, bytes.
+        active: (programs, warps, 32) bool.
+    """
+
+    opcode: str
+    address: np.ndarray
+    active: np.ndarray
+
+    def first(self) -> "Access":
+        """Return the access of the first program with an active lane."""
+        number = int(self.active.any(axis=(1, 2)).argmax())
+        return Access(self.opcode, self.address[[number]], self.active[[number]])
+
+    @property
+    def parts(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return addresses and masks of the lanes that are served together, and the bytes of each.
+
+        An access of more than 128 bytes is split: half a warp at 8 bytes per lane, a quarter at 16, or the 8 rows of
+        a matrix.
+        """
+        name, *suffixes = self.opcode.split(".")
+        if name in ("LDSM", "STSM"):
+            matrices = int(suffixes[-1]) if suffixes[-1].isdigit() else 1
+            lanes = slice(8 * matrices)
+            # Lane 0 executes the instruction for all lanes' rows
+            active = np.broadcast_to(self.active.any(axis=2, keepdims=True), self.active.shape)
+            return (
+                self.address[..., lanes].reshape(-1, 8),
+                active[..., lanes].reshape(-1, 8),
+                _ROW_BYTES,
+            )
+        width = next((_BYTES[each] for each in suffixes if each in _BYTES), WORD_BYTES)
+        together = BANKS * WORD_BYTES // width
+        return self.address.reshape(-1, together), self.active.reshape(-1, together), width
+
+
+def count_wavefronts(access: Access) -> Wavefronts:
+    address, active, width = access.parts
+    some = active.any(axis=1)
+    address = address[some]
+    active = active[some]
+    if not len(address):
+        return Wavefronts(0, 0)
+    words = address[:, :, None] // WORD_BYTES + np.arange(width // WORD_BYTES)
+    words = np.where(active[:, :, None], words, -1).reshape(len(address), -1)
+    words.sort(axis=1)
+    is_new = np.ones(words.shape, bool)
+    is_new[:, 1:] = words[:, 1:] != words[:, :-1]
+    is_new &= words >= 0
+    banks = np.zeros((len(words), BANKS), np.int64)
+    rows, columns = np.nonzero(is_new)
+    np.add.at(banks, (rows, words[rows, columns] % BANKS), 1)
+    return Wavefronts(int(banks.max(axis=1).sum()), len(words))

@@ -1,0 +1,446 @@
+"""Turn SASS instructions on integers and predicates into steps that can be computed."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kernels.inside import semantics
+from kernels.inside.sass import Instruction
+from kernels.inside.semantics import MASK, Number
+
+_REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T))(?:\.\w+)*$")
+_NUMBER = re.compile(r"-?0x[0-9a-f]+$|-?\d+$")
+_CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
+_ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
+_ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
+_WIDTH_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+_CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
+_CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operand that is read: constants and registers, and a function of the registers' values."""
+
+    registers: tuple[str, ...]
+    combine: Callable[..., Number]
+    constant: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instruction whose results can be computed.
+
+    Attributes:
+        predicate: None if it is always executed.
+        compute: takes the sources' values, and returns a value for each of `writes`.
+    """
+
+    writes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    compute: Callable[..., tuple[Number, ...]]
+
+
+def next_register(name: str, by: int) -> str:
+    prefix = name.rstrip("0123456789")
+    return name if name == prefix else f"{prefix}{int(name[len(prefix):]) + by}"
+
+
+def register(name: str, combine: Callable[[Number], Number] | None = None) -> Source:
+    if name in _CONSTANT_ZERO:
+        value = _CONSTANT_ZERO[name]
+        return Source((), lambda: combine(value) if combine else value)
+    return Source((name,), combine or (lambda value: value))
+
+
+def _negate(value: Number) -> Number:
+    return -value & MASK
+
+
+def _complement(value: Number) -> Number:
+    return value ^ MASK
+
+
+def _negate_with_carry(value: Number) -> Number:
+    return (value ^ MASK) + 1
+
+
+def _invert(value: Number) -> Number:
+    return value ^ True
+
+
+_SIGNS = {"": None, "-": _negate, "~": _complement, "!": _invert}
+
+
+def source(text: str, has_carry: bool = False) -> Source | None:
+    """Return a 32-bit operand or a predicate; None if it is of another kind.
+
+    Args:
+        has_carry: whether the carry of a negation counts.
+    """
+    if match := _REGISTER.match(text):
+        change = _negate_with_carry if has_carry and match[1] == "-" else _SIGNS[match[1]]
+        return register(match[2], change)
+    if _NUMBER.match(text):
+        number = int(text, 0) & MASK
+        return Source((), lambda: number)
+    if match := _CONSTANT.match(text):
+        change = _SIGNS[match[1]]
+        return Source((), change or (lambda value: value), int(match[2], 0))
+    return None
+
+
+def wide_source(text: str) -> Source | None:
+    """Return a 64-bit operand in two registers."""
+    if match := _REGISTER.match(text):
+        name = match[2]
+        if name in _CONSTANT_ZERO:
+            return Source((), lambda: 0)
+        sign = -1 if match[1] == "-" else 1
+        return Source(
+            (name, next_register(name, 1)),
+            lambda low, high: sign * semantics.pair(low, high),
+        )
+    if _NUMBER.match(text):
+        number = int(text, 0)
+        return Source((), lambda: number)
+    return None
+
+
+def address(text: str) -> Source:
+    """Return the sum of an address's registers and offset."""
+    match = _ADDRESS.search(text)
+    registers = list[str]()
+    shapes = list[tuple[int, int]]()
+    offset = 0
+    for part in match[1].replace("+-", "+!").split("+") if match else ():
+        if found := _ADDRESS_PART.match(part):
+            if found[1] in _CONSTANT_ZERO:
+                continue
+            scale = re.search(r"\.X(\d+)", found[2])
+            is_wide = ".64" in found[2]
+            registers.append(found[1])
+            if is_wide:
+                registers.append(next_register(found[1], 1))
+            shapes.append((2 if is_wide else 1, int(scale[1]) if scale else 1))
+        else:
+            offset += int(part.replace("!", "-"), 0)
+
+    def combine(*values: Number) -> Number:
+        total: Number = offset
+        rest = iter(values)
+        for count, scale in shapes:
+            value = next(rest)
+            total = total + (semantics.pair(value, next(rest)) if count == 2 else value * scale)
+        return total
+
+    return Source(tuple(registers), combine)
+
+
+def predicate(text: str) -> Source | None:
+    return source(text) if text else None
+
+
+def width_bytes(opcode: str) -> int:
+    """Return the bytes that a lane moves, by the opcode's suffixes."""
+    return next((_WIDTH_BYTES[part] for part in opcode.split(".") if part in _WIDTH_BYTES), 4)
+
+
+def destinations(instruction: Instruction) -> tuple[list[str], list[str]]:
+    """Split the operands into those that are written and those that are read.
+
+    A predicate is followed by another result. A number may be followed by its carries.
+    """
+    operands = list(instruction.operands)
+    name = instruction.name
+    if not operands or not _REGISTER.match(operands[0]):
+        return [], operands
+    if operands[0].lstrip("U").startswith("P"):
+        count = 1 if name in ("VOTEU", "SYNCS", "FCHK", "UCGABAR_WAIT") else 2
+    else:
+        count = 1
+        while name in _CARRY or name == "VOTE":
+            if len(operands) <= count or not operands[count].lstrip("U").startswith("P"):
+                break
+            count += 1
+    return operands[:count], operands[count:]
+
+
+def decode(instruction: Instruction) -> Step | None:
+    """Return how to compute an instruction's results; None if it is not modeled."""
+    writes, reads = destinations(instruction)
+    parts = instruction.opcode.split(".")
+    maker = _MAKERS.get(parts[0]) or _MAKERS.get(parts[0].removeprefix("U"))
+    if not maker or not writes:
+        return None
+    try:
+        made = maker(parts[1:], writes, reads)
+    except (KeyError, ValueError, IndexError):
+        return None
+    if made is None:
+        return None
+    names, sources, compute = made
+    if any(each is None for each in sources):
+        return None
+    return Step(tuple(names), tuple(sources), compute)
+
+
+Made = tuple[list[str], list[Source | None], Callable[..., tuple[Number, ...]]] | None
+
+
+def _plain(compute: Callable[..., Number]) -> Callable[[list[str], list[str], list[str]], Made]:
+    """Return a maker for an instruction of 32-bit operands without variants."""
+
+    def make(_: list[str], writes: list[str], reads: list[str]) -> Made:
+        return writes[:1], [source(each) for each in reads], lambda *values: (compute(*values),)
+
+    return make
+
+
+def _move(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    return writes[:1], [source(reads[0])], lambda value: (value,)
+
+
+def _clear(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    if reads[0] != "SRZ":
+        return None
+    names = writes if "32" in parts else [writes[0], next_register(writes[0], 1)]
+    return names, [], lambda: (0,) * len(names)
+
+
+def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    if "64" in parts:
+        names = [writes[0], next_register(writes[0], 1)]
+        return names, [wide_source(each) for each in reads[:3]], _add_wide
+    sources = [source(each, has_carry=True) for each in reads]
+    # Predicates after the numbers are carries.
+    return writes, sources, lambda *values: semantics.add(*values)[: len(writes)]
+
+
+def _add_wide(*values: Number) -> tuple[Number, ...]:
+    total: Number = 0
+    for value in values:
+        total = total + value
+    return semantics.halves(total)
+
+
+def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    sign = (lambda value: value) if "U32" in parts else semantics.signed
+    if "WIDE" in parts:
+        names = [writes[0], next_register(writes[0], 1)]
+        sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
+        if len(writes) > 1 or len(reads) > 3:
+            return None
+        return names, sources, lambda a, b, c: semantics.halves(sign(a) * sign(b) + c)
+    if "HI" in parts:
+        sources = [source(each) for each in reads[:3]]
+        return writes, sources, lambda a, b, c: ((sign(a) * sign(b) >> 32) + c & MASK,)
+    is_extended = "X" in parts
+    sources = [source(reads[0]), source(reads[1]), source(reads[2], has_carry=True)]
+    sources += [source(each) for each in reads[3:]] if is_extended else []
+
+    def compute(a: Number, b: Number, c: Number, *carries: Number) -> tuple[Number, ...]:
+        return semantics.add(semantics.signed(a) * b & MASK, c, *carries)[: len(writes)]
+
+    return writes, sources, compute
+
+
+def _load_effective_address(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    is_high = "HI" in parts
+    is_sign = "SX32" in parts
+    carries = reads[-1:] if "X" in parts else []
+    numbers = reads[: len(reads) - len(carries)]
+    if not carries and numbers[-1].lstrip("!U").startswith("P"):
+        numbers = numbers[:-1]
+    by = int(numbers[-1], 0)
+    sources = [source(numbers[0]), source(numbers[1], has_carry=True)]
+    if is_high and not is_sign:
+        sources.append(source(numbers[2]))
+    sources += [source(each) for each in carries]
+
+    def compute(a: Number, b: Number, *rest: Number) -> tuple[Number, ...]:
+        upper: Number = 0
+        carry = rest
+        if is_sign:
+            upper = semantics.signed(a) >> 31 & MASK
+        elif is_high:
+            upper, *carry = rest
+        moved = semantics.shift("L", is_high, False, a, by, upper)
+        return semantics.add(moved, b, *carry)[: len(writes)]
+
+    return writes, sources, compute
+
+
+def _shift(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    is_signed = "S32" in parts or "S64" in parts
+    shift = partial(semantics.shift, parts[0], "HI" in parts, is_signed)
+    return writes, [source(each) for each in reads[:3]], lambda *values: (shift(*values),)
+
+
+def _extend(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    is_signed = "U32" not in parts
+    bits = int(reads[1], 0)
+    return writes, [source(reads[0])], lambda value: (semantics.extend(value, bits, is_signed),)
+
+
+def _logic(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    """LOP3.LUT. A predicate among the results says whether any bit is set."""
+    table = int(reads[3], 0)
+    sources = [source(each) for each in reads[:3]]
+    if reads[4:] and reads[4] != "!PT" and reads[4] != "!UPT":
+        return None
+
+    def compute(*values: Number) -> tuple[Number, ...]:
+        result = semantics.look_up(table, *values, MASK)
+        return (result != 0, result)[-len(writes) :]
+
+    return writes, sources, compute
+
+
+def _predicate_logic(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    tables = [int(each, 0) for each in reads[3:5]]
+
+    def compute(*values: Number) -> tuple[Number, ...]:
+        return tuple(semantics.look_up(table, *values, True) for table in tables)
+
+    return writes, [source(each) for each in reads[:3]], compute
+
+
+_COMBINE: dict[str, Callable[[Number, Number], Number]] = {
+    "AND": lambda a, b: a & b,
+    "OR": lambda a, b: a | b,
+    "XOR": lambda a, b: a ^ b,
+}
+
+
+def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    test = parts[0]
+    is_unsigned = "U32" in parts
+    is_extended = "EX" in parts
+    combine = _COMBINE[next(part for part in parts if part in _COMBINE)]
+
+    def compute(a: Number, b: Number, other: Number, *previous: Number) -> tuple[Number, ...]:
+        if not is_unsigned:
+            a = semantics.signed(a)
+            b = semantics.signed(b)
+        result = semantics.compare(test, a, b, previous[0] if is_extended else None)
+        return combine(result, other), combine(result ^ True, other)
+
+    return writes, [source(each) for each in reads], compute
+
+
+def _select(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    sources = [source(each) for each in reads]
+    return writes, sources, lambda a, b, condition: (semantics.select(condition, a, b),)
+
+
+def _permute(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    if parts:
+        return None
+    return writes, [source(each) for each in reads], lambda *values: (semantics.permute(*values),)
+
+
+def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    """Return the smaller number if the last operand is true, otherwise the greater one; the first may be a sum."""
+    sources = [source(each) for each in reads]
+    sign = (lambda value: value) if "U32" in parts else semantics.signed
+
+    def compute(*values: Number) -> tuple[Number, ...]:
+        *numbers, is_minimum = values
+        a = sum(numbers[:-1]) & MASK
+        b = numbers[-1]
+        return (semantics.select((sign(a) < sign(b)) ^ is_minimum ^ True, a, b),)
+
+    return writes, sources, compute
+
+
+def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    mask = int(reads[2], 0)
+    bits = [k for k in range(7) if mask >> k & 1]
+    sources = [source(reads[1]), *(source(f"P{k}") for k in bits)]
+
+    def compute(base: Number, *values: Number) -> tuple[Number, ...]:
+        result = base & ~mask
+        for k, value in zip(bits, values, strict=True):
+            result = result | value * (1 << k)
+        return (result,)
+
+    return writes, sources, compute
+
+
+def _unpack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    mask = int(reads[1], 0)
+    bits = [k for k in range(7) if mask >> k & 1]
+    names = [f"P{k}" for k in bits]
+    return names, [source(reads[0])], lambda value: tuple((value >> k & 1) != 0 for k in bits)
+
+
+def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    """Return the constant that `HFMA2 R, -RZ, RZ, high, low` adds to zero."""
+    import numpy as np
+
+    if reads[0].lstrip("-") != "RZ" or reads[1] != "RZ" or len(reads) < 4:
+        return None
+    high, low = np.array([float(each) for each in reads[2:4]], np.float16).view(np.uint16).tolist()
+    return writes, [], lambda: (high << 16 | low,)
+
+
+def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    if {"F16", "F64", "U64", "S64", "BF16"} & set(parts):
+        return None
+    is_signed = "U32" not in parts and not (parts and parts[0] == "RP")
+    sign = semantics.signed if is_signed else (lambda value: value)
+    return (
+        writes,
+        [source(reads[0])],
+        lambda value: (semantics.to_float(sign(value), "RP" in parts),),
+    )
+
+
+def _to_integer(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    if "TRUNC" not in parts or {"F16", "F64", "U64", "S64", "BF16"} & set(parts):
+        return None
+    return writes, [source(reads[0])], lambda value: (semantics.to_integer(value),)
+
+
+def _reciprocal(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    if parts != ["RCP"]:
+        return None
+    return writes, [source(reads[0])], lambda value: (semantics.reciprocal(value),)
+
+
+_MAKERS: dict[str, Callable[[list[str], list[str], list[str]], Made]] = {
+    "MOV": _move,
+    "R2UR": _move,
+    "S2R": lambda parts, writes, reads: (writes, [Source((reads[0],), lambda value: value)], lambda value: (value,)),
+    "S2UR": lambda parts, writes, reads: (writes, [Source((reads[0],), lambda value: value)], lambda value: (value,)),
+    "CS2R": _clear,
+    "IADD3": _add3,
+    "VIADD": _add3,
+    "IADD": _add3,
+    "IMAD": _multiply,
+    "LEA": _load_effective_address,
+    "SHF": _shift,
+    "SGXT": _extend,
+    "LOP3": _logic,
+    "PLOP3": _predicate_logic,
+    "ISETP": _compare,
+    "SEL": _select,
+    "FSEL": _select,
+    "PRMT": _permute,
+    "VIMNMX": _extreme,
+    "IMNMX": _extreme,
+    "VIADDMNMX": _extreme,
+    "IABS": _plain(lambda value: abs(semantics.signed(value))),
+    "POPC": _plain(semantics.count_bits),
+    "FLO": _plain(semantics.find_leading_one),
+    "P2R": _pack_predicates,
+    "R2P": _unpack_predicates,
+    "HFMA2": _halves_constant,
+    "I2F": _to_float,
+    "I2FP": _to_float,
+    "F2I": _to_integer,
+    "MUFU": _reciprocal,
+}
