@@ -61,7 +61,24 @@ class Access:
             )
         width = next((_BYTES[each] for each in suffixes if each in _BYTES), WORD_BYTES)
         together = BANKS * WORD_BYTES // width
+        if name == "LDS" and width > WORD_BYTES:
+            return self._pair_loads(width, together)
         return self.address.reshape(-1, together), self.active.reshape(-1, together), width
+
+
+    def _pair_loads(self, width: int, together: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return the parts of a wide load: two parts are one if all neighbours, one or two lanes apart, agree."""
+        address = self.address.reshape(-1, 2 * together)
+        active = self.active.reshape(-1, 2 * together)
+        lane = np.arange(2 * together)
+        agree = np.zeros(len(address), bool)
+        for step in (1, 2):
+            other = lane ^ step
+            agree |= (address == address[:, other]).all(axis=1)
+        agree &= active.all(axis=1)
+        first = np.where(agree[:, None], active, active & (lane < together))
+        second = active & (lane >= together) & ~agree[:, None]
+        return np.concatenate([address, address]), np.concatenate([first, second]), width
 
 
 def count_wavefronts(access: Access) -> Wavefronts:

@@ -235,8 +235,8 @@ def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Made:
             return None
         return names, sources, lambda a, b, c: semantics.halves(sign(a) * sign(b) + c)
     if "HI" in parts:
-        sources = [source(each) for each in reads[:3]]
-        return writes, sources, lambda a, b, c: ((sign(a) * sign(b) >> 32) + c & MASK,)
+        sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
+        return writes, sources, lambda a, b, c: (sign(a) * sign(b) + c >> 32 & MASK,)
     is_extended = "X" in parts
     sources = [source(reads[0]), source(reads[1]), source(reads[2], has_carry=True)]
     sources += [source(each) for each in reads[3:]] if is_extended else []

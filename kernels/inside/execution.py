@@ -158,7 +158,9 @@ class _Plan:
             count = max(1, width_bytes(instruction.opcode) // 4)
             result = writes[-1] if writes else ""
             names = [next_register(result, k) for k in range(count) if result not in ("RZ", "URZ")]
-            sources = [address(each) for each in reads if "[" in each and "c[" not in each]
+            sources = [address(each) for each in reads if "[" in each and not each.startswith("c[")]
+            if "CAS" in instruction.opcode:
+                sources.append(source(reads[1]))
         elif name in ("STS", "STSM", "LDGSTS", "STL", "STG", "ST"):
             names = []
             sources = [address(instruction.operands[0])]
@@ -390,7 +392,7 @@ class _Run:
             self._write(planned.writes[0], True, True, where)
         elif "CAS" in planned.instruction.opcode:
             # The first attempt succeeds
-            value, known = self._read(source(planned.instruction.operands[3]) or register("RZ"))
+            value, known = self._read(planned.sources[-1])
             self._write(planned.writes[0], value, known, where)
         else:
             for each in planned.writes:

@@ -19,16 +19,15 @@ _PARAMETER = re.compile(r"^\s*\.param\s+(?:\.align (\d+) )?\.(\w)(\d+).*?(?:\[(\
 
 def make_launch(capture: Capture, launch: CapturedLaunch) -> Launch:
     kernel, codes = capture.build(launch.kernel)
-    words = _constants(codes["ptx"], [_value(capture, each) for each in launch.arguments])
-    gpu = capture.content.gpu
     major = int(re.search(r"\.target sm_(\d+)", codes["ptx"])[1])
     start = next(at for least, at in _ARGUMENTS_AT if major >= least)
+    words = _constants(codes["ptx"], start, [_value(capture, each) for each in launch.arguments])
     dimensions = {0: 32 * kernel.num_warps, 4: 1, 8: 1}
     dimensions |= {12: launch.grid[0], 16: launch.grid[1], 20: launch.grid[2]}
     dimensions |= {0x28: 0}
 
     def read_constant(offset: int) -> int | None:
-        return words.get(offset - start) if offset >= start else dimensions.get(offset)
+        return words.get(offset) if offset >= start else dimensions.get(offset)
 
     tensors = {}
     for argument in launch.arguments:
@@ -69,10 +68,10 @@ def _value(capture: Capture, argument: Argument) -> int | float | bool | None:
     return (tensor.storage + 1) * STORAGE_STEP + start
 
 
-def _constants(ptx: str, values: list) -> dict[int, int]:
+def _constants(ptx: str, start: int, values: list) -> dict[int, int]:
     """Return the words of the arguments by their offset."""
     words = {}
-    at = 0
+    at = start
     parameters = [m for m in map(_PARAMETER.match, ptx.split(".entry", 1)[1].split("{", 1)[0].splitlines()) if m]
     for match, value in zip(parameters, [*values, None, None], strict=False):
         align, kind, bits, count = match.groups()
