@@ -41,7 +41,7 @@ class LineSpills:
 
     Attributes:
         stores, reloads: number of instructions in the SASS.
-        stored_bytes: distinct bytes per thread that they store.
+        stored_bytes: bytes per thread that the stores write, each once. The sum over lines is ptxas's "spill stores".
         executed: number of times that warps execute them in the launch; None if unknown.
         moved_bytes: bytes that they move in the launch, 32 lanes per warp; None if unknown.
     """

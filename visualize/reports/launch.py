@@ -13,7 +13,6 @@ import orjson
 
 from kernels.capture.reader import (
     Capture,
-    CapturedKernel,
     CapturedLaunch,
     Finding,
     OutputErrors,
@@ -22,6 +21,8 @@ from kernels.capture.reader import (
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from kernels.evaluate.findings import Compiler, find
+from kernels.inside.inspect import inspect
+from kernels.inside.report import Inside
 from kernels.results.codec import from_json, parse_json, to_json
 
 # The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
@@ -82,8 +83,8 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class LaunchReport:
-    """A launch.
+class LaunchReport(Inside):
+    """A launch, and the inside of its programs.
 
     Attributes:
         source, line: where its kernel is defined.
@@ -168,7 +169,7 @@ def make_report(
         triton=content.triton,
         gpu=content.gpu.get("name"),
         launches=tuple(
-            _report_launch(launch, content.kernels[launch.kernel], counts(number), findings[number])
+            _report_launch(capture, launch, counts(number), findings[number])
             for number, launch in enumerate(content.launches)
         ),
         untried="" if is_tried else "No changes were tried: the capture holds no experiments.",
@@ -189,11 +190,12 @@ def read_report(path: Path) -> Report:
 
 
 def _report_launch(
+    capture: Capture,
     launch: CapturedLaunch,
-    kernel: CapturedKernel,
     counts: LaunchCounts,
     findings: Sequence[Finding],
 ) -> LaunchReport:
+    kernel = capture.content.kernels[launch.kernel]
     totals = counts.totals()
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
     if counts.refused:
@@ -221,6 +223,7 @@ def _report_launch(
         refused=tuple(Refusal(*each) for each in sorted(refused)),
         counted=counted,
         agrees=None if counted is None else all(totals[name] == counted[name] for name in counted),
+        **vars(inspect(capture, launch)),
     )
 
 
