@@ -53,7 +53,9 @@ def make_launch(capture: Capture, launch: CapturedLaunch) -> Launch:
             place = address - (each + 1) * STORAGE_STEP - storages[each].address_bytes
             inside = (number == each) & (place >= 0) & (place + width <= len(data))
             at = place[inside]
-            result[inside] = sum(data[at + byte].astype(np.int64) << 8 * byte for byte in range(width))
+            result[inside] = sum(
+                data[at + byte].astype(np.int64) << 8 * byte for byte in range(width)
+            )
             known |= inside
         return result, known
 
@@ -73,7 +75,11 @@ def _constants(ptx: str, values: list) -> dict[int, int]:
     """Return the words of the arguments by their offset."""
     words = {}
     at = 0
-    parameters = [m for m in map(_PARAMETER.match, ptx.split(".entry", 1)[1].split("{", 1)[0].splitlines()) if m]
+    parameters = [
+        m
+        for m in map(_PARAMETER.match, ptx.split(".entry", 1)[1].split("{", 1)[0].splitlines())
+        if m
+    ]
     for match, value in zip(parameters, [*values, None, None], strict=False):
         align, kind, bits, count = match.groups()
         size = int(bits) // 8 * int(count or 1)

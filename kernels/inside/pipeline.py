@@ -160,8 +160,12 @@ class _Kernel:
             value = op.operands[0]
         return value
 
+    def buffers(self, op: Op) -> set[str]:
+        """Return the allocations of shared memory, with those of barriers, that an operation uses."""
+        return set(map(self.buffer, op.operands))
+
     def target(self, copy: Op) -> str:
-        """Return the view of shared memory to which a copy writes. A TMA copy's barrier is the next operand."""
+        """Return the view of shared memory to which a copy writes."""
         return copy.operands[1 + (copy.name in _TMA_COPIES) * len(copy.coordinates)]
 
 
@@ -190,7 +194,10 @@ class _Loop:
         kernel.claimed.update(each.line for each in (*self.before, *self.after))
         copies = Counter(map(_key, self.before))
         self.ahead = {key: copies[key] // counts[key] for key in counts}
-        self.loads = {_key(each): each for each in self.inside if each.name in _LOADS}
+        loads = sorted(
+            (each for each in self.inside if each.name in _LOADS), key=lambda each: each.location
+        )
+        self.loads = {_key(each): each for each in loads}
         own = _STAGES.search(op.text)
         self.has_own_stages = own is not None
         self.stages = int(own[1]) if own and kernel.num_stages else kernel.num_stages
@@ -209,22 +216,22 @@ class _Loop:
         return Pipeline(file, line, self.stages, loads, tuple(events))
 
     def event(self, op: Op, phase: str, step: int) -> PipelineEvent:
-        loads = tuple(
-            number
-            for number, (key, load) in enumerate(self.loads.items())
-            if key == _key(op) or (op.name == "ttng.wait_barrier" and self.signals(load, op))
-        )
+        kind = _KINDS[op.name]
+        loads = [number for number, key in enumerate(self.loads) if key == _key(op)]
+        if op.name == "ttng.wait_barrier":
+            barrier = self.kernel.buffer(op.operands[0])
+            loads = [
+                number
+                for number, load in enumerate(self.loads.values())
+                if barrier in self.kernel.buffers(load)
+            ]
+            # The barrier of a multiplication on Blackwell may be an argument of the loop.
+            if not loads and any(each.name == "ttng.tc_gen5_mma" for each in self.inside):
+                kind = "multiplication wait"
         pending = _PENDING.search(op.text) if op.name in _WAITS else None
         left = int(pending[1]) if pending else None
         file, line = op.source or ("", 0)
-        return PipelineEvent(_KINDS[op.name], file, line, phase, step, loads, left)
-
-    def signals(self, load: Op, wait: Op) -> bool:
-        """Return whether a load is a TMA copy that signals the barrier of a wait."""
-        if load.name not in _TMA_COPIES:
-            return False
-        barrier = load.operands[load.operands.index(self.kernel.target(load)) + 1]
-        return self.kernel.buffer(barrier) == self.kernel.buffer(wait.operands[0])
+        return PipelineEvent(kind, file, line, phase, step, tuple(loads), left)
 
     def load(self, op: Op) -> LoopLoad:
         """Return how far ahead a load is, and why if it is not."""
@@ -239,7 +246,7 @@ class _Loop:
             readers = (
                 each
                 for each in self.inside
-                if each.name not in _COPIES and buffer in map(self.kernel.buffer, each.operands)
+                if each.name not in _COPIES and buffer in self.kernel.buffers(each)
             )
             ahead -= min((self.ahead[_key(reader)] for reader in readers), default=0)
         elif any(user.name != "scf.yield" for user in self.kernel.users.get(op.results[0], ())):
@@ -264,7 +271,7 @@ class _Loop:
                 f"The loop carries a value over two steps, so Triton does not pipeline line {line}."
             )
         if op not in body.ops:
-            return f"Line {line} loads inside an if, and Triton pipelines only loads in every step."
+            return f"Line {line} loads inside an if, which Triton does not pipeline."
         return self.explain_width(op, line) or self.explain_use(op, line)
 
     def explain_width(self, op: Op, line: int) -> str:
@@ -351,7 +358,7 @@ class _Loop:
             op = self.kernel.definitions.get(value)
             if value in self.kernel.writers:
                 reached += self.kernel.writers[value]
-            elif op is not None and op.name == "tt.load":
+            elif op is not None and op.name in _LOADS:
                 reached.append(op)
             elif op is not None:
                 inner = chain.from_iterable(region.walk() for region in op.regions)
