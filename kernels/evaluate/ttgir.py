@@ -72,7 +72,7 @@ class Op:
         line: its line in the text, from 0. Calls of a function have copies of its operations.
         location: its source location, innermost call first; () if unknown.
         results, operands: names of values, unique within the function.
-        text: the rest of the line after the operation's name, without its location; types at the end of a region.
+        text: the rest of the line after the operation's name, without its location, and the line that ends its regions.
         inits: for a loop, the initial values of the arguments that it carries.
         targets: for a branch, the label and the passed values of each successor.
         swizzle_bytes: for a TMA copy, the width of the swizzle in shared memory; None if the layout has none.
@@ -228,7 +228,7 @@ class _Parser:
         self.lines = lines
         self.names = names
         self.call = call
-        body, _ = self.read_region([])
+        body, *_ = self.read_region([])
         self.lines, self.names, self.call = outer
         return body
 
@@ -251,13 +251,13 @@ class _Parser:
         region.ops.append(Op("cf.block", op.line, op.location, "return", op.operands, op.results))
         op.regions.append(region)
 
-    def read_region(self, arguments: list[str]) -> tuple[Region, str]:
-        """Read lines up to the end of a region. Return the region, and the line that closes it."""
+    def read_region(self, arguments: list[str]) -> tuple[Region, str, Location]:
+        """Read lines up to the end of a region. Return the region, and the line that closes it with its location."""
         region = Region(arguments)
         for number, (line, location) in self.lines:
             line = _LOCATION.sub("", _LOCATION.sub("", line)).strip()
             if line.startswith("}"):
-                return region, line
+                return region, line, location
             if line.startswith("^bb"):
                 names = self.define(_ARGUMENTS.findall(line), number)
                 if region.ops:
@@ -276,12 +276,13 @@ class _Parser:
         raise UnsupportedOperation("The TTGIR ends inside its function.")
 
     def read_regions(self, op: Op, arguments: list[str]) -> None:
-        region, line = self.read_region(arguments)
+        region, line, location = self.read_region(arguments)
         op.regions.append(region)
         if re.match(r"\} (else|do) \{|\}, \{", line):
             self.read_regions(op, [])
-        elif line.startswith("})"):  # the types of a reduction or scan
+        else:  # a loop's attributes, or the types of a reduction
             op.text += line
+            op.location = location and location + self.call
 
     def read_op(self, region: Region, line: str, number: int, location: Location) -> None:
         match = _OPERATION.match(line)

@@ -45,7 +45,7 @@ class Step:
 
 def next_register(name: str, by: int) -> str:
     prefix = name.rstrip("0123456789")
-    return name if name == prefix else f"{prefix}{int(name[len(prefix):]) + by}"
+    return name if name == prefix else f"{prefix}{int(name[len(prefix) :]) + by}"
 
 
 def register(name: str, combine: Callable[[Number], Number] | None = None) -> Source:
@@ -414,8 +414,16 @@ def _reciprocal(parts: list[str], writes: list[str], reads: list[str]) -> Made:
 _MAKERS: dict[str, Callable[[list[str], list[str], list[str]], Made]] = {
     "MOV": _move,
     "R2UR": _move,
-    "S2R": lambda parts, writes, reads: (writes, [Source((reads[0],), lambda value: value)], lambda value: (value,)),
-    "S2UR": lambda parts, writes, reads: (writes, [Source((reads[0],), lambda value: value)], lambda value: (value,)),
+    "S2R": lambda parts, writes, reads: (
+        writes,
+        [Source((reads[0],), lambda value: value)],
+        lambda value: (value,),
+    ),
+    "S2UR": lambda parts, writes, reads: (
+        writes,
+        [Source((reads[0],), lambda value: value)],
+        lambda value: (value,),
+    ),
     "CS2R": _clear,
     "IADD3": _add3,
     "VIADD": _add3,

@@ -134,7 +134,10 @@ class _Plan:
             self.reads_shared = True
             needed = self._find_needed()
         self.needed_names = {
-            name for index in needed for each in self.planned[index].sources for name in each.registers
+            name
+            for index in needed
+            for each in self.planned[index].sources
+            for name in each.registers
         }
         self.steps = {
             start: [
@@ -299,7 +302,9 @@ class _Run:
     def _spend(self, elements: int) -> None:
         self.budget[0] -= elements + 300
         if self.budget[0] < 0:
-            raise UnsupportedOperation("The launch is too large to execute. Launch a smaller shape.")
+            raise UnsupportedOperation(
+                "The launch is too large to execute. Launch a smaller shape."
+            )
 
     def _count_warps(self, active: Any) -> int:
         programs, threads = self.shape
@@ -308,7 +313,9 @@ class _Run:
         if active is False:
             return 0
         if active.shape[-1] == 1:
-            return int(np.count_nonzero(np.broadcast_to(active, (programs, 1)))) * (threads // LANES)
+            return int(np.count_nonzero(np.broadcast_to(active, (programs, 1)))) * (
+                threads // LANES
+            )
         warps = active.reshape(active.shape[0], -1, LANES).any(axis=2)
         return int(np.count_nonzero(warps)) * (programs // active.shape[0])
 
@@ -439,14 +446,18 @@ class _Run:
             case "SHFL":
                 result = semantics.shuffle(parts[1], self._full(values[0]), values[1], values[2])
                 if read[1][1] is True and read[2][1] is True and read[0][1] is not True:
-                    known = semantics.shuffle(parts[1], self._full(read[0][1]), values[1], values[2])
+                    known = semantics.shuffle(
+                        parts[1], self._full(read[0][1]), values[1], values[2]
+                    )
                 results = [True, result]
             case "ELECT":
                 on = self._full(where).reshape(-1, self.shape[1] // LANES, LANES)
                 first = np.argmax(on, axis=2)[:, :, None] == np.arange(LANES)
                 results = [(first & on).reshape(-1, self.shape[1]), 0]
             case "VOTE" | "VOTEU":
-                on = self._full(values[-1] & where if parts[1] != "ALL" else values[-1] | (where ^ True))
+                on = self._full(
+                    values[-1] & where if parts[1] != "ALL" else values[-1] | (where ^ True)
+                )
                 lanes = on.reshape(-1, self.shape[1] // LANES, LANES)
                 total = lanes.all(axis=2) if parts[1] == "ALL" else lanes.any(axis=2)
                 ballot = (lanes * (1 << np.arange(LANES))).sum(axis=2)
@@ -550,7 +561,8 @@ class _Run:
                     is_known[target] = value_known[on]
             elif planned.writes:
                 total = sum(
-                    contents[rows, offset + byte].astype(np.int64) << 8 * byte for byte in range(each)
+                    contents[rows, offset + byte].astype(np.int64) << 8 * byte
+                    for byte in range(each)
                 )
                 loaded = is_known[rows, offset]
                 self._write(planned.writes[k], total, bool(loaded[on].all()) or loaded, where)

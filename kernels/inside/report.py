@@ -78,6 +78,83 @@ class SharedBuffer:
     tensor: str = ""
 
 
+@dataclass(frozen=True)
+class LoopLoad:
+    """A load in a loop.
+
+    Attributes:
+        ahead: the number of steps between the load and the use of its block; 0 if it is not pipelined.
+        slots: the number of blocks that its buffer in shared memory holds; 0 for a load to registers.
+        why: why it is not pipelined; "" if it is, or if the reason is unknown.
+    """
+
+    file: str
+    line: int
+    ahead: int
+    slots: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class PipelineEvent:
+    """An operation of a pipelined loop.
+
+    Attributes:
+        kind: "load" (to registers), "copy" or "TMA copy" (to shared memory), "commit" (of the copies since the last
+            commit, as a group), "wait" (for copies), "read" (from shared memory), "multiplication",
+            "multiplication wait" or "store".
+        phase: "prologue", "loop" or "epilogue".
+        step: the step whose data it handles, counted from the first step in the prologue, from the current step in the
+            loop, and from the end in the epilogue.
+        loads: numbers of the loads that it starts or, for a wait on a barrier, waits for.
+        pending: how many groups of copies, or multiplications, a wait may leave in flight; None for others.
+    """
+
+    kind: str
+    file: str
+    line: int
+    phase: str
+    step: int
+    loads: tuple[int, ...] = ()
+    pending: int | None = None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What the compiler's pipeliner did to a loop. `pipeline.unroll` returns its steps.
+
+    Attributes:
+        num_stages: of the loop or the kernel; None for a kernel that Triton's pipeliner did not compile.
+        events: in the order of the code: the prologue, one step of the loop, and the epilogue.
+    """
+
+    file: str
+    line: int
+    num_stages: int | None
+    loads: tuple[LoopLoad, ...]
+    events: tuple[PipelineEvent, ...]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An operation of an unrolled loop.
+
+    Attributes:
+        at: the step in which it runs; -1 in the prologue, and the number of steps in the epilogue.
+        step: the step whose data it handles.
+        slot: for a copy, the number of the block in its buffer.
+        in_flight: the number of copies in flight after it.
+        arrived: for a wait, the copies that it waits for, each as the number of the load and the step.
+    """
+
+    event: PipelineEvent
+    at: int
+    step: int
+    slot: int | None
+    in_flight: int
+    arrived: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inside:
     """The inside of the programs of one launch.
@@ -85,6 +162,7 @@ class Inside:
     Attributes:
         instructions_executed: by all warps of the launch; None if unknown.
         shared_map: the buffers of shared memory.
+        pipelines: the loops that load or multiply.
     """
 
     shared: tuple[SharedAccess, ...] = ()
@@ -92,3 +170,4 @@ class Inside:
     registers_by_line: tuple[LineRegisters, ...] = ()
     spills_by_line: tuple[LineSpills, ...] = ()
     shared_map: tuple[SharedBuffer, ...] = ()
+    pipelines: tuple[Pipeline, ...] = ()

@@ -64,7 +64,9 @@ def add(*parts: Number) -> tuple[Number, Number, Number]:
     return total & MASK, total >> 32 > 0, total >> 32 > 1
 
 
-def shift(direction: str, is_high: bool, is_signed: bool, low: Number, by: Number, high: Number) -> Number:
+def shift(
+    direction: str, is_high: bool, is_signed: bool, low: Number, by: Number, high: Number
+) -> Number:
     """Shift the 64-bit number `high:low`, and return one half."""
     by = by if isinstance(by, int) else np.minimum(by, 32)
     if direction == "L":
@@ -109,7 +111,11 @@ def permute(a: Number, selector: Number, b: Number) -> Number:
 
 
 def count_bits(value: Number) -> Number:
-    return int(value).bit_count() if isinstance(value, int) else np.bitwise_count(value).astype(np.int64)
+    return (
+        int(value).bit_count()
+        if isinstance(value, int)
+        else np.bitwise_count(value).astype(np.int64)
+    )
 
 
 def find_leading_one(value: Number) -> Number:

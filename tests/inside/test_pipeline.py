@@ -1,0 +1,337 @@
+"""The pipelines of loops: what is copied ahead, when copies arrive, and why a load is not pipelined."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from kernels.capture.reader import Capture
+from kernels.evaluate.ttgir import parse
+from kernels.gpus import GPUS
+from kernels.inside.pipeline import read_pipelines, unroll
+
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(a, b, c, K, STAGES: tl.constexpr = None):
+    m, k = tl.arange(0, 64), tl.arange(0, 32)
+    total = tl.zeros((64, 64), tl.float32)
+    for i in tl.range(0, K, 32, num_stages=STAGES):
+        x = tl.load(a + m[:, None] * K + (i + k)[None, :])
+        y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+        total += tl.dot(x, y)
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def gathered(a, b, c, rows, K):
+    m, k = tl.arange(0, 64), tl.arange(0, 32)
+    total = tl.zeros((64, 64), tl.float32)
+    for i in range(0, K, 32):
+        x = tl.load(a + m[:, None] * K + (i + k)[None, :])
+        row = tl.load(rows + i + k)
+        y = tl.load(b + row[:, None] * 64 + m[None, :])
+        total += tl.dot(x, y)
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def scaled(a, b, c, scale, K):
+    m, k = tl.arange(0, 64), tl.arange(0, 32)
+    total = tl.zeros((64, 64), tl.float32)
+    for i in range(0, K, 32):
+        x = tl.load(a + m[:, None] * K + (i + k)[None, :])
+        y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+        s = tl.load(scale + i // 32)
+        total += tl.dot(x, y) * s
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def biased(a, b, c, bias, K, STAGES: tl.constexpr = None):
+    m, k = tl.arange(0, 64), tl.arange(0, 32)
+    total = tl.zeros((64, 64), tl.float32)
+    for i in tl.range(0, K, 32, num_stages=STAGES):
+        x = tl.load(a + m[:, None] * K + (i + k)[None, :])
+        y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+        z = tl.load(bias + m[:, None] * 64 + m[None, :] + i)
+        total += tl.dot(x, y, z)
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def sums(x, c, K, STAGES: tl.constexpr = None):
+    i = tl.arange(0, 256)
+    total = tl.zeros((256,), tl.float32)
+    for start in tl.range(0, K, 256, num_stages=STAGES):
+        z = tl.load(x + start + i)
+        total += z
+    tl.store(c + i, total)
+
+
+@triton.jit
+def conditional(a, b, c, K):
+    m, k = tl.arange(0, 64), tl.arange(0, 32)
+    total = tl.zeros((64, 64), tl.float32)
+    y = tl.zeros((32, 64), tl.float16)
+    for i in range(0, K, 32):
+        x = tl.load(a + m[:, None] * K + (i + k)[None, :])
+        if i % 64 == 0:
+            y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+        total += tl.dot(x, y)
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def repeated(a, b, c, K):
+    m, k = tl.arange(0, 64), tl.arange(0, 32)
+    total = tl.zeros((64, 64), tl.float32)
+    i = 0
+    while i < K:
+        x = tl.load(a + m[:, None] * K + (i + k)[None, :])
+        y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+        total += tl.dot(x, y)
+        i += 32
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def delayed(a, b, c, K):
+    m, k = tl.arange(0, 64), tl.arange(0, 32)
+    total = tl.zeros((64, 64), tl.float32)
+    x = tl.zeros((64, 32), tl.float16)
+    later = tl.zeros((64, 32), tl.float16)
+    for i in range(0, K, 32):
+        y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+        total += tl.dot(x, y)
+        x = later
+        later = tl.load(a + m[:, None] * K + (i + k)[None, :])
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def nested(a, b, c, K):
+    m, k = tl.arange(0, 64), tl.arange(0, 32)
+    for j in range(0, K):
+        x = tl.load(a + m[:, None] * K + k[None, :] + j * 32)
+        total = tl.zeros((64, 64), tl.float32)
+        for i in range(0, K, 32):
+            y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+            total += tl.dot(x, y)
+        tl.store(c + m[:, None] * 64 + m[None, :] + j, total)
+
+
+@triton.jit
+def turned(a, b, c, K):
+    m, k = tl.arange(0, 64), tl.arange(0, 64)
+    total = tl.zeros((64, 64), tl.float32)
+    for i in range(0, K, 64):
+        x = tl.load(a + m[:, None] * K + (i + k)[None, :])
+        y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+        total += tl.dot(x, y)
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def described(a, b, c, K):
+    total = tl.zeros((64, 64), tl.float32)
+    rows = tl.make_tensor_descriptor(a, [64, K], [K, 1], [64, 32])
+    columns = tl.make_tensor_descriptor(b, [K, 64], [64, 1], [32, 64])
+    for i in range(0, K, 32):
+        x = tl.load_tensor_descriptor(rows, [0, i])
+        y = columns.load([i, 0])
+        total += tl.dot(x, y)
+    m = tl.arange(0, 64)
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+a, b = torch.zeros(64, 256, dtype=torch.float16), torch.zeros(256, 64, dtype=torch.float16)
+c, rows = torch.zeros(64, 64), torch.zeros(256, dtype=torch.int32)
+triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8))
+for stages in (1, 2, 3, 4):
+    product[1,](a, b, c, 256, num_stages=stages)
+product[1,](a, b, c, 256, STAGES=1)
+product[1,](a, b, c, 256, STAGES=4, num_stages=1)
+product[1,](a, b, c, 255)
+gathered[1,](a, b, c, rows, 256, num_stages=2)
+gathered[1,](a, b, c, rows, 256, num_stages=3)
+gathered[1,](a, b, c, rows, 256, num_stages=1)
+scaled[1,](a, b, c, c, 256)
+biased[1,](a, b, c, c, 256)
+biased[1,](a, b, c, c, 256, STAGES=3)
+sums[1,](c, c, 1024)
+sums[1,](c, c, 1024, STAGES=3)
+conditional[1,](a, b, c, 256)
+repeated[1,](a, b, c, 256)
+delayed[1,](a, b, c, 256)
+nested[1,](a, b, c, 256)
+turned[1,](a.to(torch.float8_e5m2), b.to(torch.float8_e5m2), c, 256)
+described[1,](a, b, c, 256, num_stages=3)
+described[1,](a, b, c, 256, num_stages=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory, capture_server):
+    """Return a function that returns the pipelines of a kernel's launch, by its number among the kernel's, on a GPU."""
+    folder = tmp_path_factory.mktemp("pipelines")
+    (folder / "script.py").write_text(SCRIPT)
+    captures = {}
+
+    def read_launch(name, number=0, gpu="H200", is_gluon=False):
+        if gpu not in captures:
+            path = folder / f"{gpu}.tilescope"
+            options = ("--gpu-json", json.dumps(asdict(GPUS[gpu])))
+            capture_server.capture(path, [str(folder / "script.py")], options)
+            captures[gpu] = Capture(path)
+        capture = captures[gpu]
+        kernels = capture.content.kernels
+        launches = [
+            launch for launch in capture.content.launches if kernels[launch.kernel].name == name
+        ]
+        launch = launches[number]
+        ttgir, ptx = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx"))
+        stages = None if is_gluon else launch.config["num_stages"]
+        return read_pipelines(parse(ttgir), ttgir, ptx, stages)
+
+    return read_launch
+
+
+def source_line(text, name="product"):
+    """Return the number of the first line with a text in a kernel of the script."""
+    start = SCRIPT.index(f"def {name}(")
+    return SCRIPT[: SCRIPT.index(text, start)].count("\n") + 1
+
+
+def describe(pipeline):
+    """Return how far ahead each load is, its slots, and why it is not pipelined, by the text of its line."""
+    lines = SCRIPT.splitlines()
+    return {
+        lines[load.line - 1].strip().split(" = ")[0]: (load.ahead, load.slots, load.why)
+        for load in pipeline.loads
+    }
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_loads_are_num_stages_minus_one_steps_ahead(read, stages):
+    (pipeline,) = read("product", stages - 1)
+    assert pipeline.line == source_line("for i in")
+    assert describe(pipeline) == {
+        "x": (stages - 1, stages, ""),
+        "y": (stages - 1, stages, ""),
+    }
+
+
+def test_a_multiplication_from_registers_frees_its_block_one_step_earlier(read):
+    """An asynchronous multiplication (sm_90) still reads the block of the previous step."""
+    (pipeline,) = read("product", 2, "A100-80GB")
+    assert describe(pipeline) == {"x": (2, 2, ""), "y": (2, 2, "")}
+
+
+def test_a_loop_may_have_its_own_num_stages(read):
+    (pipeline,) = read("product", 5)
+    assert pipeline.num_stages == 4
+    assert describe(pipeline)["x"] == (3, 4, "")
+
+
+def test_an_inner_loops_prologue_does_not_belong_to_the_outer_loop(read):
+    outer, inner = read("nested")
+    assert [event.kind for event in outer.events] == ["load", "store"]
+    assert [event.step for event in inner.events if event.kind == "copy"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100-80GB", "B200"])
+@pytest.mark.parametrize("steps", [1, 2, 8])
+@pytest.mark.parametrize("kernel", ["product", "described"])
+def test_every_copy_arrives_before_its_step_is_multiplied(read, kernel, steps, gpu):
+    (pipeline,) = read(kernel, 2 if kernel == "product" else 0, gpu)
+    arrived, multiplied, most = set(), [], 0
+    for moment in unroll(pipeline, steps):
+        arrived.update(moment.arrived)
+        most = max(most, moment.in_flight)
+        if moment.event.kind == "multiplication":
+            assert arrived == {(load, step) for load in (0, 1) for step in range(moment.step + 1)}
+            multiplied.append(moment.step)
+    assert multiplied == list(range(steps))
+    assert moment.in_flight == 0
+    assert most == 2 * min(2, steps)
+
+
+def test_copies_use_the_slots_of_their_buffer_in_turn(read):
+    moments = [moment for moment in unroll(read("product", 2)[0], 5) if moment.slot is not None]
+    assert [(moment.at, moment.step, moment.slot) for moment in moments[::2]] == [
+        (-1, 0, 0), (-1, 1, 1), (0, 2, 2), (1, 3, 0), (2, 4, 1),
+    ]  # fmt: skip
+
+
+NO_STAGES = "num_stages = 1, so line {} loads for its own step."
+NO_DOT = (
+    "No tl.dot in the loop multiplies the block of line {}. "
+    "Pass num_stages to tl.range to pipeline such loads."
+)
+REASONS = [
+    ("product", 0, "x", NO_STAGES),
+    ("product", 4, "x", NO_STAGES),
+    ("described", 1, "x", NO_STAGES),
+    ("scaled", 0, "s", "Line {} loads a scalar, and Triton pipelines only blocks."),
+    ("biased", 0, "z", NO_DOT),
+    ("sums", 0, "z", NO_DOT),
+    ("conditional", 0, "y", "Line {} loads inside an if, which Triton does not pipeline."),
+    ("repeated", 0, "x", "Line {} is in a while loop, and Triton pipelines only for loops."),
+    (
+        "product",
+        6,
+        "x",
+        "Each lane loads 2 contiguous B at once on line {}. An asynchronous copy needs at least 4 B.",
+    ),
+    (
+        "turned",
+        0,
+        "y",
+        "The multiplication needs the block of line {} transposed, which copies single elements. "
+        "An asynchronous copy needs at least 4 B.",
+    ),
+    (
+        "delayed",
+        0,
+        "y",
+        "The loop carries a value over two steps, so Triton does not pipeline line {}.",
+    ),
+    (
+        "nested",
+        0,
+        "x",
+        "Line {} is in a loop around another loop, and Triton pipelines only the inner one.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kernel", "number", "load", "reason"), REASONS)
+def test_a_load_that_is_not_pipelined_has_a_reason(read, kernel, number, load, reason):
+    ahead, _, why = describe(read(kernel, number)[0])[load]
+    assert ahead == 0
+    assert why == reason.format(source_line(f"{load} = tl.load", kernel))
+
+
+def test_addresses_that_are_loaded_need_a_stage_of_their_own(read):
+    row, y = (source_line(f"{name} = tl.load(", "gathered") for name in ("row", "y"))
+    why = f"Line {row} loads addresses for line {y}, which needs all of num_stages = 2. num_stages = 3 pipelines both."
+    assert describe(read("gathered", 0)[0]) == {
+        "x": (1, 2, ""),
+        "row": (0, 0, why),
+        "y": (1, 2, ""),
+    }
+    assert describe(read("gathered", 1)[0]) == {"x": (1, 2, ""), "row": (1, 1, ""), "y": (1, 2, "")}
+
+
+def test_num_stages_of_the_loop_pipelines_loads_that_no_dot_multiplies(read):
+    assert describe(read("biased", 1)[0])["z"] == (2, 2, "")
+    assert set(describe(read("sums", 1)[0]).values()) == {(2, 2, "")}
+
+
+def test_a_kernel_without_triton_ir_gets_no_reasons(read):
+    assert describe(read("sums", 0, is_gluon=True)[0]) == {"z": (0, 0, "")}
