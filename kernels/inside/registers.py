@@ -1,12 +1,14 @@
 """Registers that are live along the SASS, and the instructions that spill them, by source line."""
 
 import re
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 
 from kernels.inside.report import LineSpills
 from kernels.inside.sass import Instruction
 
 _LANES = 32
+_ALL = (1 << 256) - 1
 _STACK_POINTER = 1 << 1
 _BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 
@@ -23,13 +25,13 @@ _WITHOUT_RESULT = frozenset(
 _DOUBLES = frozenset(("DADD", "DFMA", "DMNMX", "DMUL", "DSETP"))
 # Bits per element of the operands of matrix instructions, apart from the accumulator.
 _MATRIX_BITS = {"HMMA": 16, "IMMA": 8, "QMMA": 8, "OMMA": 4, "DMMA": 64}
+_FAR = frozenset(("BRX", "CALL", "LEPC", "RET"))
+_JUMPS = frozenset(("BRA", "BRX", "CALL", "EXIT", "RET"))
 _MEMORY = ("LD", "ST", "ATOM", "RED", "MATCH")
 
 
 def find_accesses(instruction: Instruction) -> tuple[int, int]:
     """Return the registers that an instruction reads, and those that it writes, each as a set of bits."""
-    if instruction.name == "EXIT":
-        return _STACK_POINTER, 0
     values = [each for each in instruction.operands if not _PREDICATE.fullmatch(each)]
     result, *sources = _widths(instruction)
     writes = 0
@@ -37,15 +39,15 @@ def find_accesses(instruction: Instruction) -> tuple[int, int]:
         writes = _registers(values.pop(0), result)
     reads = 0
     for number, value in enumerate(values):
-        reads |= _registers(value, sources[min(number, len(sources) - 1)])
+        reads |= _registers(value, sources[min(number, len(sources) - 1)], ".E." in instruction.opcode+'.' and instruction.name != "LDGSTS")
     return reads, writes
 
 
-def _registers(operand: str, width: int) -> int:
+def _registers(operand: str, width: int, is_wide:bool=False) -> int:
     """Return the registers that an operand names. In an address, a suffix gives the width."""
     found = 0
     for number, is_pair in _REGISTER.findall(operand):
-        count = (2 if is_pair else 1) if "[" in operand else width
+        count = (2 if is_pair or is_wide else 1) if "[" in operand else width
         found |= ((1 << count) - 1) << int(number)
     return found
 
@@ -76,6 +78,12 @@ def _widths(instruction: Instruction) -> tuple[int, ...]:
     if name in ("F2F", "F2I", "I2F"):
         doubles = [part in ("F64", "S64", "U64") for part in parts if part[0] in "FSU" and part[1:].isdigit()]
         return _conversion(name, parts)
+    if name in _FAR:
+        return 2, 2
+    if name in ("LDTM", "STTM"):
+        count = int(parts[-1][1:])
+        count *= 2 if "128bit" in instruction.opcode else 4 if "256bit" in instruction.opcode else 1
+        return count, count
     if name == "CS2R":
         return 1 if "32" in parts else 2, 1
     if name in ("LDSM", "STSM"):
@@ -85,10 +93,10 @@ def _widths(instruction: Instruction) -> tuple[int, ...]:
     for part in parts:
         if part in ("64", "128", "256"):
             count = int(part) // 32
+        elif part in ("F64", "S64", "U64") and name != "SHF":
+            count = 2
         elif name.startswith(_MEMORY):
-            if part in ("F64", "S64", "U64"):
-                count = 2
-            elif vector := _VECTOR.fullmatch(part):
+            if vector := _VECTOR.fullmatch(part):
                 count = int(vector[1]) * int(vector[2]) // 32
     return count, count
 
@@ -110,36 +118,70 @@ def find_live(instructions: Sequence[Instruction]) -> list[int]:
     They are the registers that it reads or writes, or that later instructions read.
     """
     accesses = [find_accesses(each) for each in instructions]
-    successors = [_successors(number, instructions) for number in range(len(instructions))]
-    live = [0] * len(instructions)
-    before = [0] * (len(instructions) + 1)
+    successors = _find_successors(instructions)
+    calls = dict[int, list[int]]()
+    for number, instruction in enumerate(instructions):
+        if _is_call(instruction) and instruction.target is not None:
+            calls.setdefault(instruction.target, []).append(number)
+    starts = sorted(calls)
+    returns = [number for number, each in enumerate(instructions) if each.name == "RET"]
+    for start in starts:
+        reads = _solve(instructions, accesses, successors, {})[start]
+        kept = _solve(instructions, accesses, successors, dict.fromkeys(returns, _ALL))[start]
+        for call in calls[start]:
+            accesses[call] = reads, _ALL & ~kept
+    before = _solve(instructions, accesses, successors, {})
+    if starts:
+        after = {start: max((before[call + 1] for call in calls[start]), key=int.bit_count) for start in starts}
+        at_return = {number: after[starts[bisect(starts, number) - 1]] for number in returns}
+        before = _solve(instructions, accesses, successors, at_return)
+    return [
+        kept | writes | _STACK_POINTER for kept, (_, writes) in zip(before, accesses, strict=True)
+    ]
+
+
+def _solve(instructions: Sequence[Instruction], accesses, successors, at_return) -> list[int]:
+    """Return the registers that are live before each instruction."""
+    before = [0] * len(instructions)
     changed = True
     while changed:
         changed = False
         for number in range(len(instructions) - 1, -1, -1):
-            after = 0
-            for successor in successors[number]:
-                after |= before[successor]
             reads, writes = accesses[number]
-            kept = after if instructions[number].predicate else after & ~writes
+            kept = at_return.get(number, 0)
+            for successor in successors[number]:
+                kept |= before[successor]
+            if not instructions[number].predicate:
+                kept &= ~writes
             kept |= reads
-            live[number] = kept | writes
             if kept != before[number]:
                 before[number] = kept
                 changed = True
-    return live
+    return before
 
 
-def _successors(number: int, instructions: Sequence[Instruction]) -> tuple[int, ...]:
-    instruction = instructions[number]
-    name = instruction.name
-    after = (number + 1,) if number + 1 < len(instructions) else ()
-    if name in ("EXIT", "RET"):
-        return after if instruction.predicate else ()
-    if name in ("BRA", "CALL") and instruction.target is not None:
-        is_conditional = instruction.predicate or len(instruction.operands) > 1 or name == "CALL"
-        return (instruction.target, *after) if is_conditional else (instruction.target,)
-    return after
+def _find_successors(instructions: Sequence[Instruction]) -> list[list[int]]:
+    """Return the instructions that may follow each. A call is followed by the next instruction."""
+    following = list[list[int]]()
+    for number, instruction in enumerate(instructions):
+        jumps = instruction.name in _JUMPS and not _is_call(instruction)
+        is_conditional = instruction.predicate or len(instruction.operands) > 1
+        following.append([instruction.target] if jumps and instruction.target is not None else [])
+        if not jumps or is_conditional:
+            following[-1].append(number + 1)
+    following[-1] = []
+    # The targets of an indirect branch are not in the listing. Nothing else leads to them.
+    reached = {0}.union(*following, (each.target for each in instructions))
+    unreached = [number for number in range(len(instructions)) if number not in reached]
+    for number, instruction in enumerate(instructions):
+        if instruction.name == "BRX":
+            following[number] += unreached
+    return following
+
+
+def _is_call(instruction: Instruction) -> bool:
+    """Return whether it calls a function. A call of a label in the kernel is a jump."""
+    return instruction.name == "CALL" and ".L_" not in instruction.operands[-1]
 
 
 def count_spills(
