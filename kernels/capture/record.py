@@ -6,10 +6,10 @@
 
 SCRIPT is a Python file or a notebook (.ipynb).
 
-This file needs only torch, Triton and NumPy, so it can be copied to any machine. Without a GPU nothing is launched:
-tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and recording stops where the
-script reads a result. `--values` runs the launches in Triton's interpreter instead. `reader.py` describes the
-file format.
+This file and `allocation.py` need only torch, Triton and NumPy, so they can be copied to any machine. Without a GPU
+nothing is launched: tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and
+recording stops where the script reads a result. `--values` runs the launches in Triton's interpreter instead.
+`reader.py` describes the file format.
 """
 
 import argparse
@@ -30,6 +30,7 @@ import math
 import multiprocessing
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,9 @@ try:
     from triton.compiler import CompilationError, CompiledKernel
     from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
     from triton.runtime.cache import triton_key
+
+    # By its path, because this file may run without the package
+    allocate = runpy.run_path(str(Path(__file__).with_name("allocation.py")))["allocate"]
 except ImportError as error:
     if __name__ != "__main__":
         raise
@@ -754,11 +758,14 @@ def _describe_kernel(compiled: Any) -> dict[str, Any]:
     metadata = compiled.metadata
     function = compiled.src.fn.fn
     source, line = inspect.getsourcelines(function)
+    codes = compiled.asm
+    options = {k: v for k, v in metadata._asdict().items() if isinstance(v, int | str)}
+    capability = metadata.target.arch
     return {
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
         "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
         "num_ctas": metadata.num_ctas, "layouts": read_ttgir(compiled.asm["ttgir"]).layouts,
-        "options": {name: value for name, value in metadata._asdict().items() if isinstance(value, int | str)},
+        "options": options, "allocation": allocate(codes["ttgir"], codes.get("ttir", ""), capability, options),
     }  # fmt: skip
 
 
@@ -810,6 +817,7 @@ def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
         "num_warps": compiled.metadata.num_warps, "layouts": read_ttgir(codes["ttgir"]).layouts, "codes": codes,
+        "allocation": None,
     }  # fmt: skip
 
 
