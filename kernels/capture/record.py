@@ -389,7 +389,7 @@ class Recorder:
             for stage in {"ttir", "ttgir", "ptx"} & compiled.asm.keys():
                 (self.folder / f"{number}.{stage}").write_text(compiled.asm[stage])
             (self.folder / f"{number}.cubin").write_bytes(compiled.asm["cubin"])
-            self.write("kernels", [_describe_kernel(compiled)], number)
+            self.write("kernels", [describe_kernel(compiled)], number)
         return self.kernels[function, compiled.hash]
 
     def find_unknown(self, values: Any) -> str:
@@ -736,7 +736,7 @@ def _disassemble(cubin: bytes) -> str:
 
 
 @functools.lru_cache(64)
-def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
+def read_resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread.
 
     A stack frame may also hold arrays, such as a table of `sin`, so the spill size comes from ptxas.
@@ -754,7 +754,8 @@ def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     return max(16, used.get("REG", 0)), spilled
 
 
-def _describe_kernel(compiled: Any) -> dict[str, Any]:
+def describe_kernel(compiled: Any) -> dict[str, Any]:
+    """Return the JSON of a compiled kernel, without its resources."""
     metadata = compiled.metadata
     function = compiled.src.fn.fn
     source, line = inspect.getsourcelines(function)
@@ -774,7 +775,7 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
     paths = ((stage, folder / f"{number}.{stage}") for stage in ("ttir", "ttgir", "ptx"))
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
     cubin = (folder / f"{number}.cubin").read_bytes()
-    resources = _resources(cubin, codes["ptx"])
+    resources = read_resources(cubin, codes["ptx"])
     codes["sass"] = _disassemble(cubin)
     new = Path(file).name
     compiled_from = re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
@@ -813,7 +814,7 @@ def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]
         compiled = triton.compile(file.name, target=target, options=module["options"])
     codes = {stage: compiled.asm[stage] for stage in ("ttgir", "ptx")}
     codes["sass"] = _disassemble(compiled.asm["cubin"])
-    registers, spilled = _resources(compiled.asm["cubin"], codes["ptx"])
+    registers, spilled = read_resources(compiled.asm["cubin"], codes["ptx"])
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
         "num_warps": compiled.metadata.num_warps, "layouts": read_ttgir(codes["ttgir"]).layouts, "codes": codes,
@@ -1281,9 +1282,9 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     yield (
         CompiledKernel,
         "n_regs",
-        property(lambda self: _resources(self.kernel, self.asm["ptx"])[0]),
+        property(lambda self: read_resources(self.kernel, self.asm["ptx"])[0]),
     )
-    in_registers = property(lambda self: _resources(self.kernel, self.asm["ptx"])[1] // 4)
+    in_registers = property(lambda self: read_resources(self.kernel, self.asm["ptx"])[1] // 4)
     yield CompiledKernel, "n_spills", in_registers
     yield torch.version, "cuda", torch.version.cuda or "13.0"
     yield torch_triton, "has_triton", _returning(True)

@@ -69,28 +69,28 @@ def map_shared_memory(capture: Capture, launch: CapturedLaunch) -> SharedMap:
     except ValueError:  # the table lacks its compute capability
         gpu = None
     return make_shared_map(
+        capture.content.kernels[launch.kernel],
         capture.read_code(launch.kernel, "ttgir"),
         find_allocations(capture)[launch.kernel],
-        [argument.name for argument in launch.arguments],
-        capture.content.kernels[launch.kernel],
         launch.config["num_stages"],
         gpu,
+        [argument.name for argument in launch.arguments],
     )
 
 
 def make_shared_map(
+    kernel: CapturedKernel,
     text: str,
     allocation: Allocation,
-    arguments: Sequence[str],
-    kernel: CapturedKernel,
     num_stages: int,
     gpu: Gpu | None,
+    arguments: Sequence[str] = (),
 ) -> SharedMap:
     """Return the map of a kernel's shared memory.
 
     Args:
         text: the TTGIR.
-        arguments: names of the compiled function's arguments, in order.
+        arguments: names of the compiled function's arguments, in order; by default those in the TTGIR.
     """
     shared_bytes = kernel.shared_bytes
     by_stages = []
@@ -114,7 +114,8 @@ def make_shared_map(
     _extend_over_loops(ops, buffers)
     place = Path(kernel.file).name, kernel.line
     numbers = sorted({use for buffer in buffers for use in buffer.steps})
-    names = dict(zip(body.arguments, arguments, strict=True))
+    given = arguments or [name.removeprefix("%") for name in body.arguments]
+    names = dict(zip(body.arguments, given, strict=True))
     loops = []
     for start, end in _find_loops(ops):
         first = bisect_left(numbers, start)
