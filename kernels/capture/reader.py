@@ -181,6 +181,33 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class AllocatedBuffer:
+    """A buffer in a program's shared memory.
+
+    Attributes:
+        line: the line of its operation in the TTGIR's text, from 0.
+    """
+
+    line: Count
+    offset_bytes: Count
+    size_bytes: Count
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """How the compiler allocates a program's shared memory.
+
+    Attributes:
+        bytes_by_stages: the shared memory with one stage less and one more; empty if num_stages has no effect.
+        why_missing: why the allocation is unknown.
+    """
+
+    buffers: tuple[AllocatedBuffer, ...] = ()
+    bytes_by_stages: Mapping[int, Count] = field(default_factory=dict)
+    why_missing: str = ""
+
+
+@dataclass(frozen=True)
 class CapturedKernel:
     """A compiled kernel.
 
@@ -188,6 +215,7 @@ class CapturedKernel:
         file, line: where its function is defined.
         layouts: the layout of the pointers of each operation on pointers, in the TTGIR's order; None for a scalar.
         options: of the compiler.
+        allocation: None if the capture does not have it.
     """
 
     name: str
@@ -201,6 +229,7 @@ class CapturedKernel:
     num_ctas: Annotated[int, Field(ge=1, le=16)]
     layouts: tuple[Bases | None, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    allocation: Allocation | None = None
 
 
 @dataclass(frozen=True)

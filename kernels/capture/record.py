@@ -6,10 +6,10 @@
 
 SCRIPT is a Python file or a notebook (.ipynb).
 
-This file needs only torch, Triton and NumPy, so it can be copied to any machine. Without a GPU nothing is launched:
-tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and recording stops where the
-script reads a result. `--values` runs the launches in Triton's interpreter instead. `reader.py` describes the
-file format.
+This file and `allocation.py` need only torch, Triton and NumPy, so they can be copied to any machine. Without a GPU
+nothing is launched: tensors live in host memory but report a CUDA device, kernels are compiled but do not run, and
+recording stops where the script reads a result. `--values` runs the launches in Triton's interpreter instead.
+`reader.py` describes the file format.
 """
 
 import argparse
@@ -30,6 +30,7 @@ import math
 import multiprocessing
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,9 @@ try:
     from triton.compiler import CompilationError, CompiledKernel
     from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
     from triton.runtime.cache import triton_key
+
+    # By its path, because this file may run without the package
+    allocate = runpy.run_path(str(Path(__file__).with_name("allocation.py")))["allocate"]
 except ImportError as error:
     if __name__ != "__main__":
         raise
@@ -385,7 +389,7 @@ class Recorder:
             for stage in {"ttir", "ttgir", "ptx"} & compiled.asm.keys():
                 (self.folder / f"{number}.{stage}").write_text(compiled.asm[stage])
             (self.folder / f"{number}.cubin").write_bytes(compiled.asm["cubin"])
-            self.write("kernels", [_describe_kernel(compiled)], number)
+            self.write("kernels", [describe_kernel(compiled)], number)
         return self.kernels[function, compiled.hash]
 
     def find_unknown(self, values: Any) -> str:
@@ -732,7 +736,7 @@ def _disassemble(cubin: bytes) -> str:
 
 
 @functools.lru_cache(64)
-def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
+def read_resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread.
 
     A stack frame may also hold arrays, such as a table of `sin`, so the spill size comes from ptxas.
@@ -750,15 +754,19 @@ def _resources(cubin: bytes, ptx: str) -> tuple[int, int]:
     return max(16, used.get("REG", 0)), spilled
 
 
-def _describe_kernel(compiled: Any) -> dict[str, Any]:
+def describe_kernel(compiled: Any) -> dict[str, Any]:
+    """Return the JSON of a compiled kernel, without its resources."""
     metadata = compiled.metadata
     function = compiled.src.fn.fn
     source, line = inspect.getsourcelines(function)
+    codes = compiled.asm
+    options = {k: v for k, v in metadata._asdict().items() if isinstance(v, int | str)}
+    capability = metadata.target.arch
     return {
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
         "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
         "num_ctas": metadata.num_ctas, "layouts": read_ttgir(compiled.asm["ttgir"]).layouts,
-        "options": {name: value for name, value in metadata._asdict().items() if isinstance(value, int | str)},
+        "options": options, "allocation": allocate(codes["ttgir"], codes.get("ttir", ""), capability, options),
     }  # fmt: skip
 
 
@@ -767,7 +775,7 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
     paths = ((stage, folder / f"{number}.{stage}") for stage in ("ttir", "ttgir", "ptx"))
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
     cubin = (folder / f"{number}.cubin").read_bytes()
-    resources = _resources(cubin, codes["ptx"])
+    resources = read_resources(cubin, codes["ptx"])
     codes["sass"] = _disassemble(cubin)
     new = Path(file).name
     compiled_from = re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
@@ -806,10 +814,11 @@ def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]
         compiled = triton.compile(file.name, target=target, options=module["options"])
     codes = {stage: compiled.asm[stage] for stage in ("ttgir", "ptx")}
     codes["sass"] = _disassemble(compiled.asm["cubin"])
-    registers, spilled = _resources(compiled.asm["cubin"], codes["ptx"])
+    registers, spilled = read_resources(compiled.asm["cubin"], codes["ptx"])
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
         "num_warps": compiled.metadata.num_warps, "layouts": read_ttgir(codes["ttgir"]).layouts, "codes": codes,
+        "allocation": None,
     }  # fmt: skip
 
 
@@ -1273,9 +1282,9 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     yield (
         CompiledKernel,
         "n_regs",
-        property(lambda self: _resources(self.kernel, self.asm["ptx"])[0]),
+        property(lambda self: read_resources(self.kernel, self.asm["ptx"])[0]),
     )
-    in_registers = property(lambda self: _resources(self.kernel, self.asm["ptx"])[1] // 4)
+    in_registers = property(lambda self: read_resources(self.kernel, self.asm["ptx"])[1] // 4)
     yield CompiledKernel, "n_spills", in_registers
     yield torch.version, "cuda", torch.version.cuda or "13.0"
     yield torch_triton, "has_triton", _returning(True)

@@ -1,5 +1,6 @@
 """Capture scripts, and compile, in forks of a process that has imported torch and Triton."""
 
+import functools
 import json
 import os
 import re
@@ -12,10 +13,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from kernels.capture.reader import Allocation, Capture
+
 RECORDER = Path(__file__).with_name("record.py")
+_ALLOCATOR = RECORDER.with_name("allocation.py")
 
 _STDERR = 2  # its file descriptor
 _OLDEST_TRITON = (3, 6)
+
+# Maximum seconds of allocating the shared memory of a capture's kernels.
+_ALLOCATE_S = 30
 
 
 class CaptureFailed(Exception):
@@ -101,6 +110,47 @@ class CaptureServer:
                 self._process.stdin.write(f"{json.dumps(request)}\n")
                 self._process.stdin.flush()
             return self._process.stdout.readline()
+
+
+@functools.lru_cache(maxsize=16)
+def find_allocations(capture: Capture) -> Sequence[Allocation]:
+    """Return how the shared memory of each kernel is allocated.
+
+    If the capture does not have the allocation, the Triton that this interpreter would import computes it.
+    """
+    content = capture.content
+    major, minor = content.gpu["compute_capability"]
+    missing = {
+        number: {
+            "ttgir": capture.read_code(number, "ttgir"),
+            "ttir": "",
+            "capability": 10 * major + minor,
+            "options": {},
+        }
+        for number, kernel in enumerate(content.kernels)
+        if kernel.allocation is None and kernel.shared_bytes
+    }
+    allocations = [kernel.allocation or Allocation() for kernel in content.kernels]
+    if missing:
+        for number, allocation in zip(missing, _allocate([*missing.values()]), strict=True):
+            allocations[number] = allocation
+    return allocations
+
+
+def _allocate(kernels: Sequence[Mapping[str, Any]]) -> Sequence[Allocation]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(_ALLOCATOR)],
+            input=json.dumps(kernels),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ALLOCATE_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        why = f"The capture does not have the allocation, and {sys.executable} has no Triton that can compute it."
+        return [Allocation(why_missing=why)] * len(kernels)
+    return TypeAdapter(list[Allocation]).validate_json(done.stdout)
 
 
 def is_supported(triton: str) -> bool:

@@ -19,6 +19,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from kernels.capture.reader import CapturedKernel
 from kernels.compiling.compile_cost import suggest_smaller_config
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
 from kernels.evaluate.declared_instructions import read_operations
@@ -26,6 +29,8 @@ from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.shared_memory import conversions, shared_operations
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
+from kernels.inside.allocation import make_shared_map
+from kernels.inside.report import SharedMap
 from kernels.jit import display_path
 from kernels.results import Compiled, Failure
 from kernels.sectors import LANES
@@ -69,6 +74,22 @@ def compile_experiment(
             "constexpr" (their values, as constants) or "none".
     """
     return compile_launch(*launch_of(experiment, gpu), specialization)
+
+
+def map_shared_memory(experiment: Experiment, gpu: Gpu) -> SharedMap | Failure:
+    """Compile the experiment's kernel for `gpu`. Return the map of its shared memory."""
+    from kernels.capture.record import describe_kernel, read_resources  # imports Triton
+
+    compiled = _compile(*launch_of(experiment, gpu))
+    if isinstance(compiled, Failure):
+        return compiled
+    registers, spilled = read_resources(compiled.asm["cubin"], compiled.asm["ptx"])
+    kernel = TypeAdapter(CapturedKernel).validate_python(
+        {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}
+    )
+    assert kernel.allocation
+    num_stages = kernel.options["num_stages"]
+    return make_shared_map(kernel, compiled.asm["ttgir"], kernel.allocation, num_stages, gpu)
 
 
 def compile_launch(

@@ -57,14 +57,13 @@ class LineSpills:
 
 @dataclass(frozen=True)
 class SharedBuffer:
-    """A buffer in a program's shared memory.
+    """A buffer in a program's shared memory, or one stage of it: a rectangle of the memory map.
 
     Attributes:
-        offset_bytes, size_bytes: its place.
-        first, last: the operations of the TTGIR between which it is live, numbered from 0.
-        operation: that needs it, such as "pipelined operand" or "layout conversion".
-        stages: number of equal slots, one after the other; 1 for a buffer that is not pipelined.
-        tensor: the argument that it holds a block of; "" if there is none.
+        first, last: numbers of the steps between which it is live.
+        operation: what it is for, such as "pipelined operand" or "layout conversion".
+        stage: its number, from 0, out of `stages` equal slots, one after the other.
+        tensor: names of the arguments that it holds a block of, separated by commas; "" if there is none.
     """
 
     file: str
@@ -74,6 +73,7 @@ class SharedBuffer:
     first: int
     last: int
     operation: str
+    stage: int = 0
     stages: int = 1
     tensor: str = ""
 
@@ -155,13 +155,65 @@ class Moment:
     arrived: tuple[tuple[int, int], ...] = ()
 
 
+@dataclass(frozen=True)
+class MapStep:
+    """An operation of the TTGIR that needs shared memory, in program order."""
+
+    file: str
+    line: int
+    op: str
+
+
+@dataclass(frozen=True)
+class MapLoop:
+    """A loop that contains the steps from `first` to `last`."""
+
+    file: str
+    line: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class StageNeed:
+    """The shared memory of the same kernel with another num_stages.
+
+    Attributes:
+        programs_per_sm: with the registers of this kernel; None if the GPU is unknown.
+    """
+
+    num_stages: int
+    shared_bytes: int
+    programs_per_sm: int | None
+
+
+@dataclass(frozen=True)
+class SharedMap:
+    """The map of a program's shared memory: bytes × steps.
+
+    Attributes:
+        shared_bytes: the end of the last buffer, which the compiler reports as the program's shared memory.
+        limit_bytes: the most that a program may have; 0 if the GPU is unknown.
+        by_stages: the needs with one stage less, the same number, and one more, where they are known.
+        why: why there are no buffers; "" if there are, or if the kernel needs none.
+    """
+
+    shared_bytes: int = 0
+    limit_bytes: int = 0
+    buffers: tuple[SharedBuffer, ...] = ()
+    steps: tuple[MapStep, ...] = ()
+    loops: tuple[MapLoop, ...] = ()
+    by_stages: tuple[StageNeed, ...] = ()
+    why: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inside:
     """The inside of the programs of one launch.
 
     Attributes:
         instructions_executed: by all warps of the launch; None if unknown.
-        shared_map: the buffers of shared memory.
+        shared_map: the buffers of shared memory; None if the report is of an earlier version.
         pipelines: the loops that load or multiply.
     """
 
@@ -169,5 +221,5 @@ class Inside:
     instructions_executed: int | None = None
     registers_by_line: tuple[LineRegisters, ...] = ()
     spills_by_line: tuple[LineSpills, ...] = ()
-    shared_map: tuple[SharedBuffer, ...] = ()
+    shared_map: SharedMap | None = None
     pipelines: tuple[Pipeline, ...] = ()
