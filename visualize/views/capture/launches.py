@@ -11,8 +11,11 @@ from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.findings import Compiler
 from kernels.evaluate.shared_memory import conversions
+from kernels.gpus import GPUS
+from kernels.inside.report import Inside
 from kernels.instructions import Conversion
 from visualize.reports.launch import make_report
+from visualize.views.inside.program import Program
 
 
 class Launches:
@@ -52,6 +55,18 @@ class Launches:
         own = self.counts(number, program).operations
         copies = [own[place] for place in places]
         return next((op for op in copies if op.tally.example), copies[0])
+
+    def program(self, number: int) -> Program:
+        """Return the inside of a launch's programs."""
+        kernel = self.kernel(number)
+        return Program(
+            inside=Inside(),
+            facts=kernel,
+            num_warps=kernel.num_warps,
+            gpu=GPUS.get(self.gpu),
+            sass=self.capture.read_code(self.content.launches[number].kernel, "sass"),
+            about=self.caption,
+        )
 
     def conversions(self, number: int) -> tuple[Conversion, ...]:
         """Return the layout conversions of a launch's kernel."""
