@@ -1,43 +1,43 @@
 """The pictures of the inside of a program: banks, the memory map, registers, layouts and the pipeline."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from kernels.evaluate.listings import Location
+from kernels.inside.banks import BANKS, WORD_BYTES, Access, serve_words
 from kernels.inside.report import SharedBuffer
 from kernels.inside.sass import parse
+from kernels.sectors import LANES
 from visualize.numbers import count_noun
 from visualize.views import theme
-from visualize.views.inside.program import BANKS, Example, Program, serve
+from visualize.views.inside.program import Program
 
-# Frames of one line and opcode: the warps of its instructions.
+# Maximum frames of a line and opcode.
 _MOST_FRAMES = 64
+
+# Accesses that differ by a multiple of these bytes take the same banks.
+_ROW_BYTES = BANKS * WORD_BYTES
 
 # Fewer wavefronts do not fill the picture's height.
 _FEWEST_ROWS = 8
 
 
-def banks_figure(examples: Sequence[Sequence[Example]]) -> dict[str, Any]:
+def banks_figure(groups: Mapping[str, Sequence[Access]]) -> dict[str, Any]:
     """Draw the words that the banks serve in each wavefront, beside those of an order without conflicts.
 
     script.js steps through the warps that the figure carries.
 
     Args:
-        examples: of each row of the table.
+        groups: one execution of each instruction, by the name of its line.
     """
-    groups = []
-    for group in examples:
-        frames = [
-            _bank_frame(example, warp) for example in group for warp in range(len(example.address))
-        ]
-        name = f"{group[0].opcode.partition('.')[0]}, {place(group[0].location)}"
-        groups.append({"name": name, "frames": frames[:_MOST_FRAMES]})
+    frames = {name: [*_bank_frames(accesses)] for name, accesses in groups.items()}
+    titles = [frame["title"] for group in frames.values() for frame in group]
     picture = {
         "type": "heatmap",
         "zmin": 0,
-        "zmax": 31,
+        "zmax": LANES - 1,
         "colorscale": theme.SEQUENCE,
         "showscale": False,
         "xgap": 1,
@@ -45,39 +45,46 @@ def banks_figure(examples: Sequence[Sequence[Example]]) -> dict[str, Any]:
         "hoverongaps": False,
         "texttemplate": "%{z}",
         "textfont": {"size": 10},
-        "hovertemplate": "bank %{x}: the word at byte %{customdata[0]:,}<br>"
-        "lane %{z}, of %{customdata[1]} with this word<extra></extra>",
+        "hovertemplate": "bank %{x}: the word at byte %{customdata[1]:,}<br>"
+        "lane %{z}, the first of %{customdata[2]} with it<extra></extra>",
     }
     bank = {"range": [-0.5, BANKS - 0.5], "tickangle": 0}
-    titles = [frame["title"] for group in groups for frame in group["frames"]]
     layout = theme.layout(
         max(titles, key=len),
         xaxis={**bank, "domain": [0, 0.49], "title": {"text": "bank, as compiled"}},
         xaxis2={**bank, "domain": [0.51, 1], "title": {"text": "bank, without conflicts"}},
         yaxis={"title": {"text": "wavefront"}, "automargin": True},
-        meta={"groups": groups},
+        meta={"groups": [{"name": name, "frames": group} for name, group in frames.items()]},
     )
     data = [picture, {**picture, "xaxis": "x2"}, _highlight(), {**_highlight(), "xaxis": "x2"}]
     return {"data": data, "layout": layout}
 
 
-def _bank_frame(example: Example, warp: int) -> dict[str, Any]:
-    active = example.active[warp]
-    address = example.address[warp]
-    in_order = np.arange(len(address)) * example.width_bytes
-    traces = [serve(each, active, example.width_bytes) for each in (address, in_order)]
-    counts = [len(lanes) for lanes, _ in traces]
-    wavefronts = f"{count_noun(counts[0], 'wavefront')}, {counts[1]} without conflicts"
-    rows = max(_FEWEST_ROWS, *counts)
-    patches = [
-        {"z": np.where(lanes < 0, np.nan, lanes), "customdata": words} for lanes, words in traces
-    ]
-    return {
-        "title": f"{example.opcode}, warp {warp}: {wavefronts}",
-        "yaxis": {"range": [rows - 0.5, -0.5], "dtick": -(-rows // 16)},
-        "patches": patches,
-        "keys": [lanes for lanes, _ in traces],
-    }
+def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
+    """Yield a frame for each way in which a warp accesses the banks."""
+    alike = dict[tuple[str, bytes], list[Access]]()
+    for access in accesses:
+        for warp in range(access.address.shape[1]):
+            own = Access(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
+            if own.active.any():
+                start = own.address[own.active].min() // _ROW_BYTES * _ROW_BYTES
+                place = np.where(own.active, own.address - start, -1)
+                alike.setdefault((own.opcode, place.tobytes()), []).append(own)
+    for (opcode, _), (access, *others) in list(alike.items())[:_MOST_FRAMES]:
+        words = [serve_words(access), serve_words(access, is_ideal=True)]
+        actual, ideal = map(len, words)
+        rows = max(_FEWEST_ROWS, actual)
+        lanes = [each[..., 0] for each in words]
+        yield {
+            "title": f"{opcode}, {count_noun(1 + len(others), 'warp')}: "
+            f"{count_noun(actual, 'wavefront')}, {ideal} without conflicts",
+            "yaxis": {"range": [rows - 0.5, -0.5], "dtick": -(-rows // 16)},
+            "patches": [
+                {"z": np.where(lane < 0, np.nan, lane), "customdata": each}
+                for lane, each in zip(lanes, words, strict=True)
+            ],
+            "keys": lanes,
+        }
 
 
 def _highlight() -> dict[str, Any]:

@@ -6,10 +6,12 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.gpus import occupancy
+from kernels.inside.banks import Access
 from kernels.inside.report import SharedAccess
+from kernels.inside.sass import parse
 from visualize.numbers import bytes_of, count_noun, join_names
 from visualize.predict.schedule import occupancy_of
-from visualize.views.inside.program import Example, Program
+from visualize.views.inside.program import Program
 from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term
 from visualize.views.tables import table
 
@@ -50,17 +52,20 @@ def shared_headline(program: Program) -> Markup:
     return headline(f"{total:,}", Sourced(what, "predicted"), lead, *reasons)
 
 
-def group_examples(program: Program) -> list[list[Example]]:
-    """Return the examples of each line and opcode, those with the most conflicts first."""
-    groups: dict[tuple[str, int, str], list[Example]] = {}
-    order = {
+def group_accesses(program: Program) -> dict[str, list[Access]]:
+    """Return the accesses of each line and opcode by their names, those with the most conflicts first."""
+    cost = {
         (access.file, access.line, access.opcode): conflicts(access)
         for access in program.inside.shared
     }
-    for example in program.examples:
-        key = *example.location[0][:2], example.opcode.partition(".")[0]
-        groups.setdefault(key, []).append(example)
-    return [groups[key] for key in sorted(groups, key=lambda key: -order.get(key, 0))]
+    groups = dict[tuple[str, int, str], list[Access]]()
+    for index, access in program.accesses.items():
+        instruction = parse(program.sass)[index]
+        if instruction.location:
+            key = *instruction.location[0][:2], instruction.name
+            groups.setdefault(key, []).append(access)
+    keys = sorted(groups, key=lambda key: -cost.get(key, 0))
+    return {f"{opcode}, {file}:{line}": groups[file, line, opcode] for file, line, opcode in keys}
 
 
 def shared_table(accesses: Sequence[SharedAccess]) -> Markup:

@@ -99,7 +99,7 @@ class SharedMemoryPanel(InsidePanel):
         return text.shared_headline(program)
 
     def figure(self, program: Program) -> dict[str, Any] | None:
-        groups = text.group_examples(program)
+        groups = text.group_accesses(program)
         return figures.banks_figure(groups) if groups else None
 
     def tables(self, program: Program) -> Markup:
