@@ -107,8 +107,8 @@ def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:
         is_ideal: whether to move the words to banks without conflicts.
 
     Returns:
-        (wavefronts, 32, 3) int64: the first lane with the word, the word's byte, and the number of lanes with it; -1 for
-        an idle bank.
+        (wavefronts, 32, 3) int64: the first lane with the word, the word's byte, and the number of lanes with it. An
+        idle bank has -1.
     """
     rows: list[np.ndarray] = []
     addresses, masks, width = access.parts

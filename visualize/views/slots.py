@@ -201,7 +201,9 @@ def pictures(titles: Mapping[str, str]) -> Markup:
     """Return the switch between the pictures of a view, by the names of their tabs."""
     button = Markup('<button type="button" data-tab="{}">{}</button>')
     buttons = Markup("").join(button.format(*tab) for tab in titles.items())
-    return Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>').format(buttons)
+    return Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>').format(
+        buttons
+    )
 
 
 def problems_value(sentences: Mapping[str, str]) -> str:

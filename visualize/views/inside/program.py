@@ -2,23 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kernels.capture.reader import CapturedKernel
 from kernels.gpus import Gpu
 from kernels.inside.banks import Access
 from kernels.inside.report import Inside
+from kernels.inside.sass import Instruction, parse
 from kernels.instructions import CompiledFacts
+from kernels.layouts import Layout
 from visualize.views.prose import picture_caption
 from visualize.views.state import Snapshot
+
 
 @dataclass(frozen=True)
 class Program:
     """The inside of a launch's programs, with what only the pictures show.
 
     Attributes:
-        accesses: an execution of each instruction that accesses shared memory, by its index in the SASS.
-        live: live registers at each instruction of the SASS.
         about: the line below a saved picture.
+        accesses: an execution of each instruction that accesses shared memory, by its index in the SASS.
+        layouts: of blocks, by the names of their operations.
+        live: live registers at each instruction of the SASS.
     """
 
     inside: Inside
@@ -28,7 +33,35 @@ class Program:
     sass: str
     about: str
     accesses: Mapping[int, Access] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
     live: tuple[int, ...] = ()
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        return parse(self.sass)
+
+    def accesses_by_line(self) -> dict[str, list[Access]]:
+        """Return the accesses of each line and opcode by their names, those with the most conflicts first."""
+        groups = dict[tuple[str, int, str], list[Access]]()
+        for index, access in self.accesses.items():
+            instruction = self.instructions[index]
+            file, line, _ = instruction.location[0]
+            groups.setdefault((file, line, instruction.name), []).append(access)
+        rows = sorted(self.inside.shared, key=lambda row: row.conflicts or 0, reverse=True)
+        named = ((row, groups.get((row.file, row.line, row.opcode))) for row in rows)
+        return {f"{row.opcode}, {place(row)}": group for row, group in named if group}
+
+
+class _Placed(Protocol):
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
+def place(item: _Placed) -> str:
+    """Return the source line of a part of the report."""
+    return f"{item.file}:{item.line}"
 
 
 def describe(snapshot: Snapshot) -> Program:
@@ -44,4 +77,3 @@ def describe(snapshot: Snapshot) -> Program:
         sass=compiled.sass,
         about=picture_caption(state.experiment, state.gpu.name, "compiled"),
     )
-

@@ -6,129 +6,88 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels.gpus import occupancy
-from kernels.inside.banks import Access
 from kernels.inside.report import SharedAccess
-from kernels.inside.sass import parse
 from visualize.numbers import bytes_of, count_noun, join_names
 from visualize.predict.schedule import occupancy_of
-from visualize.views.inside.program import Program
+from visualize.views.inside.program import Program, place
 from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term
 from visualize.views.tables import table
 
-_UNUSED = "This kernel uses no shared memory."
-_NO_ACCESS = "No load, store or atomic of this kernel accesses its shared memory."
+_UNUSED = headline("", "", "This kernel uses no shared memory.")
 
 # The opcodes whose wavefronts the hardware counts together.
-_TOTALS = {"loads": ("LDS", "LDSM"), "stores": ("STS", "STSM")}
-
-
-def conflicts(access: SharedAccess) -> int:
-    """Return its bank conflicts; 0 if they are unknown."""
-    if access.wavefronts is None or access.ideal_wavefronts is None:
-        return 0
-    return access.wavefronts - access.ideal_wavefronts
+_TOTALS = {"all loads": ("LDS", "LDSM"), "all stores": ("STS", "STSM")}
 
 
 def shared_headline(program: Program) -> Markup:
     """Render the bank conflicts of the launch, and the line with the most."""
     accesses = program.inside.shared
+    if not program.facts.shared_bytes:
+        return _UNUSED
     if not accesses:
-        return headline("", "", _NO_ACCESS if program.facts.shared_bytes else _UNUSED)
-    total = sum(map(conflicts, accesses))
-    worst = max(accesses, key=conflicts)
-    wavefronts = sum(access.wavefronts or 0 for access in accesses)
-    lead = say("Each of the {} is needed.", count_noun(wavefronts, "wavefront"))
+        return headline("", "", "No load, store or atomic of this kernel accesses shared memory.")
+    total = sum(access.conflicts or 0 for access in accesses)
+    worst = max(accesses, key=lambda access: access.conflicts or 0)
+    lead = say("All accesses take as few {} as possible.", term("wavefront", "wavefronts"))
     if total:
-        lead = say(
-            "{} in {} takes {} instead of {}, for {}.",
-            Strong(worst.opcode),
-            Code(f"{worst.file}:{worst.line}"),
-            count_noun(worst.wavefronts or 0, "wavefront"),
-            f"{worst.ideal_wavefronts:,}",
-            f"a {worst.operation}" if worst.operation else "an access",
-        )
-    reasons = dict.fromkeys(access.why for access in accesses)
-    what = term("bank conflict", "bank conflicts" if total != 1 else "bank conflict")
-    return headline(f"{total:,}", Sourced(what, "predicted"), lead, *reasons)
+        sentence = "{} in {} takes {:,} wavefronts instead of {:,}."
+        counts = worst.wavefronts, worst.ideal_wavefronts
+        lead = say(sentence, Strong(worst.opcode), Code(place(worst)), *counts)
+    what = Sourced(term("bank conflict", "bank conflicts"), "predicted")
+    return headline(f"{total:,}", what, lead, *dict.fromkeys(each.why for each in accesses))
 
 
-def group_accesses(program: Program) -> dict[str, list[Access]]:
-    """Return the accesses of each line and opcode by their names, those with the most conflicts first."""
-    cost = {
-        (access.file, access.line, access.opcode): conflicts(access)
-        for access in program.inside.shared
-    }
-    groups = dict[tuple[str, int, str], list[Access]]()
-    for index, access in program.accesses.items():
-        instruction = parse(program.sass)[index]
-        if instruction.location:
-            key = *instruction.location[0][:2], instruction.name
-            groups.setdefault(key, []).append(access)
-    keys = sorted(groups, key=lambda key: -cost.get(key, 0))
-    return {f"{opcode}, {file}:{line}": groups[file, line, opcode] for file, line, opcode in keys}
-
-
-def shared_table(accesses: Sequence[SharedAccess]) -> Markup:
+def shared_table(program: Program) -> Markup:
     """Render the accesses of each line, and the totals of loads and stores."""
+    accesses = program.inside.shared
     if not accesses:
         return Markup()
-    header = (
-        "operation",
-        "line",
-        "opcode",
-        "executed",
-        term("wavefront", "wavefronts"),
-        "ideal",
-        term("bank conflict", "bank conflicts"),
-    )
+    wavefronts = term("wavefront", "wavefronts")
+    conflicts = term("bank conflict", "bank conflicts")
+    header = "operation", "line", "opcode", "executed", wavefronts, "ideal", conflicts
     rows: list[tuple[Any, ...]] = [
-        (
-            access.operation,
-            Code(f"{access.file}:{access.line}"),
-            access.opcode,
-            *_amounts([access]),
-        )
+        (access.operation, Code(place(access)), access.opcode, *_amounts([access]))
         for access in accesses
     ]
     for name, opcodes in _TOTALS.items():
         if group := [access for access in accesses if access.opcode in opcodes]:
-            rows.append((Strong(f"all {name}"), "", ", ".join(opcodes), *_amounts(group)))
+            rows.append((Strong(name), "", ", ".join(opcodes), *_amounts(group)))
     return table(header, rows, "Accesses to shared memory by all programs of the launch")
 
 
-def _amounts(accesses: Sequence[SharedAccess]) -> tuple[Any, ...]:
+def _amounts(accesses: Sequence[SharedAccess]) -> list[Any]:
     """Return the cells of the sums, or the reason why one is missing."""
-    missing = Hint("unknown", next((access.why for access in accesses if access.why), ""), "unsure")
-    names = "executed", "wavefronts", "ideal_wavefronts"
+    why = next((access.why for access in accesses if access.why), "")
+    names = "executed", "wavefronts", "ideal_wavefronts", "conflicts"
     columns = [[getattr(access, name) for access in accesses] for name in names]
-    cells = [missing if None in column else f"{sum(column):,}" for column in columns]
-    conflict_cell = missing if missing in cells[1:] else f"{sum(map(conflicts, accesses)):,}"
-    return *cells, conflict_cell
+    return [
+        Hint("unknown", why, "unsure") if None in column else f"{sum(column):,}"
+        for column in columns
+    ]
 
 
 def map_headline(program: Program) -> Markup:
     """Render the bytes that a program needs, those in use at once, and how many programs fit on an SM."""
     shared_bytes = program.facts.shared_bytes
-    if not shared_bytes:
-        return headline("", "", _UNUSED)
     buffers = program.inside.shared_map
-    used = max(
-        (sum(b.size_bytes for b in buffers if b.first <= at.first <= b.last) for at in buffers),
-        default=shared_bytes,
-    )
-    free = shared_bytes - used
-    idle = f"{bytes_of(free)} lie between buffers" if free else "no byte lies between buffers"
+    if not shared_bytes:
+        return _UNUSED
     number, unit = bytes_of(shared_bytes).split()
-    what = Sourced(f"{unit} of shared memory per program", "compiled")
-    lead = say("Where most is in use, the buffers take {}, and {}.", Strong(bytes_of(used)), idle)
-    if program.gpu is None:
-        return headline(number, what, lead)
-    resident = occupancy_of(program.gpu, program.num_warps, program.facts)
-    programs = count_noun(resident.programs_per_sm, "program")
-    fit = "An SM of {} holds {}. The limit is {}."
-    return headline(
-        number, what, lead, say(fit, program.gpu.name, programs, join_names(resident.limited_by))
-    )
+    sentences: list[Any] = []
+    if buffers:
+        used = max(
+            sum(each.size_bytes for each in buffers if each.first <= at.first <= each.last)
+            for at in buffers
+        )
+        free = "At most {} are in use at once, and {} are free."
+        sentences.append(say(free, Strong(bytes_of(used)), bytes_of(shared_bytes - used)))
+    if gpu := program.gpu:
+        resident = occupancy_of(gpu, program.num_warps, program.facts)
+        programs = count_noun(resident.programs_per_sm, "program")
+        limits = join_names(resident.limited_by)
+        sentences.append(say("An SM of {} holds {}. The limit is {}.", gpu.name, programs, limits))
+    what = Sourced(f"{unit} per program", "compiled")
+    return headline(number, what, *(sentences or [""]))
 
 
 def map_tables(program: Program) -> Markup:
@@ -139,7 +98,7 @@ def map_tables(program: Program) -> Markup:
     header = "line", "operation", "tensor", "stages", "bytes", "first byte"
     rows = [
         (
-            Code(f"{buffer.file}:{buffer.line}"),
+            Code(place(buffer)),
             buffer.operation,
             buffer.tensor,
             buffer.stages,
@@ -161,49 +120,87 @@ def _stages_table(program: Program) -> Markup:
     rows = []
     for change in (-1, 0, 1):
         needed = program.facts.shared_bytes + change * step
-        programs = occupancy(gpu, program.num_warps, program.facts.registers, needed).limits
+        resident = occupancy(gpu, program.num_warps, program.facts.registers, needed)
         fits = needed <= gpu.shared_bytes_per_program
-        rows.append(
-            (
-                staged[0].stages + change,
-                f"{needed:,}",
-                programs["shared memory"] if fits else "does not fit",
-                min(programs.values()) if fits else 0,
-            )
-        )
-    header = "buffers in flight", "bytes per program", "programs that fit in shared memory"
-    return table((*header, term("programs per SM")), rows, f"One stage more or fewer on {gpu.name}")
+        programs = resident.programs_per_sm if fits else "does not fit"
+        rows.append((staged[0].stages + change, f"{needed:,}", programs))
+    header = "buffers per operand", "bytes per program", term("programs per SM")
+    return table(header, rows, f"One stage fewer or more on {gpu.name}")
 
 
 def registers_headline(program: Program) -> Markup:
     """Render the live registers at the maximum, its line, and the spilled bytes."""
     facts = program.facts
     lines = program.inside.registers_by_line
-    spilled = facts.spilled_bytes
-    spills = f"It spills {spilled:,} bytes per thread." if spilled else "It spills none."
-    what = Sourced("registers per thread", "compiled")
-    if not lines:
-        return headline(facts.registers, what, spills)
-    most = max(lines, key=lambda line: line.registers)
-    place = Code(f"{most.file}:{most.line}")
-    lead = say("{} are live at once at {}. {}", Strong(most.registers), place, spills)
     moved = sum(line.moved_bytes or 0 for line in program.inside.spills_by_line)
-    cost = f"Spills move {bytes_of(moved)} in the launch." if moved else ""
-    return headline(facts.registers, what, lead, cost)
+    cost = f" They move {bytes_of(moved)} in the launch." if moved else ""
+    sentences: list[Any] = ["No register is spilled."]
+    if facts.spilled_bytes:
+        sentences = [f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}"]
+    if lines:
+        most = max(lines, key=lambda line: line.registers)
+        sentences.append(say("{} are live at {}.", Strong(most.registers), Code(place(most))))
+    return headline(facts.registers, Sourced("registers per thread", "compiled"), *sentences)
 
 
 def registers_table(program: Program) -> Markup:
     """Render the live registers and the spills of each line."""
-    spills = {(line.file, line.line): line for line in program.inside.spills_by_line}
-    header = ["line", "live registers at most"]
-    spill_header = "spill stores", "reloads", "bytes stored per thread", "bytes moved in the launch"
-    rows: list[tuple[Any, ...]] = []
-    for line in program.inside.registers_by_line:
-        cells: tuple[Any, ...] = ()
-        if spill := spills.get((line.file, line.line)):
+    spills = {place(line): line for line in program.inside.spills_by_line}
+    live = {place(line): line.registers for line in program.inside.registers_by_line}
+    header = "line", "live registers at most", "spill stores", "reloads", "bytes stored per thread"
+    rows = []
+    for line in live | spills:
+        cells: tuple[Any, ...] = Code(line), live.get(line, "")
+        if spill := spills.get(line):
             moved = "unknown" if spill.moved_bytes is None else f"{spill.moved_bytes:,}"
-            cells = spill.stores, spill.reloads, f"{spill.stored_bytes:,}", moved
-        rows.append((Code(f"{line.file}:{line.line}"), line.registers, *cells))
+            cells += spill.stores, spill.reloads, f"{spill.stored_bytes:,}", moved
+        rows.append(cells)
     if not rows:
         return Markup()
-    return table([*header, *(spill_header if spills else ())], rows, "Registers by source line")
+    columns = (*header, "bytes moved in the launch") if spills else header[:2]
+    return table(columns, rows, "Registers by source line")
+
+
+def layouts_headline(program: Program) -> Markup:
+    """Render the number of layouts."""
+    lead = (
+        "Point at an element to mark all elements of its lane. Zoom in to see the lanes’ numbers."
+    )
+    return headline(len(program.layouts), "blocks with a layout", lead)
+
+
+def layouts_table(program: Program) -> Markup:
+    """Render the conversions between layouts."""
+    return Markup()
+
+
+def pipeline_headline(program: Program) -> Markup:
+    """Render by how many steps loads run ahead, and why others do not."""
+    loads = [load for pipeline in program.inside.pipelines for load in pipeline.loads]
+    if not loads:
+        return headline("", "", "No loop of this kernel loads a block.")
+    reasons = list(dict.fromkeys(load.why for load in loads if load.why))
+    ahead = {load.line: load.ahead for load in loads if load.ahead}
+    lines = join_names(list(map(str, ahead)))
+    lead = f"Pipelined loads: line {lines}." if ahead else "No load is pipelined."
+    what = Sourced("steps ahead, at most", "compiled")
+    return headline(max(load.ahead for load in loads), what, lead, *reasons)
+
+
+def pipeline_table(program: Program) -> Markup:
+    """Render how far ahead each load is, in how many buffers, or why it is not pipelined."""
+    rows = [
+        (
+            Code(place(pipeline)),
+            Code(place(load)),
+            load.ahead,
+            load.slots or "registers",
+            load.why,
+        )
+        for pipeline in program.inside.pipelines
+        for load in pipeline.loads
+    ]
+    if not rows:
+        return Markup()
+    header = "loop", "load", "steps ahead", "buffers", "why it is not pipelined"
+    return table(header if any(row[-1] for row in rows) else header[:-1], rows, "Loads in loops")

@@ -1,6 +1,5 @@
 """The panels of the Inside view. Each draws a program, of a kernel of ours or of a script's launch."""
 
-from abc import abstractmethod
 from typing import Any, ClassVar
 
 from markupsafe import Markup
@@ -14,10 +13,11 @@ from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot
 
 _STEPPER = (
-    '<div class="player" role="group" aria-label="Executions"><select class="control" aria-label="Instruction"></select>'
+    '<div class="player" role="group" aria-label="Steps of the picture">'
+    '<select class="control" aria-label="Part"></select>'
     '<button type="button" class="control back" aria-label="Previous">←</button>'
     '<button type="button" class="control forward" aria-label="Next">→</button>'
-    '<input type="range" min="0" value="0" aria-label="Execution"><output></output></div>'
+    '<input type="range" min="0" value="0" aria-label="Step"><output></output></div>'
 )
 
 
@@ -27,33 +27,22 @@ class InsidePanel(Panel):
     Attributes:
         name: of its tab.
         label: of its plot, for screen readers.
-        is_stepped: whether the picture carries frames.
+        figure: returns the picture; None if there is nothing to draw.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
-    is_stepped: ClassVar[bool] = False
+    headline: ClassVar[staticmethod[[Program], Markup]]
+    figure: ClassVar[staticmethod[[Program], dict[str, Any] | None]]
+    tables: ClassVar[staticmethod[[Program], Markup]]
 
     def layout(self) -> Markup:
-        stepper = slot(f"{self.name}-stepper", "stepper", _STEPPER) if self.is_stepped else Markup()
         return (
             slot(f"{self.name}-headline")
-            + stepper
+            + slot(f"{self.name}-stepper", "stepper", _STEPPER)
             + slots.picture(plot(f"{self.name}-plot", self.label))
             + slot(f"{self.name}-table")
         )
-
-    @abstractmethod
-    def headline(self, program: Program) -> Markup:
-        """Return the main number, and what it means."""
-
-    @abstractmethod
-    def figure(self, program: Program) -> dict[str, Any] | None:
-        """Return the picture; None if there is nothing to draw."""
-
-    @abstractmethod
-    def tables(self, program: Program) -> Markup:
-        """Return the tables below the picture; "" for none."""
 
     def draw_program(self, program: Program) -> Slots:
         """Fill its slots."""
@@ -65,16 +54,12 @@ class InsidePanel(Panel):
         if snapshot.failure:
             return self._slots(status.render_failure(snapshot.failure), NONE, Markup())
         if snapshot.compiled is None:
-            return self._slots(status.render_compiling(snapshot.state.gpu.name), "", Markup())
+            return self.draw_waiting(snapshot)
         return self.draw_program(describe(snapshot))
 
-    def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
-        return {
-            f"{self.name}-headline": status.render_compiling(snapshot.state.gpu.name, seconds)
-        }
-
-    def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        return {f"{self.name}-headline": status.render_predicting(self.seconds(snapshot))}
+    def draw_waiting(self, snapshot: Snapshot, seconds: float | None = None) -> Slots:
+        compiling = status.render_compiling(snapshot.state.gpu.name, seconds)
+        return {f"{self.name}-headline": compiling}
 
     def seconds(self, snapshot: Snapshot) -> float:
         # Another process reads the compiled code, so that the page's own stays free.
@@ -93,17 +78,9 @@ class SharedMemoryPanel(InsidePanel):
 
     name = "shared-memory"
     label = "The words that each bank serves, by wavefront, beside an order without conflicts"
-    is_stepped = True
-
-    def headline(self, program: Program) -> Markup:
-        return text.shared_headline(program)
-
-    def figure(self, program: Program) -> dict[str, Any] | None:
-        groups = text.group_accesses(program)
-        return figures.banks_figure(groups) if groups else None
-
-    def tables(self, program: Program) -> Markup:
-        return text.shared_table(program.inside.shared)
+    headline = staticmethod(text.shared_headline)
+    figure = staticmethod(figures.banks_figure)
+    tables = staticmethod(text.shared_table)
 
 
 class MemoryMapPanel(InsidePanel):
@@ -111,16 +88,9 @@ class MemoryMapPanel(InsidePanel):
 
     name = "memory-map"
     label = "Buffers in shared memory: bytes by the program's operations"
-
-    def headline(self, program: Program) -> Markup:
-        return text.map_headline(program)
-
-    def figure(self, program: Program) -> dict[str, Any] | None:
-        buffers = program.inside.shared_map
-        return figures.memory_map_figure(buffers, program.facts.shared_bytes) if buffers else None
-
-    def tables(self, program: Program) -> Markup:
-        return text.map_tables(program)
+    headline = staticmethod(text.map_headline)
+    figure = staticmethod(figures.memory_map_figure)
+    tables = staticmethod(text.map_tables)
 
 
 class RegistersPanel(InsidePanel):
@@ -128,18 +98,32 @@ class RegistersPanel(InsidePanel):
 
     name = "registers"
     label = "Live registers along the SASS"
+    headline = staticmethod(text.registers_headline)
+    figure = staticmethod(figures.registers_figure)
+    tables = staticmethod(text.registers_table)
 
-    def headline(self, program: Program) -> Markup:
-        return text.registers_headline(program)
 
-    def figure(self, program: Program) -> dict[str, Any] | None:
-        return figures.registers_figure(program) if program.live else None
+class LayoutsPanel(InsidePanel):
+    """The warp and the lane that hold each element of a block, and the conversions between layouts."""
 
-    def tables(self, program: Program) -> Markup:
-        return text.registers_table(program)
+    name = "layouts"
+    label = "A block: the warp and the lane that hold each element"
+    headline = staticmethod(text.layouts_headline)
+    figure = staticmethod(figures.layouts_figure)
+    tables = staticmethod(text.layouts_table)
 
+
+class PipelinePanel(InsidePanel):
+    """The first steps of each loop, and why a load is not pipelined."""
+
+    name = "pipeline"
+    label = "The first steps of a loop: copies in flight, waits and multiplications"
+    headline = staticmethod(text.pipeline_headline)
+    figure = staticmethod(figures.pipeline_figure)
+    tables = staticmethod(text.pipeline_table)
+
+
+_PANELS = SharedMemoryPanel, MemoryMapPanel, RegistersPanel, LayoutsPanel, PipelinePanel
 
 # The panels by the name of their tab.
-INSIDE: dict[str, InsidePanel] = {
-    panel.name: panel for panel in (SharedMemoryPanel(), MemoryMapPanel(), RegistersPanel())
-}
+INSIDE: dict[str, InsidePanel] = {panel.name: panel() for panel in _PANELS}
