@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.sectors import LANES
+
 BANKS = 32
 WORD_BYTES = 4
 _ROW_BYTES = 16  # of an 8 × 8 matrix
@@ -101,7 +103,7 @@ def count_wavefronts(access: Access) -> Wavefronts:
 
 
 def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:
-    """Return which lane's word each bank serves in each wavefront.
+    """Return which lane's word each bank serves in each wavefront of one warp.
 
     Args:
         is_ideal: whether to move the words to banks without conflicts.
@@ -117,7 +119,7 @@ def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:
         for lane in np.flatnonzero(active).tolist():
             word = int(address[lane]) // WORD_BYTES
             for each in range(word, word + width // WORD_BYTES):
-                lanes.setdefault(each, []).append(number * len(address) + lane)
+                lanes.setdefault(each, []).append((number * len(address) + lane) % LANES)
         start = len(rows)
         used = [0] * BANKS
         for place, (word, holders) in enumerate(lanes.items()):

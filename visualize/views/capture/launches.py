@@ -15,11 +15,10 @@ from kernels.evaluate.shared_memory import conversions
 from kernels.gpus import GPUS
 from kernels.inside.execution import execute
 from kernels.inside.launches import make_launch
-from kernels.inside.report import Inside
 from kernels.inside.sass import parse
 from kernels.instructions import Conversion
 from visualize.reports.launch import make_report
-from visualize.views.inside.program import Program
+from visualize.views.inside.program import Program, name_layouts
 
 
 class Launches:
@@ -70,13 +69,14 @@ class Launches:
         except UnsupportedOperation:
             accesses = {}
         return Program(
-            inside=Inside(),
+            inside=self.report().launches[number],
             facts=kernel,
             num_warps=kernel.num_warps,
             gpu=GPUS.get(self.gpu),
             sass=sass,
             about=self.caption,
             accesses=accesses,
+            layouts=name_layouts(op.instruction for op in self.counts(number).operations),
         )
 
     def conversions(self, number: int) -> tuple[Conversion, ...]:

@@ -118,10 +118,10 @@ def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
         lanes = [each[..., 0] for each in words]
         actual, ideal = map(len, words)
         rows = max(_FEWEST_WAVEFRONTS, actual)
-        warps = count_noun(1 + len(others), "warp")
+        similar = f", one of {1 + len(others)} alike" if others else ""
         wavefronts = count_noun(actual, "wavefront")
         yield {
-            "title": f"{opcode}, {warps}: {wavefronts}, {ideal} without conflicts",
+            "title": f"{opcode}{similar}: {wavefronts}, {ideal} without conflicts",
             "yaxis": {"range": [rows - 0.5, -0.5], "dtick": -(-rows // 16)},
             "patches": [
                 {"z": np.where(lane < 0, np.nan, lane), "customdata": each}
@@ -370,7 +370,7 @@ def _pipeline_bars(pipeline: Pipeline, moments: Sequence[Moment]) -> dict[str, l
             bars[event.kind].append(_Bar(row, start, end, moment.step))
         for copy in moment.arrived:
             row, begun = since[copy]
-            bars["copy in flight"].append(_Bar(row, begun, end, moment.step))
+            bars["copy in flight"].append(_Bar(row, begun, end, copy[1]))
             since[copy] = row, end
         if event.kind == "multiplication":
             for row, begun in (since[copy] for copy in since if copy[1] == moment.step):

@@ -1,6 +1,6 @@
 """What the pictures of a program's inside are drawn from, for a kernel of ours and for a script's launch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from kernels.inside.banks import Access
 from kernels.inside.report import Inside
 from kernels.inside.sass import Instruction, parse
 from kernels.instructions import CompiledFacts
+from kernels.instructions import Instruction as Operation
 from kernels.layouts import Layout
 from visualize.views.prose import picture_caption
 from visualize.views.state import Snapshot
@@ -76,4 +77,14 @@ def describe(snapshot: Snapshot) -> Program:
         gpu=state.gpu,
         sass=compiled.sass,
         about=picture_caption(state.experiment, state.gpu.name, "compiled"),
+        layouts=name_layouts(compiled.operations),
     )
+
+
+def name_layouts(operations: Iterable[Operation | None]) -> dict[str, Layout]:
+    """Return the layouts of memory operations by name."""
+    return {
+        f"{each.op}, {each.source[0]}:{each.source[1]}": each.layout
+        for each in operations
+        if each and each.layout
+    }

@@ -1,5 +1,7 @@
 """The panels of the Inside view. Each draws a program, of a kernel of ours or of a script's launch."""
 
+from __future__ import annotations
+
 from typing import Any, ClassVar
 
 from markupsafe import Markup
