@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.sectors import LANES
+
 BANKS = 32
 WORD_BYTES = 4
 _ROW_BYTES = 16  # of an 8 × 8 matrix
@@ -98,3 +100,33 @@ def count_wavefronts(access: Access) -> Wavefronts:
     rows, columns = np.nonzero(is_new)
     np.add.at(banks, (rows, words[rows, columns] % BANKS), 1)
     return Wavefronts(int(banks.max(axis=1).sum()), len(words))
+
+
+def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:
+    """Return which lane's word each bank serves in each wavefront of one warp.
+
+    Args:
+        is_ideal: whether to move the words to banks without conflicts.
+
+    Returns:
+        (wavefronts, 32, 3) int64: the first lane with the word, the word's byte, and the number of lanes with it. An
+        idle bank has -1.
+    """
+    rows: list[np.ndarray] = []
+    addresses, masks, width = access.parts
+    for number, (address, active) in enumerate(zip(addresses, masks, strict=True)):
+        lanes = dict[int, list[int]]()
+        for lane in np.flatnonzero(active).tolist():
+            word = int(address[lane]) // WORD_BYTES
+            for each in range(word, word + width // WORD_BYTES):
+                lanes.setdefault(each, []).append((number * len(address) + lane) % LANES)
+        start = len(rows)
+        used = [0] * BANKS
+        for place, (word, holders) in enumerate(lanes.items()):
+            bank = (place if is_ideal else word) % BANKS
+            row = start + used[bank]
+            used[bank] += 1
+            if row == len(rows):
+                rows.append(np.full((BANKS, 3), -1))
+            rows[row][bank] = holders[0], word * WORD_BYTES, len(holders)
+    return np.array(rows).reshape(-1, BANKS, 3)

@@ -500,7 +500,7 @@ class _Run:
         if where is False:
             return
         place = np.asarray(place)
-        on = np.asarray(where)
+        on = np.asarray(where, bool)
         key = (index, place.tobytes(), on.tobytes())
         counted = self.counted.get(key)
         if counted is None:

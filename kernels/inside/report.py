@@ -25,6 +25,13 @@ class SharedAccess:
     operation: str = ""
     why: str = ""
 
+    @property
+    def conflicts(self) -> int | None:
+        """The bank conflicts; None if they are unknown."""
+        if self.wavefronts is None or self.ideal_wavefronts is None:
+            return None
+        return self.wavefronts - self.ideal_wavefronts
+
 
 @dataclass(frozen=True)
 class LineRegisters:

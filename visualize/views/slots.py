@@ -197,6 +197,15 @@ def picture(*content: Markup, name: str = "") -> Markup:
     return row(*content, name=name, classes="row picture")
 
 
+def pictures(titles: Mapping[str, str]) -> Markup:
+    """Return the switch between the pictures of a view, by the names of their tabs."""
+    button = Markup('<button type="button" data-tab="{}">{}</button>')
+    buttons = Markup("").join(button.format(*tab) for tab in titles.items())
+    return Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>').format(
+        buttons
+    )
+
+
 def problems_value(sentences: Mapping[str, str]) -> str:
     """Return the value of the slot "problems": sentences by field name; under "", those of no single field."""
     return json.dumps(dict(sentences), ensure_ascii=False)

@@ -3,6 +3,13 @@
 import urllib.parse
 from dataclasses import dataclass
 
+from visualize.views.inside.view import (
+    LayoutsPanel,
+    MemoryMapPanel,
+    PipelinePanel,
+    RegistersPanel,
+    SharedMemoryPanel,
+)
 from visualize.views.library.view import RecordedPanel, ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
@@ -34,6 +41,11 @@ TABS = (
     Tab("DRAM reads", (DramReadsPanel,)),
     Tab("Requests", (RequestsPanel, WhatIfPanel)),
     Tab("Compiler", (CompilerPanel,)),
+    Tab("Shared memory", (SharedMemoryPanel,)),
+    Tab("Memory map", (MemoryMapPanel,)),
+    Tab("Registers", (RegistersPanel,)),
+    Tab("Layouts", (LayoutsPanel,)),
+    Tab("Pipeline", (PipelinePanel,)),
     Tab("Sweep", (SweepPanel,)),
     Tab("Scoreboard", (ScoreboardPanel,)),
     Tab("Recorded", (RecordedPanel,)),
@@ -44,6 +56,7 @@ TABS = (
 VIEWS = {
     "Order": ("program-order", "dram-reads"),
     "Memory": ("requests", "compiler"),
+    "Inside": ("shared-memory", "memory-map", "registers", "layouts", "pipeline"),
     "Result": ("result",),
     "Tune": ("sweep", "history"),
 }

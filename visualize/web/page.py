@@ -47,8 +47,6 @@ OPENING = (
 _SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')
 _NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h1>')
 _SECTION = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
-_PICTURES = Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>')
-_PICTURE = Markup('<button type="button" data-tab="{}">{}</button>')
 _VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
 _LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library</button>')
 
@@ -92,7 +90,7 @@ KEYS = (
     ("T", "talk mode: the headline and the picture fill the window"),
     ("F", "full screen"),
     ("Q", "link and QR code of the current page"),
-    ("1 2 3 4 5", "the views and the Library"),
+    ("1 2 3 4 5 6", "the views and the Library"),
     ("A B C D", "answer a question"),
     ("Esc", "leave the tour, then talk mode"),
     ("?", "this list"),
@@ -197,8 +195,7 @@ def _pictures(name: str) -> Markup:
     names = next(
         (names for names in (*VIEWS.values(), LIBRARY) if name in names and len(names) > 1), ()
     )
-    titles = {tab.name: tab.title for tab in TABS}
-    return _PICTURES.format(Markup("").join(_PICTURE.format(name, titles[name]) for name in names))
+    return slots.pictures({tab.name: tab.title for tab in TABS if tab.name in names})
 
 
 def keys() -> Markup:

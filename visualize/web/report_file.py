@@ -25,6 +25,7 @@ from visualize.views.capture.view import (
     launches_table,
     most_wasteful,
 )
+from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import ProgramOrderPanel
@@ -39,6 +40,10 @@ _VIEWS: dict[str, tuple[str, Markup, tuple[str, ...]]] = {
     "compiler": ("Compiler", CompilerPanel().layout(), ("operation",)),
     "program-order": ("Program order", ProgramOrderPanel().layout(), ()),
     "result": ("Result", slot("result"), ()),
+    **{
+        name: (name.replace("-", " ").capitalize(), panel.layout(), ())
+        for name, panel in INSIDE.items()
+    },
 }
 
 # Long values that begin alike share pieces of this many characters.
@@ -126,9 +131,15 @@ def _divide(value: str, pieces: dict[str, int]) -> list[int]:
 
 
 def _layout(script: str) -> Markup:
-    section = Markup('<section id="{0}-tab" class="tabitem" aria-label="{1}" hidden>{2}</section>')
+    section = Markup(
+        '<section id="{0}-tab" class="tabitem" aria-label="{1}" hidden>{2}{3}</section>'
+    )
     button = Markup('<button type="button" data-tabs="{}">{}</button>')
-    buttons = Markup("").join(button.format(name, title) for name, (title, *_) in _VIEWS.items())
+    titles = {name: title for name, (title, *_) in _VIEWS.items()}
+    switch = slots.pictures({name: titles[name] for name in INSIDE})
+    views = {name: title for name, title in titles.items() if name not in INSIDE}
+    views[" ".join(INSIDE)] = "Inside"
+    buttons = Markup("").join(button.format(*view) for view in views.items())
     header = slots.row(
         slot("title", content=Markup("<h1>{}</h1>").format(script)),
         slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(buttons)),
@@ -137,7 +148,8 @@ def _layout(script: str) -> Markup:
         classes="bar",
     )
     sections = Markup("").join(
-        section.format(name, title, content) for name, (title, content, _) in _VIEWS.items()
+        section.format(name, title, switch if name in INSIDE else "", content)
+        for name, (title, content, _) in _VIEWS.items()
     )
     results = slot("elsewhere", content='<p class="problem"></p>') + slot("launches") + sections
     return (

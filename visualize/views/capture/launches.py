@@ -10,9 +10,15 @@ from kernels.capture.reader import Capture, CapturedKernel
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.findings import Compiler
+from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.shared_memory import conversions
+from kernels.gpus import GPUS
+from kernels.inside.execution import execute
+from kernels.inside.launches import make_launch
+from kernels.inside.sass import parse
 from kernels.instructions import Conversion
 from visualize.reports.launch import make_report
+from visualize.views.inside.program import Program, name_layouts
 
 
 class Launches:
@@ -23,6 +29,7 @@ class Launches:
         self.content = capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
         self.counts = lru_cache(maxsize=256)(self._count)
+        self.program = lru_cache(maxsize=8)(self._program)
         # The first call tries changes.
         self.report = once(lambda: make_report(capture, compiler, self.counts))
 
@@ -52,6 +59,25 @@ class Launches:
         own = self.counts(number, program).operations
         copies = [own[place] for place in places]
         return next((op for op in copies if op.tally.example), copies[0])
+
+    def _program(self, number: int) -> Program:
+        launch = self.content.launches[number]
+        kernel = self.kernel(number)
+        sass = self.capture.read_code(launch.kernel, "sass")
+        try:
+            accesses = execute(parse(sass), make_launch(self.capture, launch)).accesses
+        except UnsupportedOperation:
+            accesses = {}
+        return Program(
+            inside=self.report().launches[number],
+            facts=kernel,
+            num_warps=kernel.num_warps,
+            gpu=GPUS.get(self.gpu),
+            sass=sass,
+            about=self.caption,
+            accesses=accesses,
+            layouts=name_layouts(op.instruction for op in self.counts(number).operations),
+        )
 
     def conversions(self, number: int) -> tuple[Conversion, ...]:
         """Return the layout conversions of a launch's kernel."""

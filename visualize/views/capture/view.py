@@ -28,6 +28,7 @@ from visualize.reports.text import settings_text, wrong_counters
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
+from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.tables import cost_row, operations_table
@@ -45,6 +46,7 @@ _HEADLINES = {
     "compiler": "compiler-headline",
     "program-order": "program-order-headline",
     "result": "result",
+    **{name: f"{name}-headline" for name in INSIDE},
 }
 TABS = tuple(_HEADLINES)
 
@@ -167,6 +169,8 @@ def draw_launch(
             drawn = {"result": _result(launches.content.launches[view.launch])}
         case "program-order":
             drawn = _order_slots(launches, launch, view)
+        case name:
+            drawn = INSIDE[name].draw_program(launches.program(view.launch))
     return drawn
 
 

@@ -1,0 +1,1 @@
+"""The Inside view: shared memory, registers, layouts and the pipeline of one program."""

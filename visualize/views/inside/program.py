@@ -1,0 +1,90 @@
+"""What the pictures of a program's inside are drawn from, for a kernel of ours and for a script's launch."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kernels.capture.reader import CapturedKernel
+from kernels.gpus import Gpu
+from kernels.inside.banks import Access
+from kernels.inside.report import Inside
+from kernels.inside.sass import Instruction, parse
+from kernels.instructions import CompiledFacts
+from kernels.instructions import Instruction as Operation
+from kernels.layouts import Layout
+from visualize.views.prose import picture_caption
+from visualize.views.state import Snapshot
+
+
+@dataclass(frozen=True)
+class Program:
+    """The inside of a launch's programs, with what only the pictures show.
+
+    Attributes:
+        about: the line below a saved picture.
+        accesses: an execution of each instruction that accesses shared memory, by its index in the SASS.
+        layouts: of blocks, by the names of their operations.
+        live: live registers at each instruction of the SASS.
+    """
+
+    inside: Inside
+    facts: CompiledFacts | CapturedKernel
+    num_warps: int
+    gpu: Gpu | None
+    sass: str
+    about: str
+    accesses: Mapping[int, Access] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    live: tuple[int, ...] = ()
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        return parse(self.sass)
+
+    def accesses_by_line(self) -> dict[str, list[Access]]:
+        """Return the accesses of each line and opcode by their names, those with the most conflicts first."""
+        groups = dict[tuple[str, int, str], list[Access]]()
+        for index, access in self.accesses.items():
+            instruction = self.instructions[index]
+            file, line, _ = instruction.location[0]
+            groups.setdefault((file, line, instruction.name), []).append(access)
+        rows = sorted(self.inside.shared, key=lambda row: row.conflicts or 0, reverse=True)
+        named = ((row, groups.get((row.file, row.line, row.opcode))) for row in rows)
+        return {f"{row.opcode}, {place(row)}": group for row, group in named if group}
+
+
+class _Placed(Protocol):
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
+def place(item: _Placed) -> str:
+    """Return the source line of a part of the report."""
+    return f"{item.file}:{item.line}"
+
+
+def describe(snapshot: Snapshot) -> Program:
+    """Return the inside of an experiment's programs, as compiled."""
+    compiled = snapshot.compiled
+    assert compiled is not None, "only a compiled kernel has an inside"
+    state = snapshot.state
+    return Program(
+        inside=Inside(),
+        facts=compiled,
+        num_warps=state.experiment.config.num_warps,
+        gpu=state.gpu,
+        sass=compiled.sass,
+        about=picture_caption(state.experiment, state.gpu.name, "compiled"),
+        layouts=name_layouts(compiled.operations),
+    )
+
+
+def name_layouts(operations: Iterable[Operation | None]) -> dict[str, Layout]:
+    """Return the layouts of memory operations by name."""
+    return {
+        f"{each.op}, {each.source[0]}:{each.source[1]}": each.layout
+        for each in operations
+        if each and each.layout
+    }

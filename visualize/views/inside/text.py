@@ -1,0 +1,206 @@
+"""The headlines and tables of the Inside view."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from kernels.gpus import occupancy
+from kernels.inside.report import SharedAccess
+from visualize.numbers import bytes_of, count_noun, join_names
+from visualize.predict.schedule import occupancy_of
+from visualize.views.inside.program import Program, place
+from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term
+from visualize.views.tables import table
+
+_UNUSED = headline("", "", "This kernel uses no shared memory.")
+
+# The opcodes whose wavefronts the hardware counts together.
+_TOTALS = {"all loads": ("LDS", "LDSM"), "all stores": ("STS", "STSM")}
+
+
+def shared_headline(program: Program) -> Markup:
+    """Render the bank conflicts of the launch, and the line with the most."""
+    accesses = program.inside.shared
+    if not program.facts.shared_bytes:
+        return _UNUSED
+    if not accesses:
+        return headline("", "", "No load, store or atomic of this kernel accesses shared memory.")
+    total = sum(access.conflicts or 0 for access in accesses)
+    worst = max(accesses, key=lambda access: access.conflicts or 0)
+    lead = say("All accesses take as few {} as possible.", term("wavefront", "wavefronts"))
+    if total:
+        sentence = "{} in {} takes {:,} wavefronts instead of {:,}."
+        counts = worst.wavefronts, worst.ideal_wavefronts
+        lead = say(sentence, Strong(worst.opcode), Code(place(worst)), *counts)
+    what = Sourced(term("bank conflict", "bank conflicts"), "predicted")
+    return headline(f"{total:,}", what, lead, *dict.fromkeys(each.why for each in accesses))
+
+
+def shared_table(program: Program) -> Markup:
+    """Render the accesses of each line, and the totals of loads and stores."""
+    accesses = program.inside.shared
+    if not accesses:
+        return Markup()
+    wavefronts = term("wavefront", "wavefronts")
+    conflicts = term("bank conflict", "bank conflicts")
+    header = "operation", "line", "opcode", "executed", wavefronts, "ideal", conflicts
+    rows: list[tuple[Any, ...]] = [
+        (access.operation, Code(place(access)), access.opcode, *_amounts([access]))
+        for access in accesses
+    ]
+    for name, opcodes in _TOTALS.items():
+        if group := [access for access in accesses if access.opcode in opcodes]:
+            rows.append((Strong(name), "", ", ".join(opcodes), *_amounts(group)))
+    return table(header, rows, "Accesses to shared memory by all programs of the launch")
+
+
+def _amounts(accesses: Sequence[SharedAccess]) -> list[Any]:
+    """Return the cells of the sums, or the reason why one is missing."""
+    why = next((access.why for access in accesses if access.why), "")
+    names = "executed", "wavefronts", "ideal_wavefronts", "conflicts"
+    columns = [[getattr(access, name) for access in accesses] for name in names]
+    return [
+        Hint("unknown", why, "unsure") if None in column else f"{sum(column):,}"
+        for column in columns
+    ]
+
+
+def map_headline(program: Program) -> Markup:
+    """Render the bytes that a program needs, those in use at once, and how many programs fit on an SM."""
+    shared_bytes = program.facts.shared_bytes
+    buffers = program.inside.shared_map
+    if not shared_bytes:
+        return _UNUSED
+    number, unit = bytes_of(shared_bytes).split()
+    sentences: list[Any] = []
+    if buffers:
+        used = max(
+            sum(each.size_bytes for each in buffers if each.first <= at.first <= each.last)
+            for at in buffers
+        )
+        free = "At most {} are in use at once, and {} are free."
+        sentences.append(say(free, Strong(bytes_of(used)), bytes_of(shared_bytes - used)))
+    if gpu := program.gpu:
+        resident = occupancy_of(gpu, program.num_warps, program.facts)
+        programs = count_noun(resident.programs_per_sm, "program")
+        limits = join_names(resident.limited_by)
+        sentences.append(say("An SM of {} holds {}. The limit is {}.", gpu.name, programs, limits))
+    what = Sourced(f"{unit} per program", "compiled")
+    return headline(number, what, *(sentences or [""]))
+
+
+def map_tables(program: Program) -> Markup:
+    """Render the buffers, and the shared memory that one stage more or fewer would need."""
+    buffers = program.inside.shared_map
+    if not buffers:
+        return Markup()
+    header = "line", "operation", "tensor", "stages", "bytes", "first byte"
+    rows = [
+        (
+            Code(place(buffer)),
+            buffer.operation,
+            buffer.tensor,
+            buffer.stages,
+            f"{buffer.size_bytes:,}",
+            f"{buffer.offset_bytes:,}",
+        )
+        for buffer in buffers
+    ]
+    return _stages_table(program) + table(header, rows, "Buffers in shared memory")
+
+
+def _stages_table(program: Program) -> Markup:
+    """Render the bytes and the programs per SM with one stage fewer, as compiled, and with one more."""
+    gpu = program.gpu
+    staged = [buffer for buffer in program.inside.shared_map if buffer.stages > 1]
+    if not staged or gpu is None:
+        return Markup()
+    step = sum(buffer.size_bytes // buffer.stages for buffer in staged)
+    rows = []
+    for change in (-1, 0, 1):
+        needed = program.facts.shared_bytes + change * step
+        resident = occupancy(gpu, program.num_warps, program.facts.registers, needed)
+        fits = needed <= gpu.shared_bytes_per_program
+        programs = resident.programs_per_sm if fits else "does not fit"
+        rows.append((staged[0].stages + change, f"{needed:,}", programs))
+    header = "buffers per operand", "bytes per program", term("programs per SM")
+    return table(header, rows, f"One stage fewer or more on {gpu.name}")
+
+
+def registers_headline(program: Program) -> Markup:
+    """Render the live registers at the maximum, its line, and the spilled bytes."""
+    facts = program.facts
+    lines = program.inside.registers_by_line
+    moved = sum(line.moved_bytes or 0 for line in program.inside.spills_by_line)
+    cost = f" They move {bytes_of(moved)} in the launch." if moved else ""
+    sentences: list[Any] = ["No register is spilled."]
+    if facts.spilled_bytes:
+        sentences = [f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}"]
+    if lines:
+        most = max(lines, key=lambda line: line.registers)
+        sentences.append(say("{} are live at {}.", Strong(most.registers), Code(place(most))))
+    return headline(facts.registers, Sourced("registers per thread", "compiled"), *sentences)
+
+
+def registers_table(program: Program) -> Markup:
+    """Render the live registers and the spills of each line."""
+    spills = {place(line): line for line in program.inside.spills_by_line}
+    live = {place(line): line.registers for line in program.inside.registers_by_line}
+    header = "line", "live registers at most", "spill stores", "reloads", "bytes stored per thread"
+    rows = []
+    for line in live | spills:
+        cells: tuple[Any, ...] = Code(line), live.get(line, "")
+        if spill := spills.get(line):
+            moved = "unknown" if spill.moved_bytes is None else f"{spill.moved_bytes:,}"
+            cells += spill.stores, spill.reloads, f"{spill.stored_bytes:,}", moved
+        rows.append(cells)
+    if not rows:
+        return Markup()
+    columns = (*header, "bytes moved in the launch") if spills else header[:2]
+    return table(columns, rows, "Registers by source line")
+
+
+def layouts_headline(program: Program) -> Markup:
+    """Render the number of layouts."""
+    lead = (
+        "Point at an element to mark all elements of its lane. Zoom in to see the lanes’ numbers."
+    )
+    return headline(len(program.layouts), "blocks with a layout", lead)
+
+
+def layouts_table(program: Program) -> Markup:
+    """Render the conversions between layouts."""
+    return Markup()
+
+
+def pipeline_headline(program: Program) -> Markup:
+    """Render by how many steps loads run ahead, and why others do not."""
+    loads = [load for pipeline in program.inside.pipelines for load in pipeline.loads]
+    if not loads:
+        return headline("", "", "No loop of this kernel loads a block.")
+    reasons = list(dict.fromkeys(load.why for load in loads if load.why))
+    ahead = {load.line: load.ahead for load in loads if load.ahead}
+    lines = join_names(list(map(str, ahead)))
+    lead = f"Pipelined loads: line {lines}." if ahead else "No load is pipelined."
+    what = Sourced("steps ahead, at most", "compiled")
+    return headline(max(load.ahead for load in loads), what, lead, *reasons)
+
+
+def pipeline_table(program: Program) -> Markup:
+    """Render how far ahead each load is, in how many buffers, or why it is not pipelined."""
+    rows = [
+        (
+            Code(place(pipeline)),
+            Code(place(load)),
+            load.ahead,
+            load.slots or "registers",
+            load.why,
+        )
+        for pipeline in program.inside.pipelines
+        for load in pipeline.loads
+    ]
+    if not rows:
+        return Markup()
+    header = "loop", "load", "steps ahead", "buffers", "why it is not pipelined"
+    return table(header if any(row[-1] for row in rows) else header[:-1], rows, "Loads in loops")

@@ -1,0 +1,131 @@
+"""The panels of the Inside view. Each draws a program, of a kernel of ours or of a script's launch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from markupsafe import Markup
+
+from visualize.views import slots, status
+from visualize.views.inside import figures, text
+from visualize.views.inside.program import Program, describe
+from visualize.views.panel import Panel, Slots
+from visualize.views.prediction_process import NEAR_S
+from visualize.views.slots import NONE, plot, plot_value, slot
+from visualize.views.state import Snapshot
+
+_STEPPER = (
+    '<div class="player" role="group" aria-label="Steps of the picture">'
+    '<select class="control" aria-label="Part"></select>'
+    '<button type="button" class="control back" aria-label="Previous">←</button>'
+    '<button type="button" class="control forward" aria-label="Next">→</button>'
+    '<input type="range" min="0" value="0" aria-label="Step"><output></output></div>'
+)
+
+
+class InsidePanel(Panel):
+    """A picture of the inside of a program, below its headline, and its tables.
+
+    Attributes:
+        name: of its tab.
+        label: of its plot, for screen readers.
+        figure: returns the picture; None if there is nothing to draw.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    headline: ClassVar[staticmethod[[Program], Markup]]
+    figure: ClassVar[staticmethod[[Program], dict[str, Any] | None]]
+    tables: ClassVar[staticmethod[[Program], Markup]]
+
+    def layout(self) -> Markup:
+        return (
+            slot(f"{self.name}-headline")
+            + slot(f"{self.name}-stepper", "stepper", _STEPPER)
+            + slots.picture(plot(f"{self.name}-plot", self.label))
+            + slot(f"{self.name}-table")
+        )
+
+    def draw_program(self, program: Program) -> Slots:
+        """Fill its slots."""
+        figure = self.figure(program)
+        picture = plot_value(figure, about=program.about) if figure else NONE
+        return self._slots(self.headline(program), picture, self.tables(program))
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        if snapshot.failure:
+            return self._slots(status.render_failure(snapshot.failure), NONE, Markup())
+        if snapshot.compiled is None:
+            return self.draw_waiting(snapshot)
+        return self.draw_program(describe(snapshot))
+
+    def draw_waiting(self, snapshot: Snapshot, seconds: float | None = None) -> Slots:
+        compiling = status.render_compiling(snapshot.state.gpu.name, seconds)
+        return {f"{self.name}-headline": compiling}
+
+    def seconds(self, snapshot: Snapshot) -> float:
+        # Another process reads the compiled code, so that the page's own stays free.
+        return 2 * NEAR_S if snapshot.compiled else 0.0
+
+    def _slots(self, headline: Markup, picture: str, tables: Markup) -> Slots:
+        return {
+            f"{self.name}-headline": headline,
+            f"{self.name}-plot": picture,
+            f"{self.name}-table": tables,
+        }
+
+
+class SharedMemoryPanel(InsidePanel):
+    """The wavefronts of each line's accesses, and the banks of one access."""
+
+    name = "shared-memory"
+    label = "The words that each bank serves, by wavefront, beside an order without conflicts"
+    headline = staticmethod(text.shared_headline)
+    figure = staticmethod(figures.banks_figure)
+    tables = staticmethod(text.shared_table)
+
+
+class MemoryMapPanel(InsidePanel):
+    """Where each buffer lies in shared memory, and when."""
+
+    name = "memory-map"
+    label = "Buffers in shared memory: bytes by the program's operations"
+    headline = staticmethod(text.map_headline)
+    figure = staticmethod(figures.memory_map_figure)
+    tables = staticmethod(text.map_tables)
+
+
+class RegistersPanel(InsidePanel):
+    """The live registers at each instruction, and the spills of each line."""
+
+    name = "registers"
+    label = "Live registers along the SASS"
+    headline = staticmethod(text.registers_headline)
+    figure = staticmethod(figures.registers_figure)
+    tables = staticmethod(text.registers_table)
+
+
+class LayoutsPanel(InsidePanel):
+    """The warp and the lane that hold each element of a block, and the conversions between layouts."""
+
+    name = "layouts"
+    label = "A block: the warp and the lane that hold each element"
+    headline = staticmethod(text.layouts_headline)
+    figure = staticmethod(figures.layouts_figure)
+    tables = staticmethod(text.layouts_table)
+
+
+class PipelinePanel(InsidePanel):
+    """The first steps of each loop, and why a load is not pipelined."""
+
+    name = "pipeline"
+    label = "The first steps of a loop: copies in flight, waits and multiplications"
+    headline = staticmethod(text.pipeline_headline)
+    figure = staticmethod(figures.pipeline_figure)
+    tables = staticmethod(text.pipeline_table)
+
+
+_PANELS = SharedMemoryPanel, MemoryMapPanel, RegistersPanel, LayoutsPanel, PipelinePanel
+
+# The panels by the name of their tab.
+INSIDE: dict[str, InsidePanel] = {panel.name: panel() for panel in _PANELS}
