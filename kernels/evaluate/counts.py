@@ -136,6 +136,8 @@ class Tally:
         issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 11) int64: counts, the smallest and largest
             address of an active element, from the block's first element, the loaded sectors, and the active elements.
+        copies: for each set of classes of a copy to shared memory, its lanes' addresses and which of them read, each
+            (classes, requests, lanes), and how often each class occurs.
     """
 
     executions: int = 0
@@ -151,6 +153,7 @@ class Tally:
     is_upper_bound: bool = False
     issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
     classes: dict[bytes, np.ndarray] = field(default_factory=dict)
+    copies: dict[bytes, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

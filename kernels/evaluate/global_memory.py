@@ -35,6 +35,8 @@ _MOST_WORK = 1 << 18
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
 _MOST_REMEMBERED = 1 << 12
+# Of copies to shared memory, at most as many classes at a time keep their lanes.
+_MOST_COPIES = 1 << 8
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -203,6 +205,13 @@ class GlobalMemory:
             facts[:, 7:9] -= base[running[first], None]
             tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
         times = np.array([len(running)]) if index is None else np.bincount(index)
+        if op.name == "ttg.async_copy_global_to_local":
+            lanes = tally.copies.get(name)
+            if lanes is None and len(first) <= _MOST_COPIES:
+                lanes = self._lanes(op, pointer, mask, instruction, running[first])
+                tally.copies[name] = (*lanes, np.zeros(len(first), np.int64))
+            if name in tally.copies:
+                tally.copies[name][2][:] += times
         tally.counts += times @ facts[:, :7]
         tally.loaded_sectors += int(facts[:, 9] @ times)
         tally.elements += int(facts[:, 10] @ times)
@@ -248,17 +257,13 @@ class GlobalMemory:
         """Return for each member its facts: see `Tally.classes`."""
         tally = self.tallies[op]
         rank = len(op.shape)
-        place, owner = instruction.lanes(self.num_warps)
+        _, owner = instruction.lanes(self.num_warps)
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         self.spend(len(members) * owner.size >> 9)
         facts = []
         for some in np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size))):
             shape = len(some), *owner.shape
-            address, on = (
-                np.broadcast_to(value.with_rank(rank).at(some, place), shape)
-                for value in (pointer, mask)
-            )
-            on = on & owner
+            address, on = self._lanes(op, pointer, mask, instruction, some)
             lanes = address.reshape(-1, shape[2]), on.reshape(-1, shape[2]), instruction.width_bytes
             requests = count_requests(*lanes, instruction.instruction).reshape(*shape[:2], -1)
             issued = requests[..., REQUESTS].reshape(-1, instruction.kept)
@@ -279,6 +284,18 @@ class GlobalMemory:
             elements = np.broadcast_to(elements, len(some))
             facts.append(np.column_stack([counts, low, high, loaded, elements]))
         return np.concatenate(facts)
+
+    def _lanes(
+        self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lanes' addresses and which are active, (members, requests, lanes) each."""
+        place, owner = instruction.lanes(self.num_warps)
+        shape = len(members), *owner.shape
+        address, on = (
+            np.broadcast_to(value.with_rank(len(op.shape)).at(members, place), shape)
+            for value in (pointer, mask)
+        )
+        return address, on & owner
 
     def count_descriptors(self, op: Op, address: np.ndarray) -> None:
         """Count the 128-byte descriptors that programs create: one warp writes each with an atomic exchange.

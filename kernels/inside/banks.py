@@ -4,10 +4,13 @@ Shared memory has 32 banks of 4 bytes. In each wavefront a bank serves one word,
 (CUDA C++ Programming Guide 13.0, "Shared Memory").
 """
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
+from kernels.sectors import LINE_BYTES, SECTOR_BYTES
 
 from kernels.sectors import LANES
 
@@ -130,3 +133,74 @@ def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:
                 rows.append(np.full((BANKS, 3), -1))
             rows[row][bank] = holders[0], word * WORD_BYTES, len(holders)
     return np.array(rows).reshape(-1, BANKS, 3)
+
+
+def count_copy_wavefronts(
+    opcode: str, source: np.ndarray, is_read: np.ndarray, access: Access
+) -> int:
+    """Return the wavefronts with which one execution of LDGSTS writes to shared memory.
+
+    LDGSTS.BYPASS writes the data of each 128-byte line separately. In a wavefront, all 32-byte sectors move by the same
+    distance, or by the same exclusive or. Both rules follow from counts of 766 patterns on an H200: they give the count
+    of 97 % of the others' patterns, and of all regular ones of LDGSTS.BYPASS.
+
+    Args:
+        source: (warps, 32) int64, the first byte in global memory of each lane.
+        is_read: (warps, 32) bool; other lanes write zeros.
+    """
+    target, active, width = access.parts
+    source = source.reshape(target.shape)
+    is_read = is_read.reshape(target.shape) & active
+    first = source[:, :1] // LINE_BYTES * LINE_BYTES
+    rows = np.column_stack([np.where(is_read, source - first, -1), np.where(active, target, -1)])
+    patterns, times = np.unique(rows, axis=0, return_counts=True)
+    total = 0
+    for pattern, count in zip(patterns.tolist(), times.tolist(), strict=True):
+        lanes = list(zip(pattern[: len(pattern) // 2], pattern[len(pattern) // 2 :], strict=True))
+        words = {
+            to // WORD_BYTES + word
+            for _, to in lanes
+            if to >= 0
+            for word in range(width // WORD_BYTES)
+        }
+        conflicts = max(Counter(word % BANKS for word in words).values(), default=0)
+        moved = [(start, to) for start, to in lanes if start >= 0]
+        needed = _count_moves(moved) if ".BYPASS" in opcode else _count_transfers(moved)
+        total += count * max(conflicts, needed)
+    return total
+
+
+def _count_transfers(moved: list[tuple[int, int]]) -> int:
+    """Return the number of wavefronts that copy from banks of the L1 to banks of shared memory.
+
+    In each, a bank is read once and written once. Lanes take turns in the order of their banks. A lane that can't move
+    keeps the bank that it would write.
+    """
+    waiting = sorted((start // WORD_BYTES % BANKS, to // WORD_BYTES % BANKS) for start, to in moved)
+    count = 0
+    while waiting:
+        count += 1
+        read = set[int]()
+        written = set[int]()
+        rest = []
+        for start, to in waiting:
+            if start in read or to in written:
+                rest.append((start, to))
+            else:
+                read.add(start)
+            written.add(to)
+        waiting = rest
+    return count
+
+
+def _count_moves(moved: list[tuple[int, int]]) -> int:
+    """Return the number of wavefronts that move the lanes' 16 bytes from their lines."""
+    lines = defaultdict[int, tuple[set[tuple[int, int]], set[tuple[int, int]]]](lambda: (set(), set()))
+    for start, to in moved:
+        sector = start % LINE_BYTES // SECTOR_BYTES
+        granule = to % LINE_BYTES // SECTOR_BYTES
+        half = (start ^ to) % SECTOR_BYTES
+        distances, exclusive = lines[start // LINE_BYTES]
+        distances.add(((granule - sector) % 4, half))
+        exclusive.add((granule ^ sector, half))
+    return sum(min(map(len, ways)) for ways in lines.values())

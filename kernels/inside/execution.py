@@ -47,12 +47,14 @@ class Executions:
         wavefronts: by the index of each instruction that accesses shared memory.
         accesses: for each of them, the first execution of a program.
         refused: why the wavefronts of an instruction are unknown, by its index.
+        uncertain: the instructions whose number of executions depends on unknown values.
     """
 
     times: np.ndarray
     wavefronts: dict[int, Wavefronts] = field(default_factory=dict)
     accesses: dict[int, Access] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    uncertain: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,25 @@ class _Plan:
         is_end = last.name in ("EXIT", "BRA", "RET", "JMP", "KILL") and not _is_conditional(last)
         return follows if is_end else [*follows, self.blocks[start]]
 
+    def reach(self, start: int, end: int | None) -> set[int]:
+        """Return the blocks that `start` reaches without passing `end`."""
+        reached = {start}
+        pending = [start]
+        while pending:
+            for each in self.successors(pending.pop()):
+                if each not in reached and each != end and each in self.blocks:
+                    reached.add(each)
+                    pending.append(each)
+        return reached
+
+    def meeting_point(self, start: int) -> int | None:
+        """Return the first block that every path from a block passes; None if there is none."""
+        for block in sorted(self.reach(start, None) - {start}):
+            ends = [each for each in self.reach(start, block) if not set(self.successors(each)) & set(self.blocks)]
+            if block > start and not ends:
+                return block
+        return None
+
     def _find_needed(self) -> set[int]:
         """Return the instructions whose results reach a root."""
         needed = set[int]()
@@ -287,6 +308,9 @@ class _Run:
             taken = active
             if last.name in _JUMPS and last.name != "BSYNC":
                 condition = self._condition(plan.planned[end - 1], active)
+                if condition is None:
+                    waiting[self._skip(start)].append(active)
+                    continue
                 taken = active & condition
                 rest = active & (condition ^ True)
             else:
@@ -319,8 +343,29 @@ class _Run:
         warps = active.reshape(active.shape[0], -1, LANES).any(axis=2)
         return int(np.count_nonzero(warps)) * (programs // active.shape[0])
 
+    def _skip(self, start: int) -> int:
+        """Skip the blocks that only some outcomes of a branch reach, and return the block where all outcomes meet.
+
+        Raises:
+            UnsupportedOperation: they meet only at the end.
+        """
+        plan = self.plan
+        after = plan.meeting_point(start)
+        if after is None:
+            raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
+        for block in plan.reach(start, after) - {start}:
+            for index in range(block, plan.blocks[block]):
+                self.executions.uncertain.add(index)
+                if plan.code[index].name in SHARED:
+                    self._refuse(plan.planned[index], "How often it is executed")
+                for name in plan.planned[index].writes:
+                    self._write(name, 0, False, True)
+        if plan.code[after].name == "BSYNC":
+            self.executions.uncertain.add(after)
+        return after
+
     def _condition(self, planned: _Planned, active: Any) -> Any:
-        """Return where a jump is taken."""
+        """Return where a jump is taken; None if that is unknown."""
         result: Any = True
         operand = planned.instruction.operands[0] if planned.instruction.operands else ""
         is_operand = operand.lstrip("!~").startswith(("P", "UP"))
@@ -329,7 +374,7 @@ class _Run:
                 continue
             value, known = self._read(each)
             if known is not True and np.any(active & (np.asarray(known) ^ True)):
-                raise UnsupportedOperation(_explain(planned, "Whether it branches"))
+                return None
             result = result & value
         return result
 
@@ -582,7 +627,7 @@ class _Run:
                 self._write(planned.writes[k], value, is_known, where)
 
 
-def _explain(planned: _Planned, what: str) -> str:
+def _explain(planned: _Planned, what: str = "Whether it branches") -> str:
     location = planned.instruction.location
     line = f" in line {location[0][1]}" if location else ""
     return f"{what}{line} depends on a value that is not known without running the kernel."

@@ -1,0 +1,106 @@
+"""Sum the accesses to shared memory by source line and opcode."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernels.evaluate.counts import LaunchCounts, OperationCounts
+from kernels.inside.banks import Wavefronts, count_copy_wavefronts, count_wavefronts
+from kernels.inside.execution import SHARED, Executions
+from kernels.inside.report import SharedAccess
+from kernels.inside.sass import Instruction
+from kernels.sectors import LANES
+
+_UNMATCHED = "The compiled copies could not be matched with the source line's."
+
+
+def sum_shared(
+    code: Sequence[Instruction], executions: Executions, counts: LaunchCounts
+) -> tuple[SharedAccess, ...]:
+    """Return the accesses of each line and opcode, in the order of the SASS."""
+    places = defaultdict[tuple[str, int, str], list[int]](list)
+    for index, instruction in enumerate(code):
+        if instruction.name in SHARED:
+            file, line = instruction.location[0][:2] if instruction.location else ("", 0)
+            places[file, line, instruction.name].append(index)
+    rows = []
+    for (file, line, opcode), indices in places.items():
+        why = next((executions.refused[i] for i in indices if i in executions.refused), "")
+        executed = int(executions.times[indices].sum())
+        if not executed and not why:
+            continue
+        wavefronts = [executions.wavefronts.get(i, Wavefronts(0, 0)) for i in indices]
+        actual: int | None = sum(each.actual for each in wavefronts)
+        if opcode == "LDGSTS" and not why:
+            ops = [
+                op
+                for op in counts.operations
+                if op.op == "async copy" and op.source == (file, line)
+            ]
+            actual = _sum_copies(code, indices, executions, ops)
+            why = _UNMATCHED if actual is None else ""
+        ideal = sum(each.ideal for each in wavefronts)
+        rows.append(
+            SharedAccess(
+                file,
+                line,
+                opcode,
+                executed,
+                wavefronts=None if why else actual,
+                ideal_wavefronts=None if why and opcode != "LDGSTS" else ideal,
+                why=why,
+            )
+        )
+    return tuple(rows)
+
+
+def _sum_copies(
+    code: Sequence[Instruction],
+    indices: Sequence[int],
+    executions: Executions,
+    ops: Sequence[OperationCounts],
+) -> int | None:
+    """Return the wavefronts of a line's copies; None if they are unknown.
+
+    The operations' copies have the order of the SASS, because each block of code has its own operation.
+    """
+    pairs = [(op, k) for op in ops for k in range(op.instruction.count if op.instruction else 0)]
+    share = len(indices) // max(1, len(pairs))
+    if (
+        len(indices) != share * len(pairs)
+        or (share > 1 and len(ops) > 1)
+        or any(op.tally.refused for op in ops)
+    ):
+        return None
+    total = 0
+    for index, (op, request) in zip(indices, pairs * share, strict=True):
+        if (access := executions.accesses.get(index)) is None:
+            continue
+        instruction = code[index]
+        once = count_wavefronts(access)
+        times = share * executions.wavefronts[index].ideal // once.ideal
+        reading = 0
+        wavefronts = 0
+        for source, is_read, numbers in op.tally.copies.values():
+            reading += int(numbers.sum())
+            for address, reads, number in zip(source, is_read, numbers.tolist(), strict=True):
+                shape = access.active.shape[1], -1, LANES
+                address = address.reshape(shape)[:, request]
+                reads = reads.reshape(shape)[:, request]
+                # Nsight Compute takes P0 as false, and !P0 as true.
+                if _predicate(instruction) in ("P0", "!P0"):
+                    reads = np.full_like(reads, _predicate(instruction) == "!P0")
+                each = count_copy_wavefronts(instruction.opcode, address, reads, access)
+                wavefronts += number * each
+        if reading > times:
+            return None
+        # The others write only zeros.
+        is_true = _predicate(instruction) == "!P0" and reading
+        wavefronts += (times - reading) * (wavefronts // reading if is_true else once.actual)
+        total += wavefronts // share
+    return total
+
+
+def _predicate(instruction: Instruction) -> str:
+    return instruction.operands[2] if len(instruction.operands) > 2 else ""
