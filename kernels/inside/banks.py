@@ -99,9 +99,9 @@ def count_wavefronts(access: Access) -> Wavefronts:
     is_new = np.ones(words.shape, bool)
     is_new[:, 1:] = words[:, 1:] != words[:, :-1]
     is_new &= words >= 0
-    banks = np.zeros((len(words), BANKS), np.int64)
     rows, columns = np.nonzero(is_new)
-    np.add.at(banks, (rows, words[rows, columns] % BANKS), 1)
+    cells = rows * BANKS + words[rows, columns] % BANKS
+    banks = np.bincount(cells, minlength=len(words) * BANKS).reshape(-1, BANKS)
     return Wavefronts(int(banks.max(axis=1).sum()), len(words))
 
 

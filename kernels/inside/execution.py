@@ -225,9 +225,9 @@ class _Plan:
         return None
 
     def _find_needed(self) -> set[int]:
-        """Return the instructions whose results reach a root."""
+        """Return the instructions whose results reach a root. Set the registers that are live before each block."""
         needed = set[int]()
-        live_in: dict[int, frozenset[str]] = dict.fromkeys(self.starts, frozenset())
+        self.live_in = live_in = dict.fromkeys(self.starts, frozenset[str]())
         changed = True
         while changed:
             changed = False
@@ -284,6 +284,9 @@ class _Run:
         self.shared: dict[str, np.ndarray] = {}
         self.local: dict[int, tuple[Number, Any]] = {}
         self.counted: dict[tuple[int, bytes, bytes], Wavefronts] = {}
+        # The threads that run the current block, and the registers that waiting threads need.
+        self.active: Any = True
+        self.kept = frozenset[str]()
 
     def run(self) -> None:
         plan = self.plan
@@ -302,8 +305,10 @@ class _Run:
             if plan.code[start].name == "BSYNC":
                 times = sum(self._count_warps(mask) for mask in arriving)
             self.executions.times[start:end] += times
+            self.active = active
+            self.kept = frozenset[str]().union(*(plan.live_in[each] for each in waiting))
             for planned in plan.steps[start]:
-                self._run(planned, active)
+                self._run(planned)
             last = plan.code[end - 1]
             taken = active
             if last.name in _JUMPS and last.name != "BSYNC":
@@ -373,7 +378,7 @@ class _Run:
             if each is None:
                 continue
             value, known = self._read(each)
-            if known is not True and np.any(active & (np.asarray(known) ^ True)):
+            if not self._is_known(known, active):
                 return None
             result = result & value
         return result
@@ -394,9 +399,14 @@ class _Run:
                 known = known & self.known[name]
         return operand.combine(*values), known
 
-    def _write(self, name: str, value: Number, known: Any, where: Any) -> None:
+    def _write(self, name: str, value: Number, known: Any, condition: Any) -> None:
+        """Write a register where a condition holds, of the active threads.
+
+        Other threads keep their value, unless none of them needs it.
+        """
         if name in ("RZ", "URZ", "PT", "UPT", ""):
             return
+        where = self.active & condition if name in self.kept else condition
         if where is not True:
             old = self.values.get(name)
             before = self.known.get(name, True)
@@ -412,45 +422,47 @@ class _Run:
         else:
             self.known[name] = known
 
-    def _run(self, planned: _Planned, active: Any) -> None:
-        where = active
+    def _run(self, planned: _Planned) -> None:
+        condition: Any = True
         if planned.predicate:
             condition, known = self._read(planned.predicate)
-            if known is not True and np.any(active & (np.asarray(known) ^ True)):
+            if not self._is_known(known, self.active):
                 if planned.instruction.name in SHARED:
                     self._refuse(planned, "Which lanes access it")
                 for name in planned.writes:
                     self._write(name, 0, False, True)
                 return
-            where = active & condition
         name = planned.instruction.name
         if name in SHARED:
-            self._access_shared(planned, where)
-        if where is False:
+            self._access_shared(planned, condition)
+        if condition is False:
             return
         if planned.step:
-            self._compute(planned, planned.step, where)
+            self._compute(planned, planned.step, condition)
         elif name in ("LDC", "ULDC", "LDCU"):
-            self._load_constant(planned, where)
+            self._load_constant(planned, condition)
         elif name in _COLLECTIVE:
-            self._collect(planned, where)
+            self._collect(planned, condition)
         elif name in ("LDG", "LD"):
-            self._load(planned, where)
+            self._load(planned, condition)
         elif name in ("LDS", "LDSM", "STS"):
-            self._move_shared(planned, where)
+            self._move_shared(planned, condition)
         elif name in ("LDL", "STL"):
-            self._move_local(planned, where)
+            self._move_local(planned, condition)
         elif name == "SYNCS" and planned.writes:
-            self._write(planned.writes[0], True, True, where)
+            self._write(planned.writes[0], True, True, condition)
         elif "CAS" in planned.instruction.opcode:
             # The first attempt succeeds
             value, known = self._read(planned.sources[-1])
-            self._write(planned.writes[0], value, known, where)
+            self._write(planned.writes[0], value, known, condition)
         else:
             for each in planned.writes:
-                self._write(each, 0, False, where)
+                self._write(each, 0, False, condition)
 
-    def _compute(self, planned: _Planned, step: Step, where: Any) -> None:
+    def _is_known(self, known: Any, where: Any) -> bool:
+        return known is True or not np.any(where & (np.asarray(known) ^ True))
+
+    def _compute(self, planned: _Planned, step: Step, condition: Any) -> None:
         values = []
         known: Any = True
         for each in step.sources:
@@ -465,23 +477,24 @@ class _Run:
         for name, result in zip(step.writes, results, strict=False):
             if isinstance(result, np.ndarray):
                 self._spend(result.size)
-            self._write(name, result, known, where)
+            self._write(name, result, known, condition)
 
-    def _load_constant(self, planned: _Planned, where: Any) -> None:
+    def _load_constant(self, planned: _Planned, condition: Any) -> None:
         operand = planned.instruction.operands[-1]
         constant = source(operand)
         for k, name in enumerate(planned.writes):
             word = None
             if constant and constant.constant is not None:
                 word = self.launch.read_constant(constant.constant + 4 * k)
-            self._write(name, word or 0, word is not None, where)
+            self._write(name, word or 0, word is not None, condition)
 
     def _full(self, value: Number) -> np.ndarray:
         rows = value.shape[0] if isinstance(value, np.ndarray) and value.ndim else 1
         return np.broadcast_to(value, (rows, self.shape[1]))
 
-    def _collect(self, planned: _Planned, where: Any) -> None:
+    def _collect(self, planned: _Planned, condition: Any) -> None:
         instruction = planned.instruction
+        where = self.active & condition
         parts = instruction.opcode.split(".")
         read = [self._read(each) for each in planned.sources]
         known: Any = all(is_known is True for _, is_known in read)
@@ -513,15 +526,16 @@ class _Run:
                 known = False
                 results = [0, 0]
         for name, result in zip(planned.writes, results, strict=False):
-            self._write(name, result, known, where)
+            self._write(name, result, known, condition)
 
-    def _load(self, planned: _Planned, where: Any) -> None:
+    def _load(self, planned: _Planned, condition: Any) -> None:
         place, known = self._read(planned.sources[-1])
+        where = self.active & condition
         width = width_bytes(planned.instruction.opcode)
         each = min(width, 4)
         for k, name in enumerate(planned.writes):
             if known is not True:
-                self._write(name, 0, False, where)
+                self._write(name, 0, False, condition)
                 continue
             at = np.asarray(place + 4 * k)
             at = at.reshape((1,) * (2 - at.ndim) + at.shape)
@@ -530,41 +544,45 @@ class _Run:
             if ".S8" in planned.instruction.opcode or ".S16" in planned.instruction.opcode:
                 values = semantics.extend(values, 8 * each, True)
             self._spend(values.size)
-            self._write(name, values, bool(is_loaded.all()) or (is_loaded | ~on), where)
+            self._write(name, values, bool(is_loaded.all()) or (is_loaded | ~on), condition)
 
     # Shared and local memory.
 
-    def _access_shared(self, planned: _Planned, where: Any) -> None:
+    def _access_shared(self, planned: _Planned, condition: Any) -> None:
         """Count the wavefronts of an access."""
         index = planned.index
         place, known = self._read(planned.sources[0])
-        if known is not True and np.any(where & (np.asarray(known) ^ True)):
+        if not self._is_known(known, self.active & condition):
             self._refuse(planned, "Its address")
             return
-        wavefronts = self.executions.wavefronts.setdefault(index, Wavefronts(0, 0))
-        if where is False:
+        before = self.executions.wavefronts.setdefault(index, Wavefronts(0, 0))
+        address = np.atleast_2d(place)
+        on = np.atleast_2d(condition)
+        repeats = self.shape[0]
+        if np.shape(self.active)[-1:] == (1,) and max(len(address), len(on)) == 1:
+            repeats = int(np.count_nonzero(self.active)) * (repeats // len(self.active))
+        else:
+            on = np.atleast_2d(self.active & condition)
+        if not repeats or not on.any():
             return
-        place = np.asarray(place)
-        on = np.asarray(where, bool)
-        key = (index, place.tobytes(), on.tobytes())
+        key = (index, address.tobytes(), on.tobytes())
         counted = self.counted.get(key)
         if counted is None:
-            rows = np.broadcast_shapes(place.shape, on.shape)
-            rows = np.broadcast_shapes(rows, (1, self.shape[1]))
+            shape = max(len(address), len(on)), self.shape[1]
             access = Access(
                 planned.instruction.opcode,
-                np.broadcast_to(place, rows).reshape(rows[0], -1, LANES),
-                np.broadcast_to(on, rows).reshape(rows[0], -1, LANES),
+                np.broadcast_to(address, shape).reshape(shape[0], -1, LANES),
+                np.broadcast_to(on, shape).reshape(shape[0], -1, LANES),
             )
-            self._spend(access.address.size)
+            self._spend(4 * access.address.size)
             counted = count_wavefronts(access)
-            counted = Wavefronts(*(each * (self.shape[0] // rows[0]) for each in counted))
             if len(self.counted) < 4096:
                 self.counted[key] = counted
             if index not in self.executions.accesses and counted.actual:
                 self.executions.accesses[index] = access.first()
+        times = repeats // max(len(address), len(on))
         self.executions.wavefronts[index] = Wavefronts(
-            wavefronts.actual + counted.actual, wavefronts.ideal + counted.ideal
+            before.actual + times * counted.actual, before.ideal + times * counted.ideal
         )
 
     def _refuse(self, planned: _Planned, what: str) -> None:
@@ -577,15 +595,16 @@ class _Run:
             self.shared["known"] = np.zeros((self.shape[0], size), bool)
         return self.shared["bytes"], self.shared["known"]
 
-    def _move_shared(self, planned: _Planned, where: Any) -> None:
+    def _move_shared(self, planned: _Planned, condition: Any) -> None:
         instruction = planned.instruction
+        where = self.active & condition
         is_store = instruction.name == "STS"
         if not self.plan.reads_shared:
             return
         place, known = self._read(planned.sources[0])
         if instruction.name == "LDSM" or known is not True or self.shape[0] > 4096:
             for name in planned.writes:
-                self._write(name, 0, False, where)
+                self._write(name, 0, False, condition)
             return
         contents, is_known = self._words()
         width = width_bytes(instruction.opcode)
@@ -610,9 +629,9 @@ class _Run:
                     for byte in range(each)
                 )
                 loaded = is_known[rows, offset]
-                self._write(planned.writes[k], total, bool(loaded[on].all()) or loaded, where)
+                self._write(planned.writes[k], total, bool(loaded[on].all()) or loaded, condition)
 
-    def _move_local(self, planned: _Planned, where: Any) -> None:
+    def _move_local(self, planned: _Planned, condition: Any) -> None:
         instruction = planned.instruction
         place, known = self._read(planned.sources[0])
         count = max(1, width_bytes(instruction.opcode) // 4)
@@ -624,7 +643,7 @@ class _Run:
                 self.local[place + 4 * k] = stored
             elif planned.writes:
                 value, is_known = self.local.get(place + 4 * k, (0, False))
-                self._write(planned.writes[k], value, is_known, where)
+                self._write(planned.writes[k], value, is_known, condition)
 
 
 def _explain(planned: _Planned, what: str = "Whether it branches") -> str:
