@@ -33,6 +33,8 @@ _OPERATION = re.compile(r' *(?:%\S+ = )?("?([a-z_]+\.\w[\w.]*).*)')
 _FUNCTION = re.compile(r"^  tt\.func public .*", re.MULTILINE)
 _NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _OFFSET = re.compile(r"\ballocation\.offset = (\d+)")
+# Triton removes a partition without an effect.
+_EFFECT = 'llvm.inline_asm has_side_effects asm_dialect = att "nop", "" : () -> ()'
 _PARTITION = re.compile(r" *partition\d+\(.*\) num_warps\((\d+)\)")
 
 
@@ -200,7 +202,7 @@ def _find_partitions(lines: Sequence[str]) -> list[str]:
     partitions = ["default {", "ttg.warp_yield", "}"]
     for line in lines:
         if _PARTITION.match(line):
-            partitions += [line, "ttg.warp_return", "}"]
+            partitions += [line, _EFFECT, "ttg.warp_return", "}"]
         elif line.lstrip().startswith("} : "):
             types, _, end = line.rpartition(" -> ")
             return [*partitions[:-1], f"{types} -> (){end[end.index(' loc') :]}"]

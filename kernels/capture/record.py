@@ -761,6 +761,8 @@ def describe_kernel(compiled: Any) -> dict[str, Any]:
     source, line = inspect.getsourcelines(function)
     codes = compiled.asm
     options = {k: v for k, v in metadata._asdict().items() if isinstance(v, int | str)}
+    # The metadata's number includes the warps that specialization adds
+    options["num_warps"] = int(re.findall(r'"ttg.num-warps" = (\d+)', codes["ttgir"])[0])
     capability = metadata.target.arch
     return {
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,

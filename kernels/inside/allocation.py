@@ -101,16 +101,16 @@ def make_shared_map(
     unknown = SharedMap(shared_bytes, limit, by_stages=tuple(by_stages))
     if allocation.why_missing:
         return replace(unknown, why=allocation.why_missing)
-    total = max((each.offset_bytes + each.size_bytes for each in allocation.buffers), default=0)
-    if total != shared_bytes:
-        why = f"The installed Triton allocates {total:,} bytes of shared memory, but the kernel has {shared_bytes:,}."
-        return replace(unknown, why=why)
     try:
         body = ttgir.parse(text)
     except UnsupportedOperation as error:
         return replace(unknown, why=str(error))
     ops = list(body.walk())
     buffers = _find_buffers(ops, allocation)
+    total = max((each.allocated.end_bytes for each in buffers), default=0)
+    if total != shared_bytes:
+        why = f"The installed Triton allocates {total:,} bytes of shared memory, but the kernel has {shared_bytes:,}."
+        return replace(unknown, why=why)
     _extend_over_loops(ops, buffers)
     place = Path(kernel.file).name, kernel.line
     numbers = sorted({use for buffer in buffers for use in buffer.steps})
@@ -195,7 +195,7 @@ class _Buffer:
 
 
 def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
-    """Return the buffers with the operations that use them."""
+    """Return the buffers that operations access, with these operations."""
     numbers = defaultdict[int, list[int]](list)
     origins = defaultdict[str, list[str]](list)
     copies = defaultdict[str, list[str]](list)
@@ -221,7 +221,9 @@ def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
             buffer.steps.append(number)
         if op.name in ("ttg.local_alloc", "ttg.convert_layout"):
             buffer.sources |= _reach(op.operands, origins)
-    stores = {op.operands[1]: op.operands[0] for op in ops if op.name == "tt.store"}
+    stores = {
+        op.operands[1]: op.operands[0] for op in ops if op.name in ("tt.store", "tt.atomic_rmw")
+    }
     for buffer in buffers:
         if buffer.op and buffer.op.name == "ttg.convert_layout":
             pointers = [stores[name] for name in buffer.op.results if name in stores]
@@ -236,7 +238,7 @@ def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
                     buffer.steps.append(number)
                 if op.name.startswith(_TRANSFERS):
                     buffer.sources |= _reach(op.operands[:1], origins)
-    return buffers
+    return [buffer for buffer in buffers if buffer.steps or buffer.op is None]
 
 
 def _reach(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> set[str]:

@@ -20,6 +20,7 @@ from kernels import discover
 from kernels.compiling import compile_cost, compiler
 from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
+from kernels.inside.report import SharedMap
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import counters, group_sizes, run, timeline, worker
@@ -249,6 +250,16 @@ class Session:
         return self.compilers.submit(
             call, client, compile_cost.compile_seconds(kernel, launch), on_result=cache
         )
+
+    def map_shared_memory(
+        self, experiment: Experiment, client: Client = INTERNAL
+    ) -> Future[SharedMap | Failure]:
+        """Compile an experiment for its GPU, and map its shared memory. Return immediately: see `compile`."""
+        gpu = resolve_gpu(experiment, self.gpu)
+        key = launch_key(experiment, gpu.name), "shared map"
+        call = Call("compile", compiler.map_shared_memory, (experiment, gpu), key)
+        seconds = compile_cost.compile_seconds(*launch_of(experiment, gpu))
+        return self.compilers.submit(call, client, seconds)
 
     def find_compiled(
         self, experiment: Experiment, specialization: str = "launcher"
