@@ -93,6 +93,10 @@ class Encodings:
     def __init__(self, ttgir: str) -> None:
         self._aliases = dict(_ALIAS.findall(ttgir))
 
+    def expand(self, encoding: str) -> str:
+        """Return an encoding without aliases."""
+        return re.sub(r"#\w+", lambda match: self._aliases.get(match[0], match[0]), encoding)
+
     def convert(self, encoding: str, shape: tuple[int, ...]) -> Layout:
         """Return the linear layout of a block.
 
@@ -151,7 +155,7 @@ class Encodings:
 
     def _read(self, encoding: str) -> tuple[str, dict[str, str]]:
         """Return the kind of an encoding, and its fields."""
-        match = _ENCODING.fullmatch(self._aliases.get(encoding, encoding))
+        match = _ENCODING.fullmatch(self.expand(encoding))
         if not match:
             raise UnsupportedOperation(f"The layout {encoding} is unknown.")
         pairs = (part.partition(" = ") for part in _split(match[2]))
