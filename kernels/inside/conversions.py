@@ -22,6 +22,8 @@ _NOUNS = {
     "tt.scan": "scan",
     "tt.gather": "gather",
     "tt.histogram": "histogram",
+    "tt.join": "join",
+    "tt.split": "split",
     "ttg.local_load": "read of shared memory",
     "ttg.local_alloc": "write to shared memory",
     "ttg.local_store": "write to shared memory",
@@ -168,24 +170,38 @@ class _Flow:
 
     def find_maker(self, value: str, encoding: str) -> str:
         """Describe the operation that fixes the layout of a value; "" if there is none."""
-        values = self.search(value, self.sources)
-        return _describe([self.makers[name] for name in values if name in self.makers], encoding)
+        return _describe(self.trace(value), encoding)
 
     def find_user(self, value: str, encoding: str) -> str:
-        """Describe the operation that needs the layout of a value; "" if there is none."""
-        values = self.search(value, self.targets)
-        return _describe([op for name in values for op in self.users[name]], encoding)
+        """Describe the operation that needs the layout of a value; "" if there is none.
 
-    def search(self, value: str, edges: Mapping[str, Sequence[str]]) -> list[str]:
-        """Return the values that are linked to a value, the nearest first."""
-        values = {value: None}
-        for name in (todo := [value]):
+        Without one, it is the multiplication that makes the other operand of an addition, for example.
+        """
+        derived = self.search(value, self.targets)
+        users = [op for name in derived for op in self.users[name]]
+        if "mma" in encoding and not any(op.name in _DOTS for op in users):
+            partners = (op for name in derived for op in self.trace(name, value))
+            users += (op for op in partners if op.name in _DOTS)
+        return _describe(users, encoding)
+
+    def trace(self, value: str, without: str = "") -> list[Op]:
+        """Return the operations from which a value derives, not through another value, the nearest first."""
+        names = self.search(value, self.sources, without)
+        return [self.makers[name] for name in names if name in self.makers]
+
+    def search(
+        self, value: str, edges: Mapping[str, Sequence[str]], without: str = ""
+    ) -> list[str]:
+        """Return the values that are linked to a value, not through another one, the nearest first."""
+        found = [value]
+        reached = {value, without}
+        for name in found:
             maker = self.makers.get(name)
             if maker is None or maker.name not in _FREE:
-                new = [each for each in edges.get(name, ()) if each not in values]
-                values |= dict.fromkeys(new)
-                todo += new
-        return todo
+                new = [each for each in dict.fromkeys(edges.get(name, ())) if each not in reached]
+                reached.update(new)
+                found += new
+        return found
 
 
 def _describe(ops: Sequence[Op], encoding: str) -> str:

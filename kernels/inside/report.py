@@ -265,6 +265,7 @@ class Inside:
         layouts: of the blocks of accesses, multiplications and conversions.
         conversions: of blocks to other layouts.
         pipelines: the loops that load or multiply.
+        unread: why the layouts, conversions and pipelines are unknown; "" if they are known.
     """
 
     shared: tuple[SharedAccess, ...] = ()
@@ -275,3 +276,4 @@ class Inside:
     layouts: tuple[TensorLayout, ...] = ()
     conversions: tuple[LayoutConversion, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
+    unread: str = ""
