@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.layouts import Layout
@@ -93,6 +94,10 @@ class Encodings:
     def __init__(self, ttgir: str) -> None:
         self._aliases = dict(_ALIAS.findall(ttgir))
 
+    def expand(self, encoding: str) -> str:
+        """Return an encoding without aliases."""
+        return re.sub(r"#\w+", lambda match: self._aliases.get(match[0], match[0]), encoding)
+
     def convert(self, encoding: str, shape: tuple[int, ...]) -> Layout:
         """Return the linear layout of a block.
 
@@ -109,9 +114,13 @@ class Encodings:
                 for bases in (parent.register, parent.lane, parent.warp)
             )
             return Layout(shape, tuple(filter(any, register)), lane, warp)
+        tile = _Tile(rank)
         if kind == "linear":
-            sides = (json.loads(fields[side]) for side in ("register", "lane", "warp"))
-            return Layout(shape, *(tuple(map(tuple, bases)) for bases in sides))
+            for side, bases in tile.bases.items():
+                bases += map(tuple, json.loads(fields[side]))
+            places = zip(*chain.from_iterable(tile.bases.values()), strict=True)
+            tile.sizes = [1 << max(own).bit_length() for own in places]
+            return tile.fit(shape, range(rank - 1, -1, -1))
         operand = None
         if kind == "dot_op":
             operand = int(fields["opIdx"])
@@ -119,7 +128,6 @@ class Encodings:
             kind, fields = self._read(fields["parent"])
         # All warps that differ only along K hold the same elements of an operand.
         shared = -1 if operand is None else rank - 1 - operand
-        tile = _Tile(rank)
         if kind == "blocked":
             order = json.loads(fields["order"])
             counts = dict(enumerate(json.loads(fields["sizePerThread"])))
@@ -151,7 +159,7 @@ class Encodings:
 
     def _read(self, encoding: str) -> tuple[str, dict[str, str]]:
         """Return the kind of an encoding, and its fields."""
-        match = _ENCODING.fullmatch(self._aliases.get(encoding, encoding))
+        match = _ENCODING.fullmatch(self.expand(encoding))
         if not match:
             raise UnsupportedOperation(f"The layout {encoding} is unknown.")
         pairs = (part.partition(" = ") for part in _split(match[2]))

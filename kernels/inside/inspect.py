@@ -1,20 +1,77 @@
 """Inspect the programs of a captured launch."""
 
+from dataclasses import replace
+
 from kernels.capture.reader import Capture, CapturedLaunch
+from kernels.evaluate.counts import LaunchCounts
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.inside.allocation import map_shared_memory
+from kernels.inside.conversions import read_conversions, read_layouts
+from kernels.inside.encodings import Encodings
+from kernels.inside.execution import Executions, execute
+from kernels.inside.launches import make_launch
+from kernels.inside.pipeline import read_pipelines
 from kernels.inside.registers import count_spills
 from kernels.inside.report import Inside
 from kernels.inside.sass import parse
+from kernels.inside.shared import sum_shared
 
 
-def inspect(capture: Capture, launch: CapturedLaunch) -> Inside:
-    """Return what happens inside a launch's programs.
+def inspect(
+    capture: Capture, launch: CapturedLaunch, counts: LaunchCounts
+) -> tuple[Inside, Executions | None]:
+    """Return what happens inside a launch's programs, and its executed instructions if they are known.
+
+    Args:
+        counts: the launch's requests to global memory.
 
     Raises:
         UnreadableCapture: the compiled code is damaged.
     """
-    instructions = parse(capture.read_code(launch.kernel, "sass"))
-    return Inside(
-        spills_by_line=count_spills(instructions),
+    kernel, codes = capture.build(launch.kernel)
+    is_gluon = "gluon.jit" in kernel.source
+    num_stages = None if is_gluon else launch.config["num_stages"]
+    inside = replace(
+        inspect_code(codes["ttgir"], codes["ptx"], codes["sass"], num_stages),
         shared_map=map_shared_memory(capture, launch),
     )
+    try:
+        executions = execute(parse(codes["sass"]), make_launch(capture, launch))
+    except UnsupportedOperation as error:
+        return replace(inside, not_executed=str(error)), None
+    return add_executions(inside, codes["sass"], executions, counts), executions
+
+
+def add_executions(
+    inside: Inside, sass: str, executions: Executions, counts: LaunchCounts
+) -> Inside:
+    """Add what depends on how often each instruction is executed."""
+    code = parse(sass)
+    return replace(
+        inside,
+        shared=sum_shared(code, executions, counts),
+        instructions_executed=None if executions.uncertain else int(executions.times.sum()),
+        not_executed=executions.why_uncertain,
+        spills_by_line=count_spills(code, executions.times.tolist()),
+    )
+
+
+def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Inside:
+    """Return what the compiled code of a kernel says.
+
+    Args:
+        num_stages: the compiler's option; None if Triton's pipeliner did not compile the kernel, as for Gluon.
+    """
+    spills = count_spills(parse(sass))
+    try:
+        body = parse_ttgir(ttgir)
+        encodings = Encodings(ttgir)
+        return Inside(
+            spills_by_line=spills,
+            layouts=read_layouts(body, encodings),
+            conversions=read_conversions(body, encodings),
+            pipelines=read_pipelines(body, ttgir, ptx, num_stages),
+        )
+    except UnsupportedOperation as error:
+        return Inside(spills_by_line=spills, unread=str(error))

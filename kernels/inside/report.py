@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from kernels.layouts import Layout
+
 
 @dataclass(frozen=True)
 class SharedAccess:
@@ -83,6 +85,45 @@ class SharedBuffer:
     stage: int = 0
     stages: int = 1
     tensor: str = ""
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """The layout of a block of an operation.
+
+    Attributes:
+        operation: such as "load", "multiplication" or "layout conversion".
+        operand: "block" of an access to global memory, "a", "b" or "c" of a multiplication, "source" or "destination"
+            of a conversion, "value" or "result" of an access to shared memory.
+        element: the type of its elements, such as "f16".
+    """
+
+    file: str
+    line: int
+    operation: str
+    operand: str
+    element: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class LayoutConversion:
+    """A conversion of a block to another layout.
+
+    Attributes:
+        shared_bytes: bytes that pass through shared memory; 0 if lanes exchange them without it.
+        maker: the operation that fixes the source's layout, such as "the multiplication on line 7"; "" if unknown.
+        user: the operation that needs the destination's layout, such as "the store on line 9"; "" if unknown.
+    """
+
+    file: str
+    line: int
+    element_bytes: int
+    source: Layout
+    destination: Layout
+    shared_bytes: int
+    maker: str
+    user: str
 
 
 @dataclass(frozen=True)
@@ -221,7 +262,10 @@ class Inside:
     Attributes:
         instructions_executed: by all warps of the launch; None if unknown.
         shared_map: the buffers of shared memory; None if the report is of an earlier version.
+        layouts: of the blocks of accesses, multiplications and conversions.
+        conversions: of blocks to other layouts.
         pipelines: the loops that load or multiply.
+        unread: why the layouts, conversions and pipelines are unknown; "" if they are known.
     """
 
     shared: tuple[SharedAccess, ...] = ()
@@ -229,4 +273,7 @@ class Inside:
     registers_by_line: tuple[LineRegisters, ...] = ()
     spills_by_line: tuple[LineSpills, ...] = ()
     shared_map: SharedMap | None = None
+    layouts: tuple[TensorLayout, ...] = ()
+    conversions: tuple[LayoutConversion, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
+    unread: str = ""

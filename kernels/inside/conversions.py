@@ -1,0 +1,214 @@
+"""Read the layouts of a kernel's blocks, and its layout conversions, from the TTGIR."""
+
+import math
+import operator
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region
+from kernels.inside.encodings import Encodings, TensorType, tensor_types
+from kernels.inside.report import LayoutConversion, TensorLayout
+from kernels.layouts import Layout
+
+_CONVERSION = "ttg.convert_layout"
+_DOTS = dict.fromkeys(("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot"), "multiplication")
+# Operations that need a layout of their own.
+_NOUNS = {
+    **_DOTS,
+    **{name: access.kind for name, access in MEMORY_OPS.items()},
+    "tt.reduce": "reduction",
+    "tt.scan": "scan",
+    "tt.gather": "gather",
+    "tt.histogram": "histogram",
+    "tt.join": "join",
+    "tt.split": "split",
+    "ttg.local_load": "read of shared memory",
+    "ttg.local_alloc": "write to shared memory",
+    "ttg.local_store": "write to shared memory",
+    "ttng.tmem_load": "read of tensor memory",
+    "ttng.tmem_store": "write to tensor memory",
+    _CONVERSION: "layout conversion",
+}
+# They can have any layout.
+_FREE = ("tt.splat", "tt.make_range", "arith.constant")
+# Names of the blocks in the text of other operations than multiplications and accesses to global memory.
+_OPERANDS = {
+    _CONVERSION: ("source", "destination"),
+    "ttg.local_load": ("result",),
+    "ttg.local_alloc": ("value",),
+    "ttg.local_store": ("value",),
+}
+# Triton moves elements within warps by shuffles if at most this many bits of the lane become bits of the register.
+_MOST_SHUFFLED_BITS = 1
+# Calls from this file of Triton are operations of the kernel.
+_LIBRARY = "standard.py"
+
+
+def read_layouts(body: Region, encodings: Encodings) -> tuple[TensorLayout, ...]:
+    """Return the layouts of the blocks of accesses, multiplications and conversions, each once per line.
+
+    Raises:
+        UnsupportedOperation: an encoding is unknown.
+    """
+    layouts = dict[TensorLayout, None]()
+    for op in body.walk():
+        file, line = op.source or ("", 0)
+        for operand, block in _blocks(op):
+            layout = encodings.convert(block.encoding, block.shape)
+            element = block.element.removeprefix("!tt.ptr<").removesuffix(">")
+            layouts[TensorLayout(file, line, _NOUNS[op.name], operand, element, layout)] = None
+    return tuple(layouts)
+
+
+def _blocks(op: Op) -> Iterator[tuple[str, TensorType]]:
+    """Yield the blocks of an operation, each with the operand's name."""
+    text = op.text.rpartition(" : ")[2]
+    if op.name in _DOTS:
+        for operand, part in zip("abc", re.split(r" \* | -> ", text), strict=True):
+            for block in tensor_types(part):
+                yield operand, block
+                break
+    elif op.name in MEMORY_OPS:
+        pointers = (block for block in tensor_types(text) if block.element.startswith("!tt.ptr"))
+        yield from zip(["block"], pointers, strict=False)
+    elif op.name in _OPERANDS:
+        yield from zip(_OPERANDS[op.name], tensor_types(text), strict=False)
+
+
+def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversion, ...]:
+    """Return the layout conversions, in the order of the text.
+
+    Raises:
+        UnsupportedOperation: an encoding is unknown.
+    """
+    flow = _Flow(body)
+    conversions = []
+    for op in body.walk():
+        if op.name != _CONVERSION:
+            continue
+        (_, before), (_, after) = _blocks(op)
+        source, destination = (
+            encodings.convert(each.encoding, each.shape) for each in (before, after)
+        )
+        bits = re.match(r"[a-z]+(\d+)", before.element)
+        element_bytes = -(-int(bits[1]) // 8) if bits else 8  # a pointer
+        is_shared = _needs_shared_memory(source, destination)
+        file, line = op.source or ("", 0)
+        conversions.append(
+            LayoutConversion(
+                file=file,
+                line=line,
+                element_bytes=element_bytes,
+                source=source,
+                destination=destination,
+                shared_bytes=math.prod(before.shape) * element_bytes * is_shared,
+                maker=flow.find_maker(op.operands[0], encodings.expand(before.encoding)),
+                user=flow.find_user(op.results[0], encodings.expand(after.encoding)),
+            )
+        )
+    return tuple(conversions)
+
+
+def _needs_shared_memory(source: Layout, destination: Layout) -> bool:
+    """Return whether a conversion moves elements between warps, or too many between lanes for shuffles."""
+    reduced = dict[int, int]()
+
+    def reduce(base: tuple[int, ...]) -> int:
+        """Return what is left of a base after subtracting those of a warp's registers and lanes in the source."""
+        left = 0
+        for size, place in zip(source.shape, base, strict=True):
+            left = left * size + place
+        while left and left.bit_length() in reduced:
+            left ^= reduced[left.bit_length()]
+        return left
+
+    for base in (*source.register, *source.lane):
+        if left := reduce(base):
+            reduced[left.bit_length()] = left
+    warps = (
+        tuple(map(operator.xor, *pair)) for pair in zip(source.warp, destination.warp, strict=True)
+    )
+    crosses_warps = any(map(reduce, (*destination.register, *destination.lane, *warps)))
+    exchanged = max(
+        len({base for base in ends.lane if any(base)}.intersection(starts.register))
+        for ends, starts in ((source, destination), (destination, source))
+    )
+    return crosses_warps or exchanged > _MOST_SHUFFLED_BITS
+
+
+class _Flow:
+    """How blocks pass through a kernel.
+
+    Attributes:
+        makers: the operation that computes each value.
+        users: the operations that use it.
+        sources, targets: the values from which it derives, and that derive from it.
+    """
+
+    def __init__(self, body: Region) -> None:
+        self.makers = dict[str, Op]()
+        self.users, self.sources, self.targets = (
+            defaultdict[str, list[Any]](list) for _ in range(3)
+        )
+        for op in body.walk():
+            self.makers.update(dict.fromkeys(op.results, op))
+            for name in op.operands:
+                self.users[name].append(op)
+            if op.name.startswith("scf."):
+                for names in (op.results, *(region.arguments for region in op.regions)):
+                    for values in (op.inits, *(region.yielded for region in op.regions)):
+                        self.connect(zip(reversed(names), reversed(values), strict=False))
+            else:
+                self.connect((name, value) for name in op.results for value in op.operands)
+
+    def connect(self, pairs: Iterable[tuple[str, str]]) -> None:
+        for name, value in pairs:
+            self.sources[name].append(value)
+            self.targets[value].append(name)
+
+    def find_maker(self, value: str, encoding: str) -> str:
+        """Describe the operation that fixes the layout of a value; "" if there is none."""
+        return _describe(self.trace(value), encoding)
+
+    def find_user(self, value: str, encoding: str) -> str:
+        """Describe the operation that needs the layout of a value; "" if there is none.
+
+        Without one, it is the multiplication that makes the other operand of an addition, for example.
+        """
+        derived = self.search(value, self.targets)
+        users = [op for name in derived for op in self.users[name]]
+        if "mma" in encoding and not any(op.name in _DOTS for op in users):
+            partners = (op for name in derived for op in self.trace(name, value))
+            users += (op for op in partners if op.name in _DOTS)
+        return _describe(users, encoding)
+
+    def trace(self, value: str, without: str = "") -> list[Op]:
+        """Return the operations from which a value derives, not through another value, the nearest first."""
+        names = self.search(value, self.sources, without)
+        return [self.makers[name] for name in names if name in self.makers]
+
+    def search(
+        self, value: str, edges: Mapping[str, Sequence[str]], without: str = ""
+    ) -> list[str]:
+        """Return the values that are linked to a value, not through another one, the nearest first."""
+        found = [value]
+        reached = {value, without}
+        for name in found:
+            maker = self.makers.get(name)
+            if maker is None or maker.name not in _FREE:
+                new = [each for each in dict.fromkeys(edges.get(name, ())) if each not in reached]
+                reached.update(new)
+                found += new
+        return found
+
+
+def _describe(ops: Sequence[Op], encoding: str) -> str:
+    """Describe the first operation that needs a layout, preferably a multiplication if the layout belongs to one."""
+    names = _DOTS if "mma" in encoding else _NOUNS
+    ops = sorted((op for op in ops if op.name in _NOUNS), key=lambda op: op.name not in names)
+    if not ops:
+        return ""
+    lines = [line for file, line, _ in ops[0].location if file != _LIBRARY]
+    return " on line ".join(map(str, (f"the {_NOUNS[ops[0].name]}", *lines[:1])))

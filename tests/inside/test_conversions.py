@@ -1,0 +1,233 @@
+"""Layouts as Triton's bindings convert them, and layout conversions as the PTX contains them."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+from kernels.capture.reader import Capture
+from kernels.evaluate.listings import UnsupportedOperation, locate_lines
+from kernels.evaluate.ttgir import parse
+from kernels.gpus import GPUS
+from kernels.inside.encodings import Encodings, tensor_types
+from kernels.inside.inspect import inspect
+
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(a, b, c, K, PRECISION: tl.constexpr, BLOCK: tl.constexpr):
+    m, k = tl.arange(0, BLOCK), tl.arange(0, 32)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for i in range(0, K, 32):
+        x = tl.load(a + m[:, None] * K + (i + k)[None, :])
+        y = tl.load(b + (i + k)[:, None] * 64 + m[None, :])
+        total = tl.dot(x, y, total, input_precision=PRECISION)
+    tl.store(c + m[:, None] * 64 + m[None, :], total)
+
+
+@triton.jit
+def two_products(a, b, c):
+    m = tl.arange(0, 64)
+    place = m[:, None] * 64 + m[None, :]
+    first = tl.dot(tl.load(a + place), tl.load(b + place))
+    second = tl.dot(first.to(tl.float16), tl.load(b + place))
+    tl.store(c + place, second)
+
+
+@triton.jit
+def biased(a, b, bias, c):
+    m = tl.arange(0, 64)
+    place = m[:, None] * 64 + m[None, :]
+    total = tl.dot(tl.load(a + place), tl.load(b + place))
+    total += tl.load(bias + m)[None, :]
+    tl.store(c + place, total)
+
+
+@triton.jit
+def batch(a, b, c):
+    n, m = tl.arange(0, 4), tl.arange(0, 16)
+    place = n[:, None, None] * 256 + m[None, :, None] * 16 + m[None, None, :]
+    tl.store(c + place, tl.dot(tl.load(a + place), tl.load(b + place)))
+
+
+@triton.jit
+def transpose(x, c):
+    m = tl.arange(0, 64)
+    block = tl.load(x + m[:, None] * 64 + m[None, :])
+    tl.store(c + m[:, None] * 64 + m[None, :], tl.trans(block))
+
+
+@triton.jit
+def rotate(x, c):
+    i, j = tl.arange(0, 64), tl.arange(0, 2)
+    low, high = tl.split(tl.load(x + i[:, None] * 2 + j[None, :]))
+    tl.store(c + i[:, None] * 2 + j[None, :], tl.join(high, low))
+
+
+@triton.jit
+def row_sums(x, c):
+    m = tl.arange(0, 64)
+    tl.store(c + m, tl.sum(tl.load(x + m[:, None] * 64 + m[None, :]), 1))
+
+
+@triton.jit
+def pick(x, rows, c):
+    m = tl.arange(0, 64)
+    place = m[:, None] * 64 + m[None, :]
+    tl.store(c + place, tl.gather(tl.load(x + place), tl.load(rows + place), 0))
+
+
+@triton.jit
+def sort(x, c):
+    i = tl.arange(0, 256)
+    tl.store(c + i, tl.sort(tl.load(x + i)))
+
+
+a, b = torch.zeros(64, 256, dtype=torch.float16), torch.zeros(256, 64, dtype=torch.float16)
+x, c, rows = torch.zeros(64, 64), torch.zeros(64, 64), torch.zeros(64, 64, dtype=torch.int32)
+for warps in (1, 4, 8):
+    for block in (16, 64):
+        product[1,](a, b, c, 256, PRECISION="tf32", BLOCK=block, num_warps=warps)
+product[1,](a.float(), b.float(), c, 256, PRECISION="tf32", BLOCK=64)
+product[1,](a.float(), b.float(), c, 256, PRECISION="ieee", BLOCK=64)
+two_products[1,](a, b, c)
+biased[1,](a, b, c, c)
+batch[1,](a, b, c)
+transpose[1,](x, c)
+rotate[1,](x, c)
+row_sums[1,](x, c)
+pick[1,](x, rows, c)
+sort[1,](x, c)
+"""
+
+BINDINGS = """
+import json, re, sys
+from pathlib import Path
+from triton._C.libtriton import gluon_ir, ir, nvidia
+
+layouts = {}
+for path in sys.argv[1:]:
+    context = ir.context()
+    ir.load_dialects(context)
+    nvidia.load_dialects(context)
+    module = ir.parse_mlir_module(path, context)
+    builder = gluon_ir.GluonOpBuilder(context)
+
+    def visit(op):
+        for number in range(op.get_num_results()):
+            value = op.get_result(number)
+            text = str(value.get_type())
+            block = re.match(r"tensor<((?:\\\\d+x)+).*#", text)
+            if block and text not in layouts:
+                shape = [int(size) for size in block[1][:-1].split("x")]
+                encoding = builder.get_gluon_layout_from_tensor(value)._to_ir(builder)
+                layout = builder.to_linear_layout(encoding, shape)
+                layouts[text] = [layout.reg_bases, layout.lane_bases, layout.warp_bases]
+
+    module.walk(visit)
+print(json.dumps(layouts))
+""".replace("\\\\", "\\")
+
+
+@pytest.fixture(scope="module", params=("H200", "A100-80GB", "B200"))
+def capture(request, tmp_path_factory, capture_server):
+    """Return the capture of the script for a GPU."""
+    script = tmp_path_factory.mktemp("conversions") / "script.py"
+    script.write_text(SCRIPT)
+    path = script.with_suffix(".tilescope")
+    options = ("--gpu-json", json.dumps(asdict(GPUS[request.param])))
+    capture_server.capture(path, [str(script)], options)
+    return Capture(path)
+
+
+def test_layouts_equal_those_of_tritons_bindings(capture, tmp_path):
+    paths = []
+    for number in range(len(capture.content.kernels)):
+        paths.append(tmp_path / f"{number}.ttgir")
+        paths[-1].write_text(capture.read_code(number, "ttgir"))
+    command = [sys.executable, "-c", BINDINGS, *paths]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    layouts = json.loads(printed)
+    for text, expected in layouts.items():
+        (block,) = tensor_types(text)
+        layout = Encodings("").convert(block.encoding, block.shape)
+        sides = (layout.register, layout.lane, layout.warp)
+        assert [list(map(list, bases)) for bases in sides] == expected, text
+    kinds = {text.partition("<")[2].partition("#ttg.")[2].partition("<")[0] for text in layouts}
+    assert kinds == {"blocked", "slice", "nvidia_mma", "dot_op", "linear"}
+
+
+def test_layouts_are_those_of_the_recorded_pointers(capture):
+    for number, kernel in enumerate(capture.content.kernels):
+        launch = next(launch for launch in capture.content.launches if launch.kernel == number)
+        layouts = inspect(capture, launch).layouts
+        blocks = {each.layout for each in layouts if each.operand == "block"}
+        assert blocks == set(filter(None, capture.layouts(kernel)))
+
+
+def test_conversions_use_shared_memory_where_the_ptx_stores_to_it(capture):
+    used = set()
+    for launch in capture.content.launches:
+        _, codes = capture.build(launch.kernel)
+        stores = {
+            location
+            for line, location in locate_lines(codes["ptx"], "ptx")
+            if re.search(r"\bst\.shared|stmatrix", line)
+        }
+        ops = [op for op in parse(codes["ttgir"]).walk() if op.name == "ttg.convert_layout"]
+        for op, conversion in zip(ops, inspect(capture, launch).conversions, strict=True):
+            assert (conversion.shared_bytes > 0) == (op.location in stores)
+            used.add(conversion.shared_bytes > 0)
+    assert used == {False, True}
+
+
+def forced(capture, name):
+    """Return the bytes through shared memory, the maker and the user of each conversion of a kernel's first launch."""
+    kernels = capture.content.kernels
+    launch = next(each for each in capture.content.launches if kernels[each.kernel].name == name)
+    start = SCRIPT[: SCRIPT.index(f"def {name}(")].count("\n") + 1
+    conversions = inspect(capture, launch).conversions
+    return [
+        (
+            each.shared_bytes,
+            *(
+                re.sub(r"\d+$", lambda line: str(int(line[0]) - start), text)
+                for text in (each.maker, each.user)
+            ),
+        )
+        for each in conversions
+    ]
+
+
+def test_conversions_name_the_operations_that_force_them(capture):
+    """Lines count from the kernel's first."""
+    assert forced(capture, "transpose") == [(16384, "the load on line 2", "the store on line 3")]
+    assert forced(capture, "rotate") == [
+        (512, "the load on line 2", "the split on line 2"),
+        (512, "the join on line 3", "the store on line 3"),
+    ]
+    assert forced(capture, "row_sums") == [(256, "the reduction on line 2", "the store on line 2")]
+    assert forced(capture, "pick") == [
+        (16384, "the load on line 3", "the gather on line 3"),
+        (16384, "the load on line 3", "the gather on line 3"),
+        (16384, "the gather on line 3", "the store on line 3"),
+    ]
+
+
+def test_a_conversion_between_multiplications_names_both(capture):
+    """On a B200, the second multiplication reads its operand from shared memory instead."""
+    first, second = "the multiplication on line 3", "the multiplication on line 4"
+    expected = [] if capture.content.gpu["name"] == "B200" else [(0, first, second)]
+    assert forced(capture, "two_products")[:-1] == expected
+
+
+def test_an_unknown_layout_is_an_error():
+    with pytest.raises(UnsupportedOperation, match="amd_mfma.* is unknown"):
+        Encodings("").convert("#ttg.amd_mfma<{}>", (32, 32))
