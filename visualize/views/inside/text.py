@@ -85,7 +85,7 @@ def map_headline(program: Program) -> Markup:
         resident = occupancy_of(gpu, program.num_warps, program.facts)
         programs = count_noun(resident.programs_per_sm, "program")
         limits = join_names(resident.limited_by)
-        sentences.append(say("An SM of {} holds {}. The limit is {}.", gpu.name, programs, limits))
+        sentences.append(f"An SM can hold {programs}. The limit is {limits}.")
     what = Sourced(f"{unit} per program", "compiled")
     return headline(number, what, *(sentences or [""]))
 
