@@ -6,14 +6,17 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kernels.gpus import GPUS
 from kernels.inside.banks import Access, count_wavefronts
 from kernels.inside.report import (
     Inside,
     LineRegisters,
     LineSpills,
+    MapLoop,
+    MapStep,
     SharedAccess,
     SharedBuffer,
+    SharedMap,
+    StageNeed,
 )
 from kernels.layouts import Layout, textbook_layout
 from kernels.results import Failure
@@ -24,8 +27,18 @@ from visualize.views.state import Snapshot
 from visualize.web.scripts import shipped_scripts
 
 SCRIPTS = ("attention", "gather", "histogram", "layer_norm", "softmax", "vector_add")
-OPERAND = SharedBuffer("a.py", 20, 0, 49_152, 10, 40, "pipelined operand", 3, "a")
-CONVERSION = SharedBuffer("a.py", 30, 0, 16_384, 42, 44, "layout conversion")
+STAGES = tuple(
+    SharedBuffer("a.py", 20, 16_384 * stage, 16_384, 0, 3, "pipelined operand", stage, 3, "a")
+    for stage in range(3)
+)
+MAP = SharedMap(
+    49_152,
+    227 * 1024,
+    (*STAGES, SharedBuffer("a.py", 30, 0, 12_288, 5, 6, "layout conversion")),
+    tuple(MapStep("a.py", line, "ttg.local_load") for line in (20, 20, 22, 22, 25, 30, 30)),
+    (MapLoop("a.py", 18, 1, 3),),
+    (StageNeed(2, 32_768, 6), StageNeed(3, 49_152, 4), StageNeed(4, 262_144, 0)),
+)
 
 
 @cache
@@ -78,7 +91,7 @@ def test_a_picture_of_banks_has_the_counted_wavefronts(script):
 
 def test_lanes_two_words_apart_take_two_wavefronts_and_lanes_with_one_word_share_it():
     program = program_of()
-    index, access = next(iter(program.accesses.items()))
+    index = next(iter(program.accesses))
     instruction = program.instructions[index]
     row = SharedAccess(*instruction.location[0][:2], instruction.name, 1, 1, 1)
     lane = np.arange(32).reshape(1, 1, 32)
@@ -121,23 +134,27 @@ def test_a_vector_is_wrapped_and_a_large_block_is_cut():
 
 
 def test_the_memory_map_has_a_bar_per_stage_and_says_what_one_stage_more_needs():
-    facts = replace(program_of().facts, shared_bytes=49_152, registers=32)
-    program = program_of(shared_map=(OPERAND, CONVERSION))
-    program = replace(program, facts=facts, num_warps=4, gpu=GPUS["H200"])
+    program = program_of(shared_map=MAP)
+    program = replace(program, facts=replace(program.facts, shared_bytes=49_152))
     figure = decode(INSIDE["memory-map"].draw_program(program)["memory-map-plot"])
-    bars = [(bar["base"], bar["y"], bar["width"]) for bar in figure["data"]]
-    assert bars == [([0, 16_384, 32_768], [16_384] * 3, 31), ([0], [16_384], 3)]
+    (bars,) = figure["data"]
+    assert bars["base"] == [0, 16_384, 32_768, 0]
+    assert bars["y"] == [16_384, 16_384, 16_384, 12_288]
+    assert bars["text"][2:] == [
+        "line 20: pipelined operand a, stage 2",
+        "line 30: layout conversion",
+    ]
     headline, table = words_of("memory-map", program)
-    assert "At most 49.2 kB are in use at once, and 0 bytes are free." in headline
-    # 228 KiB per SM; each program needs 1 KiB more for the system.
-    assert "2 32,768 6 3 49,152 4 4 65,536 3" in table
+    assert "All of it is in use at once." in headline
+    assert "2 32,768 6 3 49,152 4 4 262,144 does not fit" in table
 
 
-def test_a_stage_that_does_not_fit_is_named():
-    facts = replace(program_of().facts, shared_bytes=196_608)
-    buffer = replace(OPERAND, size_bytes=196_608)
-    program = replace(program_of(shared_map=(buffer,)), facts=facts, gpu=GPUS["H200"])
-    assert "4 262,144 does not fit" in words_of("memory-map", program)[1]
+def test_a_map_that_is_not_known_says_why():
+    unknown = SharedMap(49_152, why="The capture has no allocation.")
+    assert (
+        "The capture has no allocation."
+        in words_of("memory-map", program_of(shared_map=unknown))[0]
+    )
 
 
 def test_spills_are_listed_by_line_with_their_cost():
@@ -147,7 +164,7 @@ def test_spills_are_listed_by_line_with_their_cost():
     program = replace(program_of(registers_by_line=lines, spills_by_line=spills), facts=facts)
     headline, table = words_of("registers", program)
     assert "The spills take 48 bytes per thread. They move 10.8 kB in the launch." in headline
-    assert "255 are live at a.py:21." in headline
+    assert "At most 255 are live, at a.py:21 ." in headline
     assert "a.py:20 250 12 30 48 10,752 a.py:21 255" in table
 
 
