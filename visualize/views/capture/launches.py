@@ -15,6 +15,7 @@ from kernels.evaluate.shared_memory import conversions
 from kernels.gpus import GPUS
 from kernels.inside.execution import execute
 from kernels.inside.launches import make_launch
+from kernels.inside.registers import find_live
 from kernels.inside.sass import parse
 from kernels.instructions import Conversion
 from visualize.reports.launch import make_report
@@ -68,6 +69,7 @@ class Launches:
             accesses = execute(parse(sass), make_launch(self.capture, launch)).accesses
         except UnsupportedOperation:
             accesses = {}
+        live = find_live(parse(sass))
         return Program(
             inside=self.report().launches[number],
             facts=kernel,
@@ -76,6 +78,7 @@ class Launches:
             sass=sass,
             about=self.caption,
             accesses=accesses,
+            live=tuple(map(int.bit_count, live)),
             layouts=name_layouts(op.instruction for op in self.counts(number).operations),
         )
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from kernels.inside.banks import BANKS, WORD_BYTES, Access, serve_words
 from kernels.inside.pipeline import unroll
-from kernels.inside.report import Moment, Pipeline
+from kernels.inside.report import Moment, Pipeline, SharedBuffer
 from kernels.inside.sass import Instruction
 from kernels.layouts import Layout, expand_bases
 from kernels.sectors import LANES
@@ -26,6 +26,9 @@ _MOST_COLUMNS = 256
 _VECTOR_COLUMNS = 32
 # Up to this number of rows or columns, there are gaps between cells.
 _SEPARATE_CELLS = 64
+
+# Ticks below the memory map.
+_MOST_TICKS = 20
 
 # Steps of a loop that are drawn, besides those by which its loads are ahead.
 _STEPS = 4
@@ -197,35 +200,51 @@ def _holders(layout: Layout) -> np.ndarray:
 
 def memory_map_figure(program: Program) -> dict[str, Any] | None:
     """Draw when each buffer, and each stage of it, is live, and where it lies."""
-    buffers = program.inside.shared_map
-    if not buffers:
+    shared = program.inside.shared_map
+    if shared is None or not shared.buffers:
         return None
+    buffers = shared.buffers
     lines = list(dict.fromkeys(map(place, buffers)))
-    traces = []
-    for buffer in buffers:
-        stages = range(buffer.stages)
-        size = buffer.size_bytes // buffer.stages
-        name = f"line {buffer.line}: {buffer.operation} {buffer.tensor}".strip()
-        color = theme.CATEGORIES[lines.index(place(buffer)) % len(theme.CATEGORIES)]
-        trace = _BARS | {
-            "x": [(buffer.first + buffer.last + 1) / 2] * buffer.stages,
-            "width": buffer.last + 1 - buffer.first,
-            "base": [buffer.offset_bytes + size * stage for stage in stages],
-            "y": [size] * buffer.stages,
-            "text": [f"{name}, stage {stage}" for stage in stages] if len(stages) > 1 else [name],
-            "hovertemplate": "%{text}<br>%{y:,} bytes from %{base:,}<extra></extra>",
-            "marker": {"color": color, "line": {"color": theme.BORDER, "width": 1}},
-        }
-        traces.append(trace)
-    shared_bytes = program.facts.shared_bytes
-    bytes_axis = {"range": [0, shared_bytes], "automargin": True, "tickformat": ","}
+    colors = [lines.index(place(buffer)) % len(theme.CATEGORIES) for buffer in buffers]
+    bars = _BARS | {
+        "x": [(buffer.first + buffer.last) / 2 for buffer in buffers],
+        "width": [buffer.last + 1 - buffer.first for buffer in buffers],
+        "base": [buffer.offset_bytes for buffer in buffers],
+        "y": [buffer.size_bytes for buffer in buffers],
+        "text": [_buffer_name(buffer) for buffer in buffers],
+        "hovertemplate": "%{text}<br>%{y:,} bytes from %{base:,}<extra></extra>",
+        "marker": {
+            "color": [theme.CATEGORIES[color] for color in colors],
+            "line": {"color": theme.BORDER, "width": 1},
+        },
+    }
+    note = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    edges = {edge for loop in shared.loops for edge in (loop.first - 0.5, loop.last + 0.5)}
+    ticks = range(0, len(shared.steps), 1 + len(shared.steps) // _MOST_TICKS)
+    bytes_axis = {"range": [0, shared.shared_bytes], "automargin": True, "tickformat": ","}
     layout = theme.layout(
-        f"Shared memory of one program: {shared_bytes:,} bytes",
-        xaxis={"title": {"text": "operation of the TTGIR, in order"}, "rangemode": "tozero"},
+        f"Shared memory of one program: {shared.shared_bytes:,} bytes",
+        xaxis={
+            "title": {"text": "line of each operation that needs shared memory, in order"},
+            "range": [-0.5, len(shared.steps) - 0.5],
+            "tickvals": list(ticks),
+            "ticktext": [shared.steps[tick].line for tick in ticks],
+        },
         yaxis={"title": {"text": "byte"}, **bytes_axis},
+        annotations=[
+            {**note, "x": (loop.first + loop.last) / 2, "text": f"loop, line {loop.line}"}
+            for loop in shared.loops
+        ],
+        shapes=[_border("x", edge) for edge in edges],
+        margin={"l": 60, "r": 10, "t": 56, "b": 48},
         **_OVERLAID_BARS,
     )
-    return {"data": traces, "layout": layout}
+    return {"data": [bars], "layout": layout}
+
+
+def _buffer_name(buffer: SharedBuffer) -> str:
+    stage = f", stage {buffer.stage}" if buffer.stages > 1 else ""
+    return f"line {buffer.line}: {buffer.operation} {buffer.tensor}".strip() + stage
 
 
 def registers_figure(program: Program) -> dict[str, Any] | None:
@@ -282,7 +301,7 @@ def _border(axis: str, at: float) -> dict[str, Any]:
     along = "y" if axis == "x" else "x"
     ends = {f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1, f"{axis}0": at, f"{axis}1": at}
     line = {"color": theme.BORDER, "width": 1, "dash": "dot"}
-    return {"type": "line", "layer": "below", "line": line, **ends}
+    return {"type": "line", "line": line, **ends}
 
 
 def pipeline_figure(program: Program) -> dict[str, Any] | None:

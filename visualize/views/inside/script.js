@@ -2,7 +2,7 @@
 import { listen, make } from "../../web/assets/dom.js";
 import { written } from "../../web/assets/numbers.js";
 
-const WIDE = 14, HIGH = 9; // pixels of a cell with room for a number
+const WIDE = 13, HIGH = 7; // pixels of a cell with room for a number
 
 export default function mountStepper(element) {
   const section = element.closest(".tabitem"), main = section.querySelector(".live-plot");
@@ -51,8 +51,9 @@ export default function mountStepper(element) {
   // Cells get numbers where they fit, also after a zoom.
   function numberCells(plot, { keys, numbers }) {
     const { xaxis, yaxis } = plot._fullLayout, size = ({ _length, range: [from, to] }) => _length / Math.abs(to - from);
-    const template = size(xaxis) > WIDE && size(yaxis) > HIGH ? numbers : "";
-    if (plot.data[0].texttemplate !== template) window.Plotly.restyle(plot, { texttemplate: template }, keys.map((_, i) => i));
+    const texttemplate = size(xaxis) > WIDE && size(yaxis) > HIGH ? numbers : "";
+    if (plot.data[0].texttemplate === texttemplate) return;
+    window.Plotly.restyle(plot, { texttemplate, "textfont.size": Math.min(10, size(yaxis)) }, keys.map((_, i) => i));
   }
 
   listen("cleared", ({ target }) => { element.hidden ||= target === main; });

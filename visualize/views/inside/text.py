@@ -5,7 +5,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.gpus import occupancy
 from kernels.inside.report import SharedAccess
 from visualize.numbers import bytes_of, count_noun, join_names
 from visualize.predict.schedule import occupancy_of
@@ -69,63 +68,59 @@ def _amounts(accesses: Sequence[SharedAccess]) -> list[Any]:
 def map_headline(program: Program) -> Markup:
     """Render the bytes that a program needs, those in use at once, and how many programs fit on an SM."""
     shared_bytes = program.facts.shared_bytes
-    buffers = program.inside.shared_map
+    shared = program.inside.shared_map
     if not shared_bytes:
         return _UNUSED
     number, unit = bytes_of(shared_bytes).split()
-    sentences: list[Any] = []
-    if buffers:
+    lead: Any = shared.why if shared else ""
+    if shared and shared.buffers:
         used = max(
-            sum(each.size_bytes for each in buffers if each.first <= at.first <= each.last)
-            for at in buffers
+            sum(
+                buffer.size_bytes
+                for buffer in shared.buffers
+                if buffer.first <= step <= buffer.last
+            )
+            for step in range(len(shared.steps))
         )
-        free = "At most {} are in use at once, and {} are free."
-        sentences.append(say(free, Strong(bytes_of(used)), bytes_of(shared_bytes - used)))
-    if gpu := program.gpu:
-        resident = occupancy_of(gpu, program.num_warps, program.facts)
+        lead = "All of it is in use at once."
+        if used < shared_bytes:
+            lead = say(
+                "At most {} are in use at once. The rest lies between buffers.", bytes_of(used)
+            )
+    fit = ""
+    if program.gpu:
+        resident = occupancy_of(program.gpu, program.num_warps, program.facts)
         programs = count_noun(resident.programs_per_sm, "program")
-        limits = join_names(resident.limited_by)
-        sentences.append(say("An SM of {} holds {}. The limit is {}.", gpu.name, programs, limits))
-    what = Sourced(f"{unit} per program", "compiled")
-    return headline(number, what, *(sentences or [""]))
+        fit = f"An SM can hold {programs}. The limit is {join_names(resident.limited_by)}."
+    return headline(number, Sourced(f"{unit} per program", "compiled"), lead, fit)
 
 
 def map_tables(program: Program) -> Markup:
     """Render the buffers, and the shared memory that one stage more or fewer would need."""
-    buffers = program.inside.shared_map
-    if not buffers:
+    shared = program.inside.shared_map
+    if shared is None:
         return Markup()
-    header = "line", "operation", "tensor", "stages", "bytes", "first byte"
-    rows = [
+    stages = []
+    for need in shared.by_stages:
+        fits = not shared.limit_bytes or need.shared_bytes <= shared.limit_bytes
+        programs = need.programs_per_sm if fits else "does not fit"
+        stages.append((need.num_stages, f"{need.shared_bytes:,}", programs))
+    buffers = [
         (
             Code(place(buffer)),
             buffer.operation,
             buffer.tensor,
-            buffer.stages,
-            f"{buffer.size_bytes:,}",
+            buffer.stage if buffer.stages > 1 else "",
             f"{buffer.offset_bytes:,}",
+            f"{buffer.size_bytes:,}",
         )
-        for buffer in buffers
+        for buffer in shared.buffers
     ]
-    return _stages_table(program) + table(header, rows, "Buffers in shared memory")
-
-
-def _stages_table(program: Program) -> Markup:
-    """Render the bytes and the programs per SM with one stage fewer, as compiled, and with one more."""
-    gpu = program.gpu
-    staged = [buffer for buffer in program.inside.shared_map if buffer.stages > 1]
-    if not staged or gpu is None:
-        return Markup()
-    step = sum(buffer.size_bytes // buffer.stages for buffer in staged)
-    rows = []
-    for change in (-1, 0, 1):
-        needed = program.facts.shared_bytes + change * step
-        resident = occupancy(gpu, program.num_warps, program.facts.registers, needed)
-        fits = needed <= gpu.shared_bytes_per_program
-        programs = resident.programs_per_sm if fits else "does not fit"
-        rows.append((staged[0].stages + change, f"{needed:,}", programs))
-    header = "buffers per operand", "bytes per program", term("programs per SM")
-    return table(header, rows, f"One stage fewer or more on {gpu.name}")
+    needs = "num_stages", "bytes per program", term("programs per SM")
+    header = "line", "operation", "tensor", "stage", "first byte", "bytes"
+    return (table(needs, stages, "Other numbers of stages") if len(stages) > 1 else Markup()) + (
+        table(header, buffers, "Buffers in shared memory") if buffers else Markup()
+    )
 
 
 def registers_headline(program: Program) -> Markup:
@@ -134,12 +129,15 @@ def registers_headline(program: Program) -> Markup:
     lines = program.inside.registers_by_line
     moved = sum(line.moved_bytes or 0 for line in program.inside.spills_by_line)
     cost = f" They move {bytes_of(moved)} in the launch." if moved else ""
-    sentences: list[Any] = ["No register is spilled."]
+    sentences: list[Any] = []
     if facts.spilled_bytes:
-        sentences = [f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}"]
+        sentences.append(f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}")
     if lines:
         most = max(lines, key=lambda line: line.registers)
-        sentences.append(say("{} are live at {}.", Strong(most.registers), Code(place(most))))
+        live = "At most {} are live, at {}."
+        sentences.append(say(live, Strong(most.registers), Code(place(most))))
+    if not facts.spilled_bytes:
+        sentences.append("No register is spilled.")
     return headline(facts.registers, Sourced("registers per thread", "compiled"), *sentences)
 
 

@@ -1,0 +1,225 @@
+"""The Inside view: its texts, and pictures that show what was counted."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from kernels.inside.banks import Access, count_wavefronts
+from kernels.inside.report import (
+    Inside,
+    LineRegisters,
+    LineSpills,
+    MapLoop,
+    MapStep,
+    SharedAccess,
+    SharedBuffer,
+    SharedMap,
+    StageNeed,
+)
+from kernels.layouts import Layout, textbook_layout
+from kernels.results import Failure
+from tests.messages import decode, opened, text_of
+from visualize.views.inside.view import INSIDE
+from visualize.views.slots import NONE
+from visualize.views.state import Snapshot
+from visualize.web.scripts import shipped_scripts
+
+SCRIPTS = ("attention", "gather", "histogram", "layer_norm", "softmax", "vector_add")
+STAGES = tuple(
+    SharedBuffer("a.py", 20, 16_384 * stage, 16_384, 0, 3, "pipelined operand", stage, 3, "a")
+    for stage in range(3)
+)
+MAP = SharedMap(
+    49_152,
+    227 * 1024,
+    (*STAGES, SharedBuffer("a.py", 30, 0, 12_288, 5, 6, "layout conversion")),
+    tuple(MapStep("a.py", line, "ttg.local_load") for line in (20, 20, 22, 22, 25, 30, 30)),
+    (MapLoop("a.py", 18, 1, 3),),
+    (StageNeed(2, 32_768, 6), StageNeed(3, 49_152, 4), StageNeed(4, 262_144, 0)),
+)
+
+
+@cache
+def launches_of(script):
+    return shipped_scripts()[f"script.{script}"].launches
+
+
+def program_of(script="attention", **changes):
+    """Return the inside of an example's first launch; `changes` are fields of its report."""
+    program = launches_of(script).program(0)
+    return replace(program, inside=replace(program.inside, **changes))
+
+
+def frames_of(tab, program):
+    figure = decode(INSIDE[tab].draw_program(program)[f"{tab}-plot"])
+    return [frame for group in figure["layout"]["meta"]["groups"] for frame in group["frames"]]
+
+
+def words_of(tab, program):
+    slots = INSIDE[tab].draw_program(program)
+    return text_of(slots[f"{tab}-headline"]), text_of(slots[f"{tab}-table"])
+
+
+def test_the_texts_are_the_approved_ones(approve):
+    texts = {}
+    for script in SCRIPTS:
+        program = program_of(script)
+        texts |= {
+            f"{script}: {tab}": slots[f"{tab}-headline"] + slots[f"{tab}-table"]
+            for tab, slots in ((tab, panel.draw_program(program)) for tab, panel in INSIDE.items())
+        }
+    approve("inside", texts)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_picture_of_banks_has_the_counted_wavefronts(script):
+    program = program_of(script)
+    for index, access in program.accesses.items():
+        instruction = program.instructions[index]
+        row = SharedAccess(*instruction.location[0][:2], instruction.name, 1, 1, 1)
+        own = replace(program, accesses={index: access}, inside=Inside(shared=(row,)))
+        counted = set()
+        for warp in range(access.address.shape[1]):
+            part = Access(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
+            if part.active.any():
+                counted.add(tuple(count_wavefronts(part)))
+        drawn = {tuple(map(len, frame["keys"])) for frame in frames_of("shared-memory", own)}
+        assert drawn == counted
+
+
+def test_lanes_two_words_apart_take_two_wavefronts_and_lanes_with_one_word_share_it():
+    program = program_of()
+    index = next(iter(program.accesses))
+    instruction = program.instructions[index]
+    row = SharedAccess(*instruction.location[0][:2], instruction.name, 1, 1, 1)
+    lane = np.arange(32).reshape(1, 1, 32)
+    active = np.ones_like(lane, dtype=bool)
+
+    def keys(address):
+        accesses = {index: Access("LDS", address, active)}
+        own = replace(program, accesses=accesses, inside=Inside(shared=(row,)))
+        (frame,) = frames_of("shared-memory", own)
+        return frame["keys"]
+
+    apart, in_order = keys(1024 + 8 * lane)
+    idle = [-1] * 16
+    assert apart.tolist() == [
+        np.ravel([np.arange(first, first + 16), idle], "F").tolist() for first in (0, 16)
+    ]
+    assert in_order.tolist() == [list(range(32))]
+    shared, _ = keys(lane // 4 * 4)
+    assert shared.tolist() == [[*range(0, 32, 4), *[-1] * 24]]
+
+
+def test_a_layout_picture_shows_the_first_holder_of_each_element():
+    layout = textbook_layout((8, 16))
+    replicated = Layout((8, 16), ((0, 0),), layout.lane, (*layout.warp, (0, 0)))
+    program = replace(program_of(), layouts={"own": layout, "replicated": replicated})
+    for frame in frames_of("layouts", program):
+        (patch,) = frame["patches"]
+        element = np.arange(8 * 16).reshape(8, 16)
+        holders = np.stack([element // 32, element % 32, np.zeros_like(element)], axis=2)
+        np.testing.assert_array_equal(patch["customdata"], holders)
+        np.testing.assert_array_equal(frame["keys"], [element])
+
+
+def test_a_vector_is_wrapped_and_a_large_block_is_cut():
+    layouts = {"vector": textbook_layout((1024,)), "large": textbook_layout((2, 256, 512))}
+    vector, large = frames_of("layouts", replace(program_of(), layouts=layouts))
+    assert np.shape(vector["keys"]) == (1, 32, 32)
+    assert np.shape(large["keys"]) == (1, 128, 256)
+    assert "2 × 256 × 512 elements, the first 128 × 256" in large["title"]
+
+
+def test_the_memory_map_has_a_bar_per_stage_and_says_what_one_stage_more_needs():
+    program = program_of(shared_map=MAP)
+    program = replace(program, facts=replace(program.facts, shared_bytes=49_152))
+    figure = decode(INSIDE["memory-map"].draw_program(program)["memory-map-plot"])
+    (bars,) = figure["data"]
+    assert bars["base"] == [0, 16_384, 32_768, 0]
+    assert bars["y"] == [16_384, 16_384, 16_384, 12_288]
+    assert bars["text"][2:] == [
+        "line 20: pipelined operand a, stage 2",
+        "line 30: layout conversion",
+    ]
+    headline, table = words_of("memory-map", program)
+    assert "All of it is in use at once." in headline
+    assert "2 32,768 6 3 49,152 4 4 262,144 does not fit" in table
+
+
+def test_a_map_that_is_not_known_says_why():
+    unknown = SharedMap(49_152, why="The capture has no allocation.")
+    assert (
+        "The capture has no allocation."
+        in words_of("memory-map", program_of(shared_map=unknown))[0]
+    )
+
+
+def test_spills_are_listed_by_line_with_their_cost():
+    facts = replace(program_of().facts, spilled_bytes=48)
+    lines = (LineRegisters("a.py", 20, 250), LineRegisters("a.py", 21, 255))
+    spills = (LineSpills("a.py", 20, 12, 30, 48, 84, 10_752),)
+    program = replace(program_of(registers_by_line=lines, spills_by_line=spills), facts=facts)
+    headline, table = words_of("registers", program)
+    assert "The spills take 48 bytes per thread. They move 10.8 kB in the launch." in headline
+    assert "At most 255 are live, at a.py:21 ." in headline
+    assert "a.py:20 250 12 30 48 10,752 a.py:21 255" in table
+
+
+def test_live_registers_are_drawn_along_the_sass_with_their_maximum():
+    program = program_of()
+    count = len(program.instructions)
+    live = (*range(count - 1), 3)
+    slots = INSIDE["registers"].draw_program(replace(program, live=live))
+    figure = decode(slots["registers-plot"])
+    np.testing.assert_array_equal(figure["data"][0]["y"], live)
+    (note,) = figure["layout"]["annotations"]
+    assert (note["x"], note["y"]) == (count - 2, count - 2)
+
+
+def test_copies_in_flight_are_those_of_the_pipeline():
+    program = program_of()
+    (pipeline,) = program.inside.pipelines
+    (frame,) = frames_of("pipeline", program)
+    title = frame["title"]
+    bars = [patch for patch in frame["patches"] if "in flight" in "".join(patch["customdata"])]
+    (flying,) = bars
+    ends = np.add(flying["base"], flying["x"])
+    at_once = [np.sum((flying["base"] <= start) & (start < ends)) for start in flying["base"]]
+    assert title.endswith(f"most copies in flight: {max(at_once)}")
+    assert {bar.split(",")[0] for bar in flying["y"]} == {
+        f"line {load.line}" for load in pipeline.loads if load.ahead
+    }
+
+
+def test_a_kernel_without_shared_memory_or_loops_says_so():
+    program = program_of("vector_add")
+    for tab, sentence in {
+        "shared-memory": "This kernel uses no shared memory.",
+        "memory-map": "This kernel uses no shared memory.",
+        "pipeline": "No loop of this kernel loads a block.",
+    }.items():
+        slots = INSIDE[tab].draw_program(program)
+        assert text_of(slots[f"{tab}-headline"]) == sentence
+        assert (slots[f"{tab}-plot"], slots[f"{tab}-table"]) == (NONE, "")
+
+
+def test_a_count_that_is_missing_is_unknown_with_its_reason():
+    refused = SharedAccess("a.py", 9, "LDS", 64, None, None, why="Its address is loaded.")
+    headline, table = words_of("shared-memory", program_of(shared=(refused,)))
+    assert "Its address is loaded." in headline
+    assert "a.py:9 LDS 64 unknown unknown unknown" in table
+
+
+def test_a_kernel_that_is_not_compiled_keeps_its_picture_and_a_failure_removes_it():
+    state = opened("matmul.grouped tab=registers gpu=H200")
+    panel = INSIDE["registers"]
+    waiting = panel.draw(Snapshot(state))
+    assert waiting.keys() == {"registers-headline"}
+    assert text_of(waiting["registers-headline"]) == "Compiling for H200"
+    failure = Failure("compile", "timeout", "It took too long.")
+    failed = panel.draw(Snapshot(state, failure=failure))
+    assert "It took too long." in failed["registers-headline"]
+    assert failed["registers-plot"] == NONE
