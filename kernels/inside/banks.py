@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.sectors import LINE_BYTES, SECTOR_BYTES
-
-from kernels.sectors import LANES
+from kernels.sectors import LANES, LINE_BYTES, SECTOR_BYTES
 
 BANKS = 32
 WORD_BYTES = 4
@@ -69,7 +67,6 @@ class Access:
         if name == "LDS" and width > WORD_BYTES:
             return self._pair_loads(width, together)
         return self.address.reshape(-1, together), self.active.reshape(-1, together), width
-
 
     def _pair_loads(self, width: int, together: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Return the parts of a wide load: two parts are one if all neighbours, one or two lanes apart, agree."""
@@ -195,7 +192,9 @@ def _count_transfers(moved: list[tuple[int, int]]) -> int:
 
 def _count_moves(moved: list[tuple[int, int]]) -> int:
     """Return the number of wavefronts that move the lanes' 16 bytes from their lines."""
-    lines = defaultdict[int, tuple[set[tuple[int, int]], set[tuple[int, int]]]](lambda: (set(), set()))
+    lines = defaultdict[int, tuple[set[tuple[int, int]], set[tuple[int, int]]]](
+        lambda: (set(), set())
+    )
     for start, to in moved:
         sector = start % LINE_BYTES // SECTOR_BYTES
         granule = to % LINE_BYTES // SECTOR_BYTES

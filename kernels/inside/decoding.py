@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from kernels.inside import semantics
 from kernels.inside.sass import Instruction

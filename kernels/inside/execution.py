@@ -56,6 +56,17 @@ class Executions:
     refused: dict[int, str] = field(default_factory=dict)
     uncertain: set[int] = field(default_factory=set)
 
+    @property
+    def why_uncertain(self) -> str:
+        """Why the number of executed instructions is unknown; "" if it is known."""
+        if not self.uncertain:
+            return ""
+        number = len(self.uncertain)
+        return (
+            f"Whether {number:,} of {len(self.times):,} instructions are executed depends on values "
+            "that are not known without running the kernel."
+        )
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -219,7 +230,11 @@ class _Plan:
     def meeting_point(self, start: int) -> int | None:
         """Return the first block that every path from a block passes; None if there is none."""
         for block in sorted(self.reach(start, None) - {start}):
-            ends = [each for each in self.reach(start, block) if not set(self.successors(each)) & set(self.blocks)]
+            ends = [
+                each
+                for each in self.reach(start, block)
+                if not set(self.successors(each)) & set(self.blocks)
+            ]
             if block > start and not ends:
                 return block
         return None

@@ -1,8 +1,9 @@
 """Inspect the programs of a captured launch."""
 
+import logging
 from dataclasses import replace
 
-from kernels.capture.reader import Capture, CapturedLaunch
+from kernels.capture.reader import Capture, CapturedLaunch, UnreadableCapture
 from kernels.evaluate.counts import LaunchCounts
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.ttgir import parse as parse_ttgir
@@ -17,6 +18,8 @@ from kernels.inside.report import Inside
 from kernels.inside.sass import parse
 from kernels.inside.shared import sum_shared
 
+LOG = logging.getLogger("tilescope.inside")
+
 
 def inspect(
     capture: Capture, launch: CapturedLaunch, counts: LaunchCounts
@@ -29,6 +32,19 @@ def inspect(
     Raises:
         UnreadableCapture: the compiled code is damaged.
     """
+    try:
+        return _inspect(capture, launch, counts)
+    except UnreadableCapture:
+        raise
+    except Exception:  # a capture file may hold arbitrary text as compiled code
+        LOG.warning("A launch could not be inspected.", exc_info=True)
+        why = "The compiled code is damaged, or has an unknown form."
+        return Inside(unread=why, not_executed=why), None
+
+
+def _inspect(
+    capture: Capture, launch: CapturedLaunch, counts: LaunchCounts
+) -> tuple[Inside, Executions | None]:
     kernel, codes = capture.build(launch.kernel)
     is_gluon = "gluon.jit" in kernel.source
     num_stages = None if is_gluon else launch.config["num_stages"]

@@ -2,13 +2,11 @@
 
 import re
 import struct
-from collections.abc import Mapping
 
 import numpy as np
 
 from kernels.capture.reader import Argument, Capture, CapturedLaunch
 from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
-from kernels.evaluate.listings import UnsupportedOperation
 from kernels.inside.execution import Launch
 from kernels.sectors import SECTOR_BYTES  # noqa: F401
 
@@ -52,7 +50,9 @@ def make_launch(capture: Capture, launch: CapturedLaunch) -> Launch:
             place = address - (each + 1) * STORAGE_STEP - storages[each].address_bytes
             inside = (number == each) & (place >= 0) & (place + width <= len(data))
             at = place[inside]
-            result[inside] = sum(data[at + byte].astype(np.int64) << 8 * byte for byte in range(width))
+            result[inside] = sum(
+                data[at + byte].astype(np.int64) << 8 * byte for byte in range(width)
+            )
             known |= inside
         return result, known
 
@@ -72,7 +72,11 @@ def _constants(ptx: str, start: int, values: list) -> dict[int, int]:
     """Return the words of the arguments by their offset."""
     words = {}
     at = start
-    parameters = [m for m in map(_PARAMETER.match, ptx.split(".entry", 1)[1].split("{", 1)[0].splitlines()) if m]
+    parameters = [
+        m
+        for m in map(_PARAMETER.match, ptx.split(".entry", 1)[1].split("{", 1)[0].splitlines())
+        if m
+    ]
     for match, value in zip(parameters, [*values, None, None], strict=False):
         align, kind, bits, count = match.groups()
         size = int(bits) // 8 * int(count or 1)

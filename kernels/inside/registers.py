@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from kernels.inside.report import LineSpills
 from kernels.inside.sass import Instruction
@@ -20,7 +20,20 @@ _SHAPE = re.compile(r"(16|8)x?8x?(\d+)")
 
 # Instructions whose first register is a source, although no address precedes it.
 _WITHOUT_RESULT = frozenset(
-    "BAR BRX CALL DSETP FCHK FSETP HSETP2 ISETP JMX NANOSLEEP RET WARPSYNC".split()
+    [
+        "BAR",
+        "BRX",
+        "CALL",
+        "DSETP",
+        "FCHK",
+        "FSETP",
+        "HSETP2",
+        "ISETP",
+        "JMX",
+        "NANOSLEEP",
+        "RET",
+        "WARPSYNC",
+    ]
 )
 _DOUBLES = frozenset(("DADD", "DFMA", "DMNMX", "DMUL", "DSETP"))
 # Bits per element of the operands of matrix instructions, apart from the accumulator.
@@ -39,11 +52,15 @@ def find_accesses(instruction: Instruction) -> tuple[int, int]:
         writes = _registers(values.pop(0), result)
     reads = 0
     for number, value in enumerate(values):
-        reads |= _registers(value, sources[min(number, len(sources) - 1)], ".E." in instruction.opcode+'.' and instruction.name != "LDGSTS")
+        reads |= _registers(
+            value,
+            sources[min(number, len(sources) - 1)],
+            ".E." in instruction.opcode + "." and instruction.name != "LDGSTS",
+        )
     return reads, writes
 
 
-def _registers(operand: str, width: int, is_wide:bool=False) -> int:
+def _registers(operand: str, width: int, is_wide: bool = False) -> int:
     """Return the registers that an operand names. In an address, a suffix gives the width."""
     found = 0
     for number, is_pair in _REGISTER.findall(operand):
@@ -71,12 +88,16 @@ def _widths(instruction: Instruction) -> tuple[int, ...]:
             accumulator = 16
         count = rows * 8 * accumulator // 1024
         return count, rows * depth * bits // 1024, 8 * depth * bits // 1024, count
-    if name in _DOUBLES or name == "FRND" and "F64" in parts:
+    if name in _DOUBLES or (name == "FRND" and "F64" in parts):
         return 2, 2
     if name == "IMAD":
         return 1 + ("WIDE" in parts), 1, 1, 1 + ("WIDE" in parts or "HI" in parts)
     if name in ("F2F", "F2I", "I2F"):
-        doubles = [part in ("F64", "S64", "U64") for part in parts if part[0] in "FSU" and part[1:].isdigit()]
+        doubles = [
+            part in ("F64", "S64", "U64")
+            for part in parts
+            if part[0] in "FSU" and part[1:].isdigit()
+        ]
         return _conversion(name, parts)
     if name in _FAR:
         return 2, 2
@@ -132,7 +153,10 @@ def find_live(instructions: Sequence[Instruction]) -> list[int]:
             accesses[call] = reads, _ALL & ~kept
     before = _solve(instructions, accesses, successors, {})
     if starts:
-        after = {start: max((before[call + 1] for call in calls[start]), key=int.bit_count) for start in starts}
+        after = {
+            start: max((before[call + 1] for call in calls[start]), key=int.bit_count)
+            for start in starts
+        }
         at_return = {number: after[starts[bisect(starts, number) - 1]] for number in returns}
         before = _solve(instructions, accesses, successors, at_return)
     return [

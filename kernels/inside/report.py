@@ -265,6 +265,7 @@ class Inside:
         layouts: of the blocks of accesses, multiplications and conversions.
         conversions: of blocks to other layouts.
         pipelines: the loops that load or multiply.
+        not_executed: why executions are unknown; "" if they are known.
         unread: why the layouts, conversions and pipelines are unknown; "" if they are known.
     """
 
@@ -277,3 +278,4 @@ class Inside:
     conversions: tuple[LayoutConversion, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
     unread: str = ""
+    not_executed: str = ""

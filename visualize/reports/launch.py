@@ -223,7 +223,7 @@ def _report_launch(
         refused=tuple(Refusal(*each) for each in sorted(refused)),
         counted=counted,
         agrees=None if counted is None else all(totals[name] == counted[name] for name in counted),
-        **vars(inspect(capture, launch)),
+        **vars(inspect(capture, launch, counts)[0]),
     )
 
 

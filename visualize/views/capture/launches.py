@@ -10,11 +10,9 @@ from kernels.capture.reader import Capture, CapturedKernel
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.findings import Compiler
-from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.shared_memory import conversions
 from kernels.gpus import GPUS
-from kernels.inside.execution import execute
-from kernels.inside.launches import make_launch
+from kernels.inside.inspect import inspect
 from kernels.inside.registers import find_live
 from kernels.inside.sass import parse
 from kernels.instructions import Conversion
@@ -65,10 +63,7 @@ class Launches:
         launch = self.content.launches[number]
         kernel = self.kernel(number)
         sass = self.capture.read_code(launch.kernel, "sass")
-        try:
-            accesses = execute(parse(sass), make_launch(self.capture, launch)).accesses
-        except UnsupportedOperation:
-            accesses = {}
+        _, executions = inspect(self.capture, launch, self.counts(number))
         live = find_live(parse(sass))
         return Program(
             inside=self.report().launches[number],
@@ -77,7 +72,7 @@ class Launches:
             gpu=GPUS.get(self.gpu),
             sass=sass,
             about=self.caption,
-            accesses=accesses,
+            accesses=executions.accesses if executions else {},
             live=tuple(map(int.bit_count, live)),
             layouts=name_layouts(op.instruction for op in self.counts(number).operations),
         )
