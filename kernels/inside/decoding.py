@@ -14,6 +14,7 @@ _NUMBER = re.compile(r"-?0x[0-9a-f]+$|-?\d+$")
 _CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
 _ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
 _ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
+_LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
 _WIDTH_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
 _CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
@@ -33,7 +34,6 @@ class Step:
     """An instruction whose results can be computed.
 
     Attributes:
-        predicate: None if it is always executed.
         compute: takes the sources' values, and returns a value for each of `writes`.
     """
 
@@ -170,6 +170,8 @@ def destinations(instruction: Instruction) -> tuple[list[str], list[str]]:
 def decode(instruction: Instruction) -> Step | None:
     """Return how to compute an instruction's results; None if it is not modeled."""
     writes, reads = destinations(instruction)
+    if instruction.name in ("LDL", "STL"):
+        return _move_local(instruction)
     parts = instruction.opcode.split(".")
     maker = _MAKERS.get(parts[0]) or _MAKERS.get(parts[0].removeprefix("U"))
     if not maker or not writes:
@@ -196,6 +198,23 @@ def _plain(compute: Callable[..., Number]) -> Callable[[list[str], list[str], li
         return writes[:1], [source(each) for each in reads], lambda *values: (compute(*values),)
 
     return make
+
+
+def _move_local(instruction: Instruction) -> Step | None:
+    """Treat each word of a thread's local memory as a register."""
+    place, register_name = sorted(instruction.operands, key=lambda operand: "[" not in operand)
+    if not (match := _LOCAL.match(place)):
+        return None
+    offset = int(match[1] or "0", 0)
+    names = []
+    words = []
+    for k in range(max(1, width_bytes(instruction.opcode) // 4)):
+        names.append(next_register(register_name, k))
+        words.append(f"[{offset + 4 * k}]")
+    if instruction.name == "STL":
+        sources = tuple(register(name) for name in names)
+        return Step(tuple(words), sources, lambda *values: values)
+    return Step(tuple(names), tuple(register(word) for word in words), lambda *values: values)
 
 
 def _move(parts: list[str], writes: list[str], reads: list[str]) -> Made:

@@ -34,6 +34,8 @@ SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
 _COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
 _JUMPS = ("BRA", "EXIT", "BRX", "RET", "CALL", "BSYNC", "JMP", "KILL")
+_MOST_REMEMBERED = 1 << 12
+_RANDOM = np.random.default_rng(1)
 # Elements of all values that one launch may compute; 10 million take about 0.1 s.
 _MOST_WORK = 200_000_000
 
@@ -170,14 +172,14 @@ class _Plan:
             return _Planned(index, instruction, condition, step.writes, step.sources, step)
         names = [each.lstrip("-!~") for each in writes if each not in ("RZ", "PT", "URZ", "UPT")]
         sources: list[Source | None] = []
-        if name in ("LDG", "LDS", "LDL", "LDC", "ULDC", "LDCU", "LDSM", "ATOMG", "ATOM", "ATOMS"):
+        if name in ("LDG", "LDS", "LDC", "ULDC", "LDCU", "LDSM", "ATOMG", "ATOM", "ATOMS"):
             count = max(1, width_bytes(instruction.opcode) // 4)
             result = writes[-1] if writes else ""
             names = [next_register(result, k) for k in range(count) if result not in ("RZ", "URZ")]
             sources = [address(each) for each in reads if "[" in each and not each.startswith("c[")]
             if "CAS" in instruction.opcode:
                 sources.append(source(reads[1]))
-        elif name in ("STS", "STSM", "LDGSTS", "STL", "STG", "ST"):
+        elif name in ("STS", "STSM", "LDGSTS", "STG", "ST"):
             names = []
             sources = [address(instruction.operands[0])]
         elif name in _COLLECTIVE:
@@ -206,8 +208,6 @@ class _Plan:
                     for k in range(max(1, width_bytes(instruction.opcode) // 4))
                 ]
             return roots
-        if name == "STL":
-            return [*roots, *planned.sources, register(instruction.operands[1])]
         return []
 
     def successors(self, start: int) -> list[int]:
@@ -297,7 +297,6 @@ class _Run:
         self.values["SR_LANEID"] = np.arange(launch.threads)[None] % LANES
         self.known: dict[str, Any] = {}
         self.shared: dict[str, np.ndarray] = {}
-        self.local: dict[int, tuple[Number, Any]] = {}
         self.counted: dict[tuple[int, bytes, bytes], Wavefronts] = {}
         # The threads that run the current block, and the registers that waiting threads need.
         self.active: Any = True
@@ -462,8 +461,6 @@ class _Run:
             self._load(planned, condition)
         elif name in ("LDS", "LDSM", "STS"):
             self._move_shared(planned, condition)
-        elif name in ("LDL", "STL"):
-            self._move_local(planned, condition)
         elif name == "SYNCS" and planned.writes:
             self._write(planned.writes[0], True, True, condition)
         elif "CAS" in planned.instruction.opcode:
@@ -583,22 +580,40 @@ class _Run:
         key = (index, address.tobytes(), on.tobytes())
         counted = self.counted.get(key)
         if counted is None:
-            shape = max(len(address), len(on)), self.shape[1]
-            access = Access(
-                planned.instruction.opcode,
-                np.broadcast_to(address, shape).reshape(shape[0], -1, LANES),
-                np.broadcast_to(on, shape).reshape(shape[0], -1, LANES),
-            )
-            self._spend(4 * access.address.size)
-            counted = count_wavefronts(access)
-            if len(self.counted) < 4096:
+            self._spend(2 * max(address.size, on.size))
+            counted, example = self._count_access(planned.instruction.opcode, address, on)
+            if len(self.counted) < _MOST_REMEMBERED:
                 self.counted[key] = counted
-            if index not in self.executions.accesses and counted.actual:
-                self.executions.accesses[index] = access.first()
+            self.executions.accesses.setdefault(index, example)
         times = repeats // max(len(address), len(on))
         self.executions.wavefronts[index] = Wavefronts(
             before.actual + times * counted.actual, before.ideal + times * counted.ideal
         )
+
+    def _count_access(
+        self, opcode: str, address: np.ndarray, on: np.ndarray
+    ) -> tuple[Wavefronts, Access]:
+        """Count an access of all programs. Equal ones are counted once."""
+        # Of numbers that are equal up to multiples of 128 bytes, the same banks serve each word.
+        shape = max(len(address), len(on)), self.shape[1]
+        base = address.min(axis=1, keepdims=True) // 128 * 128
+        code = np.zeros(shape[0], np.uint64)
+        for part in (address - base, on):
+            factors = _RANDOM.integers(1, 1 << 63, part.shape[1], np.uint64) | np.uint64(1)
+            code = code + (part.astype(np.uint64) * factors).sum(axis=1)
+        _, first, times = np.unique(code, return_index=True, return_counts=True)
+        total = Wavefronts(0, 0)
+        examples = []
+        for row, count in zip(first.tolist(), times.tolist(), strict=True):
+            access = Access(
+                opcode,
+                np.broadcast_to(address[row % len(address)], shape[1]).reshape(1, -1, LANES),
+                np.broadcast_to(on[row % len(on)], shape[1]).reshape(1, -1, LANES),
+            )
+            each = count_wavefronts(access)
+            total = Wavefronts(total.actual + count * each.actual, total.ideal + count * each.ideal)
+            examples.append(access)
+        return total, max(examples, key=lambda access: int(access.active.sum()))
 
     def _refuse(self, planned: _Planned, what: str) -> None:
         self.executions.refused.setdefault(planned.index, _explain(planned, what))
@@ -645,20 +660,6 @@ class _Run:
                 )
                 loaded = is_known[rows, offset]
                 self._write(planned.writes[k], total, bool(loaded[on].all()) or loaded, condition)
-
-    def _move_local(self, planned: _Planned, condition: Any) -> None:
-        instruction = planned.instruction
-        place, known = self._read(planned.sources[0])
-        count = max(1, width_bytes(instruction.opcode) // 4)
-        if known is not True or not isinstance(place, int):
-            raise UnsupportedOperation("The address of a spilled value is not constant.")
-        for k in range(count):
-            if instruction.name == "STL":
-                stored = self._read(register(next_register(instruction.operands[1], k)))
-                self.local[place + 4 * k] = stored
-            elif planned.writes:
-                value, is_known = self.local.get(place + 4 * k, (0, False))
-                self._write(planned.writes[k], value, is_known, condition)
 
 
 def _explain(planned: _Planned, what: str = "Whether it branches") -> str:
