@@ -212,7 +212,8 @@ class _Plan:
 
     def successors(self, start: int) -> list[int]:
         last = self.code[self.blocks[start] - 1]
-        follows = [] if last.target is None or last.name == "BSSY" else [last.target]
+        is_jump = last.target is not None and last.name not in ("BSSY", "CALL")
+        follows = [last.target] if is_jump else []
         is_end = last.name in ("EXIT", "BRA", "RET", "JMP", "KILL") and not _is_conditional(last)
         return follows if is_end else [*follows, self.blocks[start]]
 
@@ -335,7 +336,11 @@ class _Run:
             else:
                 taken = False
                 rest = active
-            if last.name in ("BRX", "CALL", "RET", "JMP") and np.any(taken):
+            if last.name == "CALL" and last.target is not None:
+                self._distrust(plan.reach(last.target, None))
+                rest = active
+                taken = False
+            elif last.name in ("BRX", "RET", "JMP") and np.any(taken):
                 raise UnsupportedOperation(f"{last.opcode} is not executed.")
             if np.any(taken) and last.target is not None:
                 waiting[last.target].append(taken)
@@ -372,16 +377,27 @@ class _Run:
         after = plan.meeting_point(start)
         if after is None:
             raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
-        for block in plan.reach(start, after) - {start}:
+        self._distrust(plan.reach(start, after) - {start})
+        if plan.code[after].name == "BSYNC":
+            self.executions.uncertain.add(after)
+        return after
+
+    def _distrust(self, blocks: set[int]) -> None:
+        """Note that nothing is known of some blocks: how often they run, or what they compute.
+
+        They are slow paths for rare operands, or functions. Those of Triton compute floating-point numbers.
+        """
+        plan = self.plan
+        for block in blocks:
+            last = plan.code[plan.blocks[block] - 1]
+            if last.name == "CALL" and last.target is not None and last.target not in blocks:
+                self._distrust(plan.reach(last.target, None))
             for index in range(block, plan.blocks[block]):
                 self.executions.uncertain.add(index)
                 if plan.code[index].name in SHARED:
                     self._refuse(plan.planned[index], "How often it is executed")
                 for name in plan.planned[index].writes:
                     self._write(name, 0, False, True)
-        if plan.code[after].name == "BSYNC":
-            self.executions.uncertain.add(after)
-        return after
 
     def _condition(self, planned: _Planned, active: Any) -> Any:
         """Return where a jump is taken; None if that is unknown."""
@@ -405,10 +421,8 @@ class _Run:
         values = []
         known: Any = True
         for name in operand.registers:
-            value = self.values.get(name)
-            if value is None:
-                return 0, False
-            values.append(value)
+            # No result depends on a register that was never written
+            values.append(self.values.get(name, 0))
             if name in self.known:
                 known = known & self.known[name]
         return operand.combine(*values), known
@@ -422,11 +436,8 @@ class _Run:
             return
         where = self.active & condition if name in self.kept else condition
         if where is not True:
-            old = self.values.get(name)
+            old = self.values.get(name, 0)
             before = self.known.get(name, True)
-            if old is None:
-                old = 0
-                before = False
             if known is not True or before is not True:
                 known = semantics.select(where, known, before)
             value = semantics.select(where, value, old)

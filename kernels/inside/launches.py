@@ -11,7 +11,7 @@ from kernels.inside.execution import Launch
 from kernels.sectors import SECTOR_BYTES  # noqa: F401
 
 # The first byte of the arguments in the constant bank, by the architecture's first compute capability.
-_ARGUMENTS_AT = ((100, 0x380), (90, 0x210), (80, 0x160))
+_ARGUMENTS_AT = ((100, 0x380), (90, 0x210), (70, 0x160))
 _PARAMETER = re.compile(r"^\s*\.param\s+(?:\.align (\d+) )?\.(\w)(\d+).*?(?:\[(\d+)\])?,?$")
 
 
