@@ -5,7 +5,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
 from pathlib import Path
 
 from kernels.capture.reader import (
@@ -93,13 +92,16 @@ def make_shared_map(
         arguments: names of the compiled function's arguments, in order; by default those in the TTGIR.
     """
     shared_bytes = kernel.shared_bytes
+    limit = gpu.shared_bytes_per_program if gpu else 0
     by_stages = []
     for stages, needed in sorted({**allocation.bytes_by_stages, num_stages: shared_bytes}.items()):
-        each = occupancy(gpu, kernel.num_warps, kernel.registers, needed) if gpu else None
-        by_stages.append(StageNeed(stages, needed, each.programs_per_sm if each else None))
-    limit = gpu.shared_bytes_per_program if gpu else 0
+        fit = None
+        if gpu:
+            fit = occupancy(gpu, kernel.num_warps, kernel.registers, needed).programs_per_sm
+            fit = fit if needed <= limit else 0
+        by_stages.append(StageNeed(stages, needed, fit))
     unknown = SharedMap(shared_bytes, limit, by_stages=tuple(by_stages))
-    if allocation.why_missing:
+    if allocation.why_missing or not shared_bytes:
         return replace(unknown, why=allocation.why_missing)
     try:
         body = ttgir.parse(text)
@@ -111,13 +113,17 @@ def make_shared_map(
     if total != shared_bytes:
         why = f"The installed Triton allocates {total:,} bytes of shared memory, but the kernel has {shared_bytes:,}."
         return replace(unknown, why=why)
-    _extend_over_loops(ops, buffers)
+    spans = _find_loops(ops)
+    for start, end in reversed(spans):
+        for buffer in buffers:
+            if buffer.first < start <= buffer.last <= end:
+                buffer.last = end  # for the next iteration
     place = Path(kernel.file).name, kernel.line
     numbers = sorted({use for buffer in buffers for use in buffer.steps})
     given = arguments or [name.removeprefix("%") for name in body.arguments]
     names = dict(zip(body.arguments, given, strict=True))
     loops = []
-    for start, end in _find_loops(ops):
+    for start, end in spans:
         first = bisect_left(numbers, start)
         last = bisect_right(numbers, end) - 1
         if first <= last and ops[start].name.startswith("scf."):
@@ -220,14 +226,7 @@ def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
         if op.name != "ttg.local_alloc" or op.operands:
             buffer.steps.append(number)
         if op.name in ("ttg.local_alloc", "ttg.convert_layout"):
-            buffer.sources |= _reach(op.operands, origins)
-    stores = {
-        op.operands[1]: op.operands[0] for op in ops if op.name in ("tt.store", "tt.atomic_rmw")
-    }
-    for buffer in buffers:
-        if buffer.op and buffer.op.name == "ttg.convert_layout":
-            pointers = [stores[name] for name in buffer.op.results if name in stores]
-            buffer.sources |= _reach(pointers, origins)
+            buffer.sources |= _reach([*op.operands, *op.results], origins)
     for number, op in enumerate(ops):
         for name in {*op.operands, *op.inits} & by_value.keys():
             for buffer in by_value[name]:
@@ -274,15 +273,12 @@ def _flows(op: Op) -> Iterator[tuple[str, str]]:
         case "ttg.warp_specialize":
             for region in op.regions:
                 yield from zip(op.operands, region.arguments, strict=False)
-        case "cf.block":
-            yield from zip(op.operands, cycle(op.results), strict=False)
-        case "arith.select":
-            yield from ((value, op.results[0]) for value in op.operands[1:])
         case "ttng.warp_group_dot_wait":
             yield from zip(op.operands, op.results, strict=True)
         case "ttng.tensormap_create":
-            descriptor, tensor = op.operands[:2]
-            yield tensor, descriptor
+            yield op.operands[1], op.operands[0]
+        case "tt.store" | "tt.atomic_rmw":  # the block becomes one of the tensor
+            yield op.operands[0], op.operands[1]
         case name if name.startswith(_COPIES):
             yield op.operands[0], op.results[0]
 
@@ -295,11 +291,3 @@ def _find_loops(ops: Sequence[Op]) -> list[tuple[int, int]]:
             inner = sum(1 for region in op.regions for _ in region.walk())
             loops.append((number, number + inner))
     return loops
-
-
-def _extend_over_loops(ops: Sequence[Op], buffers: Sequence[_Buffer]) -> None:
-    """Keep buffers live until the end of the loops that use them, if they come from before the loop."""
-    for start, end in reversed(_find_loops(ops)):
-        for buffer in buffers:
-            if buffer.first < start <= buffer.last <= end:
-                buffer.last = end
