@@ -101,12 +101,14 @@ def make_shared_map(
             fit = fit if needed <= limit else 0
         by_stages.append(StageNeed(stages, needed, fit))
     unknown = SharedMap(shared_bytes, limit, by_stages=tuple(by_stages))
-    if allocation.why_missing or not shared_bytes:
-        return replace(unknown, why=allocation.why_missing)
+    if not shared_bytes:
+        return unknown
     try:
         body = ttgir.parse(text)
     except UnsupportedOperation as error:
         return replace(unknown, why=str(error))
+    if allocation.why_missing:
+        return replace(unknown, why=allocation.why_missing)
     ops = list(body.walk())
     buffers = _find_buffers(ops, allocation)
     total = max((each.allocated.end_bytes for each in buffers), default=0)
