@@ -94,7 +94,10 @@ def make_shared_map(
     shared_bytes = kernel.shared_bytes
     limit = gpu.shared_bytes_per_program if gpu else 0
     by_stages = []
-    for stages, needed in sorted({**allocation.bytes_by_stages, num_stages: shared_bytes}.items()):
+    needs = dict(allocation.bytes_by_stages)
+    if needs:
+        needs[num_stages] = shared_bytes
+    for stages, needed in sorted(needs.items()):
         fit = None
         if gpu:
             fit = occupancy(gpu, kernel.num_warps, kernel.registers, needed).programs_per_sm
