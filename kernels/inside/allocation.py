@@ -258,23 +258,12 @@ def _reach(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> set[str]
 
 def _flows(op: Op) -> Iterator[tuple[str, str]]:
     """Yield the pairs of values of which the second may be a copy of the first, or point to the same memory."""
-    yielded = [region.yielded for region in op.regions]
     match op.name:
-        case "scf.for":
-            carried = op.regions[0].arguments[1:]
-            yield from zip(op.inits, carried, strict=True)
-            yield from zip(yielded[0], carried, strict=True)
-            yield from zip(carried, op.results, strict=True)
-        case "scf.while":
-            before, after = (region.arguments for region in op.regions)
-            _, *passed = yielded[0]
-            yield from zip(op.inits, before, strict=True)
-            yield from zip(yielded[1], before, strict=True)
-            yield from zip(passed, after, strict=True)
-            yield from zip(passed, op.results, strict=True)
-        case "scf.if":
-            for values in yielded:
-                yield from zip(values, op.results, strict=True)
+        case name if name.startswith("scf."):
+            # A loop's counter, or its condition, comes first
+            for targets in (op.results, *(region.arguments for region in op.regions)):
+                for sources in (op.inits, *(region.yielded for region in op.regions)):
+                    yield from zip(reversed(sources), reversed(targets), strict=False)
         case "ttg.warp_specialize":
             for region in op.regions:
                 yield from zip(op.operands, region.arguments, strict=False)
