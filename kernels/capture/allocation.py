@@ -116,6 +116,8 @@ class Allocator:
         buffers = []
         states = 0
         for op in _find_operations(text.splitlines()):
+            if op.name == "tt.call":
+                raise ValueError("The size of a noinline function's shared memory is unknown.")
             operands, results = types[op.name][op.number]
             if op.name == "ttg.warp_specialize":
                 results = []

@@ -5,7 +5,6 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
 from pathlib import Path
 
 from kernels.capture.reader import (
@@ -93,31 +92,43 @@ def make_shared_map(
         arguments: names of the compiled function's arguments, in order; by default those in the TTGIR.
     """
     shared_bytes = kernel.shared_bytes
-    by_stages = []
-    for stages, needed in sorted({**allocation.bytes_by_stages, num_stages: shared_bytes}.items()):
-        each = occupancy(gpu, kernel.num_warps, kernel.registers, needed) if gpu else None
-        by_stages.append(StageNeed(stages, needed, each.programs_per_sm if each else None))
     limit = gpu.shared_bytes_per_program if gpu else 0
+    by_stages = []
+    needs = dict(allocation.bytes_by_stages)
+    if needs:
+        needs[num_stages] = shared_bytes
+    for stages, needed in sorted(needs.items()):
+        fit = None
+        if gpu:
+            fit = occupancy(gpu, kernel.num_warps, kernel.registers, needed).programs_per_sm
+            fit = fit if needed <= limit else 0
+        by_stages.append(StageNeed(stages, needed, fit))
     unknown = SharedMap(shared_bytes, limit, by_stages=tuple(by_stages))
-    if allocation.why_missing:
-        return replace(unknown, why=allocation.why_missing)
+    if not shared_bytes:
+        return unknown
     try:
         body = ttgir.parse(text)
     except UnsupportedOperation as error:
         return replace(unknown, why=str(error))
+    if allocation.why_missing:
+        return replace(unknown, why=allocation.why_missing)
     ops = list(body.walk())
     buffers = _find_buffers(ops, allocation)
     total = max((each.allocated.end_bytes for each in buffers), default=0)
     if total != shared_bytes:
         why = f"The installed Triton allocates {total:,} bytes of shared memory, but the kernel has {shared_bytes:,}."
         return replace(unknown, why=why)
-    _extend_over_loops(ops, buffers)
+    spans = _find_loops(ops)
+    for start, end in reversed(spans):
+        for buffer in buffers:
+            if buffer.first < start <= buffer.last <= end:
+                buffer.last = end  # for the next iteration
     place = Path(kernel.file).name, kernel.line
     numbers = sorted({use for buffer in buffers for use in buffer.steps})
     given = arguments or [name.removeprefix("%") for name in body.arguments]
     names = dict(zip(body.arguments, given, strict=True))
     loops = []
-    for start, end in _find_loops(ops):
+    for start, end in spans:
         first = bisect_left(numbers, start)
         last = bisect_right(numbers, end) - 1
         if first <= last and ops[start].name.startswith("scf."):
@@ -220,14 +231,7 @@ def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
         if op.name != "ttg.local_alloc" or op.operands:
             buffer.steps.append(number)
         if op.name in ("ttg.local_alloc", "ttg.convert_layout"):
-            buffer.sources |= _reach(op.operands, origins)
-    stores = {
-        op.operands[1]: op.operands[0] for op in ops if op.name in ("tt.store", "tt.atomic_rmw")
-    }
-    for buffer in buffers:
-        if buffer.op and buffer.op.name == "ttg.convert_layout":
-            pointers = [stores[name] for name in buffer.op.results if name in stores]
-            buffer.sources |= _reach(pointers, origins)
+            buffer.sources |= _reach([*op.operands, *op.results], origins)
     for number, op in enumerate(ops):
         for name in {*op.operands, *op.inits} & by_value.keys():
             for buffer in by_value[name]:
@@ -254,35 +258,21 @@ def _reach(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> set[str]
 
 def _flows(op: Op) -> Iterator[tuple[str, str]]:
     """Yield the pairs of values of which the second may be a copy of the first, or point to the same memory."""
-    yielded = [region.yielded for region in op.regions]
     match op.name:
-        case "scf.for":
-            carried = op.regions[0].arguments[1:]
-            yield from zip(op.inits, carried, strict=True)
-            yield from zip(yielded[0], carried, strict=True)
-            yield from zip(carried, op.results, strict=True)
-        case "scf.while":
-            before, after = (region.arguments for region in op.regions)
-            _, *passed = yielded[0]
-            yield from zip(op.inits, before, strict=True)
-            yield from zip(yielded[1], before, strict=True)
-            yield from zip(passed, after, strict=True)
-            yield from zip(passed, op.results, strict=True)
-        case "scf.if":
-            for values in yielded:
-                yield from zip(values, op.results, strict=True)
+        case name if name.startswith("scf."):
+            # A loop's counter, or its condition, comes first
+            for targets in (op.results, *(region.arguments for region in op.regions)):
+                for sources in (op.inits, *(region.yielded for region in op.regions)):
+                    yield from zip(reversed(sources), reversed(targets), strict=False)
         case "ttg.warp_specialize":
             for region in op.regions:
                 yield from zip(op.operands, region.arguments, strict=False)
-        case "cf.block":
-            yield from zip(op.operands, cycle(op.results), strict=False)
-        case "arith.select":
-            yield from ((value, op.results[0]) for value in op.operands[1:])
         case "ttng.warp_group_dot_wait":
             yield from zip(op.operands, op.results, strict=True)
         case "ttng.tensormap_create":
-            descriptor, tensor = op.operands[:2]
-            yield tensor, descriptor
+            yield op.operands[1], op.operands[0]
+        case "tt.store" | "tt.atomic_rmw":  # the block becomes one of the tensor
+            yield op.operands[0], op.operands[1]
         case name if name.startswith(_COPIES):
             yield op.operands[0], op.results[0]
 
@@ -295,11 +285,3 @@ def _find_loops(ops: Sequence[Op]) -> list[tuple[int, int]]:
             inner = sum(1 for region in op.regions for _ in region.walk())
             loops.append((number, number + inner))
     return loops
-
-
-def _extend_over_loops(ops: Sequence[Op], buffers: Sequence[_Buffer]) -> None:
-    """Keep buffers live until the end of the loops that use them, if they come from before the loop."""
-    for start, end in reversed(_find_loops(ops)):
-        for buffer in buffers:
-            if buffer.first < start <= buffer.last <= end:
-                buffer.last = end

@@ -242,7 +242,7 @@ class SharedMap:
     Attributes:
         shared_bytes: the end of the last buffer, which the compiler reports as the program's shared memory.
         limit_bytes: the most that a program may have; 0 if the GPU is unknown.
-        by_stages: the needs with one stage less, the same number, and one more, where they are known.
+        by_stages: the needs with one stage less, the same number, and one more; empty if num_stages has no effect.
         why: why there are no buffers; "" if there are, or if the kernel needs none.
     """
 
