@@ -10,6 +10,7 @@ _RESULT = re.compile(r"R(\d+|Z)")
 _REGISTER = re.compile(r"\bR(\d+)\b(\.64)?")
 _SHAPE = re.compile(r"(16|8)x?8x?(\d+)")  # 16816 or 16x8x16: rows, 8 columns, depth
 _VECTOR = re.compile(r"B?[FUS]?(\d+)x(\d+)")  # F32x4
+_REPEATS = re.compile(r"x(\d+)")  # x32, of tensor memory
 _DOUBLE = re.compile(r"[FSU]?64")
 
 # Instructions without a result, although their first operand may be a register.
@@ -92,7 +93,8 @@ def _widths(name: str, suffixes: list[str]) -> tuple[int, ...]:
     elif name in ("LDSM", "STSM") and suffixes[-1].isdigit():
         count = int(suffixes[-1])
     elif name in ("LDTM", "STTM"):
-        count = int(suffixes[-1].removeprefix("x"))
+        repeats = filter(None, map(_REPEATS.fullmatch, suffixes))
+        count = next((int(each[1]) for each in repeats), 1)
         count *= next((_TENSOR_MEMORY[each] for each in suffixes if each in _TENSOR_MEMORY), 1)
     elif name != "SHF":
         count = max(map(_suffix_width, suffixes), default=1)
