@@ -736,22 +736,30 @@ def _disassemble(cubin: bytes) -> str:
 
 
 @functools.lru_cache(64)
-def read_resources(cubin: bytes, ptx: str) -> tuple[int, int]:
-    """Return a kernel's registers and spilled bytes, both per thread.
-
-    A stack frame may also hold arrays, such as a table of `sin`, so the spill size comes from ptxas.
-    """
+def read_resources(cubin: bytes) -> tuple[int, int]:
+    """Return a kernel's registers and spilled bytes, both per thread."""
     usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
     used = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-    spilled = 0
-    if used.get("STACK", 0) + used.get("LOCAL", 0):
-        (target,) = re.findall(r"^\.target (sm_(\d+)\w*)", ptx, re.MULTILINE)
-        name = "ptxas_blackwell" if int(target[1]) >= 100 else "ptxas"
-        messages = _run_tool(
-            name, ptx.encode(), "-v", "--gpu-name", target[0], "--output-file", os.devnull
-        )
-        spilled = sum(map(int, re.findall(r"(\d+) bytes spill stores", messages)))
+    has_stack = used.get("STACK", 0) + used.get("LOCAL", 0)
+    spilled = _count_spilled_bytes(_disassemble(cubin)) if has_stack else 0
     return max(16, used.get("REG", 0)), spilled
+
+
+def _count_spilled_bytes(sass: str) -> int:
+    """Return the bytes of the stores to the stack that are reloaded, as ptxas counts them.
+
+    A stack frame may also hold arrays, such as a table of `sin`, which other registers than R1 index.
+    """
+    slots: dict[str, list[range]] = {"STL": [], "LDL": []}
+    for name, suffixes, start in re.findall(
+        r"\b(STL|LDL)([.\w]*) [^;]*\[R1(?:\+(0x[0-9a-f]+))?\]", sass
+    ):
+        widths = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+        width = next((widths[each] for each in suffixes.split(".") if each in widths), 4)
+        first = int(start or "0", 16)
+        slots[name].append(range(first, first + width))
+    reloaded = set().union(*slots["LDL"])
+    return sum(len(slot) for slot in slots["STL"] if not reloaded.isdisjoint(slot))
 
 
 def describe_kernel(compiled: Any) -> dict[str, Any]:
@@ -777,7 +785,7 @@ def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int],
     paths = ((stage, folder / f"{number}.{stage}") for stage in ("ttir", "ttgir", "ptx"))
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
     cubin = (folder / f"{number}.cubin").read_bytes()
-    resources = read_resources(cubin, codes["ptx"])
+    resources = read_resources(cubin)
     codes["sass"] = _disassemble(cubin)
     new = Path(file).name
     compiled_from = re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
@@ -816,7 +824,7 @@ def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]
         compiled = triton.compile(file.name, target=target, options=module["options"])
     codes = {stage: compiled.asm[stage] for stage in ("ttgir", "ptx")}
     codes["sass"] = _disassemble(compiled.asm["cubin"])
-    registers, spilled = read_resources(compiled.asm["cubin"], codes["ptx"])
+    registers, spilled = read_resources(compiled.asm["cubin"])
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
         "num_warps": compiled.metadata.num_warps, "layouts": read_ttgir(codes["ttgir"]).layouts, "codes": codes,
@@ -1284,9 +1292,9 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     yield (
         CompiledKernel,
         "n_regs",
-        property(lambda self: read_resources(self.kernel, self.asm["ptx"])[0]),
+        property(lambda self: read_resources(self.kernel)[0]),
     )
-    in_registers = property(lambda self: read_resources(self.kernel, self.asm["ptx"])[1] // 4)
+    in_registers = property(lambda self: read_resources(self.kernel)[1] // 4)
     yield CompiledKernel, "n_spills", in_registers
     yield torch.version, "cuda", torch.version.cuda or "13.0"
     yield torch_triton, "has_triton", _returning(True)

@@ -83,7 +83,7 @@ def map_shared_memory(experiment: Experiment, gpu: Gpu) -> SharedMap | Failure:
     compiled = _compile(*launch_of(experiment, gpu))
     if isinstance(compiled, Failure):
         return compiled
-    registers, spilled = read_resources(compiled.asm["cubin"], compiled.asm["ptx"])
+    registers, spilled = read_resources(compiled.asm["cubin"])
     kernel = TypeAdapter(CapturedKernel).validate_python(
         {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}
     )

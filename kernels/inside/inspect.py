@@ -13,7 +13,7 @@ from kernels.inside.encodings import Encodings
 from kernels.inside.execution import Executions, execute
 from kernels.inside.launches import make_launch
 from kernels.inside.pipeline import read_pipelines
-from kernels.inside.registers import count_spills
+from kernels.inside.registers import count_spills, measure_registers
 from kernels.inside.report import Inside
 from kernels.inside.sass import parse
 from kernels.inside.shared import sum_shared
@@ -79,15 +79,20 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
     Args:
         num_stages: the compiler's option; None if Triton's pipeliner did not compile the kernel, as for Gluon.
     """
-    spills = count_spills(parse(sass))
+    by_line, at_peak = measure_registers(sass)
+    inside = Inside(
+        registers_by_line=by_line,
+        registers_at_peak=at_peak,
+        spills_by_line=count_spills(parse(sass)),
+    )
     try:
         body = parse_ttgir(ttgir)
         encodings = Encodings(ttgir)
-        return Inside(
-            spills_by_line=spills,
+        return replace(
+            inside,
             layouts=read_layouts(body, encodings),
             conversions=read_conversions(body, encodings),
             pipelines=read_pipelines(body, ttgir, ptx, num_stages),
         )
     except UnsupportedOperation as error:
-        return Inside(spills_by_line=spills, unread=str(error))
+        return replace(inside, unread=str(error))

@@ -37,7 +37,24 @@ class SharedAccess:
 
 @dataclass(frozen=True)
 class LineRegisters:
-    """The most registers per thread that are live at an instruction of a source line."""
+    """The registers per thread at the instructions of a source line, of which there may be many.
+
+    Attributes:
+        registers: the most that a thread must have, as the compiler counts them: all up to the highest one with a
+            value, and two that the GPU reserves; at least 16. The largest is the kernel's number of registers, unless
+            its warps change theirs while they run (warp specialization).
+        live: the most that hold a value. The others up to the highest are free or align groups of registers.
+    """
+
+    file: str
+    line: int
+    registers: int
+    live: int
+
+
+@dataclass(frozen=True)
+class HeldRegisters:
+    """Registers that hold a value where the most do, by the source line that wrote them."""
 
     file: str
     line: int
@@ -261,6 +278,8 @@ class Inside:
 
     Attributes:
         instructions_executed: by all warps of the launch; None if unknown.
+        registers_by_line: most live registers first.
+        registers_at_peak: where the most registers are live, which is in the first line of `registers_by_line`.
         shared_map: the buffers of shared memory; None if the report is of an earlier version.
         layouts: of the blocks of accesses, multiplications and conversions.
         conversions: of blocks to other layouts.
@@ -272,6 +291,7 @@ class Inside:
     shared: tuple[SharedAccess, ...] = ()
     instructions_executed: int | None = None
     registers_by_line: tuple[LineRegisters, ...] = ()
+    registers_at_peak: tuple[HeldRegisters, ...] = ()
     spills_by_line: tuple[LineSpills, ...] = ()
     shared_map: SharedMap | None = None
     layouts: tuple[TensorLayout, ...] = ()

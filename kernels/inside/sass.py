@@ -12,7 +12,7 @@ _NAME = r"(\.L_\w+|\$[\w$]+)"
 _LABEL = re.compile(f"{_NAME}:")
 _TARGET = re.compile(rf"`\({_NAME}\)")
 # For some GPUs, nvdisasm adds the barriers and the stalls of an instruction, such as "&req={0} ?trans5".
-_CONTROL = re.compile(r"\s+[&?][\w]+.*")
+_CONTROL = re.compile(r"(^|\s+)[&?]\w.*")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Instruction:
 def parse(sass: str) -> tuple[Instruction, ...]:
     """Return the instructions of a listing, in order."""
     labels = dict[str, int]()
-    parts = []
+    parts = list[tuple[str, str, str, Location]]()
     for line, location in locate_lines(sass, "sass"):
         if label := _LABEL.match(line):
             labels[label[1]] = len(parts)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -498,6 +499,22 @@ kernel = wave.warmup(x.float(), x.float(), BLOCK=256, grid=(1,))
 assert kernel.n_spills == 0"""
     captured, _, _ = capture(text)
     assert (captured.content.stopped, captured.content.kernels[0].spilled_bytes) == (None, 0)
+
+
+def test_spilled_bytes_are_those_that_the_compiler_reports(run, tmp_path):
+    text = """@triton.jit
+def normalize(x, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    values = tl.load(x + i)
+    tl.store(out + i, values / tl.sum(values))
+triton.knobs.compilation.always_compile = True
+triton.knobs.nvidia.dump_ptxas_log = True
+x = x.float()
+normalize[(1,)](x, x.clone(), BLOCK=4096, num_warps=1, maxnreg=64)"""
+    _, output = run(text)
+    reported = [int(count) for count in re.findall(r"(\d+) bytes spill stores", output)]
+    (kernel,) = Capture(tmp_path / "out").content.kernels
+    assert [kernel.spilled_bytes] == reported != [0]
 
 
 def test_the_stand_in_has_the_properties_of_the_gpu_that_is_named(run):

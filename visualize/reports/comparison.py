@@ -8,6 +8,9 @@ from typing import Any
 
 from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
 
+# Maximum number of lines that explain a difference.
+_MOST_LINES = 3
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -17,6 +20,7 @@ class Difference:
         where: a kernel, or an operation as file:line, kernel and tensor.
         what: "registers", "sectors" and so on.
         times: number of launches with this difference.
+        lines: the source lines that explain it; "" if they are unknown.
     """
 
     where: str
@@ -24,6 +28,7 @@ class Difference:
     before: int
     after: int
     times: int = 1
+    lines: str = ""
 
     @property
     def is_worse(self) -> bool:
@@ -37,7 +42,9 @@ class Difference:
     @property
     def sentence(self) -> str:
         verb = "rose" if self.after > self.before else "fell"
-        return f"{self.subject}: {self.what.replace('_', ' ')} {verb} from {self.before:,} to {self.after:,}."
+        lines = f" ({self.lines})" if self.lines else ""
+        numbers = f"from {self.before:,} to {self.after:,}{lines}"
+        return f"{self.subject}: {self.what.replace('_', ' ')} {verb} {numbers}."
 
 
 def differences(
@@ -76,8 +83,34 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
             counts = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
             yield Difference(where, unit, *counts)
     where = f"{new.source}:{new.line} {new.kernel}"
-    for name in ("registers", "spilled_bytes", "shared_bytes"):
-        yield Difference(where, name, getattr(old, name), getattr(new, name))
+    yield Difference(where, "registers", old.registers, new.registers, lines=_peaks(old, new))
+    spilled = (old.spilled_bytes, new.spilled_bytes)
+    yield Difference(where, "spilled_bytes", *spilled, lines=_spilling_lines(old, new))
+    yield Difference(where, "shared_bytes", old.shared_bytes, new.shared_bytes)
+
+
+def _peaks(old: LaunchReport, new: LaunchReport) -> str:
+    """Describe the line with the most live registers in each report."""
+    if not (old.registers_by_line and new.registers_by_line):
+        return ""
+    peaks = (launch.registers_by_line[0] for launch in (old, new))
+    was, now = (
+        f"{peak.live} live at {launch.describe_place(peak)}"
+        for launch, peak in zip((old, new), peaks, strict=True)
+    )
+    return f"at most {was}; now {now}"
+
+
+def _spilling_lines(old: LaunchReport, new: LaunchReport) -> str:
+    """Describe the lines whose spilled bytes differ the most."""
+    stored = Counter[str]()
+    for sign, launch in ((-1, old), (1, new)):
+        for spills in launch.spills_by_line:
+            stored[launch.describe_place(spills)] += sign * spills.stored_bytes
+    changed = [(place, change) for place, change in stored.items() if change]
+    changed.sort(key=lambda each: -abs(each[1]))
+    rest = ", …" if len(changed) > _MOST_LINES else ""
+    return ", ".join(f"{place} {change:+,}" for place, change in changed[:_MOST_LINES]) + rest
 
 
 def _pair_lines(

@@ -22,7 +22,7 @@ from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from kernels.evaluate.findings import Compiler, find
 from kernels.inside.inspect import inspect
-from kernels.inside.report import Inside
+from kernels.inside.report import HeldRegisters, Inside, LineRegisters, LineSpills
 from kernels.results.codec import from_json, parse_json, to_json
 
 # The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
@@ -126,6 +126,10 @@ class LaunchReport(Inside):
         counted = [op for op in self.ops if op.width_bytes]
         ideal = sum(op.ideal_sectors for op in counted)
         return sum(op.sectors for op in counted) / ideal if ideal else 0.0
+
+    def describe_place(self, place: LineRegisters | HeldRegisters | LineSpills) -> str:
+        """Return its line, with its file if that is not the kernel's."""
+        return f"line {place.line}" if place.file == self.source else f"{place.file}:{place.line}"
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,8 @@ def _make_section(number: int, launch: LaunchReport, is_counted: bool) -> Sectio
         )
     notes = ["Nsight Compute: not counted"] if launch.counted is None and is_counted else []
     notes += [f"→ {finding.text}" for finding in launch.findings if not finding.op]
+    if launch.spills_by_line:
+        notes += _describe_spills(launch)
     if launch.counted:
         wrong = ", ".join(wrong_counters(launch))
         notes.append(f"Nsight Compute: {wrong or 'all ten counters agree'}")
@@ -181,6 +183,34 @@ def _make_section(number: int, launch: LaunchReport, is_counted: bool) -> Sectio
         rows=tuple(rows),
         notes=tuple(notes),
     )
+
+
+def _describe_spills(launch: LaunchReport) -> list[str]:
+    """Describe where the most registers are live, and the instructions that spill."""
+    notes = []
+    if launch.registers_by_line:
+        peak = launch.registers_by_line[0]
+        writers = [
+            (each.registers, launch.describe_place(each)) for each in launch.registers_at_peak
+        ]
+        place = launch.describe_place(peak)
+        notes.append(f"Live registers: {peak.live} at {place}, written at {_list_largest(writers)}")
+    places = {each: launch.describe_place(each) for each in launch.spills_by_line}
+    stores = _list_largest([(each.stored_bytes, place) for each, place in places.items()])
+    reloads = _list_largest([(each.reloads, place) for each, place in places.items()])
+    moved = [each.moved_bytes for each in places]
+    total = "" if None in moved else f"; {sum(filter(None, moved)):,} bytes moved"
+    notes.append(f"Spilled bytes: {stores}; reloads: {reloads}{total}")
+    return notes
+
+
+def _list_largest(amounts: Sequence[tuple[int, str]]) -> str:
+    """Return up to four places with the largest amounts, and the sum over the others."""
+    ranked = sorted((each for each in amounts if each[0]), key=lambda each: -each[0])
+    largest = [f"{place} ({amount:,})" for amount, place in ranked[:4]]
+    if rest := sum(amount for amount, _ in ranked[4:]):
+        largest.append(f"other lines ({rest:,})")
+    return ", ".join(largest)
 
 
 def _in_markdown(text: str) -> str:

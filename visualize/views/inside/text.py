@@ -133,9 +133,9 @@ def registers_headline(program: Program) -> Markup:
     if facts.spilled_bytes:
         sentences.append(f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}")
     if lines:
-        most = max(lines, key=lambda line: line.registers)
+        most = lines[0]
         live = "At most {} are live, at {}."
-        sentences.append(say(live, Strong(most.registers), Code(place(most))))
+        sentences.append(say(live, Strong(most.live), Code(place(most))))
     if not facts.spilled_bytes:
         sentences.append("No register is spilled.")
     return headline(facts.registers, Sourced("registers per thread", "compiled"), *sentences)
@@ -144,7 +144,7 @@ def registers_headline(program: Program) -> Markup:
 def registers_table(program: Program) -> Markup:
     """Render the live registers and the spills of each line."""
     spills = {place(line): line for line in program.inside.spills_by_line}
-    live = {place(line): line.registers for line in program.inside.registers_by_line}
+    live = {place(line): line.live for line in program.inside.registers_by_line}
     header = "line", "live registers at most", "spill stores", "reloads", "bytes stored per thread"
     rows = []
     for line in live | spills:

@@ -1,0 +1,248 @@
+"""Registers by source line: live registers as nvdisasm counts them, and the compiler's numbers at the maximum."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernels.capture.reader import Capture
+from kernels.examples import EXAMPLES
+from kernels.inside.operands import find_accesses
+from kernels.inside.registers import count_live, count_spills, measure_registers
+from kernels.inside.report import HeldRegisters, LineRegisters, LineSpills
+from kernels.inside.sass import Instruction, parse
+from visualize.reports.comparison import differences
+from visualize.reports.launch import LaunchReport, Report
+from visualize.reports.text import table
+
+CAPTURES = [Path(path).with_suffix(".tilescope") for path in EXAMPLES]
+COUNTED = sorted(Path(__file__).with_name("live_registers").iterdir())
+LAUNCH = LaunchReport("k", "k.py", 1, (1, 1, 1), 32, 0, 0, ())
+
+
+def make_listing(text):
+    """Return a listing of instructions, each after its source line. A line with a colon at its end is a label."""
+    lines = []
+    for number, line in enumerate(text.strip().splitlines()):
+        place, instruction = line.strip().split(maxsplit=1) if " " in line.strip() else ("", line)
+        if place:
+            lines.append(f'\t//## File "k.py", line {place}')
+            lines.append(f"        /*{number:04x}*/                   {instruction} ;")
+        else:
+            lines.append(instruction.strip())
+    return "\n".join(lines)
+
+
+def live_by_line(text):
+    return {each.line: each.live for each in measure_registers(make_listing(text))[0]}
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+def test_the_maximum_is_the_compilers_number_of_registers_and_spills_sum_to_its_bytes(path):
+    capture = Capture(path)
+    for launch in capture.content.launches:
+        kernel, codes = capture.build(launch.kernel)
+        by_line, at_peak = measure_registers(codes["sass"])
+        assert max(each.registers for each in by_line) == kernel.registers
+        spills = count_spills(parse(codes["sass"]))
+        assert sum(each.stored_bytes for each in spills) == kernel.spilled_bytes
+        assert 0 < sum(each.registers for each in at_peak) <= by_line[0].live
+
+
+@pytest.mark.parametrize("path", COUNTED, ids=lambda path: path.stem)
+def test_live_registers_are_those_of_nvdisasm(path):
+    """The files hold the number of live registers of nvdisasm 12.8 (-plr -lrm count) before each instruction."""
+    text = path.read_text()
+    expected = [int(line.split()[0]) for line in text.splitlines() if " " in line]
+    assert list(count_live(make_listing(text))) == expected
+
+
+def test_the_sum_of_a_loop_is_held_by_the_line_that_updates_it():
+    sass = make_listing(
+        """
+        1 LDC R1, c[0x0][0x28]
+        2 CS2R R8, SRZ
+        3 LDC.64 R2, c[0x0][0x210]
+        .L_x_0:
+        4 LDG.E.128 R4, desc[UR4][R2.64]
+        5 DADD R8, R8, R4
+        5 DADD R8, R8, R6
+        6 ISETP.NE.AND P0, PT, R2, RZ, PT
+        6 @P0 BRA `(.L_x_0)
+        7 STG.E.64 desc[UR4][R2.64], R8
+        7 EXIT
+        """
+    )
+    by_line, at_peak = measure_registers(sass)
+    assert by_line[0] == LineRegisters("k.py", 4, 16, 9)
+    assert by_line[-1] == LineRegisters("k.py", 1, 16, 1)
+    assert [(each.line, each.registers) for each in at_peak] == [(4, 4), (3, 2), (5, 2), (1, 1)]
+
+
+def test_a_write_under_a_predicate_keeps_the_earlier_value():
+    text = "1 MOV R4, 0x1\n2 {}MOV R4, 0x2\n3 STG.E desc[UR4][R2.64], R4\n3 EXIT"
+    assert live_by_line(text.format("")) == {1: 4, 2: 4, 3: 4}
+    held = [measure_registers(make_listing(text.format(each)))[1] for each in ("", "@P0 ")]
+    assert [[each.line for each in lines] for lines in held] == [[1], [1]]
+    assert live_by_line("0 MOV R5, R6\n" + text.format(""))[0] == 5
+    assert live_by_line("0 MOV R5, R6\n" + text.format("@P0 "))[0] == 5
+
+
+def test_a_function_uses_the_registers_that_its_caller_needs_after_the_call():
+    text = """
+        1 MOV R4, 0x30
+        2 MOV R9, 0x7
+        3 CALL.REL.NOINC `($__internal_0_$__div)
+        4 STG.E desc[UR4][R2.64], R6
+        5 STG.E desc[UR4][R2.64], R9
+        5 EXIT
+        $__internal_0_$__div:
+        8 IMAD R6, R7, R7, RZ
+        9 MOV R5, 0x0
+        9 RET.REL.NODEC R4 `(kernel)
+        """
+    assert live_by_line(text) == {1: 5, 2: 6, 3: 8, 4: 5, 5: 4, 8: 7, 9: 7}
+
+
+def test_a_call_of_a_label_in_the_kernel_does_not_return():
+    text = """
+        1 @P0 CALL.REL.NOINC `(.L_x_1)
+        2 MOV R4, R5
+        2 STG.E desc[UR4][R2.64], R4
+        2 EXIT
+        .L_x_1:
+        3 STG.E desc[UR4][R2.64], R6
+        3 EXIT
+        """
+    assert live_by_line(text) == {1: 5, 2: 5, 3: 4}
+
+
+def test_an_indirect_branch_leads_to_the_code_that_nothing_else_reaches():
+    text = """
+        1 BRX R2 -0x10
+        .L_x_1:
+        2 STG.E desc[UR4][R4.64], R6
+        2 @P0 BRA `(.L_x_1)
+        2 EXIT
+        3 STG.E desc[UR4][R4.64], R7
+        3 EXIT
+        """
+    assert live_by_line(text) == {1: 7, 2: 4, 3: 4}
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands", "reads", "writes"),
+    [
+        ("FADD", "R0, R2, -R3", {2, 3}, {0}),
+        ("STS.128", "[R18+UR7+0xc000], R20", {18, 20, 21, 22, 23}, set()),
+        ("LDG.E.128", "R20, desc[UR46][R18.64]", {18, 19}, {20, 21, 22, 23}),
+        ("LDG.E.U16", "R25, desc[UR6][R12.64]", {12, 13}, {25}),
+        ("LDGSTS.E.BYPASS.128", "[R45], desc[UR46][R56.64], P5", {45, 56, 57}, set()),
+        ("ATOMG.E.CAS.64.STRONG.GPU", "PT, R6, [R14+0x8], R4, R8", {14, 15, 4, 5, 8, 9}, {6, 7}),
+        ("ATOMG.E.ADD.F32x4.FTZ.RN", "PT, R16, desc[UR6][R6.64], R20", {6, 7, *range(20, 24)},
+            set(range(16, 20))),
+        ("REDG.E.ADD.F64.RN", "desc[UR6][R2.64], R12", {2, 3, 12, 13}, set()),
+        ("IMAD.WIDE.U32", "R22, P0, R18, R27, R24", {18, 27, 24, 25}, {22, 23}),
+        ("IMAD.HI.U32", "R0, R2, R4, R6", {2, 4, 6, 7}, {0}),
+        ("SHF.R.U64", "R13, R4, 0x4, R5", {4, 5}, {13}),
+        ("ISETP.GE.AND", "P0, PT, R35, R16, PT", {35, 16}, set()),
+        ("LOP3.LUT", "P0, RZ, R48, 0x1f, RZ, 0xc0, !PT", {48}, set()),
+        ("SHFL.BFLY", "PT, R19, R18, 0x8, 0x1f", {18}, {19}),
+        ("CS2R", "R72, SRZ", set(), {72, 73}),
+        ("F2F.F64.F32", "R20, R2", {2}, {20, 21}),
+        ("F2F.F32.F64", "R14, R16", {16, 17}, {14}),
+        ("F2I.S64.F64.TRUNC", "R12, R28", {28, 29}, {12, 13}),
+        ("F2I.U64.TRUNC", "R16, R18", {18}, {16, 17}),
+        ("I2F.F64", "R50, R0", {0}, {50, 51}),
+        ("I2F.U64.RP", "R22, R24", {24, 25}, {22}),
+        ("DSETP.GT.AND", "P1, PT, R30, R26, PT", {30, 31, 26, 27}, set()),
+        ("LDSM.16.MT88.2", "R18, [R24+0x200]", {24}, {18, 19}),
+        ("STSM.16.M88.4", "[R0+0x12000], R56", {0, 56, 57, 58, 59}, set()),
+        ("HMMA.16816.F32.BF16", "R0, R8, R12, R4", set(range(4, 14)), {0, 1, 2, 3}),
+        ("HMMA.16816.F16", "R0, R8, R12, R4", {4, 5, *range(8, 14)}, {0, 1}),
+        ("HMMA.1688.F32.TF32", "R0, R8, R12, RZ", set(range(8, 14)), {0, 1, 2, 3}),
+        ("IMMA.16832.S8.S8.SAT", "R0, R8.ROW, R12.COL, RZ", set(range(8, 14)), {0, 1, 2, 3}),
+        ("DMMA.16x8x16", "R0, R8, R24, RZ", set(range(8, 32)), set(range(8))),
+        ("HGMMA.64x128x16.F32", "R24, R120, gdesc[UR8].tnspB, R24, gsb0",
+            {*range(120, 124), *range(24, 88)}, set(range(24, 88))),
+        ("HGMMA.64x64x16.F16", "R24, gdesc[UR4], RZ, !UPT", set(), set(range(24, 40))),
+        ("LDTM.x32", "R4, tmem[UR5]", set(), set(range(4, 36))),
+        ("STTM.16dp256bit.x4", "tmem[UR5], R4", set(range(4, 20)), set()),
+        ("RET.REL.NODEC", "R4 `(kernel)", {4, 5}, set()),
+        ("UNKNOWN.64", "R4, R8", {8, 9}, {4, 5}),
+    ],
+)  # fmt: skip
+def test_an_opcode_gives_the_widths_of_its_operands(opcode, operands, reads, writes):
+    instruction = Instruction("", opcode, tuple(operands.split(", ")), ())
+    expected = tuple(sum(1 << number for number in numbers) for numbers in (reads, writes))
+    assert find_accesses(instruction) == expected
+
+
+def test_spills_are_the_stores_to_the_stack_that_are_reloaded():
+    """An array on the stack is indexed through other registers."""
+    instructions = parse(
+        make_listing(
+            """
+            1 STL.64 [R1+0x8], R4
+            2 STL [R1], R6
+            3 STL [R1+0x40], R6
+            3 STL [R7], R6
+            4 LDL R8, [R7+0x4]
+            5 LDL.LU R8, [R1]
+            5 LDL.LU.64 R4, [R1+0x8]
+            """
+        )
+    )
+    spills = count_spills(instructions)
+    assert spills == (
+        LineSpills("k.py", 1, 1, 0, 8),
+        LineSpills("k.py", 2, 1, 0, 4),
+        LineSpills("k.py", 5, 0, 2, 0),
+    )
+    executed = count_spills(instructions, [1, 2, 0, 0, 0, 10, 20])
+    assert [each.executed for each in executed] == [1, 2, 30]
+    assert [each.moved_bytes for each in executed] == [32 * 8, 2 * 32 * 4, 32 * (40 + 160)]
+
+
+def test_the_barriers_of_an_instruction_are_not_operands():
+    text = "1 MOV R4, R5          &req={1,0}  ?trans5\n1 NOP &req={3}"
+    assert [each.operands for each in parse(make_listing(text))] == [("R4", "R5"), ()]
+
+
+def test_a_launch_that_spills_names_its_lines():
+    launch = replace(
+        LAUNCH,
+        registers_by_line=(LineRegisters("k.py", 5, 32, 30),),
+        registers_at_peak=(HeldRegisters("k.py", 4, 20), HeldRegisters("standard.py", 9, 10)),
+        spills_by_line=(
+            LineSpills("k.py", 5, 2, 0, 8, 4, 1024),
+            LineSpills("k.py", 7, 0, 3, 0, 6, 1536),
+        ),
+    )
+    text = table(Report("3", "H100", (LAUNCH, launch)))
+    assert text.count("Live registers: ") == 1
+    assert "Live registers: 30 at line 5, written at line 4 (20), standard.py:9 (10)\n" in text
+    assert text.endswith("Spilled bytes: line 5 (8); reloads: line 7 (3); 2,560 bytes moved")
+
+
+def test_a_difference_in_registers_names_the_lines():
+    spills = [LineSpills("k.py", line, 1, 1, stored) for line, stored in enumerate((4, 8, 40, 80))]
+    before = replace(
+        LAUNCH,
+        registers_by_line=(LineRegisters("k.py", 5, 32, 30),),
+        spills_by_line=(LineSpills("k.py", 2, 1, 1, 100), LineSpills("k.py", 3, 1, 1, 80)),
+        spilled_bytes=180,
+    )
+    after = replace(
+        LAUNCH,
+        registers=40,
+        registers_by_line=(LineRegisters("standard.py", 9, 40, 38),),
+        spills_by_line=tuple(spills),
+        spilled_bytes=132,
+    )
+    rose, fell = differences([before], [after])
+    lines = "(at most 30 live at line 5; now 38 live at standard.py:9)"
+    assert rose.sentence == f"k.py:1 k: registers rose from 32 to 40 {lines}."
+    assert fell.lines == "line 2 -60, line 1 +8, line 0 +4"
+    (unexplained,) = differences([LAUNCH], [replace(LAUNCH, registers=40)])
+    assert unexplained.sentence == "k.py:1 k: registers rose from 32 to 40."
