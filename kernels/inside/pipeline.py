@@ -266,7 +266,7 @@ class _Loop:
             return f"Line {line} is in a loop around another loop, and Triton pipelines only the inner one."
         if self.stages == 1:
             return f"num_stages = 1, so line {line} loads for its own step."
-        if not any(self.ahead.values()) and set(body.yielded) & set(body.arguments):
+        if not any(self.ahead.values()) and set(body.yielded) & set(body.arguments[1:]):
             return (
                 f"The loop carries a value over two steps, so Triton does not pipeline line {line}."
             )
