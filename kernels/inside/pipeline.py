@@ -132,7 +132,7 @@ class _Kernel:
                 self.flow.makers[copy] = op
                 self.flow.connect([(self.buffer(self.target(op)), copy)])
         self.num_stages = None if is_specialized else num_stages
-        self.in_ptx = find_instructions(ptx)
+        self.ptx = ptx
         self.transposed = set(_TRANSPOSED.findall(ttgir))
         self.contiguous = {name: int(dim) for name, dim in _BLOCKED.findall(ttgir)}
         self.claimed = set[int]()
@@ -262,7 +262,7 @@ class _Loop:
         if any(each.name in _LOOPS for each in body.ops):
             return f"Line {line} is in a loop around another loop, and Triton pipelines only the inner one."
         if self.stages == 1:
-            return f"num_stages = 1, so line {line} loads for its own step."
+            return f"With num_stages = 1, line {line} waits for its load in every step."
         if not any(self.ahead.values()) and set(body.yielded) & set(body.arguments[1:]):
             return (
                 f"The loop carries a value over two steps, so Triton does not pipeline line {line}."
@@ -276,11 +276,11 @@ class _Loop:
             return ""
         if not op.shape:
             return f"Line {line} loads a scalar, and Triton pipelines only blocks."
-        accesses = self.kernel.in_ptx.get(("load", op.location), ())
+        accesses = find_instructions(self.kernel.ptx).get(("load", op.location), ())
         width = max((each.width_bytes for each in accesses), default=_LEAST_COPY_BYTES)
         if width < _LEAST_COPY_BYTES:
             return (
-                f"Each lane loads {width} contiguous B at once on line {line}. "
+                f"Each lane loads only {width} B at a time on line {line}. "
                 f"An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
             )
         for user in self.kernel.flow.users[op.results[0]]:
@@ -289,8 +289,8 @@ class _Loop:
                 is_turned = self.kernel.contiguous.get(allocation[1]) == 1 - contiguous
                 if is_turned and op.element_bytes < _LEAST_COPY_BYTES:
                     return (
-                        f"The multiplication needs the block of line {line} transposed, which copies single "
-                        f"elements. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+                        f"The multiplication needs the block of line {line} transposed, so it would be copied element "
+                        f"by element. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
                     )
         return ""
 
