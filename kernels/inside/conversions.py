@@ -3,12 +3,11 @@
 import math
 import operator
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region
 from kernels.inside.encodings import Encodings, TensorType, tensor_types
+from kernels.inside.flow import Flow
 from kernels.inside.report import LayoutConversion, TensorLayout
 from kernels.layouts import Layout
 
@@ -83,7 +82,7 @@ def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversi
     Raises:
         UnsupportedOperation: an encoding is unknown.
     """
-    flow = _Flow(body)
+    flow = Flow(body)
     conversions = []
     for op in body.walk():
         if op.name != _CONVERSION:
@@ -95,6 +94,8 @@ def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversi
         bits = re.match(r"[a-z]+(\d+)", before.element)
         element_bytes = -(-int(bits[1]) // 8) if bits else 8  # a pointer
         is_shared = _needs_shared_memory(source, destination)
+        values = flow.search(op.operands, flow.sources, _FREE)
+        makers = [flow.makers[name] for name in values if name in flow.makers]
         file, line = op.source or ("", 0)
         conversions.append(
             LayoutConversion(
@@ -104,8 +105,8 @@ def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversi
                 source=source,
                 destination=destination,
                 shared_bytes=math.prod(before.shape) * element_bytes * is_shared,
-                maker=flow.find_maker(op.operands[0], encodings.expand(before.encoding)),
-                user=flow.find_user(op.results[0], encodings.expand(after.encoding)),
+                maker=_describe(makers, encodings.expand(before.encoding)),
+                user=_find_user(flow, op.results[0], encodings.expand(after.encoding)),
             )
         )
     return tuple(conversions)
@@ -138,70 +139,17 @@ def _needs_shared_memory(source: Layout, destination: Layout) -> bool:
     return crosses_warps or exchanged > _MOST_SHUFFLED_BITS
 
 
-class _Flow:
-    """How blocks pass through a kernel.
+def _find_user(flow: Flow, value: str, encoding: str) -> str:
+    """Describe the operation that needs the layout of a value; "" if there is none.
 
-    Attributes:
-        makers: the operation that computes each value.
-        users: the operations that use it.
-        sources, targets: the values from which it derives, and that derive from it.
+    Without one, it is the multiplication that makes the other operand of an addition, for example.
     """
-
-    def __init__(self, body: Region) -> None:
-        self.makers = dict[str, Op]()
-        self.users, self.sources, self.targets = (
-            defaultdict[str, list[Any]](list) for _ in range(3)
-        )
-        for op in body.walk():
-            self.makers.update(dict.fromkeys(op.results, op))
-            for name in op.operands:
-                self.users[name].append(op)
-            if op.name.startswith("scf."):
-                for names in (op.results, *(region.arguments for region in op.regions)):
-                    for values in (op.inits, *(region.yielded for region in op.regions)):
-                        self.connect(zip(reversed(names), reversed(values), strict=False))
-            else:
-                self.connect((name, value) for name in op.results for value in op.operands)
-
-    def connect(self, pairs: Iterable[tuple[str, str]]) -> None:
-        for name, value in pairs:
-            self.sources[name].append(value)
-            self.targets[value].append(name)
-
-    def find_maker(self, value: str, encoding: str) -> str:
-        """Describe the operation that fixes the layout of a value; "" if there is none."""
-        return _describe(self.trace(value), encoding)
-
-    def find_user(self, value: str, encoding: str) -> str:
-        """Describe the operation that needs the layout of a value; "" if there is none.
-
-        Without one, it is the multiplication that makes the other operand of an addition, for example.
-        """
-        derived = self.search(value, self.targets)
-        users = [op for name in derived for op in self.users[name]]
-        if "mma" in encoding and not any(op.name in _DOTS for op in users):
-            partners = (op for name in derived for op in self.trace(name, value))
-            users += (op for op in partners if op.name in _DOTS)
-        return _describe(users, encoding)
-
-    def trace(self, value: str, without: str = "") -> list[Op]:
-        """Return the operations from which a value derives, not through another value, the nearest first."""
-        names = self.search(value, self.sources, without)
-        return [self.makers[name] for name in names if name in self.makers]
-
-    def search(
-        self, value: str, edges: Mapping[str, Sequence[str]], without: str = ""
-    ) -> list[str]:
-        """Return the values that are linked to a value, not through another one, the nearest first."""
-        found = [value]
-        reached = {value, without}
-        for name in found:
-            maker = self.makers.get(name)
-            if maker is None or maker.name not in _FREE:
-                new = [each for each in dict.fromkeys(edges.get(name, ())) if each not in reached]
-                reached.update(new)
-                found += new
-        return found
+    derived = flow.search([value], flow.targets, ())
+    users = [op for name in derived for op in flow.users[name]]
+    if "mma" in encoding and not any(op.name in _DOTS for op in users):
+        partners = flow.search(derived[1:], flow.sources, _FREE, without=value)
+        users += (op for op in map(flow.makers.get, partners) if op and op.name in _DOTS)
+    return _describe(users, encoding)
 
 
 def _describe(ops: Sequence[Op], encoding: str) -> str:

@@ -13,6 +13,7 @@ from itertools import chain
 from kernels.evaluate.listings import Location
 from kernels.evaluate.matching import find_instructions
 from kernels.evaluate.ttgir import Op, Region
+from kernels.inside.flow import Flow
 from kernels.inside.report import LoopLoad, Moment, Pipeline, PipelineEvent
 
 _LOOPS = ("scf.for", "scf.while")
@@ -69,7 +70,9 @@ def read_pipelines(
         num_stages: the compiler's option; None if Triton's pipeliner did not compile the kernel, as for Gluon.
     """
     kernel = _Kernel(body, ttgir, ptx, num_stages)
-    return tuple(loop.describe() for loop in sorted(kernel.loops(body), key=lambda it: it.op.line))
+    return tuple(
+        loop.describe() for loop in sorted(kernel.loops(body), key=lambda loop: loop.op.line)
+    )
 
 
 def unroll(pipeline: Pipeline, steps: int) -> tuple[Moment, ...]:
@@ -114,31 +117,24 @@ class _Kernel:
     """Facts about a kernel's values.
 
     Attributes:
-        definitions: the operation that defines each value.
-        users: the operations that use it.
         transposed: the layouts in shared memory whose first dimension is contiguous.
         contiguous: the contiguous dimension of each blocked layout.
-        writers: the copies to each allocation of shared memory.
         claimed: lines of the TTGIR with prologues and epilogues of inner loops.
     """
 
     def __init__(self, body: Region, ttgir: str, ptx: str, num_stages: int | None) -> None:
-        self.definitions = dict[str, Op]()
-        self.users = dict[str, list[Op]]()
+        self.flow = Flow(body)
         is_specialized = False
         for op in body.walk():
             is_specialized |= op.name == "ttg.warp_specialize"
-            self.definitions.update(dict.fromkeys(op.results, op))
-            for name in op.operands:
-                self.users.setdefault(name, []).append(op)
+            if op.name in _COPIES:  # makes what is read from its buffer
+                copy = f"copy {op.line}"
+                self.flow.makers[copy] = op
+                self.flow.connect([(self.buffer(self.target(op)), copy)])
         self.num_stages = None if is_specialized else num_stages
-        self.in_ptx = find_instructions(ptx)
+        self.ptx = ptx
         self.transposed = set(_TRANSPOSED.findall(ttgir))
         self.contiguous = {name: int(dim) for name, dim in _BLOCKED.findall(ttgir)}
-        self.writers = dict[str, list[Op]]()
-        for op in body.walk():
-            if op.name in _COPIES:
-                self.writers.setdefault(self.buffer(self.target(op)), []).append(op)
         self.claimed = set[int]()
 
     def loops(self, region: Region) -> Iterator["_Loop"]:
@@ -156,7 +152,7 @@ class _Kernel:
 
     def buffer(self, value: str) -> str:
         """Return the value that allocates the shared memory of a view."""
-        while (op := self.definitions.get(value)) and op.name.startswith("ttg.memdesc_"):
+        while (op := self.flow.makers.get(value)) and op.name.startswith("ttg.memdesc_"):
             value = op.operands[0]
         return value
 
@@ -176,7 +172,8 @@ class _Loop:
         inside, before, after: the operations of its body, prologue and epilogue.
         ahead: by how many steps an operation in the loop is ahead.
         loads: its loads and copies.
-        stages: the number of stages of its own, or of the kernel; None if it is unknown.
+        has_own_stages: whether the loop sets num_stages.
+        stages: num_stages of the loop or the kernel; None if Triton's pipeliner did not compile it.
     """
 
     def __init__(self, kernel: _Kernel, op: Op, before: Sequence[Op], after: Sequence[Op]) -> None:
@@ -240,7 +237,7 @@ class _Loop:
         if op.name in _COPIES:
             view = self.kernel.target(op)
             buffer = self.kernel.buffer(view)
-            allocation = self.kernel.definitions.get(buffer)
+            allocation = self.kernel.flow.makers.get(buffer)
             match = _SLOTS.search(allocation.text) if allocation and view != buffer else None
             slots = int(match[1]) if match else 1
             readers = (
@@ -249,7 +246,7 @@ class _Loop:
                 if each.name not in _COPIES and buffer in self.kernel.buffers(each)
             )
             ahead -= min((self.ahead[_key(reader)] for reader in readers), default=0)
-        elif any(user.name != "scf.yield" for user in self.kernel.users.get(op.results[0], ())):
+        elif any(user.name != "scf.yield" for user in self.kernel.flow.users[op.results[0]]):
             ahead = 0  # its value is used in the same step
         file, line = op.source or ("", 0)
         return LoopLoad(file, line, ahead, slots, "" if ahead else self.explain(op))
@@ -265,8 +262,8 @@ class _Loop:
         if any(each.name in _LOOPS for each in body.ops):
             return f"Line {line} is in a loop around another loop, and Triton pipelines only the inner one."
         if self.stages == 1:
-            return f"num_stages = 1, so line {line} loads for its own step."
-        if not any(self.ahead.values()) and set(body.yielded) & set(body.arguments):
+            return f"With num_stages = 1, line {line} waits for its load in every step."
+        if not any(self.ahead.values()) and set(body.yielded) & set(body.arguments[1:]):
             return (
                 f"The loop carries a value over two steps, so Triton does not pipeline line {line}."
             )
@@ -279,37 +276,37 @@ class _Loop:
             return ""
         if not op.shape:
             return f"Line {line} loads a scalar, and Triton pipelines only blocks."
-        accesses = self.kernel.in_ptx.get(("load", op.location), ())
+        accesses = find_instructions(self.kernel.ptx).get(("load", op.location), ())
         width = max((each.width_bytes for each in accesses), default=_LEAST_COPY_BYTES)
         if width < _LEAST_COPY_BYTES:
             return (
-                f"Each lane loads {width} contiguous B at once on line {line}. "
+                f"Each lane loads only {width} B at a time on line {line}. "
                 f"An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
             )
-        for user in self.kernel.users.get(op.results[0], ()):
+        for user in self.kernel.flow.users[op.results[0]]:
             if allocation := _ALLOCATION.search(user.text):
                 contiguous = int(allocation[2] not in self.kernel.transposed)
                 is_turned = self.kernel.contiguous.get(allocation[1]) == 1 - contiguous
                 if is_turned and op.element_bytes < _LEAST_COPY_BYTES:
                     return (
-                        f"The multiplication needs the block of line {line} transposed, which copies single "
-                        f"elements. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+                        f"The multiplication needs the block of line {line} transposed, so it would be copied element "
+                        f"by element. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
                     )
         return ""
 
     def explain_use(self, op: Op, line: int) -> str:
-        distances, users = self.find_feeding()
-        if _key(op) not in users:
+        feeding = self.find_feeding()
+        if _key(op) not in feeding:
             if self.has_own_stages:
                 return ""
             return (
                 f"No tl.dot in the loop multiplies the block of line {line}. "
                 "Pass num_stages to tl.range to pipeline such loads."
             )
-        loads = [self.load(user) for user in users[_key(op)] if user]
-        if len(loads) < len(users[_key(op)]):
-            return ""  # it feeds a multiplication
-        distance = distances[_key(op)]
+        distance, users = feeding[_key(op)]
+        loads = [self.load(user) for user in users if user in self.op.regions[-1].ops]
+        if len(loads) < len(users):
+            return ""  # it also feeds a multiplication
         if all(load.why for load in loads):
             return f"Line {line} loads addresses for line {loads[0].line}, which is not pipelined."
         if self.stages is not None and distance >= self.stages - 1:
@@ -319,13 +316,13 @@ class _Loop:
             )
         return ""
 
-    def find_feeding(self) -> tuple[dict[_Key, int], dict[_Key, list[Op | None]]]:
-        """Return by how many other loads each load is away from a multiplication, and the loads that need it.
+    def find_feeding(self) -> dict[_Key, tuple[int, list[Op | None]]]:
+        """Return the loads that feed multiplications: through how many other loads, and the loads that need them.
 
-        None stands for the multiplication. In a loop with num_stages of its own, all operations count.
+        None means the multiplication. In a loop that sets num_stages, all operations count.
         """
-        distances = dict[_Key, int]()
-        users = dict[_Key, list[Op | None]]()
+        flow = self.kernel.flow
+        found = dict[_Key, tuple[int, list[Op | None]]]()
         level: list[tuple[Op | None, list[str]]] = [
             (None, op.operands[: 2 if op.name in _DOTS else None])
             for op in self.op.regions[-1].ops
@@ -333,34 +330,11 @@ class _Loop:
         ]
         distance = 0
         while level:
-            loads = [(load, user) for user, values in level for load in self.reach(values)]
-            for load, user in loads:
-                users.setdefault(_key(load), []).append(user)
-            new = {_key(load): load for load, _ in loads if _key(load) not in distances}
-            distances |= dict.fromkeys(new, distance)
-            level = [(load, load.operands) for load in new.values()]
+            for user, values in level:
+                for load in map(flow.makers.get, flow.search(values, flow.sources, _LOADS)):
+                    if load and _key(load) in self.loads:
+                        found.setdefault(_key(load), (distance, []))[1].append(user)
+            keys = [key for key, (depth, _) in found.items() if depth == distance]
+            level = [(self.loads[key], self.loads[key].operands) for key in keys]
             distance += 1
-        return distances, users
-
-    def reach(self, values: Iterable[str]) -> list[Op]:
-        """Return the loads of the loop from which values derive without another load in between."""
-        body = self.op.regions[-1]
-        carried = dict(zip(body.arguments[1:], body.yielded, strict=True))
-        reached = list[Op]()
-        seen = set[str]()
-        todo = list(values)
-        while todo:
-            value = todo.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            todo += filter(None, [carried.get(value)])
-            op = self.kernel.definitions.get(value)
-            if value in self.kernel.writers:
-                reached += self.kernel.writers[value]
-            elif op is not None and op.name in _LOADS:
-                reached.append(op)
-            elif op is not None:
-                inner = chain.from_iterable(region.walk() for region in op.regions)
-                todo += chain.from_iterable(each.operands for each in (op, *inner))
-        return [load for load in reached if _key(load) in self.loads]
+        return found

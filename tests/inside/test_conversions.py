@@ -13,7 +13,7 @@ from kernels.evaluate.listings import UnsupportedOperation, locate_lines
 from kernels.evaluate.ttgir import parse
 from kernels.gpus import GPUS
 from kernels.inside.encodings import Encodings, tensor_types
-from kernels.inside.inspect import inspect
+from kernels.inside.inspect import inspect_code
 
 SCRIPT = """
 import torch
@@ -43,11 +43,10 @@ def two_products(a, b, c):
 
 @triton.jit
 def biased(a, b, bias, c):
-    m = tl.arange(0, 64)
-    place = m[:, None] * 64 + m[None, :]
-    total = tl.dot(tl.load(a + place), tl.load(b + place))
-    total += tl.load(bias + m)[None, :]
-    tl.store(c + place, total)
+    m, n = tl.arange(0, 64), tl.arange(0, 128)
+    total = tl.dot(tl.load(a + m[:, None] * 64 + m[None, :]), tl.load(b + m[:, None] * 128 + n[None, :]))
+    total += tl.load(bias + n)[None, :]
+    tl.store(c + m[:, None] * 128 + n[None, :], total.to(tl.float16))
 
 
 @triton.jit
@@ -98,7 +97,7 @@ for warps in (1, 4, 8):
 product[1,](a.float(), b.float(), c, 256, PRECISION="tf32", BLOCK=64)
 product[1,](a.float(), b.float(), c, 256, PRECISION="ieee", BLOCK=64)
 two_products[1,](a, b, c)
-biased[1,](a, b, c, c)
+biased[1,](a, b, a, b)
 batch[1,](a, b, c)
 transpose[1,](x, c)
 rotate[1,](x, c)
@@ -147,6 +146,12 @@ def capture(request, tmp_path_factory, capture_server):
     return Capture(path)
 
 
+def read(capture, launch):
+    """Return what the code of a launch's kernel says."""
+    _, codes = capture.build(launch.kernel)
+    return inspect_code(codes["ttgir"], codes["ptx"], codes["sass"], launch.config["num_stages"])
+
+
 def test_layouts_equal_those_of_tritons_bindings(capture, tmp_path):
     paths = []
     for number in range(len(capture.content.kernels)):
@@ -167,7 +172,7 @@ def test_layouts_equal_those_of_tritons_bindings(capture, tmp_path):
 def test_layouts_are_those_of_the_recorded_pointers(capture):
     for number, kernel in enumerate(capture.content.kernels):
         launch = next(launch for launch in capture.content.launches if launch.kernel == number)
-        layouts = inspect(capture, launch).layouts
+        layouts = read(capture, launch).layouts
         blocks = {each.layout for each in layouts if each.operand == "block"}
         assert blocks == set(filter(None, capture.layouts(kernel)))
 
@@ -182,7 +187,7 @@ def test_conversions_use_shared_memory_where_the_ptx_stores_to_it(capture):
             if re.search(r"\bst\.shared|stmatrix", line)
         }
         ops = [op for op in parse(codes["ttgir"]).walk() if op.name == "ttg.convert_layout"]
-        for op, conversion in zip(ops, inspect(capture, launch).conversions, strict=True):
+        for op, conversion in zip(ops, read(capture, launch).conversions, strict=True):
             assert (conversion.shared_bytes > 0) == (op.location in stores)
             used.add(conversion.shared_bytes > 0)
     assert used == {False, True}
@@ -193,7 +198,7 @@ def forced(capture, name):
     kernels = capture.content.kernels
     launch = next(each for each in capture.content.launches if kernels[each.kernel].name == name)
     start = SCRIPT[: SCRIPT.index(f"def {name}(")].count("\n") + 1
-    conversions = inspect(capture, launch).conversions
+    conversions = read(capture, launch).conversions
     return [
         (
             each.shared_bytes,
@@ -228,6 +233,16 @@ def test_a_conversion_between_multiplications_names_both(capture):
     assert forced(capture, "two_products")[:-1] == expected
 
 
+def test_a_vector_is_converted_for_the_multiplication_to_which_it_is_added(capture):
+    """On a B200, the vector initializes the accumulator in tensor memory."""
+    *_, vector, result = forced(capture, "biased")
+    assert vector[2] in (
+        "the multiplication on line 2",
+        "the write to tensor memory on line 2",
+    )
+    assert result[0] == 16384
+
+
 def test_an_unknown_layout_is_an_error():
-    with pytest.raises(UnsupportedOperation, match="amd_mfma.* is unknown"):
+    with pytest.raises(UnsupportedOperation, match="amd_mfma"):
         Encodings("").convert("#ttg.amd_mfma<{}>", (32, 32))

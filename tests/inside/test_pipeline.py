@@ -268,7 +268,7 @@ def test_copies_use_the_slots_of_their_buffer_in_turn(read):
     ]  # fmt: skip
 
 
-NO_STAGES = "num_stages = 1, so line {} loads for its own step."
+NO_STAGES = "With num_stages = 1, line {} waits for its load in every step."
 NO_DOT = (
     "No tl.dot in the loop multiplies the block of line {}. "
     "Pass num_stages to tl.range to pipeline such loads."
@@ -286,13 +286,13 @@ REASONS = [
         "product",
         6,
         "x",
-        "Each lane loads 2 contiguous B at once on line {}. An asynchronous copy needs at least 4 B.",
+        "Each lane loads only 2 B at a time on line {}. An asynchronous copy needs at least 4 B.",
     ),
     (
         "turned",
         0,
         "y",
-        "The multiplication needs the block of line {} transposed, which copies single elements. "
+        "The multiplication needs the block of line {} transposed, so it would be copied element by element. "
         "An asynchronous copy needs at least 4 B.",
     ),
     (
