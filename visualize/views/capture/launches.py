@@ -13,11 +13,9 @@ from kernels.evaluate.findings import Compiler
 from kernels.evaluate.shared_memory import conversions
 from kernels.gpus import GPUS
 from kernels.inside.inspect import inspect
-from kernels.inside.registers import find_live
-from kernels.inside.sass import parse
 from kernels.instructions import Conversion
 from visualize.reports.launch import make_report
-from visualize.views.inside.program import Program, name_layouts
+from visualize.views.inside.program import Program
 
 
 class Launches:
@@ -64,7 +62,6 @@ class Launches:
         kernel = self.kernel(number)
         sass = self.capture.read_code(launch.kernel, "sass")
         _, executions = inspect(self.capture, launch, self.counts(number))
-        live = find_live(parse(sass))
         return Program(
             inside=self.report().launches[number],
             facts=kernel,
@@ -73,8 +70,6 @@ class Launches:
             sass=sass,
             about=self.caption,
             accesses=executions.accesses if executions else {},
-            live=tuple(map(int.bit_count, live)),
-            layouts=name_layouts(op.instruction for op in self.counts(number).operations),
         )
 
     def conversions(self, number: int) -> tuple[Conversion, ...]:
