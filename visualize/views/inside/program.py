@@ -1,19 +1,19 @@
 """What the pictures of a program's inside are drawn from, for a kernel of ours and for a script's launch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernels.capture.reader import CapturedKernel
 from kernels.gpus import Gpu
 from kernels.inside.banks import Access
+from kernels.inside.inspect import Inspection
 from kernels.inside.report import Inside
 from kernels.inside.sass import Instruction, parse
 from kernels.instructions import CompiledFacts
-from kernels.instructions import Instruction as Operation
-from kernels.layouts import Layout
+from kernels.results import Compiled
 from visualize.views.prose import picture_caption
-from visualize.views.state import Snapshot
+from visualize.views.state import State
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,6 @@ class Program:
     Attributes:
         about: the line below a saved picture.
         accesses: an execution of each instruction that accesses shared memory, by its index in the SASS.
-        layouts: of blocks, by the names of their operations.
-        live: live registers at each instruction of the SASS.
     """
 
     inside: Inside
@@ -34,8 +32,6 @@ class Program:
     sass: str
     about: str
     accesses: Mapping[int, Access] = field(default_factory=dict)
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
-    live: tuple[int, ...] = ()
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -65,26 +61,15 @@ def place(item: _Placed) -> str:
     return f"{item.file}:{item.line}"
 
 
-def describe(snapshot: Snapshot) -> Program:
+def describe(state: State, compiled: Compiled, inspection: Inspection) -> Program:
     """Return the inside of an experiment's programs, as compiled."""
-    compiled = snapshot.compiled
-    assert compiled is not None, "only a compiled kernel has an inside"
-    state = snapshot.state
+    inside, executions = inspection
     return Program(
-        inside=Inside(),
+        inside=inside,
         facts=compiled,
         num_warps=state.experiment.config.num_warps,
         gpu=state.gpu,
         sass=compiled.sass,
         about=picture_caption(state.experiment, state.gpu.name, "compiled"),
-        layouts=name_layouts(compiled.operations),
+        accesses=executions.accesses if executions else {},
     )
-
-
-def name_layouts(operations: Iterable[Operation | None]) -> dict[str, Layout]:
-    """Return the layouts of memory operations by name."""
-    return {
-        f"{each.op}, {each.source[0]}:{each.source[1]}": each.layout
-        for each in operations
-        if each and each.layout
-    }
