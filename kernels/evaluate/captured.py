@@ -9,7 +9,7 @@ import numpy as np
 from kernels.capture.reader import (
     Argument,
     Build,
-    Capture,
+    BaseCapture,
     CapturedLaunch,
     UnreadableCapture,
 )
@@ -29,7 +29,7 @@ _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run.
 
 
 def count_launch(
-    capture: Capture,
+    capture: BaseCapture,
     launch: CapturedLaunch,
     programs: np.ndarray | None = None,
     is_textbook: bool = False,
@@ -58,7 +58,7 @@ def count_launch(
 
 
 def _evaluate(
-    capture: Capture,
+    capture: BaseCapture,
     launch: CapturedLaunch,
     programs: np.ndarray | None,
     is_textbook: bool,
@@ -157,7 +157,7 @@ def _evaluate(
     )
 
 
-def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
+def _storages(capture: BaseCapture, launch: CapturedLaunch) -> list[Storage]:
     storages = [
         Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages
     ]
@@ -171,14 +171,14 @@ def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
     return storages
 
 
-def _read_array(capture: Capture, number: int) -> np.ndarray:
+def _read_array(capture: BaseCapture, number: int) -> np.ndarray:
     try:
         return capture.read_array(number)
     except UnreadableCapture as error:
         raise UnsupportedOperation(str(error)) from error
 
 
-def _value(capture: Capture, argument: Argument) -> int | float | bool | Descriptor:
+def _value(capture: BaseCapture, argument: Argument) -> int | float | bool | Descriptor:
     if (tensor := argument.own_tensor) is None:
         return argument.number
     start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes

@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 
-from kernels.capture.reader import Argument, Capture, CapturedLaunch
+from kernels.capture.reader import Argument, BaseCapture, CapturedLaunch
 from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
 from kernels.inside.execution import Launch
 from kernels.sectors import SECTOR_BYTES  # noqa: F401
@@ -15,7 +15,7 @@ _ARGUMENTS_AT = ((100, 0x380), (90, 0x210), (80, 0x160))
 _PARAMETER = re.compile(r"^\s*\.param\s+(?:\.align (\d+) )?\.(\w)(\d+).*?(?:\[(\d+)\])?,?$")
 
 
-def make_launch(capture: Capture, launch: CapturedLaunch) -> Launch:
+def make_launch(capture: BaseCapture, launch: CapturedLaunch) -> Launch:
     kernel, codes = capture.build(launch.kernel)
     major = int(re.search(r"\.target sm_(\d+)", codes["ptx"])[1])
     start = next(at for least, at in _ARGUMENTS_AT if major >= least)
@@ -59,7 +59,7 @@ def make_launch(capture: Capture, launch: CapturedLaunch) -> Launch:
     return Launch(launch.grid, 32 * kernel.num_warps, read_constant, load)
 
 
-def _value(capture: Capture, argument: Argument) -> int | float | bool | None:
+def _value(capture: BaseCapture, argument: Argument) -> int | float | bool | None:
     if argument.descriptor:
         return None
     if (tensor := argument.own_tensor) is None:
