@@ -270,6 +270,9 @@ class Recorder:
                 "grid": [*sizes, 1, 1][:3], "caller": _users_line(traceback.extract_stack()), **self.context,
                 "config": {name: _plain(value) for name, value in config.items()},
                 "ran": False, "elapsed_ms": None, "results": None, "kernel": self._keep_kernel(function, compiled),
+                "arguments": describe_arguments(
+                    function, stand_ins, options, self._describe_tensor, self.gpu["compute_capability"]
+                ),
             }  # fmt: skip
             for number in facts.needed:
                 argument = content["arguments"][number]
@@ -393,7 +396,7 @@ def describe_arguments(
     values: Mapping[str, Any],
     options: Mapping[str, Any],
     describe_tensor: Callable[[Any], dict[str, Any]],
-    capability: Sequence[int],
+    capability: list[int],
 ) -> list[dict[str, Any]]:
     """Return the JSON of the compiled function's arguments.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from kernels.capture.reader import Allocation, BaseCapture, Capture
+from kernels.capture.reader import Allocation, BaseCapture
 
 RECORDER = Path(__file__).with_name("record.py")
 _ALLOCATOR = RECORDER.with_name("allocation.py")

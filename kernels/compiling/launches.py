@@ -1,4 +1,4 @@
-"""The launches of an experiment in the form of a capture, so that they are read like a script's. Runs in a compile worker."""
+"""Compile an experiment, and inspect its launches like those of a captured script. Runs in a compile worker."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.inside.inspect import Inspection, inspect, join_launches
 from kernels.results import Failure
-from kernels.spec import Kernel, Launch, TensorSpec
+from kernels.spec import Kernel, Launch
 
 
 def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
@@ -59,7 +59,12 @@ class LaunchCapture(BaseCapture):
 
 def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failure:
     """Compile a launch of a declared kernel, and the launch that it needs first, and return both."""
-    from kernels.capture.record import as_compiled, describe_arguments, describe_kernel, read_resources  # fmt: skip
+    from kernels.capture.record import (  # fmt: skip
+        as_compiled,
+        describe_arguments,
+        describe_kernel,
+        read_resources,
+    )
 
     specs = declared.tensors(launch)
     tensors = stand_in_tensors(specs, launch)
