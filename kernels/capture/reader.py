@@ -7,6 +7,7 @@ import io
 import math
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -342,8 +343,56 @@ def is_capture(path: Path) -> bool:
 _FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Finding]])
 
 
-class Capture:
-    """A readable capture. Its compiled code and arrays are read from the file on demand."""
+class BaseCapture(ABC):
+    """Launches, with the compiled code of their kernels and the contents of their tensors.
+
+    Attributes:
+        content: of all launches.
+    """
+
+    content: Content
+
+    @abstractmethod
+    def read_code(self, kernel: int, stage: str) -> str:
+        """Return the text of a kernel's "ttir", "ttgir", "ptx" or "sass"; "" if there is no TTIR or SASS."""
+
+    @abstractmethod
+    def read_array(self, number: int) -> np.ndarray:
+        """Return the elements of an array.
+
+        Raises:
+            UnreadableCapture: the array is missing or damaged.
+        """
+
+    def build(self, kernel: int) -> Build:
+        """Return a kernel and its TTGIR, PTX and SASS."""
+        codes = {stage: self.read_code(kernel, stage) for stage in ("ttgir", "ptx", "sass")}
+        return Build(self.content.kernels[kernel], codes)
+
+    def layouts(self, kernel: CapturedKernel) -> list[Layout | None]:
+        """Return a kernel's layouts.
+
+        Raises:
+            UnreadableCapture: a layout is inconsistent.
+        """
+        for bases in filter(None, kernel.layouts):
+            sides = (*bases.register, *bases.lane, *bases.warp)
+            fits = all(
+                len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape))
+                for base in sides
+            )
+            if (
+                not fits
+                or len(bases.lane) != 5
+                or len(sides) > 22
+                or math.prod(bases.shape) > _MOST_ELEMENTS
+            ):
+                raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
+        return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
+
+
+class Capture(BaseCapture):
+    """A readable file. Its compiled code and arrays are read from the file on demand."""
 
     def __init__(self, path: Path) -> None:
         """Open a file.
@@ -386,51 +435,19 @@ class Capture:
                         f"{path.name} is damaged: its findings do not match its launches."
                     )
 
-    def build(self, kernel: int) -> Build:
-        """Return a kernel and its TTGIR, PTX and SASS."""
-        codes = {stage: self.read_code(kernel, stage) for stage in ("ttgir", "ptx", "sass")}
-        return Build(self.content.kernels[kernel], codes)
-
     def read_code(self, kernel: int, stage: str) -> str:
-        """Return the text of a kernel's "ttir", "ttgir", "ptx" or "sass"; "" if the capture has no TTIR or SASS."""
         with self._checked():
             if stage == "ttir" and f"kernels/{kernel}.ttir" not in self._zip.namelist():
                 return ""
             return self._zip.read(f"kernels/{kernel}.{stage}").decode()
 
     def read_array(self, number: int) -> np.ndarray:
-        """Return the elements of an array.
-
-        Raises:
-            UnreadableCapture: the array is missing or damaged.
-        """
         if why := self.content.arrays[number].why_missing:
             raise UnreadableCapture(why)
         with self._checked():
             return np.load(
                 io.BytesIO(self._zip.read(f"arrays/{number}.npy")), allow_pickle=False
             ).ravel()
-
-    def layouts(self, kernel: CapturedKernel) -> list[Layout | None]:
-        """Return a kernel's layouts.
-
-        Raises:
-            UnreadableCapture: a layout is inconsistent.
-        """
-        for bases in filter(None, kernel.layouts):
-            sides = (*bases.register, *bases.lane, *bases.warp)
-            fits = all(
-                len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape))
-                for base in sides
-            )
-            if (
-                not fits
-                or len(bases.lane) != 5
-                or len(sides) > 22
-                or math.prod(bases.shape) > _MOST_ELEMENTS
-            ):
-                raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
-        return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
 
     def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
         """Add Nsight Compute's counters to the file. They are read when it is opened again."""

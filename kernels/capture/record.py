@@ -253,13 +253,9 @@ class Recorder:
         sizes = grid(values) if callable(grid) else grid
         sizes = [sizes] if isinstance(sizes, int) else [int(size) for size in sizes]
         with torch._C.DisableTorchFunction():
-            stand_ins = {name: _as_compiled(value) for name, value in values.items()}
+            stand_ins = {name: as_compiled(value) for name, value in values.items()}
             compiled = self._compile(function, sizes, stand_ins, options)
             metadata = compiled.metadata
-            *_, binder = function.device_caches[driver.active.get_current_device()]
-            _, kinds, _ = binder(
-                **stand_ins, **{"debug": False, "instrumentation_mode": "", **options}
-            )
             config = {
                 parameter.name: values[parameter.name]
                 for parameter in function.params
@@ -270,14 +266,13 @@ class Recorder:
                 "num_stages": getattr(metadata, "num_stages", None),
             }
             facts = read_ttgir(compiled.asm["ttgir"])
-            groups = map(
-                self._describe, stand_ins, stand_ins.values(), (kind for kind, *_ in kinds)
-            )
             content = {
                 "grid": [*sizes, 1, 1][:3], "caller": _users_line(traceback.extract_stack()), **self.context,
                 "config": {name: _plain(value) for name, value in config.items()},
-                "ran": False, "elapsed_ms": None, "results": None, "arguments": [a for group in groups for a in group],
-                "kernel": self._keep_kernel(function, compiled),
+                "ran": False, "elapsed_ms": None, "results": None, "kernel": self._keep_kernel(function, compiled),
+                "arguments": describe_arguments(
+                    function, stand_ins, options, self._describe_tensor, self.gpu["compute_capability"]
+                ),
             }  # fmt: skip
             for number in facts.needed:
                 argument = content["arguments"][number]
@@ -296,41 +291,6 @@ class Recorder:
         if (needed := compiled.metadata.shared) > (limit := self.gpu["shared_bytes_per_program"]):
             raise OutOfResources(needed, limit, "shared memory")
         return compiled
-
-    def _describe(self, name: str, value: Any, kind: Any) -> Iterator[dict[str, Any]]:
-        """Yield the JSON of the compiled function's arguments that come from one parameter of the kernel."""
-        if isinstance(kind, tuple):
-            for number, (inner, inner_kind) in enumerate(zip(value, kind, strict=True)):
-                yield from self._describe(f"{name}.{number}", inner, inner_kind)
-        elif isinstance(value, _AlignedTensor):
-            yield {"name": name, "tensor": self._describe_tensor(value)}
-        elif type(value).__name__ == "TensorDescriptor":
-            sizes = {"shape": list(map(int, value.shape)), "strides": list(map(int, value.strides))}
-            scalars = [
-                {"name": f"{name}.{side}.{i}", "value": size}
-                for side, numbers in sizes.items()
-                for i, size in enumerate(numbers)
-            ]
-            tensor = self._describe_tensor(value.base)
-            if self.gpu["compute_capability"] >= [9, 0]:
-                yield {
-                    "name": name,
-                    "descriptor": {
-                        "tensor": tensor,
-                        **sizes,
-                        "block_shape": list(value.block_shape),
-                    },
-                }
-            else:  # without the tensor memory accelerator, Triton passes a pointer, and the sizes twice
-                yield {"name": name, "tensor": tensor}
-                yield from scalars
-                yield {"name": f"{name}.padding", "value": value.padding == "nan"}
-                if hasattr(value, "round_f32_to_tf32"):
-                    yield {"name": f"{name}.round_f32_to_tf32", "value": value.round_f32_to_tf32}
-            yield from scalars
-        elif kind != "constexpr":
-            value = value if isinstance(value, int) else float(value)
-            yield {"name": name, "value": value if math.isfinite(value) else str(value)}
 
     def _describe_tensor(self, tensor: Any) -> dict[str, Any]:
         base = tensor.base
@@ -431,6 +391,61 @@ class Recorder:
                 self.pointees.append((name, np.sort(np.load(self.folder / f"{array}.npy"))))
 
 
+def describe_arguments(
+    function: Any,
+    values: Mapping[str, Any],
+    options: Mapping[str, Any],
+    describe_tensor: Callable[[Any], dict[str, Any]],
+    capability: list[int],
+) -> list[dict[str, Any]]:
+    """Return the JSON of the compiled function's arguments.
+
+    Args:
+        values: by parameter of the kernel, as from `as_compiled`.
+        describe_tensor: returns the JSON of a tensor's stand-in.
+    """
+    *_, binder = function.device_caches[driver.active.get_current_device()]
+    _, kinds, _ = binder(**values, **{"debug": False, "instrumentation_mode": "", **options})
+
+    def describe(name: str, value: Any, kind: Any) -> Iterator[dict[str, Any]]:
+        """Yield the arguments that come from one parameter."""
+        if isinstance(kind, tuple):
+            for number, (inner, inner_kind) in enumerate(zip(value, kind, strict=True)):
+                yield from describe(f"{name}.{number}", inner, inner_kind)
+        elif isinstance(value, _AlignedTensor):
+            yield {"name": name, "tensor": describe_tensor(value)}
+        elif type(value).__name__ == "TensorDescriptor":
+            sizes = {"shape": list(map(int, value.shape)), "strides": list(map(int, value.strides))}
+            scalars = [
+                {"name": f"{name}.{side}.{i}", "value": size}
+                for side, numbers in sizes.items()
+                for i, size in enumerate(numbers)
+            ]
+            tensor = describe_tensor(value.base)
+            if capability >= [9, 0]:
+                block = list(value.block_shape)
+                yield {
+                    "name": name,
+                    "descriptor": {"tensor": tensor, **sizes, "block_shape": block},
+                }
+            else:  # without the tensor memory accelerator, Triton passes a pointer, and the sizes twice
+                yield {"name": name, "tensor": tensor}
+                yield from scalars
+                yield {"name": f"{name}.padding", "value": value.padding == "nan"}
+                if hasattr(value, "round_f32_to_tf32"):
+                    yield {"name": f"{name}.round_f32_to_tf32", "value": value.round_f32_to_tf32}
+            yield from scalars
+        elif kind != "constexpr":
+            value = value if isinstance(value, int) else float(value)
+            yield {"name": name, "value": value if math.isfinite(value) else str(value)}
+
+    return [
+        argument
+        for (name, value), (kind, *_) in zip(values.items(), kinds, strict=True)
+        for argument in describe(name, value, kind)
+    ]
+
+
 def check_output(path: Path) -> None:
     """Raise OSError if a file cannot be written."""
     is_new = not path.exists()
@@ -509,7 +524,7 @@ class _AlignedTensor:
         return getattr(self.base, name)
 
 
-def _as_compiled(value: Any) -> Any:
+def as_compiled(value: Any) -> Any:
     """Return the stand-in that is passed to Triton's binder for an argument."""
     if type(value).__name__ == "TensorDescriptor":
         # Skips the constructor's alignment check, which host tensors may fail
@@ -517,7 +532,7 @@ def _as_compiled(value: Any) -> Any:
         copy.__dict__ |= {**value.__dict__, "base": _AlignedTensor(value.base)}
         return copy
     if isinstance(value, tuple):
-        parts = [_as_compiled(part) for part in value]
+        parts = [as_compiled(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return (
         _AlignedTensor(value) if hasattr(value, "data_ptr") and hasattr(value, "dtype") else value

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from kernels.capture.reader import Allocation, Capture
+from kernels.capture.reader import Allocation, BaseCapture
 
 RECORDER = Path(__file__).with_name("record.py")
 _ALLOCATOR = RECORDER.with_name("allocation.py")
@@ -113,7 +113,7 @@ class CaptureServer:
 
 
 @functools.lru_cache(maxsize=16)
-def find_allocations(capture: Capture) -> Sequence[Allocation]:
+def find_allocations(capture: BaseCapture) -> Sequence[Allocation]:
     """Return how the shared memory of each kernel is allocated.
 
     If the capture does not have the allocation, the Triton that this interpreter would import computes it.

@@ -19,9 +19,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from kernels.capture.reader import CapturedKernel
 from kernels.compiling.compile_cost import suggest_smaller_config
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
 from kernels.evaluate.declared_instructions import read_operations
@@ -29,12 +26,10 @@ from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.shared_memory import conversions, shared_operations
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
-from kernels.inside.allocation import make_shared_map
-from kernels.inside.inspect import Inspection, inspect_code
 from kernels.jit import display_path
 from kernels.results import Compiled, Failure
 from kernels.sectors import LANES
-from kernels.spec import Kernel, Launch, TensorSpec
+from kernels.spec import Kernel, Launch, Specs, TensorSpec
 
 # Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that uses fewer.
 _LEAST_REGISTERS = 16
@@ -54,7 +49,7 @@ def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False)
     """
     declared, launch = launch_of(experiment, gpu)
     kernels = (timed_build(declared, launch) if is_timed else declared).launches(launch)
-    compiled = (_compile(kernel, launch) for kernel in kernels)
+    compiled = (compile_kernel(kernel, launch) for kernel in kernels)
     return next((result for result in compiled if isinstance(result, Failure)), None)
 
 
@@ -74,25 +69,6 @@ def compile_experiment(
             "constexpr" (their values, as constants) or "none".
     """
     return compile_launch(*launch_of(experiment, gpu), specialization)
-
-
-def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
-    """Compile the experiment's kernel for `gpu`. Return what happens inside its programs."""
-    from kernels.capture.record import describe_kernel, read_resources  # imports Triton
-
-    compiled = _compile(*launch_of(experiment, gpu))
-    if isinstance(compiled, Failure):
-        return compiled
-    registers, spilled = read_resources(compiled.asm["cubin"])
-    kernel = TypeAdapter(CapturedKernel).validate_python(
-        {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}
-    )
-    assert kernel.allocation
-    num_stages = kernel.options["num_stages"]
-    ttgir = compiled.asm["ttgir"]
-    inside = inspect_code(ttgir, compiled.asm["ptx"], disassemble(compiled), num_stages)
-    shared_map = make_shared_map(kernel, ttgir, kernel.allocation, num_stages, gpu)
-    return replace(inside, shared_map=shared_map), None
 
 
 def compile_launch(
@@ -118,7 +94,7 @@ def _compile_one(declared: Kernel, launch: Launch, specialization: str) -> Compi
     import triton
 
     start = time.perf_counter()
-    kernel = _compile(declared, launch, specialization)
+    kernel = compile_kernel(declared, launch, specialization)
     if isinstance(kernel, Failure):
         return kernel
     asm = kernel.asm
@@ -189,7 +165,7 @@ def cuda_tool(path: str, cubin: bytes, *arguments: str) -> str:
         ).stdout
 
 
-def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Any:
+def compile_kernel(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Any:
     """Return Triton's compiled kernel or a Failure."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
@@ -204,10 +180,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
         get_current_device=lambda: capability,
     )
     driver.set_active(stand_in)
-    tensors = {
-        name: _stand_in_tensor(spec.dtype_in(launch.problem), spec)
-        for name, spec in declared.tensors(launch).items()
-    }
+    tensors = stand_in_tensors(declared.tensors(launch), launch)
     with capture_output() as printed:
         try:
             arguments = _specialize(
@@ -216,7 +189,7 @@ def _compile(declared: Kernel, launch: Launch, specialization: str = "launcher")
             kernel = declared.jitted.warmup(**arguments, grid=declared.grid(launch))
         except Exception as error:  # the compiler can raise any type
             if _discard_entry(error):
-                return _compile(declared, launch, specialization)
+                return compile_kernel(declared, launch, specialization)
             return explain_rejection(error, printed(), launch)
     shared = kernel.metadata.shared
     if shared > gpu.shared_bytes_per_program:
@@ -239,6 +212,13 @@ def _discard_entry(error: Exception) -> bool:
         return False
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
+
+
+def stand_in_tensors(specs: Specs, launch: Launch) -> dict[str, Any]:
+    """Return a tensor without storage for each spec."""
+    return {
+        name: _stand_in_tensor(spec.dtype_in(launch.problem), spec) for name, spec in specs.items()
+    }
 
 
 def _stand_in_tensor(dtype: str, spec: TensorSpec) -> Any:

@@ -8,8 +8,8 @@ import numpy as np
 
 from kernels.capture.reader import (
     Argument,
+    BaseCapture,
     Build,
-    Capture,
     CapturedLaunch,
     UnreadableCapture,
 )
@@ -29,7 +29,7 @@ _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run.
 
 
 def count_launch(
-    capture: Capture,
+    capture: BaseCapture,
     launch: CapturedLaunch,
     programs: np.ndarray | None = None,
     is_textbook: bool = False,
@@ -58,7 +58,7 @@ def count_launch(
 
 
 def _evaluate(
-    capture: Capture,
+    capture: BaseCapture,
     launch: CapturedLaunch,
     programs: np.ndarray | None,
     is_textbook: bool,
@@ -78,8 +78,8 @@ def _evaluate(
         instructions = {
             op: i if isinstance(i, str) else i.textbook for op, i in instructions.items()
         }
-    arguments = [_value(capture, argument) for argument in launch.arguments]
-    memory = GlobalMemory(body, _storages(capture, launch), instructions, kernel.num_warps)
+    arguments = [read_argument(capture, argument) for argument in launch.arguments]
+    memory = GlobalMemory(body, read_storages(capture, launch), instructions, kernel.num_warps)
     evaluator = Evaluator(
         body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
     )
@@ -157,7 +157,8 @@ def _evaluate(
     )
 
 
-def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
+def read_storages(capture: BaseCapture, launch: CapturedLaunch) -> list[Storage]:
+    """Return the memory that a launch's arguments point to. Storage number n starts at (n + 1) · STORAGE_STEP."""
     storages = [
         Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages
     ]
@@ -171,14 +172,15 @@ def _storages(capture: Capture, launch: CapturedLaunch) -> list[Storage]:
     return storages
 
 
-def _read_array(capture: Capture, number: int) -> np.ndarray:
+def _read_array(capture: BaseCapture, number: int) -> np.ndarray:
     try:
         return capture.read_array(number)
     except UnreadableCapture as error:
         raise UnsupportedOperation(str(error)) from error
 
 
-def _value(capture: Capture, argument: Argument) -> int | float | bool | Descriptor:
+def read_argument(capture: BaseCapture, argument: Argument) -> int | float | bool | Descriptor:
+    """Return an argument's value. A tensor's is its address."""
     if (tensor := argument.own_tensor) is None:
         return argument.number
     start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes

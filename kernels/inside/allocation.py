@@ -10,7 +10,7 @@ from pathlib import Path
 from kernels.capture.reader import (
     AllocatedBuffer,
     Allocation,
-    Capture,
+    BaseCapture,
     CapturedKernel,
     CapturedLaunch,
 )
@@ -59,7 +59,7 @@ _COPIES = (
 _MENTIONS = ("ttg.memdesc", "ttg.local_dealloc", "ttg.warp_yield", "scf.", "cf.")
 
 
-def map_shared_memory(capture: Capture, launch: CapturedLaunch) -> SharedMap:
+def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap:
     """Return the map of a captured launch's shared memory."""
     properties = capture.content.gpu
     capability = tuple(properties["compute_capability"])

@@ -35,6 +35,7 @@ _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
 _COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
 _JUMPS = ("BRA", "EXIT", "BRX", "RET", "CALL", "BSYNC", "JMP", "KILL")
 _MOST_REMEMBERED = 1 << 12
+_INSTRUCTION_BYTES = 16
 _RANDOM = np.random.default_rng(1)
 # Elements of all values that one launch may compute; 10 million take about 0.1 s.
 _MOST_WORK = 200_000_000
@@ -139,6 +140,11 @@ class _Plan:
                     leaders.add(index)
             if instruction.target is not None:
                 leaders.add(instruction.target)
+        self.return_points = [
+            index + 1
+            for index, each in enumerate(code)
+            if each.name == "CALL" and index + 1 < len(code)
+        ]
         self.starts = sorted(leaders - {len(code)})
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
@@ -185,6 +191,9 @@ class _Plan:
         elif name in _COLLECTIVE:
             sources = [source(each) for each in reads]
             names = list(writes)
+        elif name == "RET":
+            names = []
+            sources = [source(instruction.operands[0].split()[0])]
         return _Planned(
             index, instruction, condition, tuple(names), tuple(filter(None, sources)), None
         )
@@ -194,6 +203,8 @@ class _Plan:
         instruction = planned.instruction
         name = instruction.name
         roots = [planned.predicate] if planned.predicate else []
+        if name == "RET":
+            return [*roots, *planned.sources]
         if name in _JUMPS:
             first = instruction.operands[0] if instruction.operands else ""
             if first.lstrip("!~").startswith(("P", "UP")):
@@ -212,9 +223,10 @@ class _Plan:
 
     def successors(self, start: int) -> list[int]:
         last = self.code[self.blocks[start] - 1]
-        is_jump = last.target is not None and last.name not in ("BSSY", "CALL")
-        follows = [last.target] if is_jump else []
-        is_end = last.name in ("EXIT", "BRA", "RET", "JMP", "KILL") and not _is_conditional(last)
+        follows = [] if last.target is None or last.name == "BSSY" else [last.target]
+        if last.name == "RET":
+            follows = self.return_points
+        is_end = last.name in ("EXIT", "BRA", "CALL", "RET", "JMP", "KILL") and not _is_conditional(last)
         return follows if is_end else [*follows, self.blocks[start]]
 
     def reach(self, start: int, end: int | None) -> set[int]:
@@ -336,14 +348,13 @@ class _Run:
             else:
                 taken = False
                 rest = active
-            if last.name == "CALL" and last.target is not None:
-                self._distrust(plan.reach(last.target, None))
-                rest = active
-                taken = False
-            elif last.name in ("BRX", "RET", "JMP") and np.any(taken):
+            target = last.target
+            if last.name == "RET":
+                target = self._return_point(plan.planned[end - 1])
+            elif last.name in ("BRX", "JMP") and np.any(taken):
                 raise UnsupportedOperation(f"{last.opcode} is not executed.")
-            if np.any(taken) and last.target is not None:
-                waiting[last.target].append(taken)
+            if np.any(taken) and target is not None:
+                waiting[target].append(taken)
             if np.any(rest) and end < len(plan.code):
                 waiting[end].append(rest)
 
@@ -367,6 +378,12 @@ class _Run:
         warps = active.reshape(active.shape[0], -1, LANES).any(axis=2)
         return int(np.count_nonzero(warps)) * (programs // active.shape[0])
 
+    def _return_point(self, planned: _Planned) -> int:
+        address, known = self._read(planned.sources[0])
+        if known is not True or not isinstance(address, int):
+            raise UnsupportedOperation("A function's return address is not constant.")
+        return address // _INSTRUCTION_BYTES
+
     def _skip(self, start: int) -> int:
         """Skip the blocks that only some outcomes of a branch reach, and return the block where all outcomes meet.
 
@@ -389,9 +406,6 @@ class _Run:
         """
         plan = self.plan
         for block in blocks:
-            last = plan.code[plan.blocks[block] - 1]
-            if last.name == "CALL" and last.target is not None and last.target not in blocks:
-                self._distrust(plan.reach(last.target, None))
             for index in range(block, plan.blocks[block]):
                 self.executions.uncertain.add(index)
                 if plan.code[index].name in SHARED:

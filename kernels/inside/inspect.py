@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 
-from kernels.capture.reader import Capture, CapturedLaunch, UnreadableCapture
+from kernels.capture.reader import BaseCapture, CapturedLaunch, UnreadableCapture
 from kernels.evaluate.counts import LaunchCounts
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.ttgir import parse as parse_ttgir
@@ -24,9 +24,7 @@ Inspection = tuple[Inside, Executions | None]
 LOG = logging.getLogger("tilescope.inside")
 
 
-def inspect(
-    capture: Capture, launch: CapturedLaunch, counts: LaunchCounts
-) -> Inspection:
+def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:
     """Return what happens inside a launch's programs, and its executed instructions if they are known.
 
     Args:
@@ -45,9 +43,26 @@ def inspect(
         return Inside(unread=why, not_executed=why), None
 
 
-def _inspect(
-    capture: Capture, launch: CapturedLaunch, counts: LaunchCounts
-) -> Inspection:
+def join_launches(first: Inspection, last: Inspection) -> Inspection:
+    """Return what happens inside the programs of two launches. The memory map and the executions are the last's."""
+    before, after = first[0], last[0]
+    executed = before.instructions_executed, after.instructions_executed
+    lists = {
+        name: value + getattr(after, name)
+        for name, value in vars(before).items()
+        if isinstance(value, tuple)
+    }
+    joined = replace(
+        after,
+        **lists,
+        instructions_executed=None if None in executed else sum(filter(None, executed)),
+        not_executed=after.not_executed or before.not_executed,
+        unread=after.unread or before.unread,
+    )
+    return joined, last[1]
+
+
+def _inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:
     kernel, codes = capture.build(launch.kernel)
     is_gluon = "gluon.jit" in kernel.source
     num_stages = None if is_gluon else launch.config["num_stages"]

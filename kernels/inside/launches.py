@@ -1,94 +1,98 @@
-"""What the execution of a captured launch needs: its arguments in constant memory, and values in global memory."""
+"""What an execution needs to know of a launch: its arguments in the constant bank, and values in global memory."""
 
+import functools
 import re
 import struct
+from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
-from kernels.capture.reader import Argument, Capture, CapturedLaunch
-from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
+from kernels.capture.reader import BaseCapture, CapturedLaunch
+from kernels.evaluate.captured import read_argument, read_storages
+from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, Storage, storage_number
+from kernels.evaluate.listings import UnsupportedOperation
 from kernels.inside.execution import Launch
-from kernels.sectors import SECTOR_BYTES  # noqa: F401
+from kernels.sectors import LANES
 
 # The first byte of the arguments in the constant bank, by the architecture's first compute capability.
 _ARGUMENTS_AT = ((100, 0x380), (90, 0x210), (70, 0x160))
+# Where the bank holds the number of threads and programs along x, y and z, and the local memory's size.
+_THREADS_AT = 0, 4, 8
+_PROGRAMS_AT = 12, 16, 20
+_LOCAL_AT = 0x28
+
+_TARGET = re.compile(r"^\.target sm_(\d+)", re.MULTILINE)
 _PARAMETER = re.compile(r"^\s*\.param\s+(?:\.align (\d+) )?\.(\w)(\d+).*?(?:\[(\d+)\])?,?$")
 
 
-def make_launch(capture: Capture, launch: CapturedLaunch) -> Launch:
+def make_launch(capture: BaseCapture, launch: CapturedLaunch) -> Launch:
+    """Return a launch for `execute`."""
     kernel, codes = capture.build(launch.kernel)
-    major = int(re.search(r"\.target sm_(\d+)", codes["ptx"])[1])
-    start = next(at for least, at in _ARGUMENTS_AT if major >= least)
-    words = _constants(codes["ptx"], start, [_value(capture, each) for each in launch.arguments])
-    dimensions = {0: 32 * kernel.num_warps, 4: 1, 8: 1}
-    dimensions |= {12: launch.grid[0], 16: launch.grid[1], 20: launch.grid[2]}
-    dimensions |= {0x28: 0}
+    (target,) = _TARGET.findall(codes["ptx"])
+    start = next(at for capability, at in _ARGUMENTS_AT if int(target) >= capability)
+    arguments = [read_argument(capture, argument) for argument in launch.arguments]
+    words = _place_arguments(codes["ptx"], start, arguments)
+    threads = LANES * kernel.num_warps
+    words |= dict(zip(_THREADS_AT, (threads, 1, 1), strict=True))
+    words |= dict(zip(_PROGRAMS_AT, launch.grid, strict=True))
+    words[_LOCAL_AT] = 0
+    memory = _Memory(read_storages(capture, launch))
+    return Launch(launch.grid, threads, words.get, memory.load)
 
-    def read_constant(offset: int) -> int | None:
-        return words.get(offset) if offset >= start else dimensions.get(offset)
 
-    tensors = {}
-    for argument in launch.arguments:
-        if (tensor := argument.own_tensor) and tensor.is_known and tensor.array is not None:
-            tensors[tensor.storage] = tensor.array
-    storages = capture.content.storages
-    cache: dict[int, np.ndarray] = {}
+class _Memory:
+    """The values in global memory, as far as they are known."""
 
-    def load(address: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-        result = np.zeros(address.shape, np.int64)
+    def __init__(self, storages: Sequence[Storage]) -> None:
+        self._storages = storages
+        self._read = functools.cache(self._read_bytes)
+
+    def load(self, address: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the elements of `width` bytes at addresses, and where they are known."""
+        values = np.zeros(address.shape, np.int64)
         known = np.zeros(address.shape, bool)
-        number = storage_number(address)
-        for each in np.unique(number).tolist():
-            if each not in tensors:
+        numbers = storage_number(address)
+        for number in np.unique(numbers).tolist():
+            if not 0 <= number < len(self._storages):
                 continue
-            if each not in cache:
-                try:
-                    cache[each] = capture.read_array(tensors[each]).view(np.uint8)
-                except Exception:
-                    cache[each] = np.zeros(0, np.uint8)
-            data = cache[each]
-            place = address - (each + 1) * STORAGE_STEP - storages[each].address_bytes
-            inside = (number == each) & (place >= 0) & (place + width <= len(data))
-            at = place[inside]
-            result[inside] = sum(
-                data[at + byte].astype(np.int64) << 8 * byte for byte in range(width)
-            )
+            contents = self._read(number)
+            start = (number + 1) * STORAGE_STEP + self._storages[number].start_bytes
+            place = address - start
+            inside = (numbers == number) & (place >= 0) & (place + width <= len(contents))
+            for byte in range(width):
+                values[inside] |= contents[place[inside] + byte].astype(np.int64) << 8 * byte
             known |= inside
-        return result, known
+        return values, known
 
-    return Launch(launch.grid, 32 * kernel.num_warps, read_constant, load)
-
-
-def _value(capture: Capture, argument: Argument) -> int | float | bool | None:
-    if argument.descriptor:
-        return None
-    if (tensor := argument.own_tensor) is None:
-        return argument.number
-    start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes
-    return (tensor.storage + 1) * STORAGE_STEP + start
+    def _read_bytes(self, number: int) -> np.ndarray:
+        for element_bytes, read in self._storages[number].contents.items():
+            with suppress(UnsupportedOperation):  # there is no copy of the values
+                contents = read()
+                if contents.itemsize == element_bytes:  # a copy of bfloat16 is wider
+                    return contents.view(np.uint8)
+        return np.zeros(0, np.uint8)
 
 
-def _constants(ptx: str, start: int, values: list) -> dict[int, int]:
-    """Return the words of the arguments by their offset."""
+def _place_arguments(
+    ptx: str, start: int, values: Sequence[int | float | bool | Descriptor]
+) -> dict[int, int]:
+    """Return the words of the arguments by their offset in the constant bank."""
+    declaration = ptx.split(".entry", 1)[1].split("{", 1)[0]
+    parameters = filter(None, map(_PARAMETER.match, declaration.splitlines()))
     words = {}
     at = start
-    parameters = [
-        m
-        for m in map(_PARAMETER.match, ptx.split(".entry", 1)[1].split("{", 1)[0].splitlines())
-        if m
-    ]
-    for match, value in zip(parameters, [*values, None, None], strict=False):
+    for match, value in zip(parameters, values, strict=False):  # Triton adds scratch memory
         align, kind, bits, count = match.groups()
         size = int(bits) // 8 * int(count or 1)
         step = int(align) if align else size
         at = -(-at // step) * step
-        if value is not None and not count:
+        if not isinstance(value, Descriptor):
             if kind == "f":
-                data = struct.pack("<d" if size == 8 else "<f", float(value))
+                data = struct.pack("<d" if size == 8 else "<f", value)
             else:
                 data = (int(value) & (1 << 8 * size) - 1).to_bytes(size, "little")
-            data = data.ljust(4, b"\0")
-            for k in range(0, len(data), 4):
-                words[at + k] = int.from_bytes(data[k : k + 4], "little")
+            for place in range(0, size, 4):
+                words[at + place] = int.from_bytes(data[place : place + 4], "little")
         at += size
     return words

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from kernels import discover
-from kernels.compiling import compile_cost, compiler
+from kernels.compiling import compile_cost, compiler, launches
 from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.inside.inspect import Inspection
@@ -134,7 +134,6 @@ class Session:
         self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(
             MAX_CHARACTERS, _count_characters
         )
-
         self._inspected: BoundedCache[Inspection] = BoundedCache(MAX_RESULTS)
 
     @classmethod
@@ -264,7 +263,7 @@ class Session:
             if not isinstance(inspection, Failure):
                 self._inspected.put(key, inspection)
 
-        call = Call("compile", compiler.inspect_experiment, (experiment, gpu), ("inspect", key))
+        call = Call("compile", launches.inspect_experiment, (experiment, gpu), ("inspect", key))
         seconds = compile_cost.compile_seconds(*launch_of(experiment, gpu))
         return self.compilers.submit(call, client, seconds, on_result=cache)
 

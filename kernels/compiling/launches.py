@@ -1,0 +1,131 @@
+"""Compile an experiment, and inspect its launches like those of a captured script. Runs in a compile worker."""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from kernels.capture.reader import (
+    BaseCapture,
+    CapturedArray,
+    CapturedKernel,
+    CapturedLaunch,
+    CapturedStorage,
+    Content,
+)
+from kernels.compiling.compiler import compile_kernel, disassemble, stand_in_tensors
+from kernels.evaluate.captured import count_launch
+from kernels.experiment import Experiment, launch_of
+from kernels.gpus import Gpu
+from kernels.inside.inspect import Inspection, inspect, join_launches
+from kernels.results import Failure
+from kernels.spec import Kernel, Launch
+
+
+def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
+    """Compile the experiment's kernel for `gpu`. Return what happens inside the programs of its launches."""
+    capture = capture_launches(*launch_of(experiment, gpu))
+    if isinstance(capture, Failure):
+        return capture
+    launches = capture.content.launches
+    inspections = (inspect(capture, each, count_launch(capture, each)) for each in launches)
+    return functools.reduce(join_launches, inspections)
+
+
+class LaunchCapture(BaseCapture):
+    """The launches of an experiment. Tensors that start as zeros are known, and others are not.
+
+    Args:
+        codes: of each kernel, by stage.
+        sizes: of the arrays in elements.
+    """
+
+    def __init__(
+        self, content: Content, codes: Sequence[Mapping[str, str]], sizes: Sequence[int]
+    ) -> None:
+        self.content = content
+        self._codes = codes
+        self._sizes = sizes
+
+    def read_code(self, kernel: int, stage: str) -> str:
+        return self._codes[kernel][stage]
+
+    def read_array(self, number: int) -> np.ndarray:
+        return np.zeros(self._sizes[number], np.int32)
+
+
+def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failure:
+    """Compile a launch of a declared kernel, and the launch that it needs first, and return both."""
+    from kernels.capture.record import (  # fmt: skip
+        as_compiled,
+        describe_arguments,
+        describe_kernel,
+        read_resources,
+    )
+
+    specs = declared.tensors(launch)
+    tensors = stand_in_tensors(specs, launch)
+    numbers = {tensor.untyped_storage()._cdata: n for n, tensor in enumerate(tensors.values())}
+    zeroed = [name for name, spec in specs.items() if spec.starts_zeroed]
+    capability = list(launch.gpu.compute_capability)
+
+    def describe_tensor(stand_in: Any) -> dict[str, Any]:
+        tensor = stand_in.base
+        number = numbers[tensor.untyped_storage()._cdata]
+        name = [*specs][number]
+        return {
+            "dtype": specs[name].dtype_in(launch.problem),
+            "element_bytes": tensor.element_size(),
+            "shape": list(tensor.shape),
+            "strides": list(tensor.stride()),
+            "storage": number,
+            "offset_bytes": stand_in.offset_bytes,
+            "array": zeroed.index(name) if name in zeroed else None,
+            "is_known": True,
+        }
+
+    kernels = []
+    codes = []
+    launches = []
+    for number, kernel in enumerate(declared.launches(launch)):
+        compiled = compile_kernel(kernel, launch)
+        if isinstance(compiled, Failure):
+            return compiled
+        registers, spilled = read_resources(compiled.asm["cubin"], compiled.asm["ptx"])
+        resources = {"registers": registers, "spilled_bytes": spilled}
+        kernels.append({**describe_kernel(compiled), **resources})
+        codes.append({**compiled.asm, "sass": disassemble(compiled)})
+        given = kernel.arguments(tensors, launch)
+        values = {name: as_compiled(given.pop(name)) for name in kernel.jitted.arg_names}
+        launches.append(
+            {
+                "kernel": number,
+                "grid": [*kernel.grid(launch), 1, 1][:3],
+                "caller": {"file": "", "line": 0},
+                "config": {"num_stages": compiled.metadata.num_stages},
+                "tuned": None,
+                "ran": False,
+                "elapsed_ms": None,
+                "case": None,
+                "arguments": describe_arguments(
+                    kernel.jitted, values, given, describe_tensor, capability
+                ),
+            }
+        )
+    content = Content(
+        format=1,
+        triton="",
+        script="",
+        gpu={"name": launch.gpu.name, "sms": launch.gpu.sms, "compute_capability": capability},
+        stopped=None,
+        not_captured=(),
+        cases={},
+        kernels=TypeAdapter(tuple[CapturedKernel, ...]).validate_python(kernels),
+        arrays=tuple(CapturedArray("") for _ in zeroed),
+        storages=tuple(CapturedStorage(s.stored_bytes(launch.problem), 0) for s in specs.values()),
+        launches=TypeAdapter(tuple[CapturedLaunch, ...]).validate_python(launches),
+    )
+    return LaunchCapture(content, codes, [math.prod(specs[name].shape) for name in zeroed])
