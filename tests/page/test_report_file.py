@@ -75,6 +75,10 @@ def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened: Tab) ->
     opened.says("#program-order-headline", "1 program")
     opened.tab("result")
     opened.says("#result", "Not run")
+    opened.tab("shared-memory")
+    opened.says("#shared-memory-headline", "This kernel uses no shared memory.")
+    opened.tab("registers")
+    opened.says("#registers-plot", "live registers")
 
 
 def test_a_link_to_a_report_in_a_file_opens_its_launch_and_model(opened: Tab) -> None:
