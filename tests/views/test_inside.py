@@ -9,6 +9,7 @@ import pytest
 from kernels.inside.banks import Access, count_wavefronts
 from kernels.inside.report import (
     Inside,
+    LayoutConversion,
     LineRegisters,
     LineSpills,
     MapLoop,
@@ -17,6 +18,7 @@ from kernels.inside.report import (
     SharedBuffer,
     SharedMap,
     StageNeed,
+    TensorLayout,
 )
 from kernels.layouts import Layout, textbook_layout
 from kernels.results import Failure
@@ -55,6 +57,10 @@ def program_of(script="attention", **changes):
 def frames_of(tab, program):
     figure = decode(INSIDE[tab].draw_program(program)[f"{tab}-plot"])
     return [frame for group in figure["layout"]["meta"]["groups"] for frame in group["frames"]]
+
+
+def block(layout, line=20):
+    return TensorLayout("a.py", line, "load", "block", "f32", layout)
 
 
 def words_of(tab, program):
@@ -116,7 +122,7 @@ def test_lanes_two_words_apart_take_two_wavefronts_and_lanes_with_one_word_share
 def test_a_layout_picture_shows_the_first_holder_of_each_element():
     layout = textbook_layout((8, 16))
     replicated = Layout((8, 16), ((0, 0),), layout.lane, (*layout.warp, (0, 0)))
-    program = replace(program_of(), layouts={"own": layout, "replicated": replicated})
+    program = program_of(layouts=(block(layout), block(replicated, line=21)))
     for frame in frames_of("layouts", program):
         (patch,) = frame["patches"]
         element = np.arange(8 * 16).reshape(8, 16)
@@ -126,8 +132,8 @@ def test_a_layout_picture_shows_the_first_holder_of_each_element():
 
 
 def test_a_vector_is_wrapped_and_a_large_block_is_cut():
-    layouts = {"vector": textbook_layout((1024,)), "large": textbook_layout((2, 256, 512))}
-    vector, large = frames_of("layouts", replace(program_of(), layouts=layouts))
+    layouts = (block(textbook_layout((1024,))), block(textbook_layout((2, 256, 512)), line=21))
+    vector, large = frames_of("layouts", program_of(layouts=layouts))
     assert np.shape(vector["keys"]) == (1, 32, 32)
     assert np.shape(large["keys"]) == (1, 128, 256)
     assert "2 × 256 × 512 elements, the first 128 × 256" in large["title"]
@@ -168,15 +174,30 @@ def test_spills_are_listed_by_line_with_their_cost():
     assert "a.py:21 240 a.py:20 235 12 30 48 10,752" in table
 
 
-def test_live_registers_are_drawn_along_the_sass_with_their_maximum():
+def test_live_registers_are_drawn_along_the_sass_with_their_maximum_and_the_spills():
     program = program_of()
-    count = len(program.instructions)
-    live = (*range(count - 1), 3)
-    slots = INSIDE["registers"].draw_program(replace(program, live=live))
-    figure = decode(slots["registers-plot"])
-    np.testing.assert_array_equal(figure["data"][0]["y"], live)
+    figure = decode(INSIDE["registers"].draw_program(program)["registers-plot"])
+    curve, marks = figure["data"]
+    spills = [n for n, each in enumerate(program.instructions) if each.name in ("STL", "LDL")]
+    assert len(curve["y"]) == len(program.instructions)
+    assert np.array_equal(marks["x"], [*spills, np.argmax(curve["y"])])
     (note,) = figure["layout"]["annotations"]
-    assert (note["x"], note["y"]) == (count - 2, count - 2)
+    assert note["y"] == np.max(curve["y"]) <= program.facts.registers
+    assert spills
+
+
+def test_a_conversion_names_the_operations_that_forced_it_and_its_cost():
+    source = textbook_layout((64, 32))
+    forced = "the multiplication on line 7", "the store on line 9"
+    conversions = (
+        LayoutConversion("a.py", 9, 2, source, source, 4096, *forced),
+        LayoutConversion("a.py", 8, 2, source, source, 0, "", "the load on line 8"),
+    )
+    shared = (SharedAccess("a.py", 9, "STS", 8, 32, 32), SharedAccess("a.py", 9, "LDS", 8, 48, 32))
+    program = program_of(conversions=conversions, shared=shared)
+    headline, table = words_of("layouts", program)
+    assert "They pass 4.10 kB through shared memory." in headline
+    assert f"a.py:9 64 × 32 of 2 B 4,096 80 {' '.join(forced)}" in table
 
 
 def test_copies_in_flight_are_those_of_the_pipeline():
@@ -186,8 +207,9 @@ def test_copies_in_flight_are_those_of_the_pipeline():
     title = frame["title"]
     bars = [patch for patch in frame["patches"] if "in flight" in "".join(patch["customdata"])]
     (flying,) = bars
-    ends = np.add(flying["base"], flying["x"])
-    at_once = [np.sum((flying["base"] <= start) & (start < ends)) for start in flying["base"]]
+    starts = np.array(flying["base"])
+    ends = starts + flying["x"]
+    at_once = [np.sum((starts <= start) & (start < ends)) for start in starts]
     assert title.endswith(f"most copies in flight: {max(at_once)}")
     assert {bar.split(",")[0] for bar in flying["y"]} == {
         f"line {load.line}" for load in pipeline.loads if load.ahead

@@ -13,10 +13,9 @@ from kernels.evaluate.findings import Compiler
 from kernels.evaluate.shared_memory import conversions
 from kernels.gpus import GPUS
 from kernels.inside.inspect import inspect
-from kernels.inside.registers import count_live
 from kernels.instructions import Conversion
 from visualize.reports.launch import make_report
-from visualize.views.inside.program import Program, name_layouts
+from visualize.views.inside.program import Program
 
 
 class Launches:
@@ -71,8 +70,6 @@ class Launches:
             sass=sass,
             about=self.caption,
             accesses=executions.accesses if executions else {},
-            live=count_live(sass),
-            layouts=name_layouts(op.instruction for op in self.counts(number).operations),
         )
 
     def conversions(self, number: int) -> tuple[Conversion, ...]:

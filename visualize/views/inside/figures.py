@@ -7,6 +7,7 @@ import numpy as np
 
 from kernels.inside.banks import BANKS, WORD_BYTES, Access, serve_words
 from kernels.inside.pipeline import unroll
+from kernels.inside.registers import find_live
 from kernels.inside.report import Moment, Pipeline, SharedBuffer
 from kernels.inside.sass import Instruction
 from kernels.layouts import Layout, expand_bases
@@ -123,8 +124,10 @@ def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
         rows = max(_FEWEST_WAVEFRONTS, actual)
         similar = f", one of {1 + len(others)} alike" if others else ""
         wavefronts = count_noun(actual, "wavefront")
+        # Its reads from the L1 can take longer than its writes.
+        least = "at least " if opcode.startswith("LDGSTS") else ""
         yield {
-            "title": f"{opcode}{similar}: {wavefronts}, {ideal} without conflicts",
+            "title": f"{opcode}{similar}: {least}{wavefronts}, {ideal} without conflicts",
             "yaxis": {"range": [rows - 0.5, -0.5], "dtick": -(-rows // 16)},
             "patches": [
                 {"z": np.where(lane < 0, np.nan, lane), "customdata": each}
@@ -137,8 +140,13 @@ def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
 
 def layouts_figure(program: Program) -> dict[str, Any] | None:
     """Draw the warp and the lane that hold each element of each block."""
-    if not program.layouts:
+    layouts = program.inside.layouts
+    if not layouts:
         return None
+    groups = dict[str, dict[Layout, dict[str, Any]]]()
+    for each in layouts:
+        name = f"{each.operation}, line {each.line}: {each.operand}"
+        groups.setdefault(name, {})[each.layout] = _layout_frame(each.layout)
     elements = _HEATMAP | {
         "zmin": 0,
         "zmax": len(theme.CATEGORIES),
@@ -148,7 +156,7 @@ def layouts_figure(program: Program) -> dict[str, Any] | None:
     }
     return _stepped(
         [elements, _MARKS],
-        {name: [_layout_frame(layout)] for name, layout in program.layouts.items()},
+        {name: list(frames.values()) for name, frames in groups.items()},
         xaxis={"title": {"text": "column"}},
         yaxis={"title": {"text": "row"}, "automargin": True},
     )
@@ -247,13 +255,11 @@ def _buffer_name(buffer: SharedBuffer) -> str:
     return f"line {buffer.line}: {buffer.operation} {buffer.tensor}".strip() + stage
 
 
-def registers_figure(program: Program) -> dict[str, Any] | None:
+def registers_figure(program: Program) -> dict[str, Any]:
     """Draw the live registers at each instruction, with the maximum and the spills."""
-    if not program.live:
-        return None
-    live = np.array(program.live)
-    peak = int(live.argmax())
     instructions = program.instructions
+    live = np.array([held.bit_count() for held in find_live(instructions)])
+    peak = int(live.argmax())
     spills = [n for n, each in enumerate(instructions) if each.name in ("STL", "LDL")]
     curve = {
         "type": "scatter",

@@ -1,17 +1,16 @@
 """What the pictures of a program's inside are drawn from, for a kernel of ours and for a script's launch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernels.capture.reader import CapturedKernel
 from kernels.gpus import Gpu
 from kernels.inside.banks import Access
+from kernels.inside.inspect import inspect_code
 from kernels.inside.report import Inside
 from kernels.inside.sass import Instruction, parse
 from kernels.instructions import CompiledFacts
-from kernels.instructions import Instruction as Operation
-from kernels.layouts import Layout
 from visualize.views.prose import picture_caption
 from visualize.views.state import Snapshot
 
@@ -23,8 +22,6 @@ class Program:
     Attributes:
         about: the line below a saved picture.
         accesses: an execution of each instruction that accesses shared memory, by its index in the SASS.
-        layouts: of blocks, by the names of their operations.
-        live: live registers at each instruction of the SASS.
     """
 
     inside: Inside
@@ -34,8 +31,6 @@ class Program:
     sass: str
     about: str
     accesses: Mapping[int, Access] = field(default_factory=dict)
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
-    live: tuple[int, ...] = ()
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -70,21 +65,12 @@ def describe(snapshot: Snapshot) -> Program:
     compiled = snapshot.compiled
     assert compiled is not None, "only a compiled kernel has an inside"
     state = snapshot.state
+    config = state.experiment.config
     return Program(
-        inside=Inside(),
+        inside=inspect_code(compiled.ttgir, compiled.ptx, compiled.sass, config.num_stages),
         facts=compiled,
-        num_warps=state.experiment.config.num_warps,
+        num_warps=config.num_warps,
         gpu=state.gpu,
         sass=compiled.sass,
         about=picture_caption(state.experiment, state.gpu.name, "compiled"),
-        layouts=name_layouts(compiled.operations),
     )
-
-
-def name_layouts(operations: Iterable[Operation | None]) -> dict[str, Layout]:
-    """Return the layouts of memory operations by name."""
-    return {
-        f"{each.op}, {each.source[0]}:{each.source[1]}": each.layout
-        for each in operations
-        if each and each.layout
-    }

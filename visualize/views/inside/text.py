@@ -24,7 +24,8 @@ def shared_headline(program: Program) -> Markup:
     if not program.facts.shared_bytes:
         return _UNUSED
     if not accesses:
-        return headline("", "", "No load, store or atomic of this kernel accesses shared memory.")
+        none = "No load, store or atomic of this kernel accesses shared memory."
+        return headline("", "", program.inside.not_executed or none)
     total = sum(access.conflicts or 0 for access in accesses)
     worst = max(accesses, key=lambda access: access.conflicts or 0)
     lead = say("All accesses take as few {} as possible.", term("wavefront", "wavefronts"))
@@ -32,7 +33,7 @@ def shared_headline(program: Program) -> Markup:
         sentence = "{} in {} takes {:,} wavefronts instead of {:,}."
         counts = worst.wavefronts, worst.ideal_wavefronts
         lead = say(sentence, Strong(worst.opcode), Code(place(worst)), *counts)
-    what = Sourced(term("bank conflict", "bank conflicts"), "predicted")
+    what = Sourced(term("bank conflict", "bank conflicts" if total != 1 else ""), "predicted")
     return headline(f"{total:,}", what, lead, *dict.fromkeys(each.why for each in accesses))
 
 
@@ -43,14 +44,14 @@ def shared_table(program: Program) -> Markup:
         return Markup()
     wavefronts = term("wavefront", "wavefronts")
     conflicts = term("bank conflict", "bank conflicts")
-    header = "operation", "line", "opcode", "executed", wavefronts, "ideal", conflicts
+    header = "line", "opcode", "operation", "executed", wavefronts, "ideal", conflicts
     rows: list[tuple[Any, ...]] = [
-        (access.operation, Code(place(access)), access.opcode, *_amounts([access]))
+        (Code(place(access)), access.opcode, access.operation, *_amounts([access]))
         for access in accesses
     ]
     for name, opcodes in _TOTALS.items():
         if group := [access for access in accesses if access.opcode in opcodes]:
-            rows.append((Strong(name), "", ", ".join(opcodes), *_amounts(group)))
+            rows.append((Strong(name), ", ".join(opcodes), "", *_amounts(group)))
     return table(header, rows, "Accesses to shared memory by all programs of the launch")
 
 
@@ -160,23 +161,48 @@ def registers_table(program: Program) -> Markup:
 
 
 def layouts_headline(program: Program) -> Markup:
-    """Render the number of layouts."""
-    lead = (
+    """Render the number of conversions, and the bytes that they pass through shared memory."""
+    inside = program.inside
+    if inside.unread:
+        return headline("", "", inside.unread)
+    total = sum(each.shared_bytes for each in inside.conversions)
+    hint = (
         "Point at an element to mark all elements of its lane. Zoom in to see the lanes’ numbers."
     )
-    return headline(len(program.layouts), "blocks with a layout", lead)
+    cost = f"They pass {bytes_of(total)} through shared memory. " if total else ""
+    count = len(inside.conversions)
+    what = term("layout conversion", "layout conversions" if count != 1 else "")
+    return headline(count, Sourced(what, "compiled"), cost + hint)
 
 
 def layouts_table(program: Program) -> Markup:
-    """Render the conversions between layouts."""
-    return Markup()
+    """Render the conversions between layouts: their cost, and the operations that forced them."""
+    wavefronts = dict[str, int]()
+    for access in program.inside.shared:
+        wavefronts[place(access)] = wavefronts.get(place(access), 0) + (access.wavefronts or 0)
+    rows = [
+        (
+            Code(place(each)),
+            f"{' × '.join(map(str, each.source.shape))} of {each.element_bytes} B",
+            f"{each.shared_bytes:,}",
+            f"{wavefronts.get(place(each), 0):,}" if each.shared_bytes else "",
+            each.maker,
+            each.user,
+        )
+        for each in program.inside.conversions
+    ]
+    if not rows:
+        return Markup()
+    header = "line", "block", "bytes through shared memory", "wavefronts of the line", "from", "to"
+    return table(header, rows, "Conversions between layouts")
 
 
 def pipeline_headline(program: Program) -> Markup:
     """Render by how many steps loads run ahead, and why others do not."""
     loads = [load for pipeline in program.inside.pipelines for load in pipeline.loads]
     if not loads:
-        return headline("", "", "No loop of this kernel loads a block.")
+        none = "No loop of this kernel loads a block."
+        return headline("", "", program.inside.unread or none)
     reasons = list(dict.fromkeys(load.why for load in loads if load.why))
     ahead = {load.line: load.ahead for load in loads if load.ahead}
     lines = join_names(list(map(str, ahead)))
