@@ -30,7 +30,7 @@ from kernels.evaluate.shared_memory import conversions, shared_operations
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.inside.allocation import make_shared_map
-from kernels.inside.report import SharedMap
+from kernels.inside.inspect import Inspection, inspect_code
 from kernels.jit import display_path
 from kernels.results import Compiled, Failure
 from kernels.sectors import LANES
@@ -76,8 +76,8 @@ def compile_experiment(
     return compile_launch(*launch_of(experiment, gpu), specialization)
 
 
-def map_shared_memory(experiment: Experiment, gpu: Gpu) -> SharedMap | Failure:
-    """Compile the experiment's kernel for `gpu`. Return the map of its shared memory."""
+def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
+    """Compile the experiment's kernel for `gpu`. Return what happens inside its programs."""
     from kernels.capture.record import describe_kernel, read_resources  # imports Triton
 
     compiled = _compile(*launch_of(experiment, gpu))
@@ -89,7 +89,10 @@ def map_shared_memory(experiment: Experiment, gpu: Gpu) -> SharedMap | Failure:
     )
     assert kernel.allocation
     num_stages = kernel.options["num_stages"]
-    return make_shared_map(kernel, compiled.asm["ttgir"], kernel.allocation, num_stages, gpu)
+    ttgir = compiled.asm["ttgir"]
+    inside = inspect_code(ttgir, compiled.asm["ptx"], disassemble(compiled), num_stages)
+    shared_map = make_shared_map(kernel, ttgir, kernel.allocation, num_stages, gpu)
+    return replace(inside, shared_map=shared_map), None
 
 
 def compile_launch(

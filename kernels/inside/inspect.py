@@ -18,12 +18,15 @@ from kernels.inside.report import Inside
 from kernels.inside.sass import parse
 from kernels.inside.shared import sum_shared
 
+# What happens inside a launch's programs, and its executed instructions if they are known.
+Inspection = tuple[Inside, Executions | None]
+
 LOG = logging.getLogger("tilescope.inside")
 
 
 def inspect(
     capture: Capture, launch: CapturedLaunch, counts: LaunchCounts
-) -> tuple[Inside, Executions | None]:
+) -> Inspection:
     """Return what happens inside a launch's programs, and its executed instructions if they are known.
 
     Args:
@@ -44,7 +47,7 @@ def inspect(
 
 def _inspect(
     capture: Capture, launch: CapturedLaunch, counts: LaunchCounts
-) -> tuple[Inside, Executions | None]:
+) -> Inspection:
     kernel, codes = capture.build(launch.kernel)
     is_gluon = "gluon.jit" in kernel.source
     num_stages = None if is_gluon else launch.config["num_stages"]

@@ -20,7 +20,7 @@ from kernels import discover
 from kernels.compiling import compile_cost, compiler
 from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
-from kernels.inside.report import SharedMap
+from kernels.inside.inspect import Inspection
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import counters, group_sizes, run, timeline, worker
@@ -134,6 +134,8 @@ class Session:
         self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(
             MAX_CHARACTERS, _count_characters
         )
+
+        self._inspected: BoundedCache[Inspection] = BoundedCache(MAX_RESULTS)
 
     @classmethod
     def here(cls) -> "Session":
@@ -251,15 +253,25 @@ class Session:
             call, client, compile_cost.compile_seconds(kernel, launch), on_result=cache
         )
 
-    def map_shared_memory(
+    def inspect(
         self, experiment: Experiment, client: Client = INTERNAL
-    ) -> Future[SharedMap | Failure]:
-        """Compile an experiment for its GPU, and map its shared memory. Return immediately: see `compile`."""
+    ) -> Future[Inspection | Failure]:
+        """Compile an experiment for its GPU, and inspect its programs. Return immediately: see `compile`."""
         gpu = resolve_gpu(experiment, self.gpu)
-        key = launch_key(experiment, gpu.name), "shared map"
-        call = Call("compile", compiler.map_shared_memory, (experiment, gpu), key)
+        key = launch_key(experiment, gpu.name)
+
+        def cache(inspection: Inspection | Failure) -> None:
+            if not isinstance(inspection, Failure):
+                self._inspected.put(key, inspection)
+
+        call = Call("compile", compiler.inspect_experiment, (experiment, gpu), ("inspect", key))
         seconds = compile_cost.compile_seconds(*launch_of(experiment, gpu))
-        return self.compilers.submit(call, client, seconds)
+        return self.compilers.submit(call, client, seconds, on_result=cache)
+
+    def find_inspection(self, experiment: Experiment) -> Inspection | None:
+        """Return what `inspect` found, if cached. Return immediately."""
+        gpu = resolve_gpu(experiment, self.gpu)
+        return self._inspected.get(launch_key(experiment, gpu.name))
 
     def find_compiled(
         self, experiment: Experiment, specialization: str = "launcher"

@@ -201,7 +201,8 @@ def test_without_triton_the_map_of_an_older_capture_says_why_it_is_empty(
 @pytest.mark.parametrize("gpu", ["H200", "A100-80GB", "B200"])
 def test_the_map_of_our_own_kernel_ends_at_its_shared_memory(session, compile_kernel, gpu):
     experiment = experiment_of(f"matmul.grouped gpu={gpu} BLOCK_M=64 BLOCK_N=64 BLOCK_K=32")
-    shared_map = session.map_shared_memory(experiment).result()
+    inside, _ = session.inspect(experiment).result()
+    shared_map = inside.shared_map
     assert isinstance(shared_map, SharedMap), shared_map
     assert end_of(shared_map) == compile_kernel(experiment).shared_bytes
     assert {"a", "b", "c"} <= {each.tensor for each in shared_map.buffers}

@@ -9,11 +9,13 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kernels import discover, experiment
 from kernels.experiment import Experiment, Run
 from kernels.gpus import Gpu
+from kernels.inside.inspect import Inspection
 from kernels.knobs import ConfigError, knob, knobs, quote, read_fields
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled, Failure
@@ -320,6 +322,7 @@ class Snapshot:
     Attributes:
         compiled: the compiled kernel, or None if it is not known.
         failure: why the kernel can't be compiled, or None.
+        inspected: what happens inside its programs, or why that is unknown; None before it is inspected.
         measured: live or recorded results by the measurement's name.
         ended: when stored results from before this process's start were measured, by the measurement's name.
         store: this machine's results. It is empty in another process.
@@ -329,6 +332,7 @@ class Snapshot:
     state: State
     compiled: Compiled | None = None
     failure: Failure | None = None
+    inspected: Inspection | Failure | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
     ended: Mapping[str, datetime.datetime] = field(default_factory=dict)
     store: Store = Store(None)
@@ -347,6 +351,7 @@ class Snapshot:
         results = (
             id(self.compiled),
             self.failure,
+            id(self.inspected),
             *((name, id(value)) for name, value in sorted(self.measured.items())),
         )
         return state.experiment, state.view, state.pinned, state.gpu.name, *results
@@ -371,12 +376,16 @@ class Snapshot:
 
 
 def take_snapshot(
-    session: Session, state: State, compiled: Compiled | Failure | None = None
+    session: Session,
+    state: State,
+    compiled: Compiled | Failure | None = None,
+    inspections: Mapping[Experiment, Inspection | Failure] = MappingProxyType({}),
 ) -> Snapshot:
     """Return everything known about a state. Return immediately.
 
     Args:
         compiled: the result of compiling its experiment; by default the cached one.
+        inspections: results of inspecting experiments; by default the cached ones.
     """
     compiled = compiled or session.find_compiled(state.experiment)
     results = {
@@ -388,6 +397,7 @@ def take_snapshot(
         state,
         compiled if isinstance(compiled, Compiled) else None,
         compiled if isinstance(compiled, Failure) else None,
+        inspections.get(state.experiment) or session.find_inspection(state.experiment),
         {name: result.value for name, result in results.items()},
         {name: result.ended for name, result in results.items() if result.ended},
         session.store,

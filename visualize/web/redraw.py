@@ -11,9 +11,11 @@ import urllib.parse
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from kernels.experiment import Experiment, find_kernel
+from kernels.inside.inspect import Inspection
 from kernels.knobs import ConfigError, quote
 from kernels.measuring.session import Session
 from kernels.results import Compiled, Failure
@@ -228,15 +230,23 @@ class Redraw:
             else draw_view(panels, *snapshots)
         )
         has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
-        return slots, is_slow or has_live_updates or bool(_missing_compiles(panels, snapshots))
+        is_missing = _missing_compiles(panels, snapshots) or _missing_inspections(panels, snapshots)
+        return slots, is_slow or has_live_updates or bool(is_missing)
 
     def take_snapshots(
-        self, state: State, compiled: Compiled | Failure | None = None
+        self,
+        state: State,
+        compiled: Compiled | Failure | None = None,
+        inspections: Mapping[Experiment, Inspection | Failure] = MappingProxyType({}),
     ) -> tuple[Snapshot, Snapshot | None]:
-        """Return the snapshots of a state and of its pinned experiment."""
+        """Return the snapshots of a state and of its pinned experiment.
+
+        Args:
+            compiled, inspections: see `take_snapshot`.
+        """
         pinned = state.pinned_state(self.session.gpu)
-        return take_snapshot(self.session, state, compiled), take_snapshot(
-            self.session, pinned
+        return take_snapshot(self.session, state, compiled, inspections), take_snapshot(
+            self.session, pinned, inspections=inspections
         ) if pinned else None
 
     def stream(self, message: Mapping[str, Any], page: str) -> AsyncIterator[Slots]:
@@ -256,6 +266,7 @@ class Redraw:
         panels = self.panels[state.view.tab]
         client = current_client()
         snapshots = self.take_snapshots(state)
+        outcome: Compiled | Failure | None = None
         if missing := _missing_compiles(panels, snapshots):
             compiles = [self.session.compile(experiment, client=client) for experiment in missing]
             async for seconds in _wait(compiles):
@@ -263,6 +274,15 @@ class Redraw:
                     yield waiting
             outcome = self.session.find_compiled(state.experiment) or compiles[0].result()
             snapshots = self.take_snapshots(state, outcome)
+        if missing := _missing_inspections(panels, snapshots):
+            inspections = [self.session.inspect(experiment, client) for experiment in missing]
+            async for _ in _wait(inspections):
+                pass
+            results = {
+                experiment: inspection.result()
+                for experiment, inspection in zip(missing, inspections, strict=True)
+            }
+            snapshots = self.take_snapshots(state, outcome, results)
         estimate_s = draw_seconds(panels, *snapshots)
         if estimate_s > NEAR_S:
             work = self.predictions.submit(
@@ -336,6 +356,17 @@ def _missing_compiles(
         return []
     return [
         each.state.experiment for each in snapshots if each and not (each.compiled or each.failure)
+    ]
+
+
+def _missing_inspections(
+    panels: Sequence[Panel], snapshots: Iterable[Snapshot | None]
+) -> list[Experiment]:
+    """Return the view's experiments that are compiled, but not inspected yet."""
+    if not any(panel.uses_inspection for panel in panels):
+        return []
+    return [
+        each.state.experiment for each in snapshots if each and each.compiled and not each.inspected
     ]
 
 

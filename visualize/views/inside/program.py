@@ -7,12 +7,13 @@ from typing import Protocol
 from kernels.capture.reader import CapturedKernel
 from kernels.gpus import Gpu
 from kernels.inside.banks import Access
-from kernels.inside.inspect import inspect_code
+from kernels.inside.inspect import Inspection
 from kernels.inside.report import Inside
 from kernels.inside.sass import Instruction, parse
 from kernels.instructions import CompiledFacts
+from kernels.results import Compiled
 from visualize.views.prose import picture_caption
-from visualize.views.state import Snapshot
+from visualize.views.state import State
 
 
 @dataclass(frozen=True)
@@ -60,17 +61,15 @@ def place(item: _Placed) -> str:
     return f"{item.file}:{item.line}"
 
 
-def describe(snapshot: Snapshot) -> Program:
+def describe(state: State, compiled: Compiled, inspection: Inspection) -> Program:
     """Return the inside of an experiment's programs, as compiled."""
-    compiled = snapshot.compiled
-    assert compiled is not None, "only a compiled kernel has an inside"
-    state = snapshot.state
-    config = state.experiment.config
+    inside, executions = inspection
     return Program(
-        inside=inspect_code(compiled.ttgir, compiled.ptx, compiled.sass, config.num_stages),
+        inside=inside,
         facts=compiled,
-        num_warps=config.num_warps,
+        num_warps=state.experiment.config.num_warps,
         gpu=state.gpu,
         sass=compiled.sass,
         about=picture_caption(state.experiment, state.gpu.name, "compiled"),
+        accesses=executions.accesses if executions else {},
     )

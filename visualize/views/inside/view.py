@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from markupsafe import Markup
 
+from kernels.results import Failure
 from visualize.views import slots, status
 from visualize.views.inside import figures, text
 from visualize.views.inside.program import Program, describe
@@ -32,6 +33,7 @@ class InsidePanel(Panel):
         figure: returns the picture; None if there is nothing to draw.
     """
 
+    uses_inspection = True
     name: ClassVar[str]
     label: ClassVar[str]
     headline: ClassVar[staticmethod[[Program], Markup]]
@@ -53,19 +55,21 @@ class InsidePanel(Panel):
         return self._slots(self.headline(program), picture, self.tables(program))
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        if snapshot.failure:
-            return self._slots(status.render_failure(snapshot.failure), NONE, Markup())
-        if snapshot.compiled is None:
+        compiled = snapshot.compiled
+        inspected = snapshot.inspected
+        if failure := snapshot.failure or (inspected if isinstance(inspected, Failure) else None):
+            return self._slots(status.render_failure(failure), NONE, Markup())
+        if compiled is None or inspected is None or isinstance(inspected, Failure):
             return self.draw_waiting(snapshot)
-        return self.draw_program(describe(snapshot))
+        return self.draw_program(describe(snapshot.state, compiled, inspected))
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float | None = None) -> Slots:
         compiling = status.render_compiling(snapshot.state.gpu.name, seconds)
         return {f"{self.name}-headline": compiling}
 
     def seconds(self, snapshot: Snapshot) -> float:
-        # Another process reads the compiled code, so that the page's own stays free.
-        return 2 * NEAR_S if snapshot.compiled else 0.0
+        # Another process draws it, so that the page's own stays free.
+        return 2 * NEAR_S if snapshot.inspected else 0.0
 
     def _slots(self, headline: Markup, picture: str, tables: Markup) -> Slots:
         return {
