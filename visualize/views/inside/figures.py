@@ -35,8 +35,8 @@ _MOST_TICKS = 20
 _STEPS = 4
 # What the bars of a pipeline show.
 _PIPELINE = {
-    "copy in flight": theme.NEW,
-    "block in use": theme.REUSED,
+    "in flight": theme.NEW,
+    "in use": theme.REUSED,
     "load": theme.NEW,
     "read": theme.REUSED,
     "multiplication": theme.HARDWARE,
@@ -395,11 +395,11 @@ def _pipeline_bars(pipeline: Pipeline, moments: Sequence[Moment]) -> dict[str, l
             bars[event.kind].append(_Bar(row, start, end, moment.step))
         for copy in moment.arrived:
             row, begun = since[copy]
-            bars["copy in flight"].append(_Bar(row, begun, end, copy[1]))
+            bars["in flight"].append(_Bar(row, begun, end, copy[1]))
             since[copy] = row, end
         if event.kind == "multiplication":
             for row, begun in (since[copy] for copy in since if copy[1] == moment.step):
-                bars["block in use"].append(_Bar(row, begun, end, moment.step))
+                bars["in use"].append(_Bar(row, begun, end, moment.step))
     return bars
 
 

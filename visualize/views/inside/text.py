@@ -166,13 +166,11 @@ def layouts_headline(program: Program) -> Markup:
     if inside.unread:
         return headline("", "", inside.unread)
     total = sum(each.shared_bytes for each in inside.conversions)
-    hint = (
-        "Point at an element to mark all elements of its lane. Zoom in to see the lanes’ numbers."
-    )
-    cost = f"They pass {bytes_of(total)} through shared memory. " if total else ""
+    cost = f"They pass {bytes_of(total)} through shared memory." if total else ""
+    hint = "Point at an element to see its lane’s elements. Zoom in to see numbers."
     count = len(inside.conversions)
     what = term("layout conversion", "layout conversions" if count != 1 else "")
-    return headline(count, Sourced(what, "compiled"), cost + hint)
+    return headline(count, Sourced(what, "compiled"), *filter(None, (cost, hint)))
 
 
 def layouts_table(program: Program) -> Markup:

@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 from markupsafe import Markup
 
 from kernels.results import Failure
+from visualize.numbers import Number
 from visualize.views import slots, status
 from visualize.views.inside import figures, text
 from visualize.views.inside.program import Program, describe
+from visualize.views.memory.compiler import resource_numbers
 from visualize.views.panel import Panel, Slots
 from visualize.views.prediction_process import NEAR_S
 from visualize.views.slots import NONE, plot, plot_value, slot
@@ -70,6 +72,9 @@ class InsidePanel(Panel):
     def seconds(self, snapshot: Snapshot) -> float:
         # Another process draws it, so that the page's own stays free.
         return 2 * NEAR_S if snapshot.inspected else 0.0
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        return resource_numbers(snapshot)
 
     def _slots(self, headline: Markup, picture: str, tables: Markup) -> Slots:
         return {

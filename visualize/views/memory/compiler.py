@@ -79,16 +79,7 @@ class CompilerPanel(Panel):
         return {"compiler-headline": status.render_compiling(snapshot.state.gpu.name, seconds)}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        compiled = snapshot.compiled
-        if compiled is None:
-            return ()
-        launch = snapshot.launch
-        resident = occupancy_of(launch.gpu, launch.config.num_warps, compiled)
-        return (
-            Number("registers per thread", compiled.registers, "", "compiled"),
-            Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
-            Number("programs per SM", resident.programs_per_sm, "", "compiled"),
-        )
+        return resource_numbers(snapshot)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def compile_of(experiment: Json) -> Reply:
@@ -101,6 +92,20 @@ class CompilerPanel(Panel):
             return await api.reply_compiled(experiment, compile_reply)
 
         return (Endpoint("compile", compile_of),)
+
+
+def resource_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
+    """Return the resources of a compiled kernel's programs."""
+    compiled = snapshot.compiled
+    if compiled is None:
+        return ()
+    launch = snapshot.launch
+    resident = occupancy_of(launch.gpu, launch.config.num_warps, compiled)
+    return (
+        Number("registers per thread", compiled.registers, "", "compiled"),
+        Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
+        Number("programs per SM", resident.programs_per_sm, "", "compiled"),
+    )
 
 
 def resource_slots(
