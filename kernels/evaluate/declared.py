@@ -22,7 +22,6 @@ from kernels.accesses import Access, AnyAccess, FlatAccess
 from kernels.evaluate.counts import RETRIES, Cost, OperationCounts, Tally
 from kernels.evaluate.values import group_equal
 from kernels.instructions import Instruction
-from kernels.layouts import vectors
 from kernels.sectors import (
     GRANULE_BYTES,
     LINE_BYTES,
@@ -74,30 +73,6 @@ class Requests:
     active: ndarray
     width_bytes: int
     matrix: Matrix
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One execution, element by element, for a picture. Arrays are flat, of equal length, and int64 except `active`.
-
-    If several lanes hold an element, only its owner is listed.
-
-    Attributes:
-        row, column: position in the tensor.
-        address: first byte, from the tensor's start.
-        active: bool, whether the element is inside the tensor.
-        request: index of the warp request that moves it.
-        warp, lane, register: where the element is held.
-    """
-
-    row: ndarray
-    column: ndarray
-    address: ndarray
-    active: ndarray
-    request: ndarray
-    warp: ndarray
-    lane: ndarray
-    register: ndarray
 
 
 @dataclass(frozen=True)
@@ -163,22 +138,6 @@ class AccessPattern:
         at = [first + part.reshape(shape) for first, part in zip(start, places, strict=True)]
         address, inside = self.matrix.address(*self._locate(at))
         return Requests(address, owner.reshape(shape) & inside, self.width_bytes, self.matrix)
-
-    def tile(self, start: Sequence[int]) -> Tile:
-        """Return the elements of one execution. A descriptor's elements have no lane; one request moves the block."""
-        instruction = self.instruction
-        if instruction.layout is None:
-            places = np.indices([axis.block for axis in self.access.axes]).reshape(2, -1)
-            owners = [np.zeros(self.access.elements, np.int64)] * 4
-        else:
-            single = vectors(instruction.layout, 1)
-            number, lane = np.nonzero(single.owner)
-            places = single.place[:, number, lane][self._dims]
-            # A warp's registers form whole vectors, so vectors can be numbered consecutively across warps.
-            request = number * instruction.element_bytes // instruction.width_bytes
-            owners = [request, single.warp[number], lane, single.register[number]]
-        row, column = self._locate([first + at for first, at in zip(start, places, strict=True)])
-        return Tile(row, column, *self.matrix.address(row, column), *owners)
 
     @property
     def _dims(self) -> list[int]:

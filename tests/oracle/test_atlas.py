@@ -4,7 +4,6 @@ import collections
 import functools
 import operator
 
-import numpy as np
 import pytest
 
 from kernels.evaluate.shared_memory import wavefronts_per_instruction
@@ -111,19 +110,6 @@ def test_the_counts_of_each_instruction_are_predicted(found):
                 assert cost.ideal_sectors <= count.ideal_sectors <= count.sectors
                 if op.compiled.op != "load" and not op.compiled.swaps:
                     assert count.ideal_sectors == cost.ideal_sectors
-
-
-def test_the_pictured_tile_has_each_element_once_in_the_request_of_its_lane(found):
-    for op in found.predicted:
-        if op.compiled.layout is None:
-            continue
-        first = (0,) * len(op.access.axes)
-        tile = op.pattern.tile(first)
-        begins = op.pattern.requests(first).address[tile.request, tile.lane]
-        inside = (begins <= tile.address) & (tile.address < begins + op.compiled.width_bytes)
-        assert inside.all()
-        places = np.unique(np.stack([tile.row, tile.column]), axis=1)
-        assert places.shape[1] == len(tile.row) == op.access.elements
 
 
 def test_few_instructions_are_miscounted():

@@ -344,7 +344,7 @@ def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab
     assert not shows(tab, "talk")
     assert "__theme=" in tab.page.evaluate("location.search"), "Space pressed the button"
     tab.page.evaluate("document.activeElement.blur()")
-    tab.page.keyboard.press("3")
+    tab.page.keyboard.press("4")
     tab.page.wait_for_function(
         "document.querySelector('#tab [aria-current]').innerText.trim() === 'Result'"
     )

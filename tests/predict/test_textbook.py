@@ -7,6 +7,7 @@ import itertools
 import operator
 import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,21 +54,17 @@ def test_a_launch_and_its_first_tile_cost_what_counting_every_lane_gives(launch,
 def test_lanes_take_consecutive_elements_in_the_order_of_the_tensor_or_of_the_load(launch, board):
     for op in count_accesses(*launch, board):
         access = op.access
-        drawn = op.pattern.tile((0,) * len(access.axes))
-        number = drawn.request * board.warp_size + drawn.lane
-        assert sorted(number) == list(range(access.elements))
+        places, owner = op.pattern.lanes
+        number = np.flatnonzero(owner)
+        assert number.tolist() == list(range(access.elements))
+        places = places[:, owner]
         if isinstance(access, FlatAccess):
-            pitch = op.pattern.matrix.rows if access.transposed else op.pattern.matrix.columns
-            lines, along = (
-                (drawn.column, drawn.row) if access.transposed else (drawn.row, drawn.column)
-            )
+            (index,) = places
         elif access.transposed and board.lanes == "loaded":
-            pitch = access.rows.block
-            lines, along = drawn.column, drawn.row
+            index = places[1] * access.rows.block + places[0]
         else:
-            pitch = access.columns.block
-            lines, along = drawn.row, drawn.column
-        assert (lines * pitch + along == number).all()
+            index = places[0] * access.columns.block + places[1]
+        assert (index == number).all()
 
 
 def test_an_element_larger_than_a_line_is_refused(kernels):

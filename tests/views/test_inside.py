@@ -167,7 +167,10 @@ def test_spills_are_listed_by_line_with_their_cost():
     facts = replace(program_of().facts, spilled_bytes=48)
     lines = (LineRegisters("a.py", 21, 255, 240), LineRegisters("a.py", 20, 255, 235))
     spills = (LineSpills("a.py", 20, 12, 30, 48, 84, 10_752),)
-    program = replace(program_of(registers_by_line=lines, spills_by_line=spills), facts=facts)
+    program = replace(
+        program_of(registers_by_line=lines, registers_at_peak=(), spills_by_line=spills),
+        facts=facts,
+    )
     headline, table = words_of("registers", program)
     assert "The spills take 48 bytes per thread. They move 10.8 kB in the launch." in headline
     assert "At most 240 are live, at a.py:21 ." in headline

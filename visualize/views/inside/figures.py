@@ -7,7 +7,7 @@ import numpy as np
 
 from kernels.inside.banks import BANKS, WORD_BYTES, Access, serve_words
 from kernels.inside.pipeline import unroll
-from kernels.inside.registers import find_live
+from kernels.inside.registers import count_live
 from kernels.inside.report import Moment, Pipeline, SharedBuffer
 from kernels.inside.sass import Instruction
 from kernels.layouts import Layout, expand_bases
@@ -258,7 +258,7 @@ def _buffer_name(buffer: SharedBuffer) -> str:
 def registers_figure(program: Program) -> dict[str, Any]:
     """Draw the live registers at each instruction, with the maximum and the spills."""
     instructions = program.instructions
-    live = np.array([held.bit_count() for held in find_live(instructions)])
+    live = np.array(count_live(program.sass))
     peak = int(live.argmax())
     spills = [n for n, each in enumerate(instructions) if each.name in ("STL", "LDL")]
     curve = {

@@ -130,34 +130,38 @@ def registers_headline(program: Program) -> Markup:
     lines = program.inside.registers_by_line
     moved = sum(line.moved_bytes or 0 for line in program.inside.spills_by_line)
     cost = f" They move {bytes_of(moved)} in the launch." if moved else ""
-    sentences: list[Any] = []
-    if facts.spilled_bytes:
-        sentences.append(f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}")
+    spills = f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}"
+    sentences: list[Any] = [spills if facts.spilled_bytes else "No register is spilled."]
     if lines:
-        most = lines[0]
-        live = "At most {} are live, at {}."
-        sentences.append(say(live, Strong(most.live), Code(place(most))))
-    if not facts.spilled_bytes:
-        sentences.append("No register is spilled.")
+        live = say("At most {} are live, at {}.", Strong(lines[0].registers), Code(place(lines[0])))
+        sentences.insert(bool(facts.spilled_bytes), live)
     return headline(facts.registers, Sourced("registers per thread", "compiled"), *sentences)
 
 
 def registers_table(program: Program) -> Markup:
     """Render the live registers and the spills of each line."""
-    spills = {place(line): line for line in program.inside.spills_by_line}
-    live = {place(line): line.live for line in program.inside.registers_by_line}
-    header = "line", "live registers at most", "spill stores", "reloads", "bytes stored per thread"
+    inside = program.inside
+    spills = {place(line): line for line in inside.spills_by_line}
+    live = {place(line): line.registers for line in inside.registers_by_line}
+    held = {place(line): line.registers for line in inside.registers_at_peak}
     rows = []
     for line in live | spills:
-        cells: tuple[Any, ...] = Code(line), live.get(line, "")
+        cells: tuple[Any, ...] = Code(line), live.get(line, ""), held.get(line, "")
         if spill := spills.get(line):
             moved = "unknown" if spill.moved_bytes is None else f"{spill.moved_bytes:,}"
             cells += spill.stores, spill.reloads, f"{spill.stored_bytes:,}", moved
         rows.append(cells)
     if not rows:
         return Markup()
-    columns = (*header, "bytes moved in the launch") if spills else header[:2]
-    return table(columns, rows, "Registers by source line")
+    header = ["line", "live registers at most", "written here, live at the maximum"]
+    if spills:
+        header += [
+            "spill stores",
+            "reloads",
+            "bytes stored per thread",
+            "bytes moved in the launch",
+        ]
+    return table(header, rows, "Registers by source line")
 
 
 def layouts_headline(program: Program) -> Markup:

@@ -12,7 +12,6 @@ from kernels.evaluate.declared import (
     AccessPattern,
     DeclaredCounts,
     Requests,
-    Tile,
     count_accesses,
 )
 from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu
@@ -46,12 +45,6 @@ _MOST_TICKS = 9
 _FEWEST_ROWS = 4
 # Where lanes stand, left of a line of memory from x = 0 to 1.
 _LANES_AT = -0.45
-# Choices of what the colour of a tile's element shows.
-COLORS = ("request", "warp", "lane", "register")
-# A tile is truncated to this size, and has numbers if no side is longer than _NUMBERED_SIDE.
-_MOST_ROWS = 64
-_MOST_COLUMNS = 128
-_NUMBERED_SIDE = 16
 
 
 @dataclass(frozen=True)
@@ -88,15 +81,6 @@ def find_operation(snapshot: Snapshot) -> tuple[LaunchCosts, int, int]:
     last = len(costs.textbook) - 1
     number = wasteful if view.operation == "worst" else min(int(view.operation), last)
     return costs, wasteful, number
-
-
-@dataclass(frozen=True)
-class TileView:
-    """The colours of the tile's elements."""
-
-    tile_color: str = knob(
-        "request", "Tile", "Meaning of an element's color.", choices=COLORS, label="Color by"
-    )
 
 
 @dataclass(frozen=True)
@@ -377,66 +361,6 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
         "cliponaxis": False,
     }
     return {"data": [memory, lines, lanes], "layout": layout}
-
-
-def tile_figure(tile: Tile, tensor: str, color: str, sector_bytes: int) -> dict[str, Any]:
-    """Draw each element of a tile in the colour of its request, warp, lane or register; colours repeat every eight.
-
-    Args:
-        tile: one execution of an operation.
-        tensor: the name of the tensor that it addresses.
-        color: one of COLORS.
-    """
-    first = int(tile.row.min()), int(tile.column.min())
-    row, column = tile.row - first[0], tile.column - first[1]
-    whole = int(row.max()) + 1, int(column.max()) + 1
-    shape = min(whole[0], _MOST_ROWS), min(whole[1], _MOST_COLUMNS)
-    visible = (row < shape[0]) & (column < shape[1])
-    hover = np.zeros((*shape, 7), dtype=np.int64)
-    shade = np.full(shape, np.nan, dtype=np.float32)
-    chosen = getattr(tile, color)
-    parts = (
-        chosen,
-        tile.request,
-        tile.warp,
-        tile.lane,
-        tile.register,
-        tile.address,
-        tile.address // sector_bytes,
-    )
-    hover[row[visible], column[visible]] = np.stack(parts, axis=1)[visible]
-    inside = visible & tile.active
-    shade[row[inside], column[inside]] = chosen[inside] % len(theme.CATEGORIES)
-    is_numbered = max(shape) <= _NUMBERED_SIDE
-    gap = 1 if max(shape) <= 64 else 0
-    label = (
-        "row %{y}, column %{x}<br>request %{customdata[1]}<br>"
-        "warp %{customdata[2]}, lane %{customdata[3]}, register %{customdata[4]}<br>"
-        "byte %{customdata[5]}, sector %{customdata[6]}<extra></extra>"
-    )
-    numbers = {"text": hover[..., 0], "texttemplate": "%{text}"} if is_numbered else {}
-    picture = {
-        "type": "heatmap",
-        "z": shade,
-        "x0": first[1],
-        "y0": first[0],
-        "xgap": gap,
-        "ygap": gap,
-        "customdata": hover,
-        "hovertemplate": label,
-        "hoverongaps": False,
-        "zmin": 0,
-        "zmax": len(theme.CATEGORIES),
-        "colorscale": theme.discrete_scale(theme.CATEGORIES),
-        "showscale": False,
-        **numbers,
-    }
-    truncated = (
-        "" if shape == whole else f", the first {shape[0]} × {shape[1]} of {whole[0]} × {whole[1]}"
-    )
-    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, shape)
-    title = f"Tile of {tensor} by {color}{truncated}"
-    return {"data": [picture], "layout": theme.layout(title, **axes)}
 
 
 @dataclass(frozen=True)

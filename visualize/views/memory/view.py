@@ -18,10 +18,10 @@ from visualize.predict.textbook import textbook as read_textbook
 from visualize.reports.launch import AMOUNTS
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
-from visualize.views.memory.flow import LaneView, TileView
+from visualize.views.memory.flow import LaneView
 from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
 from visualize.views.prose import picture_caption
-from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
+from visualize.views.slots import NONE, button, fold, plot, slot
 from visualize.views.state import Snapshot, query
 
 # Further arguments of /coalescing.
@@ -53,8 +53,8 @@ SCRUBBER = Markup(
 class RequestsPanel(Panel):
     """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
 
-    options = (LaneView, Textbook, TileView)
-    forms = (("tile-view", TileView), ("machine-view", Textbook))
+    options = (LaneView, Textbook)
+    forms = (("machine-view", Textbook),)
 
     def layout(self) -> Markup:
         request = plot(
@@ -65,7 +65,6 @@ class RequestsPanel(Panel):
         versus = plot(
             "contrast", "A request of another kernel for the same tensor", legend="scrubber"
         )
-        tile = plot("tile-plot", "The tile, coloured by request, warp, lane or register")
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
         table = slot("requests-table")
         conflicts = slot("bank-conflicts")
@@ -95,12 +94,6 @@ class RequestsPanel(Panel):
                 slot("requests-totals"),
             )
             + fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts)
-            + fold(
-                "tile-fold",
-                "The tile, element by element",
-                slots.form("tile-view", "What colours show"),
-                tile,
-            )
             + fold(
                 "machine-fold",
                 f"{machine}: warp, line and element",
@@ -136,11 +129,6 @@ class RequestsPanel(Panel):
             else text.memory_headline(costs, number, wasteful)
         )
         about = picture_caption(state.experiment, state.gpu.name, main.model)
-        color = state.view.of(TileView).tile_color
-        sector_bytes = main.lanes.matrix.sector_bytes
-        assert main.pattern is not None, "our kernels' accesses are declared"
-        tile = main.pattern.tile(main.first)
-        tile_plot = flow.tile_figure(tile, main.tensor, color, sector_bytes)
         return {
             "requests-headline": problem + headline,
             "request-plot": flow.flow_plot(main, view.request, about, other, pending),
@@ -154,7 +142,6 @@ class RequestsPanel(Panel):
             "requests-table": tables.declared_operations_table(costs),
             "requests-totals": tables.traffic_section(costs),
             "bank-conflicts": tables.conversions_table(costs),
-            "tile-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),
         }
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
