@@ -136,8 +136,6 @@ class Session:
         )
         self._inspected: BoundedCache[Inspection] = BoundedCache(MAX_RESULTS)
 
-        self._inspected: BoundedCache[Inspection] = BoundedCache(MAX_RESULTS)
-
     @classmethod
     def here(cls) -> "Session":
         """Make a session on this machine's GPU, or on the interpreter if there is none, with this machine's store."""
