@@ -94,7 +94,7 @@ def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failur
         compiled = compile_kernel(kernel, launch)
         if isinstance(compiled, Failure):
             return compiled
-        registers, spilled = read_resources(compiled.asm["cubin"], compiled.asm["ptx"])
+        registers, spilled = read_resources(compiled.asm["cubin"])
         resources = {"registers": registers, "spilled_bytes": spilled}
         kernels.append({**describe_kernel(compiled), **resources})
         codes.append({**compiled.asm, "sass": disassemble(compiled)})
