@@ -226,7 +226,9 @@ class _Plan:
         follows = [] if last.target is None or last.name == "BSSY" else [last.target]
         if last.name == "RET":
             follows = self.return_points
-        is_end = last.name in ("EXIT", "BRA", "CALL", "RET", "JMP", "KILL") and not _is_conditional(last)
+        is_end = last.name in ("EXIT", "BRA", "CALL", "RET", "JMP", "KILL") and not _is_conditional(
+            last
+        )
         return follows if is_end else [*follows, self.blocks[start]]
 
     def reach(self, start: int, end: int | None) -> set[int]:

@@ -68,7 +68,6 @@ class RequestsPanel(Panel):
         tile = plot("tile-plot", "The tile, coloured by request, warp, lane or register")
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
         table = slot("requests-table")
-        conflicts = slot("bank-conflicts")
         machine = "The textbook machine"
         own = slots.row(
             slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"
@@ -94,7 +93,6 @@ class RequestsPanel(Panel):
                 "From lanes to DRAM: the launch's counters",
                 slot("requests-totals"),
             )
-            + fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts)
             + fold(
                 "tile-fold",
                 "The tile, element by element",
@@ -153,7 +151,6 @@ class RequestsPanel(Panel):
             "lanes-view": lanes_form(snapshot),
             "requests-table": tables.declared_operations_table(costs),
             "requests-totals": tables.traffic_section(costs),
-            "bank-conflicts": tables.conversions_table(costs),
             "tile-plot": plot_value(tile_plot, f"{main.block} {tile.row.shape}", about=about),
         }
 
