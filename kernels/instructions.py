@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -105,31 +106,6 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class SharedInstruction:
-    """Shared-memory instructions of one source line with the same address pattern.
-
-    Attributes:
-        op: "load", "store", "load matrix", "store matrix" or "async copy" (its write to shared memory).
-        source: (file without its folders, line) of the instructions.
-        instruction: PTX instruction without its operands.
-        width_bytes: bytes that a lane moves; for a matrix, the 16 bytes of the row that the lane addresses.
-        matrices: number of 8 × 8 matrices per instruction, each addressed by 8 lanes; 0 for other instructions.
-        lane, warp: one base per bit of the lane (warp) index: the byte offset that a set bit XORs into the address.
-            Only lanes that supply an address count: 8 per matrix, otherwise 32.
-        count: number of occurrences in the PTX.
-    """
-
-    op: str
-    source: tuple[str, int]
-    instruction: str
-    width_bytes: int
-    matrices: int
-    lane: tuple[int, ...]
-    warp: tuple[int, ...]
-    count: int
-
-
-@dataclass(frozen=True)
 class Conversion:
     """A conversion of a block to another layout between two operations."""
 
@@ -147,15 +123,16 @@ class CompiledFacts:
         spilled_bytes: local memory per thread, for values that do not fit in registers.
         shared_bytes: shared memory per program.
         operations: the compiled operation of each of the kernel's accesses.
-        shared: instructions on shared memory.
         conversions: layout conversions.
         unreadable: why the operations are unknown; "" if they are known.
     """
+
+    # Recordings of earlier versions have further fields.
+    __pydantic_config__: ClassVar = {"strict": True, "extra": "ignore"}
 
     registers: int
     spilled_bytes: int
     shared_bytes: int
     operations: tuple[Instruction, ...]
-    shared: tuple[SharedInstruction, ...]
     conversions: tuple[Conversion, ...]
     unreadable: str

@@ -21,9 +21,8 @@ from typing import Any
 
 from kernels.compiling.compile_cost import suggest_smaller_config
 from kernels.compiling.instrumented import TIMED_FIELDS, add_timer
-from kernels.evaluate.declared_instructions import read_operations
+from kernels.evaluate.declared_instructions import find_conversions, read_operations
 from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.shared_memory import conversions, shared_operations
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.jit import display_path
@@ -116,8 +115,7 @@ def _compile_one(declared: Kernel, launch: Launch, specialization: str) -> Compi
         spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
         shared_bytes=kernel.metadata.shared,
         operations=operations,
-        shared=shared_operations(asm["ptx"], kernel.metadata.num_warps),
-        conversions=conversions(asm["ttgir"]),
+        conversions=find_conversions(asm["ttgir"]),
         ttgir=hide_paths(asm["ttgir"]),
         ptx=hide_paths(asm["ptx"]),
         sass=hide_paths(sass),

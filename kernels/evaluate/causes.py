@@ -1,13 +1,13 @@
 """Explain the cost of requests to global memory, in the same words for our own kernels and for captured ones."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
 from kernels.evaluate.counts import Cost, OperationCounts
 from kernels.evaluate.declared import Requests
 from kernels.gpus import Gpu
-from kernels.instructions import Conversion, Instruction
+from kernels.instructions import Instruction
 from kernels.sectors import SECTOR_BYTES
 
 # Triton specializes on arguments that are multiples of this, and a lane accesses at most as many bytes.
@@ -66,7 +66,7 @@ def explain(
     textbook: Cost | None,
     requests: Requests | None,
     sizes: Mapping[str, int],
-    conversions: Sequence[Conversion],
+    converted: Collection[tuple[str, int]],
     gpu: Gpu | None,
 ) -> str:
     """Explain what an operation costs, and what the compiler does differently from the textbook.
@@ -76,7 +76,7 @@ def explain(
         textbook: the same on the textbook's machine; None if that is unknown, or if the operation is the textbook's.
         requests: those of one execution; None if they are unknown.
         sizes: the sizes on which its addresses and its mask depend, by name.
-        conversions: the kernel's layout conversions.
+        converted: the source lines of layout conversions.
         gpu: None if it is unknown.
     """
     if op.tally.refused:
@@ -110,7 +110,7 @@ def explain(
         width = count_bytes(op.width_bytes)
         adjacent = f"adjacent lanes access adjacent bytes{comparison}"
         reasons = [f"Each lane accesses {width}, and {adjacent}."]
-    if code and requests and is_rearranged(code, requests, conversions):
+    if code and requests and is_rearranged(code, requests, converted):
         reasons.append(
             "The compiler first exchanges elements between lanes, so that adjacent lanes store adjacent bytes."
         )
@@ -143,7 +143,9 @@ def _explain_instruction(
         yield f"The block has fewer elements than there are lanes: {each}."
 
 
-def summarize(op: OperationCounts, requests: Requests, conversions: Sequence[Conversion]) -> str:
+def summarize(
+    op: OperationCounts, requests: Requests, converted: Collection[tuple[str, int]]
+) -> str:
     """Return a clause that says why an operation does, or does not, touch more sectors than it needs."""
     code = op.instruction
     cost = op.launch
@@ -153,14 +155,15 @@ def summarize(op: OperationCounts, requests: Requests, conversions: Sequence[Con
         return explain_sectors(requests.address, requests.active, requests.width_bytes)
     if op.is_box:
         return "the TMA copies whole sectors"
-    if code and is_rearranged(code, requests, conversions):
+    if code and is_rearranged(code, requests, converted):
         return "lanes exchange elements first, so that adjacent lanes store adjacent bytes"
     return "adjacent lanes access adjacent bytes"
 
 
-def is_rearranged(code: Instruction, requests: Requests, conversions: Sequence[Conversion]) -> bool:
+def is_rearranged(
+    code: Instruction, requests: Requests, converted: Collection[tuple[str, int]]
+) -> bool:
     """Return whether a store's block has its layout converted first, so that adjacent lanes store adjacent bytes."""
-    is_converted = any(each.source == code.source for each in conversions)
-    if code.op != "store" or not is_converted:
+    if code.op != "store" or code.source not in converted:
         return False
     return abs(measure_step(requests.address, requests.active)) <= code.width_bytes

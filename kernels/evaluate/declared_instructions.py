@@ -14,7 +14,7 @@ from kernels.accesses import AnyAccess, FlatAccess
 from kernels.evaluate.listings import Location, UnsupportedOperation, instructions, locate_lines
 from kernels.evaluate.matching import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, memory_ops, parse
-from kernels.instructions import Instruction
+from kernels.instructions import Conversion, Instruction
 from kernels.jit import last_line
 from kernels.layouts import Layout
 
@@ -24,6 +24,18 @@ _MEMORY = {
     "ptx": PTX_MEMORY,
     "sass": re.compile(rf"\b({'|'.join(SASS_KINDS)})\b"),
 }
+
+_CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)\w*,")
+
+
+def find_conversions(ttgir: str) -> tuple[Conversion, ...]:
+    """Return the layout conversions, in order."""
+    result = []
+    for line, location in locate_lines(ttgir, "ttgir"):
+        if location and (match := _CONVERSION.search(line)):
+            shape = tuple(map(int, match[1][:-1].split("x")))
+            result.append(Conversion(location[0][:2], shape, -(-int(match[2]) // 8)))
+    return tuple(result)
 
 
 def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list[int]:

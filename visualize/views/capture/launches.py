@@ -10,10 +10,8 @@ from kernels.capture.reader import Capture, CapturedKernel
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.findings import Compiler
-from kernels.evaluate.shared_memory import conversions
 from kernels.gpus import GPUS
 from kernels.inside.inspect import inspect
-from kernels.instructions import Conversion
 from visualize.reports.launch import make_report
 from visualize.views.inside.program import Program
 
@@ -71,11 +69,6 @@ class Launches:
             about=self.caption,
             accesses=executions.accesses if executions else {},
         )
-
-    def conversions(self, number: int) -> tuple[Conversion, ...]:
-        """Return the layout conversions of a launch's kernel."""
-        ttgir = self.capture.read_code(self.content.launches[number].kernel, "ttgir")
-        return conversions(ttgir)
 
     def kernel(self, number: int) -> CapturedKernel:
         return self.content.kernels[self.content.launches[number].kernel]

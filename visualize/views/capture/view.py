@@ -338,15 +338,17 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
     Args:
         link: the query of an operation's picture, without the operation.
     """
-    ops = launches.report().launches[number].ops
+    report = launches.report().launches[number]
     captured = launches.content.launches[number]
-    conversions = launches.conversions(number)
+    converted = {(each.file, each.line) for each in report.conversions}
     gpu = GPUS.get(launches.gpu)
     values = {each.name: each.value for each in captured.arguments if type(each.value) is int}
     textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
     rows = []
     reasons = []
-    for at, (group, op) in enumerate(zip(launches.counts(number).by_line(), ops, strict=True)):
+    for at, (group, op) in enumerate(
+        zip(launches.counts(number).by_line(), report.ops, strict=True)
+    ):
         place = Link(f"{op.file}:{op.line}", f"{link}&operation={at}")
         first = group[0]
         cost = sum_costs(group)
@@ -361,7 +363,7 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
             lanes = _requests(first, launches.content, captured, code, example)
         names = first.addressed_by | first.masked_by
         sizes = {name: value for name, value in values.items() if name in names}
-        why = causes.explain(first, cost, expected, lanes, sizes, conversions, gpu)
+        why = causes.explain(first, cost, expected, lanes, sizes, converted, gpu)
         reasons.append((op.name, " ".join(filter(None, [op.refused, op.why])) or why))
     return operations_table(rows, reasons)
 

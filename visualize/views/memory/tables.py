@@ -1,22 +1,17 @@
 """The Memory view's tables: every operation, the launch's counters, and shared memory."""
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
 from kernels.evaluate.counts import Cost, OperationCounts, sum_costs
-from kernels.evaluate.shared_memory import wavefronts_per_instruction
-from kernels.instructions import Conversion, SharedInstruction
-from kernels.results import SharedCounts
 from kernels.sectors import SECTOR_BYTES
 from visualize.numbers import percent
 from visualize.predict.agreement import LaunchCosts, count_of, launch_totals
 from visualize.reports.launch import AMOUNTS
 from visualize.views.memory.text import explain, place, used_bytes
-from visualize.views.prose import Code, Hint, Sourced, Strong, hint, term
+from visualize.views.prose import Hint, Strong, hint, term
 from visualize.views.tables import table, traffic_funnel
 
 # Sign, hover text and style of each agreement between a prediction and a count.
@@ -47,9 +42,6 @@ _REASON = Markup("<li>{}: {}</li>")
 _REASONS = Markup('<ul class="reasons quiet">{}</ul>')
 
 _NOT_COMPILED = "Available once the kernel is compiled."
-
-# The opcode of each step of a layout conversion through shared memory.
-_OPCODES = {"store": "STS", "store matrix": "STSM", "load": "LDS", "load matrix": "LDSM"}
 
 
 _HEADER = (
@@ -164,70 +156,3 @@ def traffic_section(costs: LaunchCosts) -> Markup:
             rows.append((f"{kind}s", *requests, *sectors, _SIGNS[counted.agreement]))
         parts += table(header, rows, caption.strip())
     return parts or hint(_NOT_COMPILED)
-
-
-def conversions_table(costs: LaunchCosts) -> Markup:
-    """Render each step of each layout conversion: wavefronts predicted and, if this code was counted, counted."""
-    code = costs.code
-    rows = []
-    if code is None:
-        return hint(_NOT_COMPILED)
-    for number, conversion in enumerate(code.conversions):
-        counts = _conversion_counts(costs, number, conversion)
-        steps = [step for step in code.shared if step.source == conversion.source]
-        shape = " × ".join(map(str, conversion.shape))
-        size = conversion.element_bytes * math.prod(conversion.shape)
-        first = (
-            Code("{}:{}".format(*conversion.source)),
-            f"{shape} of {conversion.element_bytes} B: {size:,} bytes",
-        )
-        for kind, opcode in _OPCODES.items():
-            if alike := [step for step in steps if step.op == kind]:
-                counted = [row for row in counts if row.opcode.partition(".")[0] == opcode]
-                rows.append((*first, *_step_cells(alike, counted)))
-        if not steps:
-            rows.append((*first, "between lanes, without shared memory"))
-    if not rows:
-        return hint("No block changes its layout.")
-    wavefronts = term("wavefront", "wavefronts per instruction")
-    header = "source", "block", "step", wavefronts, "without conflicts", "counted", "agrees"
-    caption = "Layout conversions through shared memory: wavefronts and bank conflicts of one warp's instruction"
-    return table(header, rows, caption)
-
-
-def _conversion_counts(costs: LaunchCosts, place: int, now: Conversion) -> list[SharedCounts]:
-    """Return the counts of a conversion. Its line may have moved since the count, so its place identifies it.
-
-    Args:
-        place: index of the conversion among the kernel's.
-    """
-    counters = costs.counters
-    if counters is None or not costs.counted_is_compiled:
-        return []
-    then = counters.compiled.conversions[place : place + 1]
-    sources = [each.source for each in then if replace(each, source=now.source) == now]
-    return [row for row in counters.shared if row.source in sources]
-
-
-def _step_cells(
-    alike: Sequence[SharedInstruction], counts: Sequence[SharedCounts]
-) -> tuple[Any, ...]:
-    """Return the cells from the step to the agreement."""
-    predicted, ideal = wavefronts_per_instruction(alike)
-    cells = (
-        Hint(alike[0].op, alike[0].instruction),
-        Sourced(f"{predicted:.3g}", "predicted"),
-        f"{ideal:.3g}",
-    )
-    executed = sum(row.executed for row in counts)
-    if not executed:
-        return cells
-    counted = sum(row.wavefronts for row in counts) / executed
-    agreement = (
-        "equal"
-        if math.isclose(counted, predicted)
-        else "fewer"
-        if counted < predicted
-        else "different"
-    )
-    return (*cells, f"{counted:.3g}", _SIGNS[agreement])

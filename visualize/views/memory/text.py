@@ -15,7 +15,6 @@ from kernels.accesses import AnyAccess
 from kernels.evaluate import causes
 from kernels.evaluate.counts import Cost, sum_costs
 from kernels.evaluate.declared import DeclaredCounts
-from kernels.instructions import Conversion
 from kernels.spec import Kernel
 from visualize.numbers import count_noun, join_names, percent, source
 from visualize.predict.agreement import LaunchCosts, count_of, count_together, launch_totals
@@ -112,7 +111,7 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
         comparison = f"The {_name(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."
-    clause = causes.summarize(op, op.tile_requests, _conversions(costs))
+    clause = causes.summarize(op, op.tile_requests, _converted(costs))
     why = _use_sentence(op, share, costs.textbook[number].launch, clause)
     level = _LEVEL * (factor >= _NOTABLE_FACTOR)
     note = costs.kernel.note(costs.launch)
@@ -305,9 +304,9 @@ def explain(op: DeclaredCounts, costs: LaunchCosts) -> str:
     textbook = None if op.is_textbook else costs.textbook[op.number].launch
     sizes = {f"The row stride of {tensor}": pitch}
     return causes.explain(
-        op, op.launch, textbook, op.tile_requests, sizes, _conversions(costs), costs.launch.gpu
+        op, op.launch, textbook, op.tile_requests, sizes, _converted(costs), costs.launch.gpu
     )
 
 
-def _conversions(costs: LaunchCosts) -> Sequence[Conversion]:
-    return costs.code.conversions if costs.code else ()
+def _converted(costs: LaunchCosts) -> set[tuple[str, int]]:
+    return {each.source for each in costs.code.conversions} if costs.code else set()

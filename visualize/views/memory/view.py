@@ -67,7 +67,6 @@ class RequestsPanel(Panel):
         )
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
         table = slot("requests-table")
-        conflicts = slot("bank-conflicts")
         machine = "The textbook machine"
         own = slots.row(
             slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"
@@ -93,7 +92,6 @@ class RequestsPanel(Panel):
                 "From lanes to DRAM: the launch's counters",
                 slot("requests-totals"),
             )
-            + fold("banks-fold", "Shared memory: layout conversions and bank conflicts", conflicts)
             + fold(
                 "machine-fold",
                 f"{machine}: warp, line and element",
@@ -141,7 +139,6 @@ class RequestsPanel(Panel):
             "lanes-view": lanes_form(snapshot),
             "requests-table": tables.declared_operations_table(costs),
             "requests-totals": tables.traffic_section(costs),
-            "bank-conflicts": tables.conversions_table(costs),
         }
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
