@@ -16,7 +16,6 @@ import pytest
 
 from kernels.capture.reader import Capture, CountedLaunch, OutputErrors
 from kernels.capture.server import install_triton
-from kernels.evaluate.counts import COUNTER_NAMES
 from kernels.examples import EXAMPLES
 from kernels.measuring.captured_counters import launch_keys, read_counters
 from kernels.measuring.counters import METRICS
@@ -195,15 +194,12 @@ def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_pa
     ]
     rows.insert(1, (totals[0], "other", "(1, 1, 1)"))
     rows.insert(4, ({**totals[4], "ld_sectors": "n/a"}, "rows", "(8, 1, 1)"))
-    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in COUNTER_NAMES)]
-    lines = [
-        [number, name, grid, *(row[name] for name in COUNTER_NAMES)]
-        for number, (row, name, grid) in enumerate(rows)
-    ]
+    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in totals[0])]
+    lines = [[number, name, grid, *row.values()] for number, (row, name, grid) in enumerate(rows)]
     page = io.StringIO("==PROF== Connected\n")
     page.seek(0, io.SEEK_END)
     print(",".join(header), file=page)
-    print(",".join(['""'] * 3 + ["sector"] * len(COUNTER_NAMES)), file=page)
+    print(",".join(['""'] * 3 + ["sector"] * len(totals[0])), file=page)
     csv.writer(page).writerows(lines)
     counters = read_counters(page.getvalue())
     joined = [counters.get(key) for key in launch_keys(Capture(path))]
