@@ -255,11 +255,10 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
 def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
     """Describe the lines with bank conflicts, the most first, and why others or executions are unknown."""
     for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
-        if access.conflicts:
-            place = launch.describe_place(access)
-            yield f"{access.opcode} at {place}: {describe_conflicts(access)}"
-    unknown = [f"Line {access.line}: {access.why}" for access in launch.shared if access.why]
-    yield from dict.fromkeys(filter(None, [launch.not_executed, *unknown]))
+        if text := access.why or (access.conflicts and describe_conflicts(access)):
+            yield f"{access.opcode} at {launch.describe_place(access)}: {text}"
+    if launch.not_executed:
+        yield launch.not_executed
 
 
 def _in_markdown(text: str) -> str:
