@@ -16,8 +16,8 @@ import pytest
 
 from kernels.capture.reader import Capture, CountedLaunch, OutputErrors
 from kernels.capture.server import install_triton
-from kernels.evaluate.counts import COUNTER_NAMES
 from kernels.examples import EXAMPLES
+from kernels.inside.report import Inside, LineSpills, SharedAccess
 from kernels.measuring.captured_counters import launch_keys, read_counters
 from kernels.measuring.counters import METRICS
 from tests.kernels.trees import ROOT
@@ -195,15 +195,12 @@ def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_pa
     ]
     rows.insert(1, (totals[0], "other", "(1, 1, 1)"))
     rows.insert(4, ({**totals[4], "ld_sectors": "n/a"}, "rows", "(8, 1, 1)"))
-    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in COUNTER_NAMES)]
-    lines = [
-        [number, name, grid, *(row[name] for name in COUNTER_NAMES)]
-        for number, (row, name, grid) in enumerate(rows)
-    ]
+    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in totals[0])]
+    lines = [[number, name, grid, *row.values()] for number, (row, name, grid) in enumerate(rows)]
     page = io.StringIO("==PROF== Connected\n")
     page.seek(0, io.SEEK_END)
     print(",".join(header), file=page)
-    print(",".join(['""'] * 3 + ["sector"] * len(COUNTER_NAMES)), file=page)
+    print(",".join(['""'] * 3 + ["sector"] * len(totals[0])), file=page)
     csv.writer(page).writerows(lines)
     counters = read_counters(page.getvalue())
     joined = [counters.get(key) for key in launch_keys(Capture(path))]
@@ -434,6 +431,76 @@ def test_a_load_that_becomes_asynchronous_copies_is_the_same_operation():
     assert list(differences([before], [after])) == []
     (difference,) = differences([launch(*copies)], [launch(("load", "ld", "a, b", 9))])
     assert difference.sentence == "a.py:8 in k, load a, b: sectors rose from 8 to 9."
+
+
+def inside_report(*shared, **fields):
+    """A launch whose lines access shared memory: each a line, an opcode, wavefronts and ideal wavefronts."""
+    accesses = tuple(
+        SharedAccess("a.py", line, opcode, 64, wavefronts, ideal)
+        for line, opcode, wavefronts, ideal in shared
+    )
+    fields = {"instructions_executed": 5000, "shared": accesses, **fields}
+    return LaunchReport("k", "a.py", 1, (1, 1, 1), 16, 0, 4096, (), **fields)
+
+
+def test_bank_conflicts_and_spill_traffic_that_increase_are_regressions_with_their_lines():
+    spills = LineSpills("a.py", 7, 1, 1, stored_bytes=4, moved_bytes=256)
+    before = inside_report((4, "LDS", 64, 64), (9, "STS", 64, 64))
+    after = inside_report((4, "LDS", 512, 64), (9, "STS", 64, 64), spills_by_line=(spills,))
+    changed = differences([before], [after])
+    assert [each.sentence for each in changed if each.is_worse] == [
+        "a.py:1 k: shared wavefronts rose from 128 to 576 (line 4 LDS +448).",
+        "a.py:1 k: bank conflicts rose from 0 to 448 (line 4 LDS +448).",
+        "a.py:1 k: spill traffic bytes rose from 0 to 256.",
+    ]
+    assert not any(each.is_worse for each in differences([after], [before]))
+
+
+def test_a_report_of_an_earlier_version_has_no_bank_conflicts_to_compare(tmp_path):
+    path = tmp_path / "earlier.json"
+    after = inside_report((4, "LDS", 512, 64))
+    content = Report("3", "H200", (after,)).to_json()
+    for field in vars(Inside()):
+        del content["launches"][0][field]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert differences(read_report(path).launches, [after]) == []
+    assert "bank conflicts" not in table(read_report(path))
+
+
+def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
+    launch = inside_report((4, "LDS", 96, 64), (5, "STS", 64, 64), (9, "ATOMS", 640, 64))
+    lines = table(Report("3", "H200", (launch,))).splitlines()
+    assert "   warp instructions executed: 5,000" in lines
+    assert "   wavefronts of shared memory: loads 96, stores 64, atomics 640" in lines
+    assert "   bank conflicts: 608" in lines
+    assert lines[-2:] == [
+        "   ATOMS at line 9: 576 bank conflicts in 640 wavefronts",
+        "   LDS at line 4: 32 bank conflicts in 96 wavefronts",
+    ]
+    first, _, total = brief(Report("3", "H200", (launch, launch))).partition("\n\n")
+    assert first.splitlines()[1:] == [
+        "a.py:9 in k, ATOMS (launch 0; 1 more like it): 576 bank conflicts in 640 wavefronts.",
+        "a.py:4 in k, LDS (launch 0; 1 more like it): 32 bank conflicts in 96 wavefronts.",
+    ]
+    assert total.endswith("Shared memory: 1,600 wavefronts, 1,216 bank conflicts.")
+
+
+def test_wavefronts_that_are_unknown_on_one_line_make_the_totals_unknown():
+    unknown = SharedAccess("a.py", 4, "LDS", 64, None, None, why="The address is unknown.")
+    launch = inside_report(shared=(unknown,))
+    text = table(Report("3", "H200", (launch,)))
+    assert "wavefronts of shared memory: loads unknown" in text
+    assert "bank conflicts: unknown" in text
+    assert "LDS at line 4: The address is unknown." in text
+    assert (
+        launch.predict_counters()["lds_wavefronts"],
+        launch.predict_counters()["sts_wavefronts"],
+    ) == (None, 0)
+    assert differences([inside_report()], [launch]) == []
+    launches = (launch, inside_report((4, "LDS", 96, 64)))
+    assert "96 wavefronts, 32 bank conflicts; unknown in 1 launch." in brief(
+        Report("3", "", launches)
+    )
 
 
 def test_the_table_shortens_file_names_and_no_line_number(launches):

@@ -250,7 +250,8 @@ class CapturedLaunch:
         settings: the case's parameters that were set.
         arguments: of the compiled function, in order.
         results: the errors of a case's outputs.
-        counters: Nsight Compute's counters by `evaluate.counts.COUNTER_NAMES`; None if they were not collected.
+        counters: Nsight Compute's counters by `evaluate.counts.COUNTER_NAMES` and, since they are counted,
+            `inside.report.INSIDE_COUNTERS`; None if they were not collected.
     """
 
     kernel: Count

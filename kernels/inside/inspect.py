@@ -16,7 +16,7 @@ from kernels.inside.pipeline import read_pipelines
 from kernels.inside.registers import count_spills, measure_registers
 from kernels.inside.report import Inside
 from kernels.inside.sass import parse
-from kernels.inside.shared import sum_shared
+from kernels.inside.shared import sum_matrix_wavefronts, sum_shared
 
 # What happens inside a launch's programs, and its executed instructions if they are known.
 Inspection = tuple[Inside, Executions | None]
@@ -86,6 +86,7 @@ def add_executions(
         inside,
         shared=sum_shared(code, executions, counts),
         instructions_executed=None if executions.uncertain else int(executions.times.sum()),
+        gmma_wavefronts=sum_matrix_wavefronts(code, executions),
         not_executed=executions.why_uncertain,
         spills_by_line=count_spills(code, executions.times.tolist()),
     )

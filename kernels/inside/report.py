@@ -1,8 +1,16 @@
 """What a report says about the inside of a program, as frozen values that JSON can store."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels.layouts import Layout
+
+# The opcodes whose wavefronts each of Nsight Compute's counters adds up. It has none for STSM or ATOMS alone.
+WAVEFRONT_COUNTERS = {
+    f"{opcode.lower()}_wavefronts": opcode for opcode in ("LDS", "LDSM", "STS", "LDGSTS")
+}
+# The counters of a launch that follow from its executed instructions.
+INSIDE_COUNTERS = ("instructions_executed", *WAVEFRONT_COUNTERS, "gmma_wavefronts")
 
 
 @dataclass(frozen=True)
@@ -278,6 +286,7 @@ class Inside:
 
     Attributes:
         instructions_executed: by all warps of the launch; None if unknown.
+        gmma_wavefronts: passes in which matrix instructions read operands from shared memory; None if unknown.
         registers_by_line: most live registers first.
         registers_at_peak: where the most registers are live, which is in the first line of `registers_by_line`.
         shared_map: the buffers of shared memory; None if the report is of an earlier version.
@@ -290,6 +299,7 @@ class Inside:
 
     shared: tuple[SharedAccess, ...] = ()
     instructions_executed: int | None = None
+    gmma_wavefronts: int | None = None
     registers_by_line: tuple[LineRegisters, ...] = ()
     registers_at_peak: tuple[HeldRegisters, ...] = ()
     spills_by_line: tuple[LineSpills, ...] = ()
@@ -299,3 +309,38 @@ class Inside:
     pipelines: tuple[Pipeline, ...] = ()
     unread: str = ""
     not_executed: str = ""
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether some executions are known. They are not in reports of earlier versions."""
+        return self.instructions_executed is not None or bool(self.shared)
+
+    @property
+    def shared_wavefronts(self) -> int | None:
+        """The wavefronts of all accesses to shared memory; None if some are unknown."""
+        return self._sum([each.wavefronts for each in self.shared])
+
+    @property
+    def bank_conflicts(self) -> int | None:
+        """The bank conflicts of all accesses to shared memory; None if some are unknown."""
+        return self._sum([each.conflicts for each in self.shared])
+
+    def sum_wavefronts(self, *opcodes: str) -> int | None:
+        """Add up the wavefronts of the given opcodes. Return None if some are unknown."""
+        return self._sum([each.wavefronts for each in self.shared if each.opcode in opcodes])
+
+    def predict_counters(self) -> Mapping[str, int | None]:
+        """Return the counters that follow from the executed instructions; None for unknown ones."""
+        wavefronts = {
+            name: self.sum_wavefronts(opcode) for name, opcode in WAVEFRONT_COUNTERS.items()
+        }
+        return {
+            "instructions_executed": self.instructions_executed,
+            **wavefronts,
+            "gmma_wavefronts": self.gmma_wavefronts,
+        }
+
+    def _sum(self, numbers: Sequence[int | None]) -> int | None:
+        if not self.is_executed or None in numbers:
+            return None
+        return sum(filter(None, numbers))

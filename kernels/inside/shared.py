@@ -55,6 +55,25 @@ def sum_shared(
     return tuple(rows)
 
 
+def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -> int | None:
+    """Return the wavefronts of operands that matrix instructions read from shared memory; None if they are unknown.
+
+    Four warps share an instruction, whose operands have 32 bytes per row. A wavefront has 128 bytes. The first operand
+    has 64 rows unless it is in registers; the second one has as many as the result has columns.
+    """
+    total = 0
+    for index, instruction in enumerate(code):
+        if instruction.name.endswith("GMMA"):
+            if index in executions.uncertain:
+                return None
+            shape = instruction.opcode.split(".")[1]
+            rows = int(shape.split("x")[1])
+            if instruction.operands[1].startswith("gdesc"):
+                rows += 64
+            total += int(executions.times[index]) * -(-rows // 16)
+    return total
+
+
 def _sum_copies(
     code: Sequence[Instruction],
     indices: Sequence[int],

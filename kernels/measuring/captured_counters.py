@@ -15,9 +15,11 @@ from kernels.capture.reader import Capture, CountedLaunch
 from kernels.capture.server import RECORDER, CaptureFailed, CaptureServer
 from kernels.evaluate.counts import COUNTER_NAMES
 from kernels.gpus import this_gpu
+from kernels.inside.report import INSIDE_COUNTERS
 from kernels.measuring.counters import METRICS, CountingFailed, parse_count
 
 _STDERR = 2  # its file descriptor
+_COUNTERS = (*COUNTER_NAMES, *INSIDE_COUNTERS)
 
 
 def count_capture(
@@ -37,7 +39,7 @@ def count_capture(
     elapsed = (launch.elapsed_ms for launch in capture.content.launches)  # without the profiler
     times = dict(zip(launch_keys(capture), elapsed, strict=True))
     names = sorted({find_entry(capture, kernel) for kernel in range(len(capture.content.kernels))})
-    metrics = ",".join(METRICS[name] for name in COUNTER_NAMES)
+    metrics = ",".join(METRICS[name] for name in _COUNTERS)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.csv")
         again = Path(folder, "counted.tilescope")
@@ -86,7 +88,7 @@ def read_counters(page: str) -> dict[tuple[str, ...], dict[str, int]]:
     counters = []
     for row in csv.DictReader(page[page.find('"ID"') :].splitlines()):
         with suppress(CountingFailed):  # the row of units, or a launch that failed
-            counters.append({name: int(parse_count(row, METRICS[name])) for name in COUNTER_NAMES})
+            counters.append({name: int(parse_count(row, METRICS[name])) for name in _COUNTERS})
             keys.append((row["Kernel Name"], row["Grid Size"]))
     return dict(zip(_number(keys), counters, strict=True))
 

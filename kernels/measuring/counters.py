@@ -47,6 +47,13 @@ METRICS = {
     },
     "tma_ld_sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
     "tma_st_sectors": "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
+    "instructions_executed": "smsp__inst_executed.sum",
+    # Computed from the addresses of each executed instruction
+    **{
+        f"{opcode}_wavefronts": f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{name}.sum"
+        for opcode, name in (("lds", "ld"), ("ldsm", "ldsm"), ("sts", "st"), ("ldgsts", "ldgsts"))
+    },
+    "gmma_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum",
     "shared_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
     "dram_read_bytes": "dram__bytes_read.sum",
     "dram_write_bytes": "dram__bytes_write.sum",

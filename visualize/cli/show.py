@@ -80,7 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--against",
         type=Path,
         metavar="OTHER.json",
-        help="exit with status 1 if requests, sectors, registers or memory increased, or a launch is missing",
+        help="exit with status 1 if requests, sectors, registers, memory, spill traffic or bank conflicts increased, "
+        "or a launch is missing",
     )
     add(
         "--triton",

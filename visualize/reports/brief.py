@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from kernels.capture.reader import Finding
+from kernels.inside.report import SharedAccess
 from visualize.numbers import count_noun
 from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, Report
+from visualize.reports.text import describe_conflicts
 
 # Maximum bytes of the whole summary, its totals, and a line; bytes reserved for the number of omitted lines.
 _MOST_BYTES = 4096
@@ -26,6 +28,7 @@ def brief(report: Report, differences: Sequence[str] = ()) -> str:
     room = _MOST_BYTES - sum(map(_count_bytes, totals))
     findings = list(_describe_findings(report)) or ["No findings."]
     changes = _fit(differences, room // 2, "more differences: see --text")
+    findings += _describe_conflicts(report)
     lines = _fit(findings, room - sum(map(_count_bytes, changes)), "more lines: see --text")
     return "\n\n".join("\n".join(part) for part in (changes, lines, totals) if part)
 
@@ -44,6 +47,22 @@ def _describe_findings(report: Report) -> Iterable[str]:
         op = f", {finding.op} {finding.tensor}" if finding.op else ""
         place = f"{finding.file}:{finding.line} in {report.launches[number].kernel}{op}"
         yield f"{place} (launch {number}{others}): {_join(finding)}"
+
+
+def _describe_conflicts(report: Report) -> Iterable[str]:
+    """Describe the lines with bank conflicts, the most first. Similar launches of a kernel are described once."""
+    groups = defaultdict[tuple[str, str, int, str], list[tuple[int, int, SharedAccess]]](list)
+    for number, launch in enumerate(report.launches):
+        for access in launch.shared:
+            if conflicts := access.conflicts:
+                key = (launch.kernel, access.file, access.line, access.opcode)
+                groups[key].append((conflicts, -number, access))
+    for key, group in sorted(groups.items(), key=lambda item: -sum(each[0] for each in item[1])):
+        kernel, file, line, opcode = key
+        _, number, access = max(group, key=lambda each: each[:2])
+        others = f"; {len(group) - 1} more like it" if len(group) > 1 else ""
+        conflicts = describe_conflicts(access)
+        yield f"{file}:{line} in {kernel}, {opcode} (launch {-number}{others}): {conflicts}."
 
 
 def _cost(launch: LaunchReport, finding: Finding) -> float:
@@ -90,7 +109,17 @@ def _sum_up(launches: Sequence[LaunchReport]) -> str:
     counts = f"{count_noun(requests, 'request')}, {count_noun(sectors, 'sector')}"
     bounded = sum(bool(launch.refused) for launch in launches)
     remark = f"; {bounded} with incomplete counts" if bounded else ""
-    return f"{count_noun(len(launches), 'launch')}{remark}, {counts} (ideal: {ideal:,})."
+    total = f"{count_noun(len(launches), 'launch')}{remark}, {counts} (ideal: {ideal:,})."
+    known = [each for each in launches if each.bank_conflicts is not None]
+    wavefronts = sum(launch.shared_wavefronts or 0 for launch in known)
+    if wavefronts:
+        conflicts = sum(launch.bank_conflicts or 0 for launch in known)
+        total += (
+            f" Shared memory: {wavefronts:,} wavefronts, {count_noun(conflicts, 'bank conflict')}"
+        )
+        missing = len(launches) - len(known)
+        total += f"; unknown in {count_noun(missing, 'launch')}." if missing else "."
+    return total
 
 
 def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:

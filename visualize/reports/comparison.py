@@ -1,7 +1,7 @@
 """The numbers that differ between two reports of a script."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -87,6 +87,20 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
     spilled = (old.spilled_bytes, new.spilled_bytes)
     yield Difference(where, "spilled_bytes", *spilled, lines=_spilling_lines(old, new))
     yield Difference(where, "shared_bytes", old.shared_bytes, new.shared_bytes)
+    for total, amount in (("shared_wavefronts", "wavefronts"), ("bank_conflicts", "conflicts")):
+        before = getattr(old, total)
+        after = getattr(new, total)
+        if before is not None and after is not None:
+            lines = _changed_lines(
+                (f"{launch.describe_place(each)} {each.opcode}", sign * getattr(each, amount))
+                for sign, launch in ((-1, old), (1, new))
+                for each in launch.shared
+            )
+            yield Difference(where, total, before, after, lines=lines)
+    before = old.spill_traffic_bytes
+    after = new.spill_traffic_bytes
+    if before is not None and after is not None:
+        yield Difference(where, "spill_traffic_bytes", before, after)
 
 
 def _peaks(old: LaunchReport, new: LaunchReport) -> str:
@@ -103,11 +117,19 @@ def _peaks(old: LaunchReport, new: LaunchReport) -> str:
 
 def _spilling_lines(old: LaunchReport, new: LaunchReport) -> str:
     """Describe the lines whose spilled bytes differ the most."""
-    stored = Counter[str]()
-    for sign, launch in ((-1, old), (1, new)):
-        for spills in launch.spills_by_line:
-            stored[launch.describe_place(spills)] += sign * spills.stored_bytes
-    changed = [(place, change) for place, change in stored.items() if change]
+    return _changed_lines(
+        (launch.describe_place(spills), sign * spills.stored_bytes)
+        for sign, launch in ((-1, old), (1, new))
+        for spills in launch.spills_by_line
+    )
+
+
+def _changed_lines(amounts: Iterable[tuple[str, int]]) -> str:
+    """Describe the lines whose amounts differ the most. Amounts of the old report are negative."""
+    changes = Counter[str]()
+    for place, amount in amounts:
+        changes[place] += amount
+    changed = [(place, change) for place, change in changes.items() if change]
     changed.sort(key=lambda each: -abs(each[1]))
     rest = ", …" if len(changed) > _MOST_LINES else ""
     return ", ".join(f"{place} {change:+,}" for place, change in changed[:_MOST_LINES]) + rest

@@ -22,7 +22,14 @@ from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from kernels.evaluate.findings import Compiler, find
 from kernels.inside.inspect import inspect
-from kernels.inside.report import HeldRegisters, Inside, LineRegisters, LineSpills
+from kernels.inside.report import (
+    INSIDE_COUNTERS,
+    HeldRegisters,
+    Inside,
+    LineRegisters,
+    LineSpills,
+    SharedAccess,
+)
 from kernels.results.codec import from_json, parse_json, to_json
 
 # The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
@@ -90,10 +97,11 @@ class LaunchReport(Inside):
         source, line: where its kernel is defined.
         settings: the case's parameters that were set.
         findings: their `text` includes the change and its effect.
-        totals: the launch-wide counters; None where the count of an operation is incomplete or a bound.
-        lower_bound: for each counter without a total, the sum over the other operations.
+        totals: the launch-wide counters; None where the count of an operation is incomplete or a bound, where
+            executions are unknown, and for all of INSIDE_COUNTERS if an atomic may retry.
+        lower_bound: for each counter of global memory without a total, the sum over the other operations.
         counted: Nsight Compute's counters; None if they were not collected.
-        agrees: whether the totals equal them.
+        agrees: whether the totals equal them. INSIDE_COUNTERS without a total are not compared.
     """
 
     kernel: str
@@ -117,6 +125,35 @@ class LaunchReport(Inside):
     agrees: bool | None = None
 
     @property
+    def may_retry(self) -> bool:
+        """Whether an atomic may retry, which executes more instructions than are known."""
+        return any(op.refused and op.counter in ("red", "atom") for op in self.ops)
+
+    @property
+    def wrong_counters(self) -> tuple[str, ...]:
+        """The counters that differ from their prediction."""
+        counted = self.counted or {}
+        return tuple(
+            name
+            for name, count in counted.items()
+            if count != self.totals[name] and name not in self.uncompared
+        )
+
+    @property
+    def uncompared(self) -> tuple[str, ...]:
+        """The counters without a total that `agrees` ignores."""
+        names = self.counted or ()
+        return tuple(n for n in names if n in INSIDE_COUNTERS and self.totals[n] is None)
+
+    @property
+    def spill_traffic_bytes(self) -> int | None:
+        """The bytes that all warps move to and from local memory; None if unknown."""
+        moved = [each.moved_bytes for each in self.spills_by_line]
+        if None in moved or (self.spilled_bytes and not moved):
+            return None
+        return sum(filter(None, moved))
+
+    @property
     def sectors(self) -> int:
         return sum(op.sectors for op in self.ops)
 
@@ -127,7 +164,9 @@ class LaunchReport(Inside):
         ideal = sum(op.ideal_sectors for op in counted)
         return sum(op.sectors for op in counted) / ideal if ideal else 0.0
 
-    def describe_place(self, place: LineRegisters | HeldRegisters | LineSpills) -> str:
+    def describe_place(
+        self, place: LineRegisters | HeldRegisters | LineSpills | SharedAccess
+    ) -> str:
         """Return its line, with its file if that is not the kernel's."""
         return f"line {place.line}" if place.file == self.source else f"{place.file}:{place.line}"
 
@@ -200,12 +239,12 @@ def _report_launch(
     findings: Sequence[Finding],
 ) -> LaunchReport:
     kernel = capture.content.kernels[launch.kernel]
-    totals = counts.totals()
+    inside, _ = inspect(capture, launch, counts)
+    memory = counts.totals()
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
     if counts.refused:
         refused.add((kernel.line, counts.refused))
-    counted = launch.counters
-    return LaunchReport(
+    report = LaunchReport(
         kernel=kernel.name,
         source=Path(kernel.file).name,
         line=kernel.line,
@@ -220,15 +259,19 @@ def _report_launch(
         settings=launch.settings,
         results=launch.results,
         findings=tuple(replace(finding, text=finding.sentences) for finding in findings),
-        totals=totals,
+        totals={**memory, **inside.predict_counters()},
         lower_bound={
-            name: counts.lower_bound(name) for name in COUNTER_NAMES if totals[name] is None
+            name: counts.lower_bound(name) for name in COUNTER_NAMES if memory[name] is None
         },
         refused=tuple(Refusal(*each) for each in sorted(refused)),
-        counted=counted,
-        agrees=None if counted is None else all(totals[name] == counted[name] for name in counted),
-        **vars(inspect(capture, launch, counts)[0]),
+        counted=launch.counters,
+        **vars(inside),
     )
+    if report.may_retry:
+        report = replace(report, totals={**memory, **dict.fromkeys(INSIDE_COUNTERS)})
+    if report.counted is None:
+        return report
+    return replace(report, agrees=not report.wrong_counters)
 
 
 def report_operation(

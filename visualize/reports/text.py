@@ -1,17 +1,25 @@
 """Print a report: as a table for the terminal, in Markdown, and in HTML for notebooks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from kernels.inside.report import SharedAccess
 from visualize.numbers import count_noun
 from visualize.reports.comparison import Difference
 from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport, Report
 
 _PLACE_WIDTH = 24
+# The opcodes of each kind of access to shared memory.
+_ACCESSES = {
+    "loads": ("LDS", "LDSM"),
+    "stores": ("STS", "STSM"),
+    "copies": ("LDGSTS",),
+    "atomics": ("ATOMS",),
+}
 _HEADINGS = ("line", "op", "tensor", "bytes", *MAIN_AMOUNTS, "ideal%")
 
 
@@ -127,13 +135,11 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> st
 
 def wrong_counters(launch: LaunchReport) -> list[str]:
     """Describe each of Nsight Compute's counters that differs from its prediction."""
-    texts = []
-    for name, counted in (launch.counted or {}).items():
-        total = launch.totals[name]
-        if counted != total:
-            predicted = "unknown" if total is None else f"{total:,}"
-            texts.append(f"{name} {counted:,} (predicted {predicted})")
-    return texts
+    counted = launch.counted or {}
+    return [
+        f"{name} {counted[name]:,} (predicted {_known(launch.totals[name])})"
+        for name in launch.wrong_counters
+    ]
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -144,6 +150,15 @@ def bounded_count(op: OperationReport, count: int) -> str:
     """Return a count of an operation, with a sign if it is a bound."""
     bound = "≤ " if op.is_upper_bound else "≥ "
     return f"{bound if op.refused else ''}{count:,}"
+
+
+def describe_conflicts(access: SharedAccess) -> str:
+    conflicts = count_noun(access.conflicts or 0, "bank conflict")
+    return f"{conflicts} in {count_noun(access.wavefronts or 0, 'wavefront')}"
+
+
+def _known(number: int | None, bound: str = "") -> str:
+    return "unknown" if number is None else f"{bound}{number:,}"
 
 
 def _title(report: Report) -> str:
@@ -170,15 +185,19 @@ def _make_section(number: int, launch: LaunchReport, is_counted: bool) -> Sectio
     notes += [f"→ {finding.text}" for finding in launch.findings if not finding.op]
     if launch.spills_by_line:
         notes += _describe_spills(launch)
+    notes += _describe_shared_lines(launch)
     if launch.counted:
-        wrong = ", ".join(wrong_counters(launch))
-        notes.append(f"Nsight Compute: {wrong or 'all ten counters agree'}")
+        compared = len(launch.counted) - len(launch.uncompared)
+        agreement = ", ".join(wrong_counters(launch)) or f"all {compared} counters agree"
+        unknown = f"; not predicted: {', '.join(launch.uncompared)}" if launch.uncompared else ""
+        notes.append(f"Nsight Compute: {agreement}{unknown}")
     notes += [f"Line {refusal.line}: {refusal.why}" for refusal in launch.refused]
     return Section(
         title=f"{number}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
         facts=(
             settings_text({**launch.settings, **launch.config}),
             f"{registers}, {launch.shared_bytes:,} bytes of shared memory",
+            *_describe_executions(launch),
         ),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -198,8 +217,8 @@ def _describe_spills(launch: LaunchReport) -> list[str]:
     places = {each: launch.describe_place(each) for each in launch.spills_by_line}
     stores = _list_largest([(each.stored_bytes, place) for each, place in places.items()])
     reloads = _list_largest([(each.reloads, place) for each, place in places.items()])
-    moved = [each.moved_bytes for each in places]
-    total = "" if None in moved else f"; {sum(filter(None, moved)):,} bytes moved"
+    moved = launch.spill_traffic_bytes
+    total = "" if moved is None else f"; {moved:,} bytes moved"
     notes.append(f"Spilled bytes: {stores}; reloads: {reloads}{total}")
     return notes
 
@@ -211,6 +230,35 @@ def _list_largest(amounts: Sequence[tuple[int, str]]) -> str:
     if rest := sum(amount for amount, _ in ranked[4:]):
         largest.append(f"other lines ({rest:,})")
     return ", ".join(largest)
+
+
+def _describe_executions(launch: LaunchReport) -> Iterator[str]:
+    """Describe the executed instructions, and their accesses to shared memory."""
+    if not launch.is_executed:
+        return
+    bound = "≥ " if launch.may_retry else ""
+    yield f"warp instructions executed: {_known(launch.instructions_executed, bound)}"
+    used = {access.opcode for access in launch.shared}
+    wavefronts = [
+        f"{name} {_known(launch.sum_wavefronts(*opcodes), bound)}"
+        for name, opcodes in _ACCESSES.items()
+        if used & {*opcodes}
+    ]
+    if launch.gmma_wavefronts:
+        wavefronts.append(f"matrix instructions {launch.gmma_wavefronts:,}")
+    if wavefronts:
+        yield f"wavefronts of shared memory: {', '.join(wavefronts)}"
+    if used:
+        yield f"bank conflicts: {_known(launch.bank_conflicts, bound)}"
+
+
+def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
+    """Describe the lines with bank conflicts, the most first, and why others or executions are unknown."""
+    for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
+        if text := access.why or (access.conflicts and describe_conflicts(access)):
+            yield f"{access.opcode} at {launch.describe_place(access)}: {text}"
+    if launch.not_executed:
+        yield launch.not_executed
 
 
 def _in_markdown(text: str) -> str:

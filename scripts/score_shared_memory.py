@@ -1,0 +1,180 @@
+"""Compare predictions of shared memory with counts: `python -m scripts.score_shared_memory FOLDER...`. No GPU needed.
+
+The folders hold pairs of files: FAMILY.tilescope, a capture, and FAMILY.jsonl.gz, its launches as Nsight Compute
+counted them per instruction. Writes the file of the Library's scoreboard, and the captures and executions that
+tests/oracle checks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from kernels.capture.reader import Capture
+from kernels.evaluate.captured import count_launch
+from kernels.inside.execution import SHARED
+from kernels.inside.inspect import inspect
+from kernels.inside.report import INSIDE_COUNTERS
+from kernels.measuring.counters import METRICS
+from kernels.results import codec
+from visualize.views.library.shared_scores import FILE, Counts, LaunchScore, LineScore
+
+ROOT = Path(__file__).resolve().parents[1]
+ORACLE = ROOT / "tests" / "oracle" / "shared_memory"
+
+_NOT_CAPTURED = "Its arguments depend on a value that the host reads from an earlier launch."
+_ZEROS = "Copies through block pointers are predicated, and one of them was counted differently."
+
+# The launches that tests/oracle executes. They have every opcode, width and kind of operation.
+CHOSEN = {
+    "matmul": (2, 6, 9, 15, 18, 20, 26, 28, 31, 33, 35),
+    "attention": (3, 5, 6, 11),
+    "rows": (0, 3, 6, 7, 9, 10, 12, 15, 16, 17, 18, 19, 24),
+    "transpose": (1, 2, 4, 5, 6, 7, 8, 11, 12, 13),
+    "examples": (3, 7),
+}
+# The families with launches that need the values of their arrays.
+_NEED_ARRAYS = ("rows", "examples")
+
+
+def read_counts(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def sum_lines(row: dict[str, Any]) -> dict[tuple[str, int, str], Counts]:
+    """Add up the counts of each source line and opcode that was executed."""
+    lines = defaultdict[tuple[str, int, str], list[list[int]]](list)
+    for values in row["instructions"]:
+        each = dict(zip(row["columns"], values, strict=True))
+        words = (word for word in each["instruction"].split() if not word.startswith("@"))
+        opcode = next(words).partition(".")[0]
+        if opcode in SHARED:
+            file, line = each["places"][0] if each["places"] else ("", 0)
+            names = "executed", "wavefronts", "ideal_wavefronts"
+            lines[file, line, opcode].append([each[name] or 0 for name in names])
+    sums = {place: tuple(map(sum, zip(*counts, strict=True))) for place, counts in lines.items()}
+    return {place: counts for place, counts in sums.items() if counts[0]}
+
+
+def find_launches(
+    capture: Capture, rows: Sequence[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], int | None]]:
+    """Yield the captured launch of each counted one, by kernel and grid in order; None for one without."""
+    launches = [
+        (capture.content.kernels[launch.kernel].name, list(launch.grid))
+        for launch in capture.content.launches
+    ]
+    start = 0
+    for row in rows:
+        key = row["kernel"], row["grid"]
+        if key in launches[start:]:
+            number = launches.index(key, start)
+            start = number + 1
+            yield row, number
+        else:
+            yield row, None
+
+
+def score_launch(
+    family: str, row: dict[str, Any], capture: Capture, number: int | None
+) -> LaunchScore:
+    counted = sum_lines(row)
+    total = row["counters"][METRICS["instructions_executed"]]
+    names = family, row["case"], row["number"], row["kernel"]
+    if number is None:
+        lines = tuple(LineScore(*place, counts) for place, counts in counted.items())
+        return LaunchScore(*names, (None, total), lines, is_compared=False, why=_NOT_CAPTURED)
+    launch = capture.content.launches[number]
+    inside, _ = inspect(capture, launch, count_launch(capture, launch))
+    predicted = {
+        (each.file, each.line, each.opcode): (each.executed, each.wavefronts, each.ideal_wavefronts)
+        for each in inside.shared
+    }
+    why = {(each.file, each.line, each.opcode): each.why for each in inside.shared}
+    lines = tuple(
+        LineScore(*place, counts)
+        if predicted.get(place) == counts
+        else LineScore(
+            *place,
+            counts,
+            predicted.get(place, (0, 0, 0)),
+            why.get(place) or (_ZEROS if place[2] == "LDGSTS" else ""),
+        )
+        for place, counts in counted.items()
+    )
+    return LaunchScore(
+        *names, (inside.instructions_executed, total), lines, why=inside.not_executed
+    )
+
+
+def write_oracle(family: str, capture: Capture, rows: Sequence[dict[str, Any]]) -> None:
+    """Write a capture of the chosen launches, and how often each of their instructions was executed."""
+    chosen = CHOSEN[family]
+    ORACLE.mkdir(exist_ok=True)
+    with zipfile.ZipFile(capture.path) as old:
+        content = json.loads(old.read("capture.json"))
+        launches = [content["launches"][number] for number in chosen]
+        used = sorted({launch["kernel"] for launch in launches})
+        content["kernels"] = [content["kernels"][kernel] for kernel in used]
+        for launch in launches:
+            launch["kernel"] = used.index(launch["kernel"])
+        content["launches"] = launches
+        arrays = {
+            argument["tensor"]["array"]
+            for launch in launches
+            for argument in launch["arguments"]
+            if argument.get("tensor") and family in _NEED_ARRAYS
+        }
+        files = {f"kernels/{number}.{stage}": f"kernels/{kernel}.{stage}"
+                 for number, kernel in enumerate(used) for stage in ("ttgir", "ptx", "sass")}  # fmt: skip
+        files |= {
+            f"arrays/{number}.npy": f"arrays/{number}.npy" for number in sorted(arrays - {None})
+        }
+        path = ORACLE / f"{family}.tilescope"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as new:
+            new.writestr(zipfile.ZipInfo("capture.json"), json.dumps(content), zipfile.ZIP_LZMA)
+            for name, source in files.items():
+                new.writestr(zipfile.ZipInfo(name), old.read(source), zipfile.ZIP_LZMA)
+    counts = []
+    for number in chosen:
+        row = rows[number]
+        runs = [(times, len(list(run))) for times, run in groupby(row["executed"])]
+        counters = {name: row["counters"][METRICS[name]] for name in INSIDE_COUNTERS}
+        key = {name: row[name] for name in ("case", "number")}
+        counts.append({**key, "counters": counters, "executed": runs})
+    lines = (json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in counts)
+    (ORACLE / f"{family}.jsonl").write_text(
+        "".join(f"{line}\n" for line in lines), encoding="utf-8"
+    )
+
+
+def main(folders: Sequence[Path]) -> None:
+    scores = []
+    for path in sorted(path for folder in folders for path in folder.glob("*.jsonl.gz")):
+        family = path.name.partition(".")[0]
+        captures = (folder / f"{family}.tilescope" for folder in folders)
+        capture = Capture(next(each for each in captures if each.exists()))
+        rows = read_counts(path)
+        scores += [score_launch(family, row, capture, n) for row, n in find_launches(capture, rows)]
+        if family in CHOSEN:
+            write_oracle(family, capture, rows)
+    lines = (
+        json.dumps(
+            codec.to_json(score, omit_defaults=True), ensure_ascii=False, separators=(",", ":")
+        )
+        for score in scores
+    )
+    FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    print(f"{FILE}: {len(scores)} launches, {FILE.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main(list(map(Path, sys.argv[1:])))

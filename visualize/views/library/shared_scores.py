@@ -1,0 +1,150 @@
+"""Counts of shared memory by Nsight Compute, and how many of them are predicted exactly.
+
+The file holds the launches of other kernels than ours, one per line. `python -m scripts.score_shared_memory` writes it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from kernels import once
+from kernels.results import codec
+from visualize.numbers import count_noun
+from visualize.views.prose import Code, Mark, headline, say, term
+from visualize.views.tables import table
+
+FILE = Path(__file__).parent / "shared_scores.jsonl"
+SOURCE = "an H100 80GB HBM3 (driver 580.159.04), by Nsight Compute 2025.3.1 with Triton 3.6.0"
+
+# Executions by warps, wavefronts and ideal wavefronts. None is unknown.
+Counts = tuple[int | None, int | None, int | None]
+
+
+@dataclass(frozen=True)
+class LineScore:
+    """The accesses to shared memory of one source line and opcode.
+
+    Attributes:
+        predicted: None if it equals the count.
+        why: why it differs.
+    """
+
+    file: str
+    line: int
+    opcode: str
+    counted: Counts
+    predicted: Counts | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class LaunchScore:
+    """A counted launch.
+
+    Attributes:
+        number: of the launch within its case.
+        instructions: executed by all warps: predicted, or None if unknown, and counted.
+        why: why nothing, or not every execution, is predicted.
+    """
+
+    family: str
+    case: str
+    number: int
+    kernel: str
+    instructions: tuple[int | None, int]
+    lines: tuple[LineScore, ...] = ()
+    is_compared: bool = True
+    why: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        return all(line.predicted is None for line in self.lines)
+
+
+@once
+def shipped_scores() -> tuple[LaunchScore, ...]:
+    rows = list(map(json.loads, FILE.read_text(encoding="utf-8").splitlines()))
+    return codec.from_json(tuple[LaunchScore, ...], rows, FILE.name)
+
+
+def summarize(scores: Iterable[LaunchScore]) -> dict[str, int]:
+    """Return how many launches, lines and numbers of instructions are compared, and how many are equal."""
+    compared = [score for score in scores if score.is_compared]
+    with_lines = [score for score in compared if score.lines]
+    lines = [line for score in compared for line in score.lines]
+    return {
+        "lines": len(lines),
+        "exact_lines": sum(line.predicted is None for line in lines),
+        "launches": len(with_lines),
+        "exact_launches": sum(score.is_exact for score in with_lines),
+        "instructions": len(compared),
+        "exact_instructions": sum(len({*score.instructions}) == 1 for score in compared),
+    }
+
+
+def differences(scores: Iterable[LaunchScore]) -> Iterator[dict[str, Any]]:
+    """Yield each count that differs from its prediction, and each launch that is not predicted."""
+    for score in scores:
+        launch = {"family": score.family, "case": score.case, "kernel": score.kernel}
+        predicted, counted = score.instructions
+        if predicted != counted:
+            numbers = {"predicted": predicted, "counted": counted, "why": score.why}
+            yield {**launch, "place": "", "count": "instructions", **numbers}
+        for line in score.lines if score.is_compared else ():
+            for name, was, now in zip(
+                ("executions", "wavefronts", "ideal wavefronts"),
+                line.predicted or line.counted,
+                line.counted,
+                strict=True,
+            ):
+                if was != now:
+                    place = f"{line.file}:{line.line} {line.opcode}"
+                    numbers = {"predicted": was, "counted": now, "why": line.why}
+                    yield {**launch, "place": place, "count": name, **numbers}
+
+
+def render_scores() -> Markup:
+    """Render how many lines of each family are equal, and the others."""
+    scores = shipped_scores()
+    total = summarize(scores)
+    sentence = say(
+        "{} whose instructions access shared memory, {} on {}.",
+        count_noun(total["launches"], "launch"),
+        Mark("counted"),
+        SOURCE,
+    )
+    number = f"{total['exact_lines']:,} of {total['lines']:,}"
+    text = headline(number, "source lines and opcodes agree exactly", sentence)
+    families = dict.fromkeys(score.family for score in scores)
+    rows = []
+    for family in families:
+        part = summarize(score for score in scores if score.family == family)
+        agreement = [
+            f"{part[f'exact_{name}']:,} of {part[name]:,}"
+            for name in ("lines", "launches", "instructions")
+        ]
+        rows.append((family, *agreement))
+    header = "kernels", "lines", "launches", "executed instructions"
+    others = [
+        (
+            f"{each['family']}: {each['case']}",
+            Code(each["kernel"]),
+            Code(each["place"]) if each["place"] else "",
+            each["count"],
+            "unknown" if each["predicted"] is None else f"{each['predicted']:,}",
+            f"{each['counted']:,}",
+            each["why"],
+        )
+        for each in differences(scores)
+    ]
+    columns = "launch", "kernel", "line", "count", "predicted", "counted", "why"
+    about = say("Executions, {} and ideal wavefronts that agree", term("wavefront", "wavefronts"))
+    return (
+        text
+        + table(header, rows, about)
+        + table(columns, others, "Counts that differ or are unknown")
+    )
