@@ -173,7 +173,7 @@ def test_spills_are_listed_by_line_with_their_cost():
     )
     headline, table = words_of("registers", program)
     assert "The spills take 48 bytes per thread. They move 10.8 kB in the launch." in headline
-    assert "At most 255 are live, at a.py:21 ." in headline
+    assert "At most 240 are live, at a.py:21 ." in headline
     assert "a.py:21 240 a.py:20 235 12 30 48 10,752" in table
 
 
