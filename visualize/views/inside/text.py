@@ -133,7 +133,7 @@ def registers_headline(program: Program) -> Markup:
     spills = f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}"
     sentences: list[Any] = [spills if facts.spilled_bytes else "No register is spilled."]
     if lines:
-        live = say("At most {} are live, at {}.", Strong(lines[0].registers), Code(place(lines[0])))
+        live = say("At most {} are live, at {}.", Strong(lines[0].live), Code(place(lines[0])))
         sentences.insert(bool(facts.spilled_bytes), live)
     return headline(facts.registers, Sourced("registers per thread", "compiled"), *sentences)
 
@@ -142,7 +142,7 @@ def registers_table(program: Program) -> Markup:
     """Render the live registers and the spills of each line."""
     inside = program.inside
     spills = {place(line): line for line in inside.spills_by_line}
-    live = {place(line): line.registers for line in inside.registers_by_line}
+    live = {place(line): line.live for line in inside.registers_by_line}
     held = {place(line): line.registers for line in inside.registers_at_peak}
     rows = []
     for line in live | spills:
