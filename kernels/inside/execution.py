@@ -4,7 +4,9 @@ All programs and threads run at once. A block of instructions runs when no threa
 address, so threads that took different branches meet again. Threads never wait: barriers and copies always succeed.
 """
 
+import functools
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -325,40 +327,38 @@ class _Run:
         while waiting:
             start = min(waiting)
             arriving = waiting.pop(start)
-            active = arriving[0]
-            for mask in arriving[1:]:
-                active = active | mask
+            active = functools.reduce(operator.or_, arriving)
             end = plan.blocks[start]
             self._spend(1)
-            times = self._count_warps(active)
-            if plan.code[start].name == "BSYNC":
-                times = sum(self._count_warps(mask) for mask in arriving)
+            # Lanes of a warp that took different branches run one after the other, until BSYNC.
+            groups = arriving
+            times = sum(map(self._count_warps, arriving))
             self.executions.times[start:end] += times
+            if plan.code[start].name == "BSYNC" or times == self._count_warps(active):
+                groups = [active]
             self.active = active
             self.kept = frozenset[str]().union(*(plan.live_in[each] for each in waiting))
             for planned in plan.steps[start]:
                 self._run(planned)
             last = plan.code[end - 1]
-            taken = active
+            condition: Any = False
             if last.name in _JUMPS and last.name != "BSYNC":
                 condition = self._condition(plan.planned[end - 1], active)
                 if condition is None:
                     waiting[self._skip(start)].append(active)
                     continue
-                taken = active & condition
-                rest = active & (condition ^ True)
-            else:
-                taken = False
-                rest = active
             target = last.target
             if last.name == "RET":
                 target = self._return_point(plan.planned[end - 1])
-            elif last.name in ("BRX", "JMP") and np.any(taken):
-                raise UnsupportedOperation(f"{last.opcode} is not executed.")
-            if np.any(taken) and target is not None:
-                waiting[target].append(taken)
-            if np.any(rest) and end < len(plan.code):
-                waiting[end].append(rest)
+            for group in groups:
+                taken = group & condition
+                rest = group & (condition ^ True)
+                if last.name in ("BRX", "JMP") and np.any(taken):
+                    raise UnsupportedOperation(f"{last.opcode} is not executed.")
+                if np.any(taken) and target is not None:
+                    waiting[target].append(taken)
+                if np.any(rest) and end < len(plan.code):
+                    waiting[end].append(rest)
 
     def _spend(self, elements: int) -> None:
         self.budget[0] -= elements + 300
@@ -427,6 +427,10 @@ class _Run:
             if not self._is_known(known, active):
                 return None
             result = result & value
+        if planned.instruction.opcode == "BRA.U" and isinstance(result, np.ndarray):
+            # It is taken only if all lanes of the warp agree.
+            lanes = self._full(result | (active ^ True)).reshape(-1, self.shape[1] // LANES, LANES)
+            result = np.repeat(lanes.all(axis=2), LANES, axis=1)
         return result
 
     def _read(self, operand: Source) -> tuple[Number, Any]:
