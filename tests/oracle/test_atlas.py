@@ -2,11 +2,9 @@
 
 import collections
 import functools
-import operator
 
 import pytest
 
-from kernels.evaluate.shared_memory import wavefronts_per_instruction
 from kernels.gpus import occupancy
 from kernels.layouts import Layout
 from kernels.measuring.counters import COUNTERS
@@ -127,44 +125,6 @@ def test_the_scoreboards_predictions_are_these_models():
         counters_prediction(recording, predict(place)) for place, recording in enumerate(ATLAS)
     ]
     assert found == [prediction for prediction in shipped_predictions() if prediction.operations]
-
-
-def wavefronts_of(counted):
-    """(kind, counted, predicted wavefronts per instruction) of each step of the launch's layout conversions."""
-    for source in {conversion.source for conversion in counted.compiled.conversions}:
-        for kind, opcode in (
-            ("store", "STS"),
-            ("store matrix", "STSM"),
-            ("load", "LDS"),
-            ("load matrix", "LDSM"),
-        ):
-            rows = [row for row in counted.shared if row.source == source and row.executed]
-            rows = [row for row in rows if row.opcode.partition(".")[0] == opcode]
-            alike = [
-                made for made in counted.compiled.shared if (made.source, made.op) == (source, kind)
-            ]
-            if rows:
-                assert alike, "every step was read"
-                passes = sum(row.wavefronts for row in rows) / sum(row.executed for row in rows)
-                yield kind, passes, wavefronts_per_instruction(alike)[0]
-
-
-def test_wavefronts_of_layout_conversions_are_predicted(found):
-    """Except for loads: if lanes past the edge store nothing, ptxas lets them load nothing, either."""
-    for kind, counted, predicted in wavefronts_of(found.counters):
-        assert counted <= predicted if kind == "load" else counted == predicted, kind
-
-
-def test_few_loads_of_a_conversion_take_fewer_wavefronts_than_predicted():
-    pairs = [
-        pair
-        for recording in ATLAS
-        for kind, *pair in wavefronts_of(recording.measured)
-        if kind == "load"
-    ]
-    equal, fewer = (sum(compare(*pair) for pair in pairs) for compare in (operator.eq, operator.lt))
-    assert equal > 50
-    assert fewer <= equal / 10, (equal, fewer)
 
 
 def test_registers_shared_memory_and_occupancy_are_those_counted(found):

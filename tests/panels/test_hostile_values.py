@@ -160,11 +160,6 @@ def test_a_recording_is_text_on_every_panel(measurement, times):
     fields = {"note": HOSTILE, "device": replace(recorded.device, name=HOSTILE)}
     if hasattr(recorded, "tool"):
         fields["tool"] = HOSTILE
-    if measurement is COUNTERS:
-        shared = tuple(
-            replace(conversion, instruction=HOSTILE) for conversion in recorded.compiled.shared
-        )
-        fields["compiled"] = replace(recorded.compiled, shared=shared)
     hostile = replace(recorded, **fields)
     state = SETTINGS.state({**recorded.experiment.to_address(), "gpu": "H200"}, None)
     state = replace(state, gpu=replace(GPUS["H200"], name=HOSTILE, caveat=HOSTILE))

@@ -85,7 +85,6 @@ def describe(costs):
     """Return the text about a launch: tables with reasons, sentences, and each operation's headline and bar."""
     parts = [
         tables.declared_operations_table(costs),
-        tables.conversions_table(costs),
         tables.traffic_section(costs),
         html(text.launch_sentences(costs)),
     ]
@@ -154,29 +153,6 @@ def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(costs_of, flat):
         if flat == EDGE and op.number == 0:
             assert picture.title == "Compiled: one TMA box"
             assert f"{op.tile.sectors:,} sectors" in request_titles(lines, picture.title)[0]
-
-
-def test_bank_conflicts_of_a_conversion_stand_beside_their_counts_even_if_its_line_has_moved(
-    costs_of,
-):
-    costs = costs_of(TILED)
-    table = tables.conversions_table(costs)
-    assert table.count("✓") == 2
-    moved = {
-        name: tuple(
-            replace(part, source=("tiled.py", part.source[1] + 7))
-            for part in getattr(costs.code, name)
-        )
-        for name in ("conversions", "shared")
-    }
-    later = replace(costs, code=replace(costs.code, **moved))
-    assert tables.conversions_table(later).count("✓") == 2
-    compiled = costs.counters.compiled
-    other = replace(
-        compiled, conversions=tuple(replace(each, shape=(64, 64)) for each in compiled.conversions)
-    )
-    later = replace(later, counters=replace(costs.counters, compiled=other))
-    assert "✓" not in tables.conversions_table(later)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the pictures of a program's inside are drawn from, for a kernel of ours and for a script's launch."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -8,12 +9,13 @@ from kernels.capture.reader import CapturedKernel
 from kernels.gpus import Gpu
 from kernels.inside.banks import Access
 from kernels.inside.inspect import Inspection
-from kernels.inside.report import Inside
+from kernels.inside.report import Inside, SharedAccess
 from kernels.inside.sass import Instruction, parse
 from kernels.instructions import CompiledFacts
-from kernels.results import Compiled
+from kernels.results import Compiled, Counters, SharedCounts
+from visualize.predict.agreement import LaunchCosts
 from visualize.views.prose import picture_caption
-from visualize.views.state import State
+from visualize.views.state import Snapshot
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Program:
     Attributes:
         about: the line below a saved picture.
         accesses: an execution of each instruction that accesses shared memory, by its index in the SASS.
+        counted: the hardware's count of the wavefronts of accesses; empty if nothing was counted.
+        counted_by: the profiler and its GPU.
     """
 
     inside: Inside
@@ -32,6 +36,8 @@ class Program:
     sass: str
     about: str
     accesses: Mapping[int, Access] = field(default_factory=dict)
+    counted: Mapping[SharedAccess, int] = field(default_factory=dict)
+    counted_by: str = ""
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -61,9 +67,12 @@ def place(item: _Placed) -> str:
     return f"{item.file}:{item.line}"
 
 
-def describe(state: State, compiled: Compiled, inspection: Inspection) -> Program:
+def describe(snapshot: Snapshot, compiled: Compiled, inspection: Inspection) -> Program:
     """Return the inside of an experiment's programs, as compiled."""
     inside, executions = inspection
+    state = snapshot.state
+    counters = snapshot.result(Counters)
+    is_counted = LaunchCosts(state.kernel, state.launch, compiled, counters).counted_is_compiled
     return Program(
         inside=inside,
         facts=compiled,
@@ -72,4 +81,24 @@ def describe(state: State, compiled: Compiled, inspection: Inspection) -> Progra
         sass=compiled.sass,
         about=picture_caption(state.experiment, state.gpu.name, "compiled"),
         accesses=executions.accesses if executions else {},
+        counted=match_counts(inside.shared, counters.shared) if counters and is_counted else {},
+        counted_by=f"{counters.tool}, {counters.device.name}" if counters else "",
     )
+
+
+def match_counts(
+    accesses: Sequence[SharedAccess], counts: Sequence[SharedCounts]
+) -> Mapping[SharedAccess, int]:
+    """Return the counted wavefronts of each access; {} if other lines and opcodes were counted.
+
+    Lines may have moved since the count, so their order identifies them.
+    """
+    counted = Counter[tuple[str, int, str]]()
+    for row in counts:
+        counted[*row.source, row.opcode.partition(".")[0]] += row.wavefronts
+    rows = sorted(key for key, wavefronts in counted.items() if wavefronts)
+    own = {(each.file, each.line, each.opcode): each for each in accesses if each.wavefronts != 0}
+    keys = sorted(key for key in own if key[2] != "ATOMS")  # these are not counted
+    if [(file, opcode) for file, _, opcode in keys] != [(file, opcode) for file, _, opcode in rows]:
+        return {}
+    return {own[key]: counted[row] for key, row in zip(keys, rows, strict=True)}

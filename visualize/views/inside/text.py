@@ -14,6 +14,9 @@ from visualize.views.tables import table
 
 _UNUSED = headline("", "", "This kernel uses no shared memory.")
 
+_EQUAL = Hint("✓", "Predicted and counted wavefronts are equal.", "equal")
+_DIFFERENT = Hint("≠", "Predicted and counted wavefronts differ.", "wrong-value")
+
 # The opcodes whose wavefronts the hardware counts together.
 _TOTALS = {"all loads": ("LDS", "LDSM"), "all stores": ("STS", "STSM")}
 
@@ -39,20 +42,42 @@ def shared_headline(program: Program) -> Markup:
 
 def shared_table(program: Program) -> Markup:
     """Render the accesses of each line, and the totals of loads and stores."""
-    accesses = program.inside.shared
+    # Without a wavefront, an instruction only fills time.
+    accesses = [access for access in program.inside.shared if access.wavefronts != 0]
     if not accesses:
         return Markup()
     wavefronts = term("wavefront", "wavefronts")
     conflicts = term("bank conflict", "bank conflicts")
-    header = "line", "opcode", "operation", "executed", wavefronts, "ideal", conflicts
+    header: tuple[Any, ...] = (
+        "line",
+        "opcode",
+        "operation",
+        "executed",
+        wavefronts,
+        "ideal",
+        conflicts,
+    )
+    caption = "Accesses to shared memory by all programs of the launch"
     rows: list[tuple[Any, ...]] = [
         (Code(place(access)), access.opcode, access.operation, *_amounts([access]))
         for access in accesses
     ]
+    if program.counted:
+        header += "counted", "agrees"
+        caption += f". Counted: wavefronts by {program.counted_by}"
+        pairs = zip(rows, accesses, strict=True)
+        rows = [row + _count_cells(program.counted.get(access), access) for row, access in pairs]
     for name, opcodes in _TOTALS.items():
         if group := [access for access in accesses if access.opcode in opcodes]:
             rows.append((Strong(name), ", ".join(opcodes), "", *_amounts(group)))
-    return table(header, rows, "Accesses to shared memory by all programs of the launch")
+    return table(header, rows, caption)
+
+
+def _count_cells(counted: int | None, access: SharedAccess) -> tuple[Any, ...]:
+    if counted is None:
+        return ()
+    agreement = _EQUAL if counted == access.wavefronts else _DIFFERENT
+    return f"{counted:,}", "" if access.why else agreement
 
 
 def _amounts(accesses: Sequence[SharedAccess]) -> list[Any]:

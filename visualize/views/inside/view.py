@@ -63,7 +63,7 @@ class InsidePanel(Panel):
             return self._slots(status.render_failure(failure), NONE, Markup())
         if compiled is None or inspected is None or isinstance(inspected, Failure):
             return self.draw_waiting(snapshot)
-        return self.draw_program(describe(snapshot.state, compiled, inspected))
+        return self.draw_program(describe(snapshot, compiled, inspected))
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float | None = None) -> Slots:
         compiling = status.render_compiling(snapshot.state.gpu.name, seconds)
