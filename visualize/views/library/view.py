@@ -331,7 +331,7 @@ class ScoreboardPanel(ListPanel):
                 "Each recorded count: predicted on the x-axis, counted on the y-axis",
             )
         )
-        lists = slot("scoreboard-rows") + slot("scoreboard-shared")
+        lists = slot("scoreboard-shared") + slot("scoreboard-rows")
         return slot("scoreboard-headline") + picture + lists
 
     def draw(self, snapshot: Snapshot) -> Slots:
