@@ -134,25 +134,33 @@ def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:
 
 def count_copy_wavefronts(
     opcode: str, source: np.ndarray, is_read: np.ndarray, access: Access
-) -> int:
+) -> Wavefronts:
     """Return the wavefronts with which one execution of LDGSTS writes to shared memory.
 
     LDGSTS.BYPASS writes the data of each 128-byte line separately. In a wavefront, all 32-byte sectors move by the same
     distance, or by the same exclusive or. Both rules follow from counts of 766 patterns on an H200: they give the count
-    of 97 % of the others' patterns, and of all regular ones of LDGSTS.BYPASS.
+    of 97 % of the others' patterns, and of all regular ones of LDGSTS.BYPASS. If only some lanes of a warp read,
+    LDGSTS.BYPASS writes zeros for all lanes first.
 
     Args:
         source: (warps, 32) int64, the first byte in global memory of each lane.
         is_read: (warps, 32) bool; other lanes write zeros.
     """
     target, active, width = access.parts
-    source = source.reshape(target.shape)
+    is_bypass = ".BYPASS" in opcode
     is_read = is_read.reshape(target.shape) & active
+    by_warp = is_read.reshape(-1, LANES)
+    is_mixed = by_warp.any(axis=1) & (active.reshape(-1, LANES) & ~by_warp).any(axis=1) & is_bypass
+    read_bytes = width * by_warp[is_mixed].sum(axis=1)
+    ideal = active.any(axis=1).sum() + -(-read_bytes // (BANKS * WORD_BYTES)).sum()
+    source = source.reshape(target.shape)
     first = source[:, :1] // LINE_BYTES * LINE_BYTES
-    rows = np.column_stack([np.where(is_read, source - first, -1), np.where(active, target, -1)])
+    starts = np.where(is_read, source - first, -1)
+    parts = np.repeat(is_mixed, len(target) // len(is_mixed))
+    rows = np.column_stack([parts, starts, np.where(active, target, -1)])
     patterns, times = np.unique(rows, axis=0, return_counts=True)
     total = 0
-    for pattern, count in zip(patterns.tolist(), times.tolist(), strict=True):
+    for (is_zeroed, *pattern), count in zip(patterns.tolist(), times.tolist(), strict=True):
         lanes = list(zip(pattern[: len(pattern) // 2], pattern[len(pattern) // 2 :], strict=True))
         words = {
             to // WORD_BYTES + word
@@ -162,9 +170,9 @@ def count_copy_wavefronts(
         }
         conflicts = max(Counter(word % BANKS for word in words).values(), default=0)
         moved = [(start, to) for start, to in lanes if start >= 0]
-        needed = _count_moves(moved) if ".BYPASS" in opcode else _count_transfers(moved)
-        total += count * max(conflicts, needed)
-    return total
+        needed = _count_moves(moved) if is_bypass else _count_transfers(moved)
+        total += count * (conflicts + needed if is_zeroed else max(conflicts, needed))
+    return Wavefronts(total, int(ideal))
 
 
 def _count_transfers(moved: list[tuple[int, int]]) -> int:

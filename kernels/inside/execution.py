@@ -93,8 +93,10 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
     """Execute a launch.
 
     Raises:
-        UnsupportedOperation: a branch depends on an unknown value, or the launch is too large.
+        UnsupportedOperation: a branch depends on an unknown value, the launch is too large, or there is no code.
     """
+    if not code:
+        raise UnsupportedOperation("The capture has no SASS.")
     plan = _Plan(code)
     grid = launch.grid
     axes = [axis for name, axis in _AXES.items() if name in plan.needed_names]

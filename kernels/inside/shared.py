@@ -30,28 +30,18 @@ def sum_shared(
         executed = int(executions.times[indices].sum())
         if not executed and not why:
             continue
-        wavefronts = [executions.wavefronts.get(i, Wavefronts(0, 0)) for i in indices]
-        actual: int | None = sum(each.actual for each in wavefronts)
+        counted = [executions.wavefronts.get(i, Wavefronts(0, 0)) for i in indices]
+        total: Wavefronts | None = Wavefronts(*map(sum, zip(*counted, strict=True)))
         if opcode == "LDGSTS" and not why:
             ops = [
                 op
                 for op in counts.operations
                 if op.op == "async copy" and op.source == (file, line)
             ]
-            actual = _sum_copies(code, indices, executions, ops)
-            why = _UNMATCHED if actual is None else ""
-        ideal = sum(each.ideal for each in wavefronts)
-        rows.append(
-            SharedAccess(
-                file,
-                line,
-                opcode,
-                executed,
-                wavefronts=None if why else actual,
-                ideal_wavefronts=None if why and opcode != "LDGSTS" else ideal,
-                why=why,
-            )
-        )
+            total = _sum_copies(code, indices, executions, ops)
+            why = _UNMATCHED if total is None else ""
+        actual, ideal = (None, None) if why or total is None else total
+        rows.append(SharedAccess(file, line, opcode, executed, actual, ideal, why=why))
     return tuple(rows)
 
 
@@ -79,7 +69,7 @@ def _sum_copies(
     indices: Sequence[int],
     executions: Executions,
     ops: Sequence[OperationCounts],
-) -> int | None:
+) -> Wavefronts | None:
     """Return the wavefronts of a line's copies; None if they are unknown.
 
     The operations' copies have the order of the SASS, because each block of code has its own operation.
@@ -92,7 +82,7 @@ def _sum_copies(
         or any(op.tally.refused for op in ops)
     ):
         return None
-    total = 0
+    total = np.zeros(2, np.int64)
     for index, (op, request) in zip(indices, pairs * share, strict=True):
         if (access := executions.accesses.get(index)) is None:
             continue
@@ -100,7 +90,7 @@ def _sum_copies(
         once = count_wavefronts(access)
         times = share * executions.wavefronts[index].ideal // once.ideal
         reading = 0
-        wavefronts = 0
+        wavefronts = np.zeros(2, np.int64)
         for source, is_read, numbers in op.tally.copies.values():
             reading += int(numbers.sum())
             for address, reads, number in zip(source, is_read, numbers.tolist(), strict=True):
@@ -111,14 +101,14 @@ def _sum_copies(
                 if _predicate(instruction) in ("P0", "!P0"):
                     reads = np.full_like(reads, _predicate(instruction) == "!P0")
                 each = count_copy_wavefronts(instruction.opcode, address, reads, access)
-                wavefronts += number * each
+                wavefronts += number * np.array(each)
         if reading > times:
             return None
         # The others write only zeros.
         is_true = _predicate(instruction) == "!P0" and reading
-        wavefronts += (times - reading) * (wavefronts // reading if is_true else once.actual)
-        total += wavefronts // share
-    return total
+        rest = wavefronts // reading if is_true else np.array(once)
+        total += (wavefronts + (times - reading) * rest) // share
+    return Wavefronts(*total.tolist())
 
 
 def _predicate(instruction: Instruction) -> str:

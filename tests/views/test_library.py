@@ -4,6 +4,7 @@ import json
 import re
 import urllib.parse
 from collections import Counter
+from html import unescape
 from types import SimpleNamespace
 
 import orjson
@@ -20,7 +21,7 @@ from tests.messages import decode, text_of
 from visualize.numbers import key_numbers
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import compare, theme
-from visualize.views.library import scoreboard, view
+from visualize.views.library import scoreboard, shared_scores, view
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.panel import encode
 from visualize.views.state import Snapshot
@@ -286,3 +287,53 @@ def test_the_figures_are_the_approved_ones(approve):
 
 def test_colours_differ_for_each_operation_and_for_misses():
     assert len({*theme.OPERATIONS.values(), theme.WRONG}) == len(theme.OPERATIONS) + 1
+
+
+# Shared memory.
+
+
+def test_the_fold_of_shared_memory_has_the_agreement_and_names_what_differs_or_is_not_compared():
+    text = unescape(str(draw_scoreboard()["scoreboard-shared"]))
+    total = shared_scores.summarize(shared_scores.shipped_scores())
+    assert f"{total['exact_lines']} of {total['lines']} lines agree exactly" in text
+    assert total["exact_lines"] >= 0.98 * total["lines"]
+    assert total["exact_launches"] >= 0.95 * total["launches"]
+    assert total["exact_instructions"] >= 0.9 * total["instructions"]
+    assert "Not compared: 9 launches of liger's fused_moe." in text
+    others = list(shared_scores.differences(shared_scores.shipped_scores()))
+    assert all(each["why"] in text for each in others)
+    assert all(each["why"] for each in others)
+
+
+def test_a_wrong_line_and_an_unknown_count_are_not_exact():
+    wrong = shared_scores.LineScore("a.py", 4, "LDS", (8, 8, 8), (8, 16, 8), "Its address is odd.")
+    right = shared_scores.LineScore("a.py", 5, "STS", (8, 8, 8))
+    launches = [
+        shared_scores.LaunchScore(
+            "rows", "sum", 0, "k", (None, 100), (wrong, right), why="A lock."
+        ),
+        shared_scores.LaunchScore("rows", "sum", 1, "k", (90, 90), (right,)),
+        shared_scores.LaunchScore("rows", "sum", 2, "k", (None, 90), (right,), is_compared=False),
+    ]
+    assert shared_scores.summarize(launches) == {
+        "lines": 3,
+        "exact_lines": 2,
+        "launches": 2,
+        "exact_launches": 1,
+        "instructions": 2,
+        "exact_instructions": 1,
+    }
+    assert [
+        (each["count"], each["predicted"], each["counted"], each["why"])
+        for each in shared_scores.differences(launches)
+    ] == [
+        ("executed instructions", None, 100, "A lock."),
+        ("a.py:4 LDS, wavefronts", 16, 8, "Its address is odd."),
+    ]
+
+
+def test_the_endpoint_has_the_agreement_of_shared_memory():
+    reply = ask(view.ScoreboardPanel)["shared_memory"]
+    assert reply["lines"] - reply["exact_lines"] == len(
+        {each["count"].partition(",")[0] for each in reply["differences"] if "," in each["count"]}
+    )

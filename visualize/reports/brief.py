@@ -61,8 +61,8 @@ def _describe_conflicts(report: Report) -> Iterable[str]:
         kernel, file, line, opcode = key
         _, number, access = max(group, key=lambda each: each[:2])
         others = f"; {len(group) - 1} more like it" if len(group) > 1 else ""
-        conflicts = describe_conflicts(access)
-        yield f"{file}:{line} in {kernel}, {opcode} (launch {-number}{others}): {conflicts}."
+        where = f"{file}:{line} in {kernel}, {opcode} (launch {-number}{others})"
+        yield f"{where}: {describe_conflicts(access)}."
 
 
 def _cost(launch: LaunchReport, finding: Finding) -> float:

@@ -4,6 +4,7 @@ The file holds the launches of other kernels than ours, one per line. `python -m
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,14 @@ from markupsafe import Markup
 from kernels import once
 from kernels.results import codec
 from visualize.numbers import count_noun
-from visualize.views.prose import Code, Mark, headline, say, term
+from visualize.views.prose import Mark, lead, say, term
 from visualize.views.tables import table
 
 FILE = Path(__file__).parent / "shared_scores.jsonl"
 SOURCE = "an H100 80GB HBM3 (driver 580.159.04), by Nsight Compute 2025.3.1 with Triton 3.6.0"
 
-# Executions by warps, wavefronts and ideal wavefronts. None is unknown.
+# The counts of a line. None is unknown.
+AMOUNTS = ("executions", "wavefronts", "ideal wavefronts")
 Counts = tuple[int | None, int | None, int | None]
 
 
@@ -87,64 +89,64 @@ def summarize(scores: Iterable[LaunchScore]) -> dict[str, int]:
 
 
 def differences(scores: Iterable[LaunchScore]) -> Iterator[dict[str, Any]]:
-    """Yield each count that differs from its prediction, and each launch that is not predicted."""
+    """Yield each count of a compared launch that differs from its prediction."""
     for score in scores:
+        if not score.is_compared:
+            continue
         launch = {"family": score.family, "case": score.case, "kernel": score.kernel}
         predicted, counted = score.instructions
-        if predicted != counted:
-            numbers = {"predicted": predicted, "counted": counted, "why": score.why}
-            yield {**launch, "place": "", "count": "instructions", **numbers}
-        for line in score.lines if score.is_compared else ():
-            for name, was, now in zip(
-                ("executions", "wavefronts", "ideal wavefronts"),
-                line.predicted or line.counted,
-                line.counted,
-                strict=True,
-            ):
-                if was != now:
-                    place = f"{line.file}:{line.line} {line.opcode}"
-                    numbers = {"predicted": was, "counted": now, "why": line.why}
-                    yield {**launch, "place": place, "count": name, **numbers}
+        counts = [("executed instructions", predicted, counted, score.why)]
+        for line in score.lines:
+            place = f"{line.file}:{line.line} {line.opcode}"
+            pairs = zip(AMOUNTS, line.predicted or line.counted, line.counted, strict=True)
+            counts += [(f"{place}, {name}", was, now, line.why) for name, was, now in pairs]
+        for name, was, now, why in counts:
+            if was != now:
+                yield {**launch, "count": name, "predicted": was, "counted": now, "why": why}
+
+
+def describe_uncompared(scores: Iterable[LaunchScore]) -> Iterator[str]:
+    """Name the cases whose launches are not compared, and why."""
+    cases = Counter(
+        (score.family, score.case, score.why) for score in scores if not score.is_compared
+    )
+    for (family, case, why), count in cases.items():
+        yield f"Not compared: {count_noun(count, 'launch')} of {family}'s {case}. {why}"
 
 
 def render_scores() -> Markup:
-    """Render how many lines of each family are equal, and the others."""
+    """Render a fold with how many lines of each family are equal, and the others."""
     scores = shipped_scores()
     total = summarize(scores)
-    sentence = say(
-        "{} whose instructions access shared memory, {} on {}.",
-        count_noun(total["launches"], "launch"),
-        Mark("counted"),
-        SOURCE,
-    )
-    number = f"{total['exact_lines']:,} of {total['lines']:,}"
-    text = headline(number, "source lines and opcodes agree exactly", sentence)
-    families = dict.fromkeys(score.family for score in scores)
+    launches = count_noun(total["launches"], "launch")
+    about = say("{} of other kernels, {} on {}.", launches, Mark("counted"), SOURCE)
+    header = "kernels", "lines", "launches", "executed instructions"
     rows = []
-    for family in families:
+    for family in dict.fromkeys(score.family for score in scores):
         part = summarize(score for score in scores if score.family == family)
         agreement = [
             f"{part[f'exact_{name}']:,} of {part[name]:,}"
             for name in ("lines", "launches", "instructions")
         ]
         rows.append((family, *agreement))
-    header = "kernels", "lines", "launches", "executed instructions"
+    caption = say(
+        "Equal executions, {} and ideal wavefronts, by line and opcode",
+        term("wavefront", "wavefronts"),
+    )
     others = [
         (
-            f"{each['family']}: {each['case']}",
-            Code(each["kernel"]),
-            Code(each["place"]) if each["place"] else "",
-            each["count"],
+            f"{each['family']}: {each['case']}, {each['count']}",
             "unknown" if each["predicted"] is None else f"{each['predicted']:,}",
             f"{each['counted']:,}",
             each["why"],
         )
         for each in differences(scores)
     ]
-    columns = "launch", "kernel", "line", "count", "predicted", "counted", "why"
-    about = say("Executions, {} and ideal wavefronts that agree", term("wavefront", "wavefronts"))
-    return (
-        text
-        + table(header, rows, about)
+    columns = "count", "predicted", "counted", "why"
+    fold = Markup("<details><summary>Shared memory: {} lines agree exactly</summary>{}</details>")
+    content = (
+        lead(about, *describe_uncompared(scores))
+        + table(header, rows, caption)
         + table(columns, others, "Counts that differ or are unknown")
     )
+    return fold.format(f"{total['exact_lines']:,} of {total['lines']:,}", content)

@@ -28,6 +28,13 @@ from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, 
 from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import recorded_launch, scoreboard
+from visualize.views.library.shared_scores import (
+    SOURCE,
+    differences,
+    render_scores,
+    shipped_scores,
+    summarize,
+)
 from visualize.views.panel import Api, Endpoint, Reply, Slots, encode, read_options, select_fields
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
@@ -302,6 +309,11 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
             "lower_bounds": points(board.lower_bounds),
             "not_predicted": [experiment.short_json() for experiment in board.unpredicted],
         },
+        "shared_memory": {
+            "source": SOURCE,
+            **summarize(shipped_scores()),
+            "differences": list(differences(shipped_scores())),
+        },
     }
     return encode(reply)
 
@@ -319,7 +331,8 @@ class ScoreboardPanel(ListPanel):
                 "Each recorded count: predicted on the x-axis, counted on the y-axis",
             )
         )
-        return slot("scoreboard-headline") + picture + slot("scoreboard-rows")
+        lists = slot("scoreboard-shared") + slot("scoreboard-rows")
+        return slot("scoreboard-headline") + picture + lists
 
     def draw(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view.of(ScoreView)
@@ -336,6 +349,7 @@ class ScoreboardPanel(ListPanel):
                 "Click a point to open its launch.", _excluded_atomics(board)
             )
             + rows,
+            "scoreboard-shared": render_scores(),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -345,7 +359,8 @@ class ScoreboardPanel(ListPanel):
             `totals` has, per count (sectors, requests, dram_bytes), how many are compared, how many are equal, and the
             median error. `points` are all counts, each with the index of its launch in `launches`. `misses` are those
             that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
-            and launches without a shipped prediction.
+            and launches without a shipped prediction. `shared_memory` compares the executions and wavefronts of each
+            source line of other kernels, whatever the filters: totals, and the counts that differ or are unknown.
             """
             view = read_options(
                 ScoreView, "score_", {"kernel": kernel, "gpu": gpu, "count": count}, "/scoreboard"
