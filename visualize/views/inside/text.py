@@ -30,11 +30,19 @@ def shared_headline(program: Program) -> Markup:
     worst = max(accesses, key=lambda access: access.conflicts or 0)
     lead = say("All accesses take as few {} as possible.", term("wavefront", "wavefronts"))
     if total:
-        sentence = "{} in {} takes {:,} wavefronts instead of {:,}."
         counts = worst.wavefronts, worst.ideal_wavefronts
-        lead = say(sentence, Strong(worst.opcode), Code(place(worst)), *counts)
+        lead = say(
+            "{}, {}: {:,} wavefronts, ideally {:,}.",
+            Strong(worst.opcode),
+            Code(place(worst)),
+            *counts,
+        )
+    copies = "A copy (LDGSTS) also takes wavefronts to read its lines of global memory from the L1."
+    reasons = dict.fromkeys(each.why for each in accesses)
     what = Sourced(term("bank conflict", "bank conflicts" if total != 1 else ""), "predicted")
-    return headline(f"{total:,}", what, lead, *dict.fromkeys(each.why for each in accesses))
+    return headline(
+        f"{total:,}", what, lead, copies if worst.opcode == "LDGSTS" and total else "", *reasons
+    )
 
 
 def shared_table(program: Program) -> Markup:
@@ -44,15 +52,16 @@ def shared_table(program: Program) -> Markup:
         return Markup()
     wavefronts = term("wavefront", "wavefronts")
     conflicts = term("bank conflict", "bank conflicts")
-    header = "line", "opcode", "operation", "executed", wavefronts, "ideal", conflicts
+    header = "line", "opcode", "executed", wavefronts, "ideal", conflicts, "operation"
     rows: list[tuple[Any, ...]] = [
-        (Code(place(access)), access.opcode, access.operation, *_amounts([access]))
+        (Code(place(access)), access.opcode, *_amounts([access]), *filter(None, [access.operation]))
         for access in accesses
     ]
     for name, opcodes in _TOTALS.items():
         if group := [access for access in accesses if access.opcode in opcodes]:
-            rows.append((Strong(name), ", ".join(opcodes), "", *_amounts(group)))
-    return table(header, rows, "Accesses to shared memory by all programs of the launch")
+            rows.append((Strong(name), ", ".join(opcodes), *_amounts(group)))
+    columns = header[: max(map(len, rows))]
+    return table(columns, rows, "Accesses to shared memory by all programs of the launch")
 
 
 def _amounts(accesses: Sequence[SharedAccess]) -> list[Any]:
@@ -151,17 +160,15 @@ def registers_table(program: Program) -> Markup:
             moved = "unknown" if spill.moved_bytes is None else f"{spill.moved_bytes:,}"
             cells += spill.stores, spill.reloads, f"{spill.stored_bytes:,}", moved
         rows.append(cells)
-    if not rows:
-        return Markup()
-    header = ["line", "live registers at most", "written here, live at the maximum"]
-    if spills:
-        header += [
-            "spill stores",
-            "reloads",
-            "bytes stored per thread",
-            "bytes moved in the launch",
-        ]
-    return table(header, rows, "Registers by source line")
+    live_columns = "line", "live registers at most", "written here, live at the maximum"
+    spill_columns = (
+        "spill stores",
+        "reloads",
+        "bytes stored per thread",
+        "bytes moved in the launch",
+    )
+    columns = (*live_columns, *(spill_columns if spills else ()))
+    return table(columns, rows, "Registers by source line")
 
 
 def layouts_headline(program: Program) -> Markup:
@@ -221,7 +228,7 @@ def pipeline_table(program: Program) -> Markup:
             Code(place(load)),
             load.ahead,
             load.slots or "registers",
-            load.why,
+            *filter(None, [load.why]),
         )
         for pipeline in program.inside.pipelines
         for load in pipeline.loads
@@ -229,4 +236,4 @@ def pipeline_table(program: Program) -> Markup:
     if not rows:
         return Markup()
     header = "loop", "load", "steps ahead", "buffers", "why it is not pipelined"
-    return table(header if any(row[-1] for row in rows) else header[:-1], rows, "Loads in loops")
+    return table(header[: max(map(len, rows))], rows, "Loads in loops")
