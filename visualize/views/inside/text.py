@@ -212,12 +212,13 @@ def pipeline_headline(program: Program) -> Markup:
     if not loads:
         none = "No loop of this kernel loads a block."
         return headline("", "", program.inside.unread or none)
-    reasons = list(dict.fromkeys(load.why for load in loads if load.why))
-    ahead = {load.line: load.ahead for load in loads if load.ahead}
-    lines = join_names(list(map(str, ahead)))
-    lead = f"Pipelined loads: line {lines}." if ahead else "No load is pipelined."
+    reasons = dict.fromkeys(load.why for load in loads if load.why)
+    lines = dict.fromkeys(str(load.line) for load in loads if load.ahead)
+    sentences = [*reasons] or ["No load is pipelined."]
+    if lines:
+        sentences = [f"Pipelined loads: line {join_names([*lines])}.", *reasons]
     what = Sourced("steps ahead, at most", "compiled")
-    return headline(max(load.ahead for load in loads), what, lead, *reasons)
+    return headline(max(load.ahead for load in loads), what, *sentences)
 
 
 def pipeline_table(program: Program) -> Markup:
