@@ -62,7 +62,7 @@ _MARKS = {
     "x": [],
     "y": [],
     "hoverinfo": "skip",
-    "marker": {"symbol": "square-open", "size": 10, "color": theme.WRONG, "line": {"width": 2}},
+    "marker": {"symbol": "square-open", "size": 10, "color": "black", "line": {"width": 2}},
 }
 _BARS = {
     "type": "bar",
