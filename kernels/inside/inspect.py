@@ -74,17 +74,21 @@ def _inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts)
         executions = execute(parse(codes["sass"]), make_launch(capture, launch))
     except UnsupportedOperation as error:
         return replace(inside, not_executed=str(error)), None
-    return add_executions(inside, codes["sass"], executions, counts), executions
+    # Since compute capability 9.0, the first KiB of a program's shared memory belongs to the system.
+    major, _ = capture.content.gpu["compute_capability"]
+    start_bytes = 1024 if major >= 9 else 0
+    return add_executions(inside, codes["sass"], executions, counts, start_bytes), executions
 
 
 def add_executions(
-    inside: Inside, sass: str, executions: Executions, counts: LaunchCounts
+    inside: Inside, sass: str, executions: Executions, counts: LaunchCounts, start_bytes: int
 ) -> Inside:
     """Add what depends on how often each instruction is executed."""
     code = parse(sass)
+    buffers = inside.shared_map.buffers if inside.shared_map else ()
     return replace(
         inside,
-        shared=sum_shared(code, executions, counts),
+        shared=sum_shared(code, executions, counts, buffers, start_bytes),
         instructions_executed=None if executions.uncertain else int(executions.times.sum()),
         gmma_wavefronts=sum_matrix_wavefronts(code, executions),
         not_executed=executions.why_uncertain,

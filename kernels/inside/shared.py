@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
-from kernels.inside.banks import Wavefronts, count_copy_wavefronts, count_wavefronts
+from kernels.inside.banks import Access, Wavefronts, count_copy_wavefronts, count_wavefronts
 from kernels.inside.execution import SHARED, Executions
-from kernels.inside.report import SharedAccess
+from kernels.inside.report import SharedAccess, SharedBuffer
 from kernels.inside.sass import Instruction
 from kernels.sectors import LANES
 
@@ -16,9 +16,18 @@ _UNMATCHED = "The compiled copies could not be matched with the source line's."
 
 
 def sum_shared(
-    code: Sequence[Instruction], executions: Executions, counts: LaunchCounts
+    code: Sequence[Instruction],
+    executions: Executions,
+    counts: LaunchCounts,
+    buffers: Sequence[SharedBuffer] = (),
+    start_bytes: int = 0,
 ) -> tuple[SharedAccess, ...]:
-    """Return the accesses of each line and opcode, in the order of the SASS."""
+    """Return the accesses of each line and opcode, in the order of the SASS.
+
+    Args:
+        buffers: of the memory map, which say what an access is for.
+        start_bytes: address of the map's first byte.
+    """
     places = defaultdict[tuple[str, int, str], list[int]](list)
     for index, instruction in enumerate(code):
         if instruction.name in SHARED:
@@ -62,6 +71,25 @@ def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -
                 rows += 64
             total += int(executions.times[index]) * -(-rows // 16)
     return total
+
+
+def _name_operation(
+    accesses: Sequence[Access | None],
+    line: int,
+    buffers: Sequence[SharedBuffer],
+    start_bytes: int,
+) -> str:
+    """Return what the buffers that a line accesses are for; "" if that is unknown."""
+    own = [each for each in buffers if each.line == line] or buffers
+    names = set[str]()
+    for access in filter(None, accesses):
+        byte = int(access.address[access.active].min()) - start_bytes
+        names |= {
+            each.operation
+            for each in own
+            if each.offset_bytes <= byte < each.offset_bytes + each.size_bytes
+        }
+    return ", ".join(sorted(names))
 
 
 def _sum_copies(

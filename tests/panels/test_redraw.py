@@ -16,7 +16,7 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.experiments import fields
-from tests.messages import decode, links, opened, settings_of, updates
+from tests.messages import decode, links, opened, settings_of, text_of, updates
 from tests.waiting import run_coroutine
 from visualize.numbers import Number
 from visualize.views.compare import pair_slots, ratio, render_comparison
@@ -255,6 +255,17 @@ def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):
     page.session.finder = lambda _: next(finds, compiled)
     assert change(page, "tab=requests gpu=H200")[WATCH]
     assert stream(page, "tab=requests gpu=H200")[-1]["request-plot"]
+
+
+def test_what_happens_inside_a_program_follows_in_the_stream(page):
+    inside = "tab=shared-memory kernel=transpose.tiled"
+    first = change(page, inside)
+    assert text_of(first["shared-memory-headline"]) == "Compiling for H200"
+    assert first[WATCH]
+    last = stream(page, inside)[-1]
+    assert text_of(last["shared-memory-headline"]).startswith("0 bank conflicts predicted")
+    assert decode(last["shared-memory-plot"])["layout"]["meta"]["groups"]
+    assert "shared-memory-plot" not in change(page, inside), "another process draws it"
 
 
 def test_every_slot_that_a_handler_fills_is_on_the_page(page):

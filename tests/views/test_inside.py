@@ -139,6 +139,11 @@ def test_a_vector_is_wrapped_and_a_large_block_is_cut():
     assert "2 × 256 × 512 elements, the first 128 × 256" in large["title"]
 
 
+def test_a_block_larger_than_tritons_limit_is_not_drawn():
+    program = program_of(layouts=(block(textbook_layout((1 << 20, 1 << 20))),))
+    assert INSIDE["layouts"].draw_program(program)["layouts-plot"] == NONE
+
+
 def test_the_memory_map_has_a_bar_per_stage_and_says_what_one_stage_more_needs():
     program = program_of(shared_map=MAP)
     program = replace(program, facts=replace(program.facts, shared_bytes=49_152))
@@ -217,6 +222,19 @@ def test_copies_in_flight_are_those_of_the_pipeline():
     assert {bar.split(",")[0] for bar in flying["y"]} == {
         f"line {load.line}" for load in pipeline.loads if load.ahead
     }
+
+
+def test_a_load_that_is_not_pipelined_says_why():
+    (pipeline,) = program_of().inside.pipelines
+    why = "With num_stages = 1, line 22 waits for its load in every step."
+    loads = tuple(replace(load, ahead=0, slots=0, why=why) for load in pipeline.loads)
+    events = tuple(replace(event, kind="load") for event in pipeline.events if event.loads)
+    program = program_of(pipelines=(replace(pipeline, loads=loads, events=events),))
+    headline, table = words_of("pipeline", program)
+    assert headline == f"0 steps ahead, at most compiled {why}"
+    assert table.count(f"0 registers {why}") == len(loads)
+    (frame,) = frames_of("pipeline", program)
+    assert frame["title"].endswith("most copies in flight: 0")
 
 
 def test_a_kernel_without_shared_memory_or_loops_says_so():

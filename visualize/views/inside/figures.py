@@ -1,5 +1,6 @@
 """The pictures of the inside of a program: banks, the memory map, registers, layouts and the pipeline."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ _MOST_FRAMES = 64
 # Fewer wavefronts do not fill the picture's height.
 _FEWEST_WAVEFRONTS = 8
 
+# Triton's limit for a block. A capture may claim more.
+_MOST_ELEMENTS = 1 << 20
 # A block is truncated to this size, and a vector is wrapped.
 _MOST_ROWS = 128
 _MOST_COLUMNS = 256
@@ -59,7 +62,7 @@ _MARKS = {
     "x": [],
     "y": [],
     "hoverinfo": "skip",
-    "marker": {"symbol": "square-open", "size": 10, "color": theme.WRONG, "line": {"width": 2}},
+    "marker": {"symbol": "square-open", "size": 10, "color": "black", "line": {"width": 2}},
 }
 _BARS = {
     "type": "bar",
@@ -140,7 +143,9 @@ def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
 
 def layouts_figure(program: Program) -> dict[str, Any] | None:
     """Draw the warp and the lane that hold each element of each block."""
-    layouts = program.inside.layouts
+    layouts = [
+        each for each in program.inside.layouts if math.prod(each.layout.shape) <= _MOST_ELEMENTS
+    ]
     if not layouts:
         return None
     groups = dict[str, dict[Layout, dict[str, Any]]]()

@@ -33,11 +33,19 @@ def shared_headline(program: Program) -> Markup:
     worst = max(accesses, key=lambda access: access.conflicts or 0)
     lead = say("All accesses take as few {} as possible.", term("wavefront", "wavefronts"))
     if total:
-        sentence = "{} in {} takes {:,} wavefronts instead of {:,}."
         counts = worst.wavefronts, worst.ideal_wavefronts
-        lead = say(sentence, Strong(worst.opcode), Code(place(worst)), *counts)
+        lead = say(
+            "{}, {}: {:,} wavefronts, ideally {:,}.",
+            Strong(worst.opcode),
+            Code(place(worst)),
+            *counts,
+        )
+    copies = "A copy (LDGSTS) also takes wavefronts to read its lines of global memory from the L1."
+    reasons = dict.fromkeys(each.why for each in accesses)
     what = Sourced(term("bank conflict", "bank conflicts" if total != 1 else ""), "predicted")
-    return headline(f"{total:,}", what, lead, *dict.fromkeys(each.why for each in accesses))
+    return headline(
+        f"{total:,}", what, lead, copies if worst.opcode == "LDGSTS" and total else "", *reasons
+    )
 
 
 def shared_table(program: Program) -> Markup:
@@ -176,17 +184,15 @@ def registers_table(program: Program) -> Markup:
             moved = "unknown" if spill.moved_bytes is None else f"{spill.moved_bytes:,}"
             cells += spill.stores, spill.reloads, f"{spill.stored_bytes:,}", moved
         rows.append(cells)
-    if not rows:
-        return Markup()
-    header = ["line", "live registers at most", "written here, live at the maximum"]
-    if spills:
-        header += [
-            "spill stores",
-            "reloads",
-            "bytes stored per thread",
-            "bytes moved in the launch",
-        ]
-    return table(header, rows, "Registers by source line")
+    live_columns = "line", "live registers at most", "written here, live at the maximum"
+    spill_columns = (
+        "spill stores",
+        "reloads",
+        "bytes stored per thread",
+        "bytes moved in the launch",
+    )
+    columns = (*live_columns, *(spill_columns if spills else ()))
+    return table(columns, rows, "Registers by source line")
 
 
 def layouts_headline(program: Program) -> Markup:
@@ -230,12 +236,13 @@ def pipeline_headline(program: Program) -> Markup:
     if not loads:
         none = "No loop of this kernel loads a block."
         return headline("", "", program.inside.unread or none)
-    reasons = list(dict.fromkeys(load.why for load in loads if load.why))
-    ahead = {load.line: load.ahead for load in loads if load.ahead}
-    lines = join_names(list(map(str, ahead)))
-    lead = f"Pipelined loads: line {lines}." if ahead else "No load is pipelined."
+    reasons = dict.fromkeys(load.why for load in loads if load.why)
+    lines = dict.fromkeys(str(load.line) for load in loads if load.ahead)
+    sentences = [*reasons] or ["No load is pipelined."]
+    if lines:
+        sentences = [f"Pipelined loads: line {join_names([*lines])}.", *reasons]
     what = Sourced("steps ahead, at most", "compiled")
-    return headline(max(load.ahead for load in loads), what, lead, *reasons)
+    return headline(max(load.ahead for load in loads), what, *sentences)
 
 
 def pipeline_table(program: Program) -> Markup:
@@ -246,7 +253,7 @@ def pipeline_table(program: Program) -> Markup:
             Code(place(load)),
             load.ahead,
             load.slots or "registers",
-            load.why,
+            *filter(None, [load.why]),
         )
         for pipeline in program.inside.pipelines
         for load in pipeline.loads
@@ -254,4 +261,4 @@ def pipeline_table(program: Program) -> Markup:
     if not rows:
         return Markup()
     header = "loop", "load", "steps ahead", "buffers", "why it is not pipelined"
-    return table(header if any(row[-1] for row in rows) else header[:-1], rows, "Loads in loops")
+    return table(header[: max(map(len, rows))], rows, "Loads in loops")
