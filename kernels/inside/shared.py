@@ -50,7 +50,9 @@ def sum_shared(
             total = _sum_copies(code, indices, executions, ops)
             why = _UNMATCHED if total is None else ""
         actual, ideal = (None, None) if why or total is None else total
-        rows.append(SharedAccess(file, line, opcode, executed, actual, ideal, why=why))
+        accesses = [executions.accesses.get(index) for index in indices]
+        operation = _name_operation(accesses, line, buffers, start_bytes)
+        rows.append(SharedAccess(file, line, opcode, executed, actual, ideal, operation, why))
     return tuple(rows)
 
 
