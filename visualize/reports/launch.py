@@ -13,6 +13,7 @@ import orjson
 
 from kernels.capture.reader import (
     Capture,
+    CapturedKernel,
     CapturedLaunch,
     Finding,
     OutputErrors,
@@ -21,7 +22,7 @@ from kernels.capture.reader import (
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from kernels.evaluate.findings import Compiler, find
-from kernels.inside.inspect import inspect
+from kernels.inside.inspect import Inspection, inspect
 from kernels.inside.report import (
     INSIDE_COUNTERS,
     HeldRegisters,
@@ -197,23 +198,32 @@ def make_report(
     capture: Capture,
     compiler: Compiler | None = None,
     counts: Callable[[int], LaunchCounts] | None = None,
+    inspections: Callable[[int], Inspection] | None = None,
 ) -> Report:
     """Count and explain every launch of a capture.
 
     Args:
         compiler: see `findings.find`.
-        counts: returns the counts of a launch, if the caller keeps them.
+        counts, inspections: return the counts and the inspection of a launch, if the caller keeps them.
     """
     content = capture.content
-    counts = counts or cache(lambda number: count_launch(capture, content.launches[number]))
+    launches = content.launches
+    counts = counts or cache(lambda number: count_launch(capture, launches[number]))
+    inspections = inspections or (lambda number: inspect(capture, launches[number], counts(number)))
     findings = find(capture, counts, compiler)
     is_tried = capture.findings is not None
     return Report(
         triton=content.triton,
         gpu=content.gpu.get("name"),
         launches=tuple(
-            _report_launch(capture, launch, counts(number), findings[number])
-            for number, launch in enumerate(content.launches)
+            _report_launch(
+                launch,
+                content.kernels[launch.kernel],
+                counts(number),
+                findings[number],
+                inspections(number)[0],
+            )
+            for number, launch in enumerate(launches)
         ),
         untried="" if is_tried else "No changes were tried: the capture holds no experiments.",
         stopped=content.stopped.message if content.stopped else None,
@@ -233,13 +243,12 @@ def read_report(path: Path) -> Report:
 
 
 def _report_launch(
-    capture: Capture,
     launch: CapturedLaunch,
+    kernel: CapturedKernel,
     counts: LaunchCounts,
     findings: Sequence[Finding],
+    inside: Inside,
 ) -> LaunchReport:
-    kernel = capture.content.kernels[launch.kernel]
-    inside, _ = inspect(capture, launch, counts)
     memory = counts.totals()
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
     if counts.refused:

@@ -11,7 +11,7 @@ from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.findings import Compiler
 from kernels.gpus import GPUS
-from kernels.inside.inspect import inspect
+from kernels.inside.inspect import Inspection, inspect
 from visualize.reports.launch import make_report
 from visualize.views.inside.program import Program
 
@@ -24,9 +24,9 @@ class Launches:
         self.content = capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
         self.counts = lru_cache(maxsize=256)(self._count)
-        self.program = lru_cache(maxsize=8)(self._program)
+        self.inspections = lru_cache(maxsize=256)(self._inspect)
         # The first call tries changes.
-        self.report = once(lambda: make_report(capture, compiler, self.counts))
+        self.report = once(lambda: make_report(capture, compiler, self.counts, self.inspections))
 
     @property
     def caption(self) -> str:
@@ -55,13 +55,16 @@ class Launches:
         copies = [own[place] for place in places]
         return next((op for op in copies if op.tally.example), copies[0])
 
-    def _program(self, number: int) -> Program:
-        launch = self.content.launches[number]
+    def _inspect(self, number: int) -> Inspection:
+        return inspect(self.capture, self.content.launches[number], self.counts(number))
+
+    def program(self, number: int) -> Program:
+        """Return the inside of a launch's programs."""
         kernel = self.kernel(number)
-        sass = self.capture.read_code(launch.kernel, "sass")
-        _, executions = inspect(self.capture, launch, self.counts(number))
+        sass = self.capture.read_code(self.content.launches[number].kernel, "sass")
+        inside, executions = self.inspections(number)
         return Program(
-            inside=self.report().launches[number],
+            inside=inside,
             facts=kernel,
             num_warps=kernel.num_warps,
             gpu=GPUS.get(self.gpu),
