@@ -138,9 +138,9 @@ def count_copy_wavefronts(
     """Return the wavefronts with which one execution of LDGSTS writes to shared memory.
 
     LDGSTS.BYPASS writes the data of each 128-byte line separately. In a wavefront, all 32-byte sectors move by the same
-    distance, or by the same exclusive or. Both rules follow from counts of 766 patterns on an H200: they give the count
-    of 97 % of the others' patterns, and of all regular ones of LDGSTS.BYPASS. If only some lanes of a warp read,
-    LDGSTS.BYPASS writes zeros for all lanes first.
+    distance, by the same exclusive or, or so that their old and new places have the same sum. If only some lanes of a
+    warp read, LDGSTS.BYPASS writes zeros for all lanes first. The rules follow from counts of 766 patterns on an H200:
+    they give the count of 97 % of the others' patterns, and of all regular ones of LDGSTS.BYPASS.
 
     Args:
         source: (warps, 32) int64, the first byte in global memory of each lane.
@@ -200,14 +200,13 @@ def _count_transfers(moved: list[tuple[int, int]]) -> int:
 
 def _count_moves(moved: list[tuple[int, int]]) -> int:
     """Return the number of wavefronts that move the lanes' 16 bytes from their lines."""
-    lines = defaultdict[int, tuple[set[tuple[int, int]], set[tuple[int, int]]]](
-        lambda: (set(), set())
-    )
+    lines = defaultdict[int, tuple[set[tuple[int, int]], ...]](lambda: (set(), set(), set()))
     for start, to in moved:
         sector = start % LINE_BYTES // SECTOR_BYTES
         granule = to % LINE_BYTES // SECTOR_BYTES
         half = (start ^ to) % SECTOR_BYTES
-        distances, exclusive = lines[start // LINE_BYTES]
+        distances, sums, exclusive = lines[start // LINE_BYTES]
         distances.add(((granule - sector) % 4, half))
+        sums.add(((granule + sector) % 4, half))
         exclusive.add((granule ^ sector, half))
     return sum(min(map(len, ways)) for ways in lines.values())
