@@ -84,10 +84,19 @@ class Access:
 
 
 def count_wavefronts(access: Access) -> Wavefronts:
+    """Count the wavefronts of an access.
+
+    Without bank conflicts, a wavefront serves 128 bytes of a warp's active lanes, or more if lanes load the same words.
+    """
     address, active, width = access.parts
+    warps = access.address.size // LANES
+    rows_of_warp = len(address) // warps
+    copies = max(1, rows_of_warp * address.shape[1] // LANES)
+    warp = np.arange(len(address)) // (rows_of_warp // copies) % warps
     some = active.any(axis=1)
     address = address[some]
     active = active[some]
+    warp = warp[some]
     if not len(address):
         return Wavefronts(0, 0)
     words = address[:, :, None] // WORD_BYTES + np.arange(width // WORD_BYTES)
@@ -99,7 +108,10 @@ def count_wavefronts(access: Access) -> Wavefronts:
     rows, columns = np.nonzero(is_new)
     cells = rows * BANKS + words[rows, columns] % BANKS
     banks = np.bincount(cells, minlength=len(words) * BANKS).reshape(-1, BANKS)
-    return Wavefronts(int(banks.max(axis=1).sum()), len(words))
+    actual = np.bincount(warp, banks.max(axis=1), warps).astype(np.int64)
+    used = np.bincount(warp, width * active.sum(axis=1), warps).astype(np.int64)
+    ideal = np.minimum(actual, -(-used // (BANKS * WORD_BYTES)))
+    return Wavefronts(int(actual.sum()), int(ideal.sum()))
 
 
 def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:

@@ -117,6 +117,9 @@ def _sum_copies(
         if (access := executions.accesses.get(index)) is None:
             continue
         instruction = code[index]
+        predicate = _predicate(instruction)
+        # Nsight Compute takes P0 of LDGSTS.BYPASS as false, and !P0 as true.
+        is_taken = predicate in ("P0", "!P0") and ".BYPASS" in instruction.opcode
         once = count_wavefronts(access)
         times = share * executions.wavefronts[index].ideal // once.ideal
         reading = 0
@@ -127,15 +130,14 @@ def _sum_copies(
                 shape = access.active.shape[1], -1, LANES
                 address = address.reshape(shape)[:, request]
                 reads = reads.reshape(shape)[:, request]
-                # Nsight Compute takes P0 as false, and !P0 as true.
-                if _predicate(instruction) in ("P0", "!P0"):
-                    reads = np.full_like(reads, _predicate(instruction) == "!P0")
+                if is_taken:
+                    reads = np.full_like(reads, predicate == "!P0")
                 each = count_copy_wavefronts(instruction.opcode, address, reads, access)
                 wavefronts += number * np.array(each)
         if reading > times:
             return None
         # The others write only zeros.
-        is_true = _predicate(instruction) == "!P0" and reading
+        is_true = is_taken and predicate == "!P0" and reading
         rest = wavefronts // reading if is_true else np.array(once)
         total += (wavefronts + (times - reading) * rest) // share
     return Wavefronts(*total.tolist())

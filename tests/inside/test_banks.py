@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.inside.banks import Access, count_wavefronts
+from kernels.inside.banks import Access, count_copy_wavefronts, count_wavefronts
 
 SUFFIXES = {4: "", 8: ".64", 16: ".128"}
 
@@ -56,3 +56,27 @@ def test_wavefronts_of_stores_are_those_of_plain_counting(width, lane):
                 banks[word % 32].add(word)
         total += max(map(len, banks.values()))
     assert count_wavefronts(stored) == (total, 32 // together)
+
+
+def copy(reading):
+    """Return the wavefronts of a warp's copy of 512 contiguous bytes, of which the first lanes read."""
+    lane = (16, 32, 64, 128, 256)
+    written = access("LDGSTS.E.BYPASS.128", lane)
+    source = written.address[0]
+    is_read = np.arange(32)[None] < reading
+    return count_copy_wavefronts("LDGSTS.E.BYPASS.128", source, is_read, written)
+
+
+def test_a_copy_of_some_lanes_first_writes_zeros_for_all():
+    assert copy(32) == (4, 4)
+    assert copy(0) == (4, 4)
+    assert copy(16) == (6, 6)
+    assert copy(12) == (6, 6)
+    assert copy(8) == (5, 5)
+
+
+def test_conflicts_are_counted_against_the_bytes_of_the_active_lanes():
+    loaded = access("LDS.64", (8, 16, 32, 64, 128))
+    assert count_wavefronts(loaded) == (2, 2)
+    half = Access(loaded.opcode, loaded.address, loaded.active & (np.arange(32) % 2 == 0))
+    assert count_wavefronts(half) == (2, 1)
