@@ -39,8 +39,8 @@ _JUMPS = ("BRA", "EXIT", "BRX", "RET", "CALL", "BSYNC", "JMP", "KILL")
 _MOST_REMEMBERED = 1 << 12
 _INSTRUCTION_BYTES = 16
 _RANDOM = np.random.default_rng(1)
-# Elements of all values that one launch may compute; 10 million take about 0.1 s.
-_MOST_WORK = 200_000_000
+# Elements of all values that one launch may compute; a billion take about 2 s.
+_MOST_WORK = 1_000_000_000
 
 
 @dataclass
