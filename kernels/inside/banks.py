@@ -190,10 +190,13 @@ def count_copy_wavefronts(
 def _count_transfers(moved: list[tuple[int, int]]) -> int:
     """Return the number of wavefronts that copy from banks of the L1 to banks of shared memory.
 
-    In each, a bank is read once and written once. Lanes take turns in the order of their banks. A lane that can't move
-    keeps the bank that it would write.
+    In each, a bank is read once and written once. Lanes take turns in the order of their banks, from the first lane's
+    on. A lane that can't move keeps the bank that it would write.
     """
-    waiting = sorted((start // WORD_BYTES % BANKS, to // WORD_BYTES % BANKS) for start, to in moved)
+    waiting = sorted(
+        ((start - moved[0][0]) // WORD_BYTES % BANKS, to // WORD_BYTES % BANKS)
+        for start, to in moved
+    )
     count = 0
     while waiting:
         count += 1

@@ -80,3 +80,14 @@ def test_conflicts_are_counted_against_the_bytes_of_the_active_lanes():
     assert count_wavefronts(loaded) == (2, 2)
     half = Access(loaded.opcode, loaded.address, loaded.active & (np.arange(32) % 2 == 0))
     assert count_wavefronts(half) == (2, 1)
+
+
+def test_copies_of_words_do_not_depend_on_the_bank_of_the_first_lane():
+    """Of two columns with 16 words each, the first words of both are in one bank of the L1."""
+    lane = np.arange(32)
+    target = (lane % 16 * 128 + lane // 16 * 4).reshape(1, 1, 32)
+    written = Access("LDGSTS.E", target, np.ones_like(target, bool))
+    for start in range(0, 128, 4):
+        source = (start + lane % 16 * 4 + lane // 16 * 96)[None]
+        cost = count_copy_wavefronts(written.opcode, source, np.ones((1, 32), bool), written)
+        assert cost == (17, 1)
