@@ -183,7 +183,13 @@ def count_copy_wavefronts(
         conflicts = max(Counter(word % BANKS for word in words).values(), default=0)
         moved = [(start, to) for start, to in lanes if start >= 0]
         needed = _count_moves(moved) if is_bypass else _count_transfers(moved)
-        total += count * (conflicts + needed if is_zeroed else max(conflicts, needed))
+        if is_zeroed:
+            rows_read = {
+                (start // LINE_BYTES, start % LINE_BYTES // _ROW_BYTES) for start, _ in moved
+            }
+            together = Counter(bank for _, bank in rows_read)
+            needed += max(conflicts, *together.values(), 0)
+        total += count * max(conflicts, needed)
     return Wavefronts(total, int(ideal))
 
 

@@ -91,3 +91,13 @@ def test_copies_of_words_do_not_depend_on_the_bank_of_the_first_lane():
         source = (start + lane % 16 * 4 + lane // 16 * 96)[None]
         cost = count_copy_wavefronts(written.opcode, source, np.ones((1, 32), bool), written)
         assert cost == (17, 1)
+
+
+@pytest.mark.parametrize(("pitch", "expected"), [(64, 6), (128, 10)])
+def test_zeros_take_longer_if_lanes_read_the_same_bytes_of_several_lines(pitch, expected):
+    """16 lanes read rows of 64 bytes. Rows that are 128 bytes apart begin at the same place of a line."""
+    written = access("LDGSTS.E.BYPASS.128", (16, 32, 64, 128, 256))
+    lane = np.arange(32)[None]
+    source = lane % 4 * 16 + lane // 4 * pitch
+    cost = count_copy_wavefronts(written.opcode, source, lane < 16, written)
+    assert cost == (expected, 6)
