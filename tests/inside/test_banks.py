@@ -101,3 +101,30 @@ def test_zeros_take_longer_if_lanes_read_the_same_bytes_of_several_lines(pitch, 
     source = lane % 4 * 16 + lane // 4 * pitch
     cost = count_copy_wavefronts(written.opcode, source, lane < 16, written)
     assert cost == (expected, 6)
+
+
+def copy_rows(row_bytes, start, lanes_per_row):
+    """Copy four rows of a block to swizzled rows of 128 bytes. Only the first lanes of each row read."""
+    lane = np.arange(32)
+    row = lane // 8
+    column = lane % 8
+    target = 128 * row + 16 * (column ^ row)
+    source = start + row_bytes * row + 16 * column
+    is_read = column < lanes_per_row
+    written = Access("LDGSTS.E.BYPASS.128", target.reshape(1, 1, 32), np.ones((1, 1, 32), bool))
+    return count_copy_wavefronts(written.opcode, source[None], is_read[None], written)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "start", "lanes_per_row", "expected"),
+    [
+        (416, 0, 8, (7, 4)),  # most rows span two lines, and some sectors are mirrored
+        (416, 384, 2, (8, 5)),  # zeros for all lanes, then each row's 32 bytes
+        (416, 384, 0, (4, 4)),  # only zeros
+    ],
+)
+def test_a_copy_takes_a_wavefront_per_line_and_move_and_more_for_zeros_if_only_some_lanes_read(
+    row_bytes, start, lanes_per_row, expected
+):
+    """The counts are of a multiplication with block pointers."""
+    assert copy_rows(row_bytes, start, lanes_per_row) == expected

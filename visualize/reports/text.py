@@ -64,7 +64,7 @@ class Section:
         notes = [*findings, *(note.removeprefix("→ ") for note in self.notes)]
         heading = f"### {_in_markdown(self.title)}"
         items = "\n".join(f"- {_in_markdown(note)}" for note in notes)
-        parts = [heading, _in_markdown(", ".join(self.facts)), table, items]
+        parts = [heading, _in_markdown("; ".join(self.facts)), table, items]
         return "\n\n".join(filter(None, parts))
 
     @property

@@ -95,7 +95,8 @@ def differences(scores: Iterable[LaunchScore]) -> Iterator[dict[str, Any]]:
             continue
         launch = {"family": score.family, "case": score.case, "kernel": score.kernel}
         predicted, counted = score.instructions
-        counts = [("executed instructions", predicted, counted, score.why)]
+        counts: list[tuple[str, int | None, int | None, str]] = []
+        counts.append(("executed instructions", predicted, counted, score.why))
         for line in score.lines:
             place = f"{line.file}:{line.line} {line.opcode}"
             pairs = zip(AMOUNTS, line.predicted or line.counted, line.counted, strict=True)
