@@ -602,12 +602,12 @@ class _Run:
             return
         before = self.executions.wavefronts.setdefault(index, Wavefronts(0, 0))
         address = np.atleast_2d(place)
-        on = np.atleast_2d(np.asarray(condition, bool))
+        on = np.atleast_2d(np.asarray(condition, bool))  # a constant predicate is a number
         repeats = self.shape[0]
         if np.shape(self.active)[-1:] == (1,) and max(len(address), len(on)) == 1:
             repeats = int(np.count_nonzero(self.active)) * (repeats // len(self.active))
         else:
-            on = np.atleast_2d(np.asarray(self.active & condition, bool))
+            on = np.atleast_2d(self.active & on)
         if not repeats or not on.any():
             return
         key = (index, address.tobytes(), on.tobytes())

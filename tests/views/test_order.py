@@ -292,7 +292,7 @@ REUSE = {
     "fewer programs": replace(
         LESS_BANDWIDTH,
         launch=traffic(f"{LARGE} M=16384 N=16384 K=4096 GROUP_SIZE=1 num_warps=16").launch,
-        compiled=CompiledFacts(32, 0, 0, (), (), (), "not read"),
+        compiled=CompiledFacts(32, 0, 0, (), (), "not read"),
     ),
     "an output that is added to": ADDED,
     "all inputs fit in the L2": FITS,
