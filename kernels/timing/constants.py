@@ -1,0 +1,71 @@
+"""What the model of a launch's time knows about a GPU, beyond the table in `kernels.gpus`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Measured properties of a GPU. Cycles are cycles of an SM.
+
+    Attributes:
+        launch_us: time between two events around an empty kernel.
+        start_ns: time per program in which the GPU starts programs.
+        start_cycles: from the end of a program to the first instruction of the next in its slot.
+        clock_ghz: without matrix instructions.
+        matrix_clock_ghz: with matrix instructions that rarely run.
+        matrix_clock_drop_ghz: by which the clock falls further if the tensor cores are always busy.
+        dram_share: of the datasheet's bandwidth that reads reach.
+        turnaround: additional time per byte, relative to a read, if as many bytes are read as written.
+        kept_bytes: written bytes that are still in the L2 when the launch ends.
+        l2_tbps: rate at which the L2 serves all SMs.
+        shared_requests: part of requests that the crossbar merges if programs run in lockstep (one per SM).
+        port_bytes: per cycle that an SM receives from the L2.
+        l1_cycles, l2_cycles, dram_cycles: latencies of loads.
+        fence_cycles: latency of a fence of device scope.
+        barrier_cycles: from the last warp's arrival until all warps continue.
+        atomics_per_cycle: elements per L2 slice and cycle that atomics update.
+        matrix_issue_cycles: additional cycles per instruction issued while the tensor core uses the register file.
+    """
+
+    launch_us: float
+    start_ns: float
+    start_cycles: float
+    clock_ghz: float
+    matrix_clock_ghz: float
+    matrix_clock_drop_ghz: float
+    dram_share: float
+    turnaround: float
+    kept_bytes: float
+    l2_tbps: float
+    shared_requests: float
+    port_bytes: float
+    l1_cycles: float
+    l2_cycles: float
+    dram_cycles: float
+    fence_cycles: float
+    barrier_cycles: float
+    atomics_per_cycle: float
+    matrix_issue_cycles: float
+
+
+H100 = Constants(
+    launch_us=3.8,
+    start_ns=0.6,
+    start_cycles=600,
+    clock_ghz=1.98,
+    matrix_clock_ghz=1.85,
+    matrix_clock_drop_ghz=0.38,
+    dram_share=0.94,
+    turnaround=0.15,
+    kept_bytes=20e6,
+    l2_tbps=7.8,
+    shared_requests=0.45,
+    port_bytes=51,
+    l1_cycles=40,
+    l2_cycles=280,
+    dram_cycles=600,
+    fence_cycles=600,
+    barrier_cycles=20,
+    atomics_per_cycle=1.0,
+    matrix_issue_cycles=1.0,
+)

@@ -1,0 +1,60 @@
+"""The instructions that a mean warp of a launch executes, in order."""
+
+from collections.abc import Sequence
+
+from kernels.inside.sass import Instruction
+
+
+def find_loops(instructions: Sequence[Instruction], per_warp: Sequence[float]) -> dict[int, int]:
+    """Return the last instruction of each loop by its first one."""
+    loops: dict[int, int] = {}
+    for number, instruction in enumerate(instructions):
+        target = instruction.target
+        is_back = instruction.name == "BRA" and target is not None and target < number
+        if is_back and per_warp[number]:
+            loops[target] = max(loops.get(target, 0), number)
+    return loops
+
+
+def trace_warp(
+    instructions: Sequence[Instruction],
+    per_warp: Sequence[float],
+    most_trips: float,
+    always: frozenset[int] = frozenset(),
+) -> list[int]:
+    """Return the numbers of the instructions that a mean warp executes, in order.
+
+    A loop that runs on average 2.5 times runs 2 and 3 times in turn, and so do branches.
+
+    Args:
+        per_warp: mean executions of each instruction per warp of the launch.
+        most_trips: limit for each entry of a loop.
+        always: instructions that every warp executes: one warp copies a block for all.
+    """
+    loops = find_loops(instructions, per_warp)
+    owed = [0.0] * len(instructions)
+    trips_owed = dict.fromkeys(loops, 0.0)
+    trace: list[int] = []
+
+    def run(first: int, last: int, share: float, loop: int) -> None:
+        number = first
+        while number <= last:
+            end = loops.get(number, -1)
+            if number != loop and 0 <= end <= last:
+                trips_owed[number] += min(per_warp[number] / max(share, 1e-9), most_trips)
+                trips = int(trips_owed[number] + 0.5)
+                trips_owed[number] -= trips
+                for _ in range(trips):
+                    run(number, end, per_warp[number], number)
+                number = end + 1
+                continue
+            owed[number] += min(per_warp[number] / max(share, 1e-9), 1.0)
+            if owed[number] >= 0.5:
+                owed[number] -= 1
+                trace.append(number)
+            elif number in always and per_warp[number]:
+                trace.append(number)
+            number += 1
+
+    run(0, len(instructions) - 1, 1.0, -1)
+    return trace
