@@ -12,8 +12,9 @@ class Constants:
         start_ns: time per program in which the GPU starts programs.
         start_cycles: from the end of a program to the first instruction of the next in its slot.
         clock_ghz: without matrix instructions.
-        matrix_clock_ghz: with matrix instructions that rarely run.
-        matrix_clock_drop_ghz: by which the clock falls further if the tensor cores are always busy.
+        matrix_clock_ghz: with matrix instructions.
+        matrix_clock_activity, matrix_clock_drop_ghz: the shares of time in which tensor cores and ports to the L2 are
+            busy draw power: the clock falls by the drop times the part of their sum above the first value.
         dram_share: of the datasheet's bandwidth that reads reach.
         turnaround: additional time per byte, relative to a read, if as many bytes are read as written.
         kept_bytes: written bytes that are still in the L2 when the launch ends.
@@ -21,6 +22,8 @@ class Constants:
         shared_requests: part of requests that the crossbar merges if programs run in lockstep (one per SM).
         port_bytes: per cycle that an SM receives from the L2.
         l1_cycles, l2_cycles, dram_cycles: latencies of loads.
+        dram_burst_cycles: of DRAM time that an SM can use later: other SMs do not load at the same moment.
+        queue_cycles: that a load waits for each request that it finds waiting.
         fence_cycles: latency of a fence of device scope.
         barrier_cycles: from the last warp's arrival until all warps continue.
         atomics_per_cycle: elements per L2 slice and cycle that atomics update.
@@ -32,6 +35,7 @@ class Constants:
     start_cycles: float
     clock_ghz: float
     matrix_clock_ghz: float
+    matrix_clock_activity: float
     matrix_clock_drop_ghz: float
     dram_share: float
     turnaround: float
@@ -42,6 +46,8 @@ class Constants:
     l1_cycles: float
     l2_cycles: float
     dram_cycles: float
+    dram_burst_cycles: float
+    queue_cycles: float
     fence_cycles: float
     barrier_cycles: float
     atomics_per_cycle: float
@@ -51,21 +57,24 @@ class Constants:
 H100 = Constants(
     launch_us=3.8,
     start_ns=0.6,
-    start_cycles=600,
+    start_cycles=720,
     clock_ghz=1.98,
-    matrix_clock_ghz=1.85,
-    matrix_clock_drop_ghz=0.38,
+    matrix_clock_ghz=1.82,
+    matrix_clock_activity=0.72,
+    matrix_clock_drop_ghz=0.30,
     dram_share=0.94,
-    turnaround=0.15,
+    turnaround=0.2,
     kept_bytes=20e6,
-    l2_tbps=7.8,
+    l2_tbps=7.7,
     shared_requests=0.45,
-    port_bytes=51,
+    port_bytes=60,
     l1_cycles=40,
     l2_cycles=280,
-    dram_cycles=600,
-    fence_cycles=600,
-    barrier_cycles=20,
-    atomics_per_cycle=1.0,
-    matrix_issue_cycles=1.0,
+    dram_cycles=700,
+    dram_burst_cycles=240,
+    queue_cycles=220,
+    fence_cycles=365,
+    barrier_cycles=80,
+    atomics_per_cycle=1.87,
+    matrix_issue_cycles=2.5,
 )

@@ -13,7 +13,9 @@ from kernels.timing.trace import trace_warp
 
 # Number of steps to simulate. More change a prediction by less than 1 %.
 _MOST_STEPS = 30_000
-_MOST_TRIPS = 64
+_FIRST_STEPS = 12_000
+_HIGHEST_LOAD = 0.9
+_LOADS = ("load", "async copy", "descriptor load")
 _QUARTERS = 4
 _L2_SLICES = 96
 _DESCRIPTOR_CYCLES = 200
@@ -61,23 +63,52 @@ class Prediction:
 
 def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants) -> Prediction:
     """Predict a launch's time with an L2 that holds none of its data."""
-    cycles_of_products = sum(
+    products = sum(
         step.busy * executed
         for step, executed in zip(execution.steps, execution.executed, strict=True)
         if step.effect in ("product", "group product")
-    ) / (gpu.sms * _QUARTERS)
-    clock = constants.clock_ghz
-    if cycles_of_products:
-        clock = constants.matrix_clock_ghz - 0.4 * constants.matrix_clock_drop_ghz
-        cycles = _simulate_launch(execution, traffic, gpu, constants, clock)
-        share = min(1.0, cycles_of_products / cycles)
-        clock = constants.matrix_clock_ghz - share * constants.matrix_clock_drop_ghz
-    cycles = _simulate_launch(execution, traffic, gpu, constants, clock)
+    )
+    moved = sum(traffic.l2_bytes.values())
+    clock = constants.matrix_clock_ghz if products else constants.clock_ghz
+    # A first simulation tells how busy the memory and the tensor cores are, a second one what that changes.
+    cycles = _simulate_launch(execution, traffic, gpu, constants, clock, _FIRST_STEPS)
+    if products:
+        activity = products / _QUARTERS + moved / constants.port_bytes
+        activity = min(2.0, activity / gpu.sms / cycles)
+        excess = max(0.0, activity - constants.matrix_clock_activity)
+        clock -= constants.matrix_clock_drop_ghz * excess
+    merged = _merged(execution, traffic, constants)
+    l2_load = moved * (1 - merged) / constants.l2_tbps / 1e3 * clock / cycles
+    dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
+    dram_load = dram * clock / cycles
+    loaded = replace(
+        constants,
+        l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
+        dram_cycles=constants.dram_cycles + constants.queue_cycles * _queue(max(dram_load, l2_load)),
+    )
+    cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, _MOST_STEPS)
     return Prediction(constants.launch_us + cycles / clock / 1e3, {})
 
 
+def _queue(load: float) -> float:
+    """Return the requests that a request finds waiting, in a queue with random arrivals and equal service times."""
+    load = min(load, _HIGHEST_LOAD)
+    return load / (1 - load) / 2
+
+
+def _misses(traffic: Traffic) -> float:
+    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in _LOADS)
+    return min(1.0, traffic.read_bytes / max(loaded, 1.0))
+
+
+def _merged(execution: Execution, traffic: Traffic, constants: Constants) -> float:
+    """Return the part of the SMs' requests that the crossbar merges: those of SMs that load the same at the same time."""
+    return constants.shared_requests / execution.resident if _misses(traffic) < 0.5 else 0.0
+
+
 def _simulate_launch(
-    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, clock: float
+    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, clock: float,
+    most_steps: int,
 ) -> float:
     """Return the cycles of a launch: simulate part of its loops and programs, and extrapolate."""
     warps = execution.warps
@@ -98,6 +129,7 @@ def _simulate_launch(
         fence_cycles=constants.fence_cycles,
         store_cycles=constants.l2_cycles,
         matrix_issue_cycles=constants.matrix_issue_cycles,
+        dram_burst=constants.dram_burst_cycles,
         write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
     )
     accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share)
@@ -107,17 +139,20 @@ def _simulate_launch(
         number for number, step in enumerate(execution.steps) if step.traffic.startswith("descriptor")
     )
 
-    def run(most_trips: float) -> tuple[float, int]:
-        """Return the cycles of all programs if loops run at most that often, and the steps of a warp."""
-        trace = trace_warp(execution.instructions, per_warp, most_trips, shared)
+    count = math.ceil(programs)
+    resident_warps = min(slots, count) * in_quarter
+    budget = most_steps / resident_warps
+    most = max(slots, int(most_steps / (min(whole, budget) * in_quarter)))
+    if count > most:
+        count = most // slots * slots
+    fewer = max(slots, count // 2 // slots * slots)
+
+    def run(budget: float) -> tuple[float, int]:
+        """Return the cycles of all programs if a warp executes that many steps, and how many it executed."""
+        trace = trace_warp(execution.instructions, per_warp, budget, shared)
         steps = [execution.steps[number] for number in trace]
         costs = [accesses[number] for number in trace]
-        most = max(slots, _MOST_STEPS // (len(steps) * in_quarter))
-        count = math.ceil(programs)
-        if count > most:
-            count = most // slots * slots
         cycles = simulate(steps, costs, quarter, count)
-        fewer = max(slots, count // 2 // slots * slots)
         if programs > count > fewer:
             cycles_of_fewer = simulate(steps, costs, quarter, fewer)
             cycles += (cycles - cycles_of_fewer) / (count - fewer) * (programs - count)
@@ -125,17 +160,9 @@ def _simulate_launch(
             cycles *= programs / count
         return cycles, len(steps)
 
-    trips = _MOST_TRIPS
-    resident_warps = min(slots, math.ceil(programs)) * in_quarter
-    while (
-        trips > 2
-        and len(trace_warp(execution.instructions, per_warp, trips, shared)) * resident_warps
-        > _MOST_STEPS
-    ):
-        trips //= 2
-    cycles, length = run(trips)
+    cycles, length = run(budget)
     if whole > 1.02 * length:
-        fewer_cycles, fewer_length = run(trips // 2)
+        fewer_cycles, fewer_length = run(budget / 2)
         if length > fewer_length:
             cycles += (cycles - fewer_cycles) / (length - fewer_length) * (whole - length)
         else:
@@ -157,16 +184,15 @@ def _cost_accesses(
         if step.traffic:
             weight = step.nominal_bytes or execution.warps
             nominal[step.traffic] = nominal.get(step.traffic, 0.0) + weight * executed
-    loads = ("load", "async copy", "descriptor load")
-    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in loads)
+    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in _LOADS)
     stored = sum(traffic.l2_bytes.values()) - loaded
-    misses = min(1.0, traffic.read_bytes / max(loaded, 1.0))
+    misses = _misses(traffic)
     both = traffic.read_bytes + traffic.written_bytes
     turnaround = constants.turnaround * min(traffic.read_bytes, traffic.written_bytes) / max(both, 1)
     per_cycle = 1 / (gpu.sms * _QUARTERS * clock) * share
     quarter = gpu.sms * _QUARTERS
     dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarter / clock / share
-    merged = constants.shared_requests / execution.resident if misses < 0.5 else 0.0
+    merged = _merged(execution, traffic, constants)
     l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarter / clock / share
     accesses: list[Access | None] = []
     for step in execution.steps:
@@ -176,7 +202,7 @@ def _cost_accesses(
             continue
         weight = step.nominal_bytes or 1
         size = weight * traffic.l2_bytes.get(kind, 0.0) / nominal[kind]
-        is_load = kind in loads
+        is_load = kind in _LOADS
         latency = constants.l1_cycles
         if size:
             latency = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)

@@ -15,12 +15,12 @@ _REGISTER = re.compile(r"(?<!\w)(U?R|U?P)(\d+)\b")
 
 # Cycles for which a warp's instruction occupies its pipe, and cycles until its result can be read.
 _PIPES = {
-    "alu": (2, 4.5),
-    "fma": (1, 4.5),
-    "fma heavy": (2, 4.5),
+    "alu": (2, 5.5),
+    "fma": (1, 5.5),
+    "fma heavy": (2, 5.5),
     "xu": (8, 36),
     "fp64": (2, 10),
-    "uniform": (2, 7),
+    "uniform": (2, 11),
     "lsu": (4, 28),
     "control": (0, 12),
     "tensor": (0, 0),
@@ -74,7 +74,7 @@ _PRODUCTS = {
 _WARP_PRODUCT_RATE = 0.62
 _WARP_PRODUCT_CYCLES = 20
 _GROUP_PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x")
-_GROUP_PRODUCT_CYCLES = 30
+_GROUP_PRODUCT_CYCLES = 64
 
 
 @dataclass(slots=True)
