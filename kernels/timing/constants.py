@@ -22,7 +22,7 @@ class Constants:
         shared_requests: part of requests that the crossbar merges if programs run in lockstep (one per SM).
         port_bytes: per cycle that an SM receives from the L2.
         l1_cycles, l2_cycles, dram_cycles: latencies of loads.
-        dram_burst_cycles: of DRAM time that an SM can use later: other SMs do not load at the same moment.
+        drift: how far SMs that do not keep the memory busy run out of step: 0 if all load at the same time, 1 if at random.
         queue_cycles: that a load waits for each request that it finds waiting.
         fence_cycles: latency of a fence of device scope.
         barrier_cycles: from the last warp's arrival until all warps continue.
@@ -46,7 +46,7 @@ class Constants:
     l1_cycles: float
     l2_cycles: float
     dram_cycles: float
-    dram_burst_cycles: float
+    drift: float
     queue_cycles: float
     fence_cycles: float
     barrier_cycles: float
@@ -57,7 +57,7 @@ class Constants:
 H100 = Constants(
     launch_us=3.8,
     start_ns=0.6,
-    start_cycles=720,
+    start_cycles=580,
     clock_ghz=1.98,
     matrix_clock_ghz=1.82,
     matrix_clock_activity=0.72,
@@ -69,12 +69,12 @@ H100 = Constants(
     shared_requests=0.45,
     port_bytes=60,
     l1_cycles=40,
-    l2_cycles=280,
-    dram_cycles=700,
-    dram_burst_cycles=240,
+    l2_cycles=380,
+    dram_cycles=600,
+    drift=0.5,
     queue_cycles=220,
     fence_cycles=365,
-    barrier_cycles=80,
+    barrier_cycles=88,
     atomics_per_cycle=1.87,
-    matrix_issue_cycles=2.5,
+    matrix_issue_cycles=2.8,
 )

@@ -8,14 +8,15 @@ from kernels.gpus import Gpu
 from kernels.inside.sass import Instruction
 from kernels.timing.constants import Constants
 from kernels.timing.sm import Access, Quarter, simulate
-from kernels.timing.steps import Step
+from kernels.timing.steps import PIPES, Step
 from kernels.timing.trace import trace_warp
 
 # Number of steps to simulate. More change a prediction by less than 1 %.
 _MOST_STEPS = 30_000
 _FIRST_STEPS = 12_000
 _HIGHEST_LOAD = 0.9
-_LOADS = ("load", "async copy", "descriptor load")
+_BOUND_SHARE = 0.6
+LOADS = ("load", "async copy", "descriptor load")
 _QUARTERS = 4
 _L2_SLICES = 96
 _DESCRIPTOR_CYCLES = 200
@@ -57,8 +58,16 @@ class Execution:
 
 @dataclass(frozen=True)
 class Prediction:
+    """The predicted time of a launch.
+
+    Attributes:
+        by_resource_us: time of each resource at its peak rate, if it were alone.
+        bound_by: the busiest resource, or "latency" if none is busy for most of the time.
+    """
+
     total_us: float
     by_resource_us: Mapping[str, float]
+    bound_by: str
 
 
 def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants) -> Prediction:
@@ -80,14 +89,41 @@ def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constan
     merged = _merged(execution, traffic, constants)
     l2_load = moved * (1 - merged) / constants.l2_tbps / 1e3 * clock / cycles
     dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
-    dram_load = dram * clock / cycles
+    dram_load = min(1.0, dram * clock / cycles)
     loaded = replace(
         constants,
         l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
         dram_cycles=constants.dram_cycles + constants.queue_cycles * _queue(max(dram_load, l2_load)),
+        # SMs out of step share the bandwidth with fewer others.
+        dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
     )
     cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, _MOST_STEPS)
-    return Prediction(constants.launch_us + cycles / clock / 1e3, {})
+    cycles = max(cycles, dram * clock)
+    total_us = constants.launch_us + cycles / clock / 1e3
+    by_resource_us = _time_resources(execution, traffic, gpu, constants, clock)
+    busiest = max(by_resource_us, key=lambda name: by_resource_us[name])
+    is_bound = by_resource_us[busiest] > _BOUND_SHARE * total_us
+    return Prediction(total_us, by_resource_us, busiest if is_bound else "latency")
+
+
+def _time_resources(
+    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, clock: float
+) -> dict[str, float]:
+    """Return the microseconds for which a launch would occupy each resource at its peak rate."""
+    cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
+    for step, executed in zip(execution.steps, execution.executed, strict=True):
+        cycles["issue"] += executed
+        cycles[PIPES[step.pipe]] += step.busy * executed
+        cycles["L1"] += _QUARTERS * step.wavefronts * executed
+        if step.traffic in ("load", "store"):
+            cycles["L1"] += _QUARTERS * step.nominal_bytes / 128 * executed
+    del cycles["control"], cycles["lsu"], cycles["uniform"]
+    times = {name: busy / gpu.sms / _QUARTERS / clock / 1e3 for name, busy in cycles.items()}
+    merged = _merged(execution, traffic, constants)
+    moved = sum(traffic.l2_bytes.values()) * (1 - merged)
+    times["L2"] = moved / constants.l2_tbps / 1e6
+    times["DRAM"] = (traffic.read_bytes + traffic.written_bytes) / gpu.dram_gbps / 1e3
+    return times
 
 
 def _queue(load: float) -> float:
@@ -97,7 +133,7 @@ def _queue(load: float) -> float:
 
 
 def _misses(traffic: Traffic) -> float:
-    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in _LOADS)
+    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
     return min(1.0, traffic.read_bytes / max(loaded, 1.0))
 
 
@@ -129,7 +165,6 @@ def _simulate_launch(
         fence_cycles=constants.fence_cycles,
         store_cycles=constants.l2_cycles,
         matrix_issue_cycles=constants.matrix_issue_cycles,
-        dram_burst=constants.dram_burst_cycles,
         write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
     )
     accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share)
@@ -184,7 +219,7 @@ def _cost_accesses(
         if step.traffic:
             weight = step.nominal_bytes or execution.warps
             nominal[step.traffic] = nominal.get(step.traffic, 0.0) + weight * executed
-    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in _LOADS)
+    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
     stored = sum(traffic.l2_bytes.values()) - loaded
     misses = _misses(traffic)
     both = traffic.read_bytes + traffic.written_bytes
@@ -202,7 +237,7 @@ def _cost_accesses(
             continue
         weight = step.nominal_bytes or 1
         size = weight * traffic.l2_bytes.get(kind, 0.0) / nominal[kind]
-        is_load = kind in _LOADS
+        is_load = kind in LOADS
         latency = constants.l1_cycles
         if size:
             latency = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)

@@ -35,7 +35,6 @@ class Quarter:
         slots: programs that are resident.
         start_busy: cycles per program in which the GPU starts programs.
         write_buffer: cycles of DRAM writes that the L2 defers.
-        dram_burst: cycles of DRAM that other quarters did not use.
     """
 
     warps: int
@@ -47,7 +46,6 @@ class Quarter:
     store_cycles: float
     matrix_issue_cycles: float
     write_buffer: float
-    dram_burst: float
 
 
 class _Warp:
@@ -118,10 +116,9 @@ def simulate(
             begin_port = max(port, begin)
             port = begin_port + access.port
             l2 = max(l2, begin) + access.l2
-            idle = begin - quarter.dram_burst - dram
-            if idle > 0:
-                deferred = max(0.0, deferred - idle)
-                dram += idle
+            if dram < begin:
+                deferred = max(0.0, deferred - (begin - dram))
+                dram = begin
             dram += access.dram_read
             deferred += access.dram_write
             if deferred > quarter.write_buffer:
