@@ -22,7 +22,7 @@ class Constants:
         shared_requests: part of requests that the crossbar merges if programs run in lockstep (one per SM).
         port_bytes: per cycle that an SM receives from the L2.
         l1_cycles, l2_cycles, dram_cycles: latencies of loads.
-        drift: how far SMs that do not keep the memory busy run out of step: 0 if all load at the same time, 1 if at random.
+        drift: how far SMs run out of step if DRAM is not busy: 0 if all load at the same time, 1 if at random.
         queue_cycles: that a load waits for each request that it finds waiting.
         fence_cycles: latency of a fence of device scope.
         barrier_cycles: from the last warp's arrival until all warps continue.

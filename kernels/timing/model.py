@@ -93,7 +93,8 @@ def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constan
     loaded = replace(
         constants,
         l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
-        dram_cycles=constants.dram_cycles + constants.queue_cycles * _queue(max(dram_load, l2_load)),
+        dram_cycles=constants.dram_cycles
+        + constants.queue_cycles * _queue(max(dram_load, l2_load)),
         # SMs out of step share the bandwidth with fewer others.
         dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
     )
@@ -138,12 +139,16 @@ def _misses(traffic: Traffic) -> float:
 
 
 def _merged(execution: Execution, traffic: Traffic, constants: Constants) -> float:
-    """Return the part of the SMs' requests that the crossbar merges: those of SMs that load the same at the same time."""
+    """Return the part of the requests that the crossbar merges, because SMs load the same at the same time."""
     return constants.shared_requests / execution.resident if _misses(traffic) < 0.5 else 0.0
 
 
 def _simulate_launch(
-    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, clock: float,
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    clock: float,
     most_steps: int,
 ) -> float:
     """Return the cycles of a launch: simulate part of its loops and programs, and extrapolate."""
@@ -171,7 +176,9 @@ def _simulate_launch(
     per_warp = [executed / launched for executed in execution.executed]
     whole = sum(per_warp)
     shared = frozenset(
-        number for number, step in enumerate(execution.steps) if step.traffic.startswith("descriptor")
+        number
+        for number, step in enumerate(execution.steps)
+        if step.traffic.startswith("descriptor")
     )
 
     count = math.ceil(programs)
@@ -223,8 +230,9 @@ def _cost_accesses(
     stored = sum(traffic.l2_bytes.values()) - loaded
     misses = _misses(traffic)
     both = traffic.read_bytes + traffic.written_bytes
-    turnaround = constants.turnaround * min(traffic.read_bytes, traffic.written_bytes) / max(both, 1)
-    per_cycle = 1 / (gpu.sms * _QUARTERS * clock) * share
+    turnaround = (
+        constants.turnaround * min(traffic.read_bytes, traffic.written_bytes) / max(both, 1)
+    )
     quarter = gpu.sms * _QUARTERS
     dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarter / clock / share
     merged = _merged(execution, traffic, constants)

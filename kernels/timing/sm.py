@@ -1,8 +1,8 @@
 """Simulate a quarter of an SM: its resident warps run their instructions in order, and queue for what they share.
 
-Warps issue in the order in which their operands are ready. Pipes, the tensor core, the path to shared memory, the port to
-the L2, the L2 and DRAM serve one request after the other. The quarter has its share of what it shares with others: all
-SMs do the same at the same time.
+Warps issue in the order in which their operands are ready. Pipes, the tensor core, the path to shared memory, the port
+to the L2, the L2 and DRAM serve one request after the other. The quarter has its share of what it shares with others:
+all SMs do the same at the same time.
 Omitted: clusters, and warps of a program that do different work.
 """
 
@@ -49,7 +49,16 @@ class Quarter:
 
 
 class _Warp:
-    __slots__ = ("copied", "copies", "descriptors", "position", "products", "program", "ready", "stored")
+    __slots__ = (
+        "copied",
+        "copies",
+        "descriptors",
+        "position",
+        "products",
+        "program",
+        "ready",
+        "stored",
+    )
 
     def __init__(self, program: int, registers: int) -> None:
         self.program = program

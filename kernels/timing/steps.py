@@ -32,15 +32,16 @@ _OPCODES = {
     "fma heavy": "IMAD IDP",
     "fp64": "DFMA DADD DMUL DSETP",
     "lsu": "LDG STG LDS STS LDSM STSM SHFL ATOM ATOMG RED REDG LDGSTS ATOMS LDL STL LD ST",
-    "control": "BRA EXIT BSSY BSYNC CALL RET NOP WARPSYNC BREAK DEPBAR LDGDEPBAR MEMBAR ERRBAR CCTL WARPGROUP BAR SYNCS "
-    "R2UR S2R CS2R S2UR LDC ULDC FENCE ELECT UTMALDG UTMASTG UTMACMDFLUSH CGAERRBAR",
+    "control": "BRA EXIT BSSY BSYNC CALL RET NOP WARPSYNC BREAK DEPBAR LDGDEPBAR MEMBAR ERRBAR CCTL WARPGROUP BAR "
+    "SYNCS R2UR S2R CS2R S2UR LDC ULDC FENCE ELECT UTMALDG UTMASTG UTMACMDFLUSH CGAERRBAR",
 }
 _PIPE_OF = {opcode: pipe for pipe, opcodes in _OPCODES.items() for opcode in opcodes.split()}
 # Instructions whose first operand is not a result.
-_NO_RESULT = set(
-    "STG STS STSM RED REDG BAR BRA EXIT LDGSTS DEPBAR LDGDEPBAR MEMBAR WARPSYNC UTMALDG UTMASTG SYNCS STL WARPGROUP NOP "
-    "ERRBAR CCTL FENCE BSSY BSYNC ST UTMACMDFLUSH UTMACCTL".split()
+_WITHOUT_RESULT = (
+    "STG STS STSM RED REDG BAR BRA EXIT LDGSTS DEPBAR LDGDEPBAR MEMBAR WARPSYNC UTMALDG UTMASTG SYNCS STL WARPGROUP "
+    "NOP ERRBAR CCTL FENCE BSSY BSYNC ST UTMACMDFLUSH UTMACCTL"
 )
+_NO_RESULT = frozenset(_WITHOUT_RESULT.split())
 _CARRIES = {"IADD3", "LEA", "IMAD", "UIADD3", "ULEA"}
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
 _WIDE_PRODUCT_CYCLES = 4
@@ -201,7 +202,9 @@ def read_steps(sass: str) -> tuple[Step, ...]:
                 step.busy = _WIDE_PRODUCT_CYCLES
             case _ if name in _SHARED_CYCLES:
                 step.latency = _SHARED_CYCLES[name]
-                step.wavefronts = _lane_bytes(opcode) / 4 if name in ("LDL", "STL") else _width(opcode)
+                step.wavefronts = (
+                    _lane_bytes(opcode) / 4 if name in ("LDL", "STL") else _width(opcode)
+                )
             case _ if name in GLOBAL:
                 step.traffic = GLOBAL[name]
                 step.nominal_bytes = 32 * _lane_bytes(opcode)

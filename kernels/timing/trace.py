@@ -12,8 +12,9 @@ def find_loops(instructions: Sequence[Instruction], per_warp: Sequence[float]) -
     loops: dict[int, int] = {}
     for number, instruction in enumerate(instructions):
         target = instruction.target
-        is_back = instruction.name == "BRA" and target is not None and target < number
-        if is_back and per_warp[number]:
+        if instruction.name != "BRA" or target is None or not per_warp[number]:
+            continue
+        if target < number:
             loops[target] = max(loops.get(target, 0), number)
     return loops
 

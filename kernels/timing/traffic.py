@@ -1,7 +1,7 @@
 """The bytes that a launch moves between the SMs, the L2 and DRAM, from the addresses of its accesses.
 
-An access finds its block in the L2 if fewer bytes than the L2 keeps were touched since the block's last use. Programs run
-in waves; within a wave, all programs progress alike.
+An access finds its block in the L2 if fewer bytes than the L2 keeps were touched since the block's last use. Programs
+run in waves; within a wave, all programs progress alike.
 Omitted: programs that drift apart, and blocks of different shapes that overlap.
 """
 
@@ -69,7 +69,11 @@ def predict_traffic(
     loads = [part for kind in LOADS for part in by_kind.get(kind, ())]
     stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
     written = _count_distinct(_join(stores)) if stores else 0.0
-    read = _count_reads(_join(loads), written, math.ceil(programs / at_once), l2_bytes) if loads else 0.0
+    read = (
+        _count_reads(_join(loads), written, math.ceil(programs / at_once), l2_bytes)
+        if loads
+        else 0.0
+    )
     return Traffic(moved, read, max(0.0, written - kept_bytes))
 
 
@@ -79,15 +83,16 @@ def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesse
     whole = sum(weights) or 1.0
     begin = 0.0
     placed: list[_Accesses | None] = []
-    lines = sorted(range(len(operations)), key=lambda number: number)
-    for number in lines:
-        op = operations[number]
-        if not op.tally.touches or not weights[number]:
+    for op, weight in zip(operations, weights, strict=True):
+        if not weight:
             placed.append(None)
             continue
         program, low, high, sectors = map(np.concatenate, zip(*op.tally.touches, strict=True))
         issued = sectors > 0
-        program, low, high, sectors = program[issued], low[issued], high[issued], sectors[issued]
+        program = program[issued]
+        low = low[issued]
+        high = high[issued]
+        sectors = sectors[issued]
         order = np.argsort(program, kind="stable")
         sorted_programs = program[order]
         first = np.flatnonzero(np.append(True, sorted_programs[1:] != sorted_programs[:-1]))
@@ -96,7 +101,7 @@ def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesse
         progress[order] = (np.arange(len(program)) - np.repeat(first, counts) + 0.5) / np.repeat(
             counts, counts
         )
-        share = weights[number] / whole
+        share = weight / whole
         span = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
         placed.append(
             _Accesses(
