@@ -9,9 +9,12 @@ import functools
 import re
 from dataclasses import dataclass
 
+from kernels.inside.operands import find_accesses
 from kernels.inside.sass import Instruction, parse
 
-_REGISTER = re.compile(r"(?<!\w)(U?R|U?P)(\d+)\b")
+_PREDICATE = re.compile(r"U?P[\dT]")
+# Uniform registers and predicates.
+_OTHER = re.compile(r"(?<!\w)(?:UR\d+|U?P\d)\b")
 
 # Cycles for which a warp's instruction occupies its pipe, and cycles until its result can be read.
 _PIPES = {
@@ -42,7 +45,6 @@ _WITHOUT_RESULT = (
     "NOP ERRBAR CCTL FENCE BSSY BSYNC ST UTMACMDFLUSH UTMACCTL"
 )
 _NO_RESULT = frozenset(_WITHOUT_RESULT.split())
-_CARRIES = {"IADD3", "LEA", "IMAD", "UIADD3", "ULEA"}
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
 _WIDE_PRODUCT_CYCLES = 4
 _SHARED_CYCLES = {"LDS": 30, "LDSM": 30, "STS": 1, "STSM": 1, "LDL": 36, "STL": 1, "ATOMS": 60}
@@ -108,15 +110,6 @@ class Step:
     pending: int = 0
 
 
-def _registers(operand: str, count: int = 1) -> list[str]:
-    """Return the registers that an operand names, and the next ones if it is a vector."""
-    found = [(kind, int(number)) for kind, number in _REGISTER.findall(operand)]
-    if count > 1 and found:
-        kind, first = found[-1]
-        found += [(kind, first + offset) for offset in range(1, count)]
-    return [f"{kind}{number}" for kind, number in found]
-
-
 def _width(opcode: str) -> int:
     """Return the number of registers of an operand."""
     if re.search(r"\.128|\.MT?88\.4", opcode):
@@ -132,30 +125,23 @@ def _lane_bytes(opcode: str) -> int:
     return scalar * int(vector[1]) if vector else 4 * _width(opcode)
 
 
-def _operands(instruction: Instruction) -> tuple[list[str], list[str]]:
-    """Return the registers that an instruction reads and writes."""
-    name = instruction.name
-    opcode = instruction.opcode
+def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
+    """Return the registers that an instruction reads and writes, uniform ones and predicates included."""
     operands = instruction.operands
-    width = 4 if name in ("HMMA", "IMMA", "QMMA") else _width(opcode)
     results = 0
-    if name not in _NO_RESULT:
+    if instruction.name not in _NO_RESULT and operands:
         results = 1
-        is_predicate = [re.fullmatch(r"U?P\w+", operand) is not None for operand in operands]
-        if operands and is_predicate[0]:
-            results = 2
-        elif name in _CARRIES:
-            while results < len(operands) and is_predicate[results]:
-                results += 1
-    writes = [register for part in operands[:results] for register in _registers(part, width)]
-    reads = [register for part in operands[results:] for register in _registers(part)]
-    reads += _registers(instruction.predicate)
-    if name in ("STG", "STS") and operands:
-        reads += _registers(operands[-1], width)
-    if name == "HMMA":
-        for part, count in zip(operands[1:4], (4, 2, 4), strict=False):
-            reads += _registers(part, count)
+        while results < min(3, len(operands)) and _PREDICATE.fullmatch(operands[results]):
+            results += 1
+    accesses = find_accesses(instruction)
+    reads, writes = ([f"R{number}" for number in _bits(each)] for each in accesses)
+    reads += _OTHER.findall(" ".join((instruction.predicate, *operands[results:])))
+    writes += _OTHER.findall(" ".join(operands[:results]))
     return reads, writes
+
+
+def _bits(numbers: int) -> list[int]:
+    return [number for number in range(numbers.bit_length()) if numbers >> number & 1]
 
 
 @functools.lru_cache(maxsize=8)
@@ -175,7 +161,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
         if "MMA" in name and not name.startswith("UTMA"):
             pipe = "tensor"
         busy, latency = _PIPES[pipe]
-        reads, writes = _operands(instruction)
+        reads, writes = _registers(instruction)
         step = Step("", PIPES.index(pipe), busy, latency, (), ())
         last = operands[-1] if operands else ""
         match name:
@@ -219,7 +205,9 @@ def read_steps(sass: str) -> tuple[Step, ...]:
                 step.latency = _GROUP_PRODUCT_CYCLES
                 step.wavefronts = (columns + 64 * is_shared) * 32 / 128 / 4
                 step.pending = int("gsb0" in last)
-                reads = [] if is_shared else _registers(operands[1], 4)
+                # The accumulator is ready when the warp group's last product ends: see the wait.
+                first = 0 if is_shared else int(operands[1][1:])
+                reads = [] if is_shared else [f"R{first + offset}" for offset in range(4)]
                 writes = []
             case _ if pipe == "tensor":
                 cycles = next((c for start, c in _PRODUCTS.items() if opcode.startswith(start)), 4)
