@@ -13,15 +13,16 @@ from kernels.evaluate.listings import UnsupportedOperation
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.execution import Executions
 from kernels.inside.sass import Instruction, parse
+from kernels.sectors import LANES
 from kernels.timing.constants import Constants
 from kernels.timing.model import Execution, Prediction, predict
-from kernels.timing.steps import GLOBAL, Step, read_steps
+from kernels.timing.steps import GLOBAL, Step, count_lane_bytes, read_steps
 from kernels.timing.traffic import predict_traffic
 
 # Programs that are scheduled one by one. More of them differ too little in sum.
 _MOST_SCHEDULED = 1 << 16
 # Part of the L2 that keeps blocks between two uses: half of it is the other half's copy.
-_L2_SHARE = 0.47
+_L2_SHARE = 0.46
 _SYSTEM_SHARED_BYTES = 1024
 
 
@@ -64,6 +65,18 @@ def predict_launch(
         l2_bytes=_L2_SHARE * gpu.l2_bytes,
         kept_bytes=constants.kept_bytes,
     )
+    # Spilled registers that the L2 cannot hold: each byte is written and read.
+    spilled = resident * gpu.sms * kernel.num_warps * LANES * kernel.spilled_bytes
+    if spilled > _L2_SHARE * gpu.l2_bytes:
+        moved = {"LDL": 0.0, "STL": 0.0}
+        for instruction, executed in zip(instructions, times, strict=True):
+            if instruction.name in moved:
+                moved[instruction.name] += executed * count_lane_bytes(instruction.opcode) * LANES
+        traffic = replace(
+            traffic,
+            read_bytes=traffic.read_bytes + moved["LDL"],
+            written_bytes=traffic.written_bytes + moved["STL"],
+        )
     execution = Execution(
         instructions,
         _with_conflicts(read_steps(codes["sass"]), instructions, executions),

@@ -117,7 +117,8 @@ def _width(opcode: str) -> int:
     return 2 if re.search(r"\.64|WIDE|\.MT?88\.2", opcode) else 1
 
 
-def _lane_bytes(opcode: str) -> int:
+def count_lane_bytes(opcode: str) -> int:
+    """Return the bytes that an access moves per lane."""
     if match := re.search(r"\.[US](8|16)\b", opcode):
         return int(match[1]) // 8
     vector = re.search(r"x(\d)\b", opcode)
@@ -189,11 +190,11 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             case _ if name in _SHARED_CYCLES:
                 step.latency = _SHARED_CYCLES[name]
                 step.wavefronts = (
-                    _lane_bytes(opcode) / 4 if name in ("LDL", "STL") else _width(opcode)
+                    count_lane_bytes(opcode) / 4 if name in ("LDL", "STL") else _width(opcode)
                 )
             case _ if name in GLOBAL:
                 step.traffic = GLOBAL[name]
-                step.nominal_bytes = 32 * _lane_bytes(opcode)
+                step.nominal_bytes = 32 * count_lane_bytes(opcode)
                 if step.traffic == "atomic":
                     step.elements = step.nominal_bytes // (2 if "F16" in opcode else 4)
             case _ if product := _GROUP_PRODUCT.match(opcode):
