@@ -37,6 +37,8 @@ CHUNK = 1 << 22
 _MOST_REMEMBERED = 1 << 12
 # Of copies to shared memory, at most as many classes at a time keep their lanes.
 _MOST_COPIES = 1 << 8
+# Number of executions whose range is remembered.
+_MOST_TOUCHES = 1 << 24
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -106,6 +108,7 @@ class GlobalMemory:
         )
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
+        self.touched = 0
         self.tallies = {op: Tally() for op in memory_ops(body)}
 
     def spend(self, work: int) -> None:
@@ -224,6 +227,10 @@ class GlobalMemory:
             low, high, elements = facts[each[some]][:, [7, 8, 10]].T
             tally.starts.append((programs[running[some]], starts[some] + low))
             tally.spans.append((high - low, elements))
+        if self.touched < _MOST_TOUCHES:
+            self.touched += len(running)
+            low, high, sectors = facts[each][:, [7, 8, SECTORS]].T
+            tally.touches.append((programs[running], starts + low, starts + high, sectors))
         span = lowest + facts[issued, 7].min(), highest + facts[issued, 8].max()
         if tally.outside is None and self._are_outside(np.array(span)).any():
             some = np.flatnonzero(issued[each])
@@ -344,6 +351,10 @@ class GlobalMemory:
             counts = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
             tally.counts[SECTORS] += count * counts[:, SECTORS].sum()
             tally.elements += int(inside.sum()) * GRANULE_BYTES // size * count
+        self.touched += len(start)
+        last = start + ((block - 1) * strides).sum(axis=1) * size + size - 1
+        sectors = np.full(len(start), tally.counts[SECTORS] // max(1, tally.executions))
+        tally.touches.append((programs, start, last, sectors))
 
 
 def _blocks(

@@ -1,0 +1,80 @@
+"""What the model of a launch's time knows about a GPU, beyond the table in `kernels.gpus`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Measured properties of a GPU. Cycles are cycles of an SM.
+
+    Attributes:
+        launch_us: time between two events around an empty kernel.
+        start_ns: time per program in which the GPU starts programs.
+        start_cycles: from the end of a program to the first instruction of the next in its slot.
+        clock_ghz: without matrix instructions.
+        matrix_clock_ghz: with matrix instructions.
+        matrix_clock_activity, matrix_clock_drop_ghz: the shares of time in which tensor cores and ports to the L2 are
+            busy draw power: the clock falls by the drop times the part of their sum above the first value.
+        dram_share: of the datasheet's bandwidth that reads reach.
+        turnaround: additional time per byte, relative to a read, if as many bytes are read as written.
+        kept_bytes: written bytes that are still in the L2 when the launch ends.
+        l2_tbps: rate at which the L2 serves all SMs.
+        shared_requests: part of requests that the crossbar merges if programs run in lockstep (one per SM).
+        port_bytes: per cycle that an SM receives from the L2.
+        l1_cycles, l2_cycles, dram_cycles: latencies of loads.
+        drift: how far SMs run out of step if DRAM is not busy: 0 if all load at the same time, 1 if at random.
+        queue_cycles: that a load waits for each request that it finds waiting.
+        fence_cycles: latency of a fence of device scope.
+        barrier_cycles: from the last warp's arrival until all warps continue.
+        atomics_per_cycle: elements per L2 slice and cycle that atomics update.
+        matrix_issue_cycles: additional cycles per instruction issued while the tensor core uses the register file.
+    """
+
+    launch_us: float
+    start_ns: float
+    start_cycles: float
+    clock_ghz: float
+    matrix_clock_ghz: float
+    matrix_clock_activity: float
+    matrix_clock_drop_ghz: float
+    dram_share: float
+    turnaround: float
+    kept_bytes: float
+    l2_tbps: float
+    shared_requests: float
+    port_bytes: float
+    l1_cycles: float
+    l2_cycles: float
+    dram_cycles: float
+    drift: float
+    queue_cycles: float
+    fence_cycles: float
+    barrier_cycles: float
+    atomics_per_cycle: float
+    matrix_issue_cycles: float
+
+
+H100 = Constants(
+    launch_us=3.8,
+    start_ns=0.6,
+    start_cycles=290,
+    clock_ghz=1.98,
+    matrix_clock_ghz=1.82,
+    matrix_clock_activity=0.72,
+    matrix_clock_drop_ghz=0.30,
+    dram_share=0.94,
+    turnaround=0.28,
+    kept_bytes=20e6,
+    l2_tbps=7.7,
+    shared_requests=0.45,
+    port_bytes=60,
+    l1_cycles=40,
+    l2_cycles=430,
+    dram_cycles=650,
+    drift=0.3,
+    queue_cycles=210,
+    fence_cycles=600,
+    barrier_cycles=70,
+    atomics_per_cycle=2.1,
+    matrix_issue_cycles=2.3,
+)

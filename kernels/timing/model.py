@@ -1,0 +1,266 @@
+"""Predict the time of a launch on a GPU from what its programs execute and from its memory traffic."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernels.gpus import Gpu
+from kernels.inside.sass import Instruction
+from kernels.timing.constants import Constants
+from kernels.timing.sm import Access, Quarter, simulate
+from kernels.timing.steps import PIPES, Step
+from kernels.timing.trace import trace_warp
+
+# Number of steps to simulate. More change a prediction by less than 1 %.
+_MOST_STEPS = 30_000
+_FIRST_STEPS = 12_000
+_HIGHEST_LOAD = 0.9
+_BOUND_SHARE = 0.6
+LOADS = ("load", "async copy", "descriptor load")
+_QUARTERS = 4
+_L2_SLICES = 96
+_DESCRIPTOR_CYCLES = 200
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a launch moves.
+
+    Attributes:
+        l2_bytes: between the SMs and the L2, by kind of access (see `steps.GLOBAL`).
+        read_bytes, written_bytes: between the L2 and DRAM.
+    """
+
+    l2_bytes: Mapping[str, float]
+    read_bytes: float
+    written_bytes: float
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a launch executes.
+
+    Attributes:
+        executed: executions of each instruction, by all warps.
+        programs, warps: number of programs, and of warps of each.
+        resident: programs that an SM holds.
+        unevenness: work of the busiest SM / mean work of an SM.
+    """
+
+    instructions: Sequence[Instruction]
+    steps: Sequence[Step]
+    executed: Sequence[float]
+    programs: int
+    warps: int
+    resident: int
+    unevenness: float = 1.0
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted time of a launch.
+
+    Attributes:
+        by_resource_us: time of each resource at its peak rate, if it were alone.
+        bound_by: the busiest resource, or "latency" if none is busy for most of the time.
+    """
+
+    total_us: float
+    by_resource_us: Mapping[str, float]
+    bound_by: str
+
+
+def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants) -> Prediction:
+    """Predict a launch's time with an L2 that holds none of its data."""
+    products = sum(
+        step.busy * executed
+        for step, executed in zip(execution.steps, execution.executed, strict=True)
+        if step.effect in ("product", "group product")
+    )
+    moved = sum(traffic.l2_bytes.values())
+    clock = constants.matrix_clock_ghz if products else constants.clock_ghz
+    # A first simulation tells how busy the memory and the tensor cores are, a second one what that changes.
+    cycles = _simulate_launch(execution, traffic, gpu, constants, clock, _FIRST_STEPS)
+    if products:
+        activity = products / _QUARTERS + moved / constants.port_bytes
+        activity = min(2.0, activity / gpu.sms / cycles)
+        excess = max(0.0, activity - constants.matrix_clock_activity)
+        clock -= constants.matrix_clock_drop_ghz * excess
+    merged = _merged(execution, traffic, constants)
+    l2_load = moved * (1 - merged) / constants.l2_tbps / 1e3 * clock / cycles
+    dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
+    dram_load = min(1.0, dram * clock / cycles)
+    loaded = replace(
+        constants,
+        l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
+        dram_cycles=constants.dram_cycles
+        + constants.queue_cycles * _queue(max(dram_load, l2_load)),
+        # SMs out of step share the bandwidth with fewer others.
+        dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
+    )
+    cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, _MOST_STEPS)
+    cycles = max(cycles, dram * clock)
+    total_us = constants.launch_us + cycles / clock / 1e3
+    by_resource_us = _time_resources(execution, traffic, gpu, constants, clock)
+    busiest = max(by_resource_us, key=lambda name: by_resource_us[name])
+    is_bound = by_resource_us[busiest] > _BOUND_SHARE * total_us
+    return Prediction(total_us, by_resource_us, busiest if is_bound else "latency")
+
+
+def _time_resources(
+    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, clock: float
+) -> dict[str, float]:
+    """Return the microseconds for which a launch would occupy each resource at its peak rate."""
+    cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
+    for step, executed in zip(execution.steps, execution.executed, strict=True):
+        cycles["issue"] += executed
+        cycles[PIPES[step.pipe]] += step.busy * executed
+        cycles["L1"] += _QUARTERS * step.wavefronts * executed
+        if step.traffic in ("load", "store"):
+            cycles["L1"] += _QUARTERS * step.nominal_bytes / 128 * executed
+    del cycles["control"], cycles["lsu"], cycles["uniform"]
+    times = {name: busy / gpu.sms / _QUARTERS / clock / 1e3 for name, busy in cycles.items()}
+    merged = _merged(execution, traffic, constants)
+    moved = sum(traffic.l2_bytes.values()) * (1 - merged)
+    times["L2"] = moved / constants.l2_tbps / 1e6
+    times["DRAM"] = (traffic.read_bytes + traffic.written_bytes) / gpu.dram_gbps / 1e3
+    return times
+
+
+def _queue(load: float) -> float:
+    """Return the requests that a request finds waiting, in a queue with random arrivals and equal service times."""
+    load = min(load, _HIGHEST_LOAD)
+    return load / (1 - load) / 2
+
+
+def _misses(traffic: Traffic) -> float:
+    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
+    return min(1.0, traffic.read_bytes / max(loaded, 1.0))
+
+
+def _merged(execution: Execution, traffic: Traffic, constants: Constants) -> float:
+    """Return the part of the requests that the crossbar merges, because SMs load the same at the same time."""
+    return constants.shared_requests / execution.resident if _misses(traffic) < 0.5 else 0.0
+
+
+def _simulate_launch(
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    clock: float,
+    most_steps: int,
+) -> float:
+    """Return the cycles of a launch: simulate part of its loops and programs, and extrapolate."""
+    warps = execution.warps
+    launched = execution.programs * warps
+    per_sm = math.ceil(execution.programs / gpu.sms)
+    unevenness = max(1.0, execution.unevenness * execution.programs / gpu.sms / per_sm)
+    in_quarter = max(1, warps // _QUARTERS)
+    slots = max(1, round(execution.resident * warps / _QUARTERS / in_quarter))
+    programs = per_sm * warps / _QUARTERS / in_quarter
+    # What all SMs share serves the mean SM; the busiest one determines the time.
+    share = execution.programs / gpu.sms / per_sm / unevenness
+    quarter = Quarter(
+        warps=in_quarter,
+        slots=slots,
+        start_busy=constants.start_ns * clock * gpu.sms * share * max(1, _QUARTERS / warps),
+        start_cycles=constants.start_cycles,
+        barrier_cycles=constants.barrier_cycles,
+        fence_cycles=constants.fence_cycles,
+        store_cycles=constants.l2_cycles,
+        matrix_issue_cycles=constants.matrix_issue_cycles,
+        write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
+    )
+    accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share)
+    per_warp = [executed / launched for executed in execution.executed]
+    whole = sum(per_warp)
+    shared = frozenset(
+        number
+        for number, step in enumerate(execution.steps)
+        if step.traffic.startswith("descriptor")
+    )
+
+    count = math.ceil(programs)
+    resident_warps = min(slots, count) * in_quarter
+    budget = most_steps / resident_warps
+    most = max(slots, int(most_steps / (min(whole, budget) * in_quarter)))
+    if count > most:
+        count = most // slots * slots
+    fewer = max(slots, count // 2 // slots * slots)
+
+    def run(budget: float) -> tuple[float, int]:
+        """Return the cycles of all programs if a warp executes that many steps, and how many it executed."""
+        trace = trace_warp(execution.instructions, per_warp, budget, shared)
+        steps = [execution.steps[number] for number in trace]
+        costs = [accesses[number] for number in trace]
+        cycles = simulate(steps, costs, quarter, count)
+        if programs > count > fewer:
+            cycles_of_fewer = simulate(steps, costs, quarter, fewer)
+            cycles += (cycles - cycles_of_fewer) / (count - fewer) * (programs - count)
+        elif programs > count:
+            cycles *= programs / count
+        return cycles, len(steps)
+
+    cycles, length = run(budget)
+    if whole > 1.02 * length:
+        fewer_cycles, fewer_length = run(budget / 2)
+        if length > fewer_length:
+            cycles += (cycles - fewer_cycles) / (length - fewer_length) * (whole - length)
+        else:
+            cycles *= whole / length
+    return cycles * unevenness
+
+
+def _cost_accesses(
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    clock: float,
+    share: float,
+) -> list[Access | None]:
+    """Return what an access of each instruction costs. Accesses of a kind move bytes in proportion to their widths."""
+    nominal: dict[str, float] = {}
+    for step, executed in zip(execution.steps, execution.executed, strict=True):
+        if step.traffic:
+            weight = step.nominal_bytes or execution.warps
+            nominal[step.traffic] = nominal.get(step.traffic, 0.0) + weight * executed
+    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
+    stored = sum(traffic.l2_bytes.values()) - loaded
+    misses = _misses(traffic)
+    both = traffic.read_bytes + traffic.written_bytes
+    turnaround = (
+        constants.turnaround * min(traffic.read_bytes, traffic.written_bytes) / max(both, 1)
+    )
+    quarter = gpu.sms * _QUARTERS
+    dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarter / clock / share
+    merged = _merged(execution, traffic, constants)
+    l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarter / clock / share
+    accesses: list[Access | None] = []
+    for step in execution.steps:
+        kind = step.traffic
+        if not kind or not nominal[kind]:
+            accesses.append(None)
+            continue
+        weight = step.nominal_bytes or 1
+        size = weight * traffic.l2_bytes.get(kind, 0.0) / nominal[kind]
+        is_load = kind in LOADS
+        latency = constants.l1_cycles
+        if size:
+            latency = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
+        if kind == "descriptor load":
+            latency += _DESCRIPTOR_CYCLES
+        wavefronts = 0.0 if "copy" in kind or "descriptor" in kind else max(weight, size) / 128
+        accesses.append(
+            Access(
+                data_path=4 * wavefronts,
+                port=size / (constants.port_bytes / _QUARTERS),
+                l2=size / l2,
+                dram_read=size * traffic.read_bytes / max(loaded, 1) / dram * is_load,
+                dram_write=size * traffic.written_bytes / max(stored, 1) / dram * (not is_load),
+                atomic=step.elements * quarter / _L2_SLICES / constants.atomics_per_cycle,
+                latency=latency,
+            )
+        )
+    return accesses

@@ -1,0 +1,203 @@
+"""Simulate a quarter of an SM: its resident warps run their instructions in order, and queue for what they share.
+
+Warps issue in the order in which their operands are ready. Pipes, the tensor core, the path to shared memory, the port
+to the L2, the L2 and DRAM serve one request after the other. The quarter has its share of what it shares with others:
+all SMs do the same at the same time.
+Omitted: clusters, and warps of a program that do different work.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernels.timing.steps import PIPES, Step
+
+
+@dataclass(frozen=True)
+class Access:
+    """Cycles for which one access to global memory occupies its path; its latency without a queue."""
+
+    data_path: float = 0.0
+    port: float = 0.0
+    l2: float = 0.0
+    dram_read: float = 0.0
+    dram_write: float = 0.0
+    atomic: float = 0.0
+    latency: float = 0.0
+
+
+@dataclass(frozen=True)
+class Quarter:
+    """What a quarter of an SM runs.
+
+    Attributes:
+        warps: warps of a program in this quarter.
+        slots: programs that are resident.
+        start_busy: cycles per program in which the GPU starts programs.
+        write_buffer: cycles of DRAM writes that the L2 defers.
+    """
+
+    warps: int
+    slots: int
+    start_busy: float
+    start_cycles: float
+    barrier_cycles: float
+    fence_cycles: float
+    store_cycles: float
+    matrix_issue_cycles: float
+    write_buffer: float
+
+
+class _Warp:
+    __slots__ = (
+        "copied",
+        "copies",
+        "descriptors",
+        "position",
+        "products",
+        "program",
+        "ready",
+        "stored",
+    )
+
+    def __init__(self, program: int, registers: int) -> None:
+        self.program = program
+        self.position = 0
+        self.ready = [0.0] * registers
+        self.copied = 0.0  # when its last copy ends
+        self.copies: list[float] = []  # ends of committed groups
+        self.products: list[float] = []
+        self.descriptors: list[float] = []
+        self.stored = 0.0
+
+
+def simulate(
+    steps: Sequence[Step], accesses: Sequence[Access | None], quarter: Quarter, programs: int
+) -> float:
+    """Return the cycles until a number of programs have run.
+
+    Args:
+        steps: of one warp, in order.
+        accesses: of each step to global memory; None without one.
+    """
+    registers = 1 + max((max(step.reads + step.writes, default=0) for step in steps), default=0)
+    matrix_issue = 1 + quarter.matrix_issue_cycles
+    free = [0.0] * len(PIPES)
+    issue = tensor = data_path = port = l2 = dram = atomics = starting = finished = 0.0
+    deferred = quarter.write_buffer
+    heap: list[tuple[float, int]] = []
+    warps: list[_Warp] = []
+    running: dict[int, int] = {}
+    arrived: dict[int, list[tuple[float, int]]] = {}
+
+    def start(time: float) -> None:
+        nonlocal starting
+        starting = max(starting, time) + quarter.start_busy
+        program = len(running)
+        running[program] = quarter.warps
+        for _ in range(quarter.warps):
+            heapq.heappush(heap, (starting + quarter.start_cycles, len(warps)))
+            warps.append(_Warp(program, registers))
+
+    for _ in range(min(quarter.slots, programs)):
+        start(0.0)
+    while heap:
+        time, number = heapq.heappop(heap)
+        warp = warps[number]
+        step = steps[warp.position]
+        access = accesses[warp.position]
+        effect = step.effect
+        time = max(time, issue)
+        issue = time + (matrix_issue if tensor > time and effect != "group product" else 1)
+        pipe = step.pipe
+        if step.busy and effect != "group product" and effect != "product":
+            time = max(time, free[pipe])
+            free[pipe] = time + step.busy
+        after = time + 1
+        end = time + step.latency
+        if step.wavefronts:
+            begin = max(data_path, time)
+            data_path = begin + 4 * step.wavefronts
+            end = begin + step.wavefronts + step.latency
+        if access is not None:
+            begin = max(data_path, time)
+            data_path = begin + access.data_path
+            begin_port = max(port, begin)
+            port = begin_port + access.port
+            l2 = max(l2, begin) + access.l2
+            if dram < begin:
+                deferred = max(0.0, deferred - (begin - dram))
+                dram = begin
+            dram += access.dram_read
+            deferred += access.dram_write
+            if deferred > quarter.write_buffer:
+                dram += deferred - quarter.write_buffer
+                deferred = quarter.write_buffer
+            end = max(port, l2, dram if access.dram_read else 0.0)
+            if access.atomic:
+                atomics = max(atomics, time) + access.atomic
+                end = max(end, atomics)
+            end += access.latency
+            if step.traffic == "async copy":
+                warp.copied = max(warp.copied, end)
+            elif step.traffic == "descriptor load":
+                warp.descriptors.append(end)
+            elif not step.writes:
+                sent = max(begin_port, atomics if access.atomic else 0.0)
+                warp.stored = max(warp.stored, sent + quarter.store_cycles)
+        elif effect == "group product":
+            begin = max(tensor, time)
+            after = max(after, begin - step.busy)  # one product may queue
+            tensor = max(begin, data_path - 4 * step.wavefronts) + step.busy
+            if step.pending:
+                warp.products.append(tensor + step.latency)
+        elif effect == "product":
+            begin = max(tensor, time)
+            tensor = begin + step.busy
+            end = begin + step.latency
+        elif effect == "commit":
+            warp.copies.append(warp.copied)
+        for register in step.writes:
+            warp.ready[register] = end
+        warp.position += 1
+        if warp.position == len(steps):
+            end = max(after, warp.stored)
+            finished = max(finished, end)
+            running[warp.program] -= 1
+            if not running[warp.program] and len(running) < programs:
+                start(end)
+            continue
+        following = steps[warp.position]
+        ready = warp.ready
+        for register in following.reads:
+            if ready[register] > after:
+                after = ready[register]
+        waits = following.effect
+        if waits == "barrier":
+            group = arrived.setdefault(warp.program, [])
+            group.append((after, number))
+            if len(group) == running[warp.program]:
+                after = max(group)[0] + quarter.barrier_cycles
+                for _, other in group:
+                    heapq.heappush(heap, (after, other))
+                del arrived[warp.program]
+            continue
+        elif waits == "wait for copies":
+            after = _wait(warp.copies, following.pending, after)
+        elif waits == "wait for products":
+            after = _wait(warp.products, following.pending, after)
+        elif waits == "wait for descriptor" and warp.descriptors:
+            after = max(after, warp.descriptors.pop(0))
+        elif waits == "fence":
+            after = max(after, warp.stored) + quarter.fence_cycles
+        heapq.heappush(heap, (after, number))
+    return finished
+
+
+def _wait(ends: list[float], pending: int, time: float) -> float:
+    """Return when all groups but the last `pending` ones have ended."""
+    done = len(ends) - pending
+    if done > 0:
+        time = max(time, ends[done - 1])
+        del ends[:done]
+    return time

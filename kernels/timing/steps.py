@@ -1,0 +1,221 @@
+"""What each instruction of a kernel's SASS needs from its quarter of an SM (compute capability 9.0).
+
+Sources of the rates: CUDA C++ Programming Guide 13.0, "Arithmetic Instructions"; of the latencies: Luo et al.,
+"Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking" (2024).
+Omitted: register banks, the operand cache and the instruction cache.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+
+from kernels.inside.operands import find_accesses
+from kernels.inside.sass import Instruction, parse
+
+_PREDICATE = re.compile(r"U?P[\dT]")
+# Uniform registers and predicates.
+_OTHER = re.compile(r"(?<!\w)(?:UR\d+|U?P\d)\b")
+
+# Cycles for which a warp's instruction occupies its pipe, and cycles until its result can be read.
+_PIPES = {
+    "alu": (2, 5.5),
+    "fma": (1, 5.5),
+    "fma heavy": (2, 5.5),
+    "xu": (8, 36),
+    "fp64": (2, 10),
+    "uniform": (2, 11),
+    "lsu": (4, 28),
+    "control": (0, 12),
+    "tensor": (0, 0),
+}
+PIPES = tuple(_PIPES)
+_OPCODES = {
+    "xu": "MUFU I2F F2I F2F POPC FLO BREV FRND FCHK I2I",
+    "fma": "FFMA FMUL FADD HFMA2 HADD2 HMUL2 FSWZADD",
+    "fma heavy": "IMAD IDP",
+    "fp64": "DFMA DADD DMUL DSETP",
+    "lsu": "LDG STG LDS STS LDSM STSM SHFL ATOM ATOMG RED REDG LDGSTS ATOMS LDL STL LD ST",
+    "control": "BRA EXIT BSSY BSYNC CALL RET NOP WARPSYNC BREAK DEPBAR LDGDEPBAR MEMBAR ERRBAR CCTL WARPGROUP BAR "
+    "SYNCS R2UR S2R CS2R S2UR LDC ULDC FENCE ELECT UTMALDG UTMASTG UTMACMDFLUSH CGAERRBAR",
+}
+_PIPE_OF = {opcode: pipe for pipe, opcodes in _OPCODES.items() for opcode in opcodes.split()}
+# Instructions whose first operand is not a result.
+_WITHOUT_RESULT = (
+    "STG STS STSM RED REDG BAR BRA EXIT LDGSTS DEPBAR LDGDEPBAR MEMBAR WARPSYNC UTMALDG UTMASTG SYNCS STL WARPGROUP "
+    "NOP ERRBAR CCTL FENCE BSSY BSYNC ST UTMACMDFLUSH UTMACCTL"
+)
+_NO_RESULT = frozenset(_WITHOUT_RESULT.split())
+# A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
+_WIDE_PRODUCT_CYCLES = 4
+_SHARED_CYCLES = {"LDS": 30, "LDSM": 30, "STS": 1, "STSM": 1, "LDL": 36, "STL": 1, "ATOMS": 60}
+# Wavefronts of an atomic on shared memory: measured in histograms.
+_SHARED_ATOMIC_WAVEFRONTS = 7
+
+GLOBAL = {
+    "LDG": "load",
+    "LD": "load",
+    "LDGSTS": "async copy",
+    "UTMALDG": "descriptor load",
+    "STG": "store",
+    "ST": "store",
+    "UTMASTG": "descriptor store",
+    "ATOM": "atomic",
+    "ATOMG": "atomic",
+    "RED": "atomic",
+    "REDG": "atomic",
+}
+# Cycles of a tensor core at the full rate, by the opcode's start.
+_PRODUCTS = {
+    "HMMA.16816": 4,
+    "HMMA.1688.F32.TF32": 4,
+    "HMMA.1688": 2,
+    "HMMA.1684": 2,
+    "IMMA.16816": 2,
+    "DMMA": 16,
+}
+# Products that one warp issues reach this share of the rate of those that a warp group issues (Luo et al.).
+_WARP_PRODUCT_RATE = 0.62
+_WARP_PRODUCT_CYCLES = 20
+_GROUP_PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x")
+_GROUP_PRODUCT_CYCLES = 64
+
+
+@dataclass(slots=True)
+class Step:
+    """An instruction of a warp.
+
+    Attributes:
+        effect: what it waits for or changes beside registers; "" if nothing.
+        pipe: index in PIPES.
+        busy: cycles for which it occupies the pipe, or the tensor core.
+        latency: cycles until its results can be read.
+        reads, writes: numbers of registers.
+        wavefronts: through the SM's path for data in shared memory.
+        traffic: kind of its accesses to global memory; "" if there are none.
+        nominal_bytes: bytes of 32 lanes.
+        elements: that an atomic updates.
+        pending: number of groups that may be unfinished after a wait.
+    """
+
+    effect: str
+    pipe: int
+    busy: float
+    latency: float
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    wavefronts: float = 0.0
+    traffic: str = ""
+    nominal_bytes: int = 0
+    elements: int = 0
+    pending: int = 0
+
+
+def _width(opcode: str) -> int:
+    """Return the number of registers of an operand."""
+    if re.search(r"\.128|\.MT?88\.4", opcode):
+        return 4
+    return 2 if re.search(r"\.64|WIDE|\.MT?88\.2", opcode) else 1
+
+
+def count_lane_bytes(opcode: str) -> int:
+    """Return the bytes that an access moves per lane."""
+    if match := re.search(r"\.[US](8|16)\b", opcode):
+        return int(match[1]) // 8
+    vector = re.search(r"x(\d)\b", opcode)
+    scalar = 2 if "F16" in opcode else 4
+    return scalar * int(vector[1]) if vector else 4 * _width(opcode)
+
+
+def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
+    """Return the registers that an instruction reads and writes, uniform ones and predicates included."""
+    operands = instruction.operands
+    results = 0
+    if instruction.name not in _NO_RESULT and operands:
+        results = 1
+        while results < min(3, len(operands)) and _PREDICATE.fullmatch(operands[results]):
+            results += 1
+    accesses = find_accesses(instruction)
+    reads, writes = ([f"R{number}" for number in _bits(each)] for each in accesses)
+    reads += _OTHER.findall(" ".join((instruction.predicate, *operands[results:])))
+    writes += _OTHER.findall(" ".join(operands[:results]))
+    return reads, writes
+
+
+def _bits(numbers: int) -> list[int]:
+    return [number for number in range(numbers.bit_length()) if numbers >> number & 1]
+
+
+@functools.lru_cache(maxsize=8)
+def read_steps(sass: str) -> tuple[Step, ...]:
+    """Return the steps of a listing, one per instruction."""
+    numbers: dict[str, int] = {}
+
+    def number(names: list[str]) -> tuple[int, ...]:
+        return tuple({numbers.setdefault(name, len(numbers)) for name in names})
+
+    steps = []
+    for instruction in parse(sass):
+        name = instruction.name
+        opcode = instruction.opcode
+        operands = instruction.operands
+        pipe = _PIPE_OF.get(name, "uniform" if name.startswith("U") else "alu")
+        if "MMA" in name and not name.startswith("UTMA"):
+            pipe = "tensor"
+        busy, latency = _PIPES[pipe]
+        reads, writes = _registers(instruction)
+        step = Step("", PIPES.index(pipe), busy, latency, (), ())
+        last = operands[-1] if operands else ""
+        match name:
+            case "LDGDEPBAR":
+                step.effect = "commit"
+            case "DEPBAR":
+                step.effect = "wait for copies"
+                step.pending = int(last, 0) if len(operands) > 1 else 0
+            case "WARPGROUP" if "DEPBAR" in opcode:
+                step.effect = "wait for products"
+                step.pending = int(last, 0)
+            case "BAR" if "ARV" not in opcode:
+                step.effect = "barrier"
+            case "SYNCS" if "TRYWAIT" in opcode:
+                step.effect = "wait for descriptor"
+            case "MEMBAR" if "CTA" not in opcode:
+                step.effect = "fence"
+            case "SHFL":
+                step.wavefronts = 1
+            case "ATOMS":
+                step.wavefronts = _SHARED_ATOMIC_WAVEFRONTS
+                step.latency = _SHARED_CYCLES[name]
+            case "IMAD" if re.search("WIDE|HI", opcode):
+                step.busy = _WIDE_PRODUCT_CYCLES
+            case _ if name in _SHARED_CYCLES:
+                step.latency = _SHARED_CYCLES[name]
+                step.wavefronts = (
+                    count_lane_bytes(opcode) / 4 if name in ("LDL", "STL") else _width(opcode)
+                )
+            case _ if name in GLOBAL:
+                step.traffic = GLOBAL[name]
+                step.nominal_bytes = 32 * count_lane_bytes(opcode)
+                if step.traffic == "atomic":
+                    step.elements = step.nominal_bytes // (2 if "F16" in opcode else 4)
+            case _ if product := _GROUP_PRODUCT.match(opcode):
+                columns = int(product[1])
+                is_shared = operands[1].startswith("gdesc")
+                # A warp group reads B, and A if it is not in registers: its four warps share the wavefronts.
+                step.effect = "group product"
+                step.busy = columns / 2
+                step.latency = _GROUP_PRODUCT_CYCLES
+                step.wavefronts = (columns + 64 * is_shared) * 32 / 128 / 4
+                step.pending = int("gsb0" in last)
+                # The accumulator is ready when the warp group's last product ends: see the wait.
+                first = 0 if is_shared else int(operands[1][1:])
+                reads = [] if is_shared else [f"R{first + offset}" for offset in range(4)]
+                writes = []
+            case _ if pipe == "tensor":
+                cycles = next((c for start, c in _PRODUCTS.items() if opcode.startswith(start)), 4)
+                step.effect = "product"
+                step.busy = cycles / _WARP_PRODUCT_RATE
+                step.latency = step.busy + _WARP_PRODUCT_CYCLES
+        step.reads = number(reads)
+        step.writes = number(writes)
+        steps.append(step)
+    return tuple(steps)

@@ -1,0 +1,72 @@
+"""The instructions that a mean warp of a launch executes, in order."""
+
+from collections.abc import Sequence
+
+from kernels.inside.sass import Instruction
+
+_FEWEST_TRIPS = 1
+
+
+def find_loops(instructions: Sequence[Instruction], per_warp: Sequence[float]) -> dict[int, int]:
+    """Return the last instruction of each loop by its first one."""
+    loops: dict[int, int] = {}
+    for number, instruction in enumerate(instructions):
+        target = instruction.target
+        if instruction.name != "BRA" or target is None or not per_warp[number]:
+            continue
+        if target < number:
+            loops[target] = max(loops.get(target, 0), number)
+    return loops
+
+
+def trace_warp(
+    instructions: Sequence[Instruction],
+    per_warp: Sequence[float],
+    budget: float,
+    always: frozenset[int] = frozenset(),
+) -> list[int]:
+    """Return the numbers of the instructions that a mean warp executes, in order.
+
+    Loops that are too long for the budget end early, outer ones first. A loop that runs on average 2.5 times runs 2 and
+    3 times in turn, and so do branches.
+
+    Args:
+        per_warp: mean executions of each instruction per warp of the launch.
+        budget: about the number of instructions to return.
+        always: instructions that every warp executes: one warp copies a block for all.
+    """
+    loops = find_loops(instructions, per_warp)
+    owed = [0.0] * len(instructions)
+    trips_owed = dict.fromkeys(loops, 0.0)
+    trace: list[int] = []
+
+    def run(first: int, last: int, share: float, loop: int, budget: float) -> None:
+        work = sum(per_warp[first : last + 1]) / share
+        number = first
+        while number <= last:
+            end = loops.get(number, -1)
+            entries = per_warp[number] / share
+            if number != loop and 0 <= end <= last:
+                in_loop = sum(per_warp[number : end + 1])
+                allowed = budget * in_loop / share / work if work else 0.0
+                iteration = in_loop / per_warp[number] if per_warp[number] else 1.0
+                most = max(_FEWEST_TRIPS, allowed // iteration)
+                if entries * iteration <= allowed:
+                    most = entries
+                trips_owed[number] += min(entries, most)
+                trips = int(trips_owed[number] + 0.5)
+                trips_owed[number] -= trips
+                for _ in range(trips):
+                    run(number, end, per_warp[number], number, allowed / trips)
+                number = end + 1
+                continue
+            owed[number] += min(entries, 1.0)
+            if owed[number] >= 0.5:
+                owed[number] -= 1
+                trace.append(number)
+            elif number in always and entries:
+                trace.append(number)
+            number += 1
+
+    run(0, len(instructions) - 1, 1.0, -1, budget)
+    return trace

@@ -1,0 +1,179 @@
+"""The bytes that a launch moves between the SMs, the L2 and DRAM, from the addresses of its accesses.
+
+An access finds its block in the L2 if fewer bytes than the L2 keeps were touched since the block's last use. Programs
+run in waves; within a wave, all programs progress alike.
+Omitted: programs that drift apart, and blocks of different shapes that overlap.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.evaluate.counts import OperationCounts
+from kernels.evaluate.global_memory import storage_number
+from kernels.sectors import SECTOR_BYTES
+from kernels.timing.model import LOADS, Traffic
+
+# Number of programs whose repeated loads are examined.
+_SAMPLE = 48
+
+
+@dataclass(frozen=True)
+class _Accesses:
+    """Executions of accesses, (executions,) each. `time` is in waves of programs."""
+
+    program: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    bytes: np.ndarray
+    time: np.ndarray
+
+    def select(self, where: np.ndarray) -> "_Accesses":
+        return _Accesses(*(getattr(self, name)[where] for name in self.__dataclass_fields__))
+
+
+def find_kind(op: OperationCounts) -> str:
+    """Return the name that `timing.steps` gives to the kind of an operation."""
+    if op.op == "descriptor":
+        return "descriptor load" if op.counter == "tma_ld" else "descriptor store"
+    return op.op
+
+
+def predict_traffic(
+    operations: Sequence[OperationCounts],
+    programs: int,
+    at_once: int,
+    l1_bytes: float,
+    l2_bytes: float,
+    kept_bytes: float,
+) -> Traffic:
+    """Predict the traffic of a launch with an L2 that holds none of its data.
+
+    Args:
+        at_once: programs that run at the same time on the GPU.
+        l1_bytes: size of the L1 cache, for each program that an SM holds.
+        l2_bytes: bytes that may be touched between two uses of a block that the L2 keeps.
+        kept_bytes: written bytes that remain in the L2 when the launch ends.
+    """
+    by_kind: dict[str, list[_Accesses]] = {}
+    for op, accesses in zip(operations, _place(operations, at_once), strict=True):
+        if accesses is not None:
+            by_kind.setdefault(find_kind(op), []).append(accesses)
+    moved = {
+        kind: float(sum(part.bytes.sum() for part in parts)) for kind, parts in by_kind.items()
+    }
+    if "load" in by_kind:
+        moved["load"] -= _count_repeated(_join(by_kind["load"]), l1_bytes)
+    loads = [part for kind in LOADS for part in by_kind.get(kind, ())]
+    stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
+    written = _count_distinct(_join(stores)) if stores else 0.0
+    read = (
+        _count_reads(_join(loads), written, math.ceil(programs / at_once), l2_bytes)
+        if loads
+        else 0.0
+    )
+    return Traffic(moved, read, max(0.0, written - kept_bytes))
+
+
+def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
+    """Return the accesses of each operation: they divide a program's time by the bytes that they move."""
+    weights = [sum(float(touch[3].sum()) for touch in op.tally.touches) for op in operations]
+    whole = sum(weights) or 1.0
+    begin = 0.0
+    placed: list[_Accesses | None] = []
+    for op, weight in zip(operations, weights, strict=True):
+        if not weight:
+            placed.append(None)
+            continue
+        program, low, high, sectors = map(np.concatenate, zip(*op.tally.touches, strict=True))
+        issued = sectors > 0
+        program = program[issued]
+        low = low[issued]
+        high = high[issued]
+        sectors = sectors[issued]
+        order = np.argsort(program, kind="stable")
+        sorted_programs = program[order]
+        first = np.flatnonzero(np.append(True, sorted_programs[1:] != sorted_programs[:-1]))
+        counts = np.diff(np.append(first, len(program)))
+        progress = np.empty(len(program))
+        progress[order] = (np.arange(len(program)) - np.repeat(first, counts) + 0.5) / np.repeat(
+            counts, counts
+        )
+        share = weight / whole
+        span = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
+        placed.append(
+            _Accesses(
+                program,
+                low,
+                high,
+                np.minimum(sectors, span) * SECTOR_BYTES,
+                program // at_once + begin + share * progress,
+            )
+        )
+        begin += share
+    return placed
+
+
+def _join(parts: Sequence[_Accesses]) -> _Accesses:
+    return _Accesses(
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in _Accesses.__dataclass_fields__
+        )
+    )
+
+
+def _count_distinct(accesses: _Accesses) -> float:
+    """Return the bytes of all sectors that accesses touch."""
+    order = np.argsort(accesses.low, kind="stable")
+    low = accesses.low[order] // SECTOR_BYTES
+    high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)
+    is_new = np.append(True, low[1:] > high[:-1])
+    ends = high[np.append(np.flatnonzero(is_new)[1:] - 1, len(high) - 1)]
+    covered = int((ends - low[is_new]).sum()) * SECTOR_BYTES
+    return float(min(covered, accesses.bytes.sum()))
+
+
+def _count_repeated(loads: _Accesses, l1_bytes: float) -> float:
+    """Return the bytes that programs load again while the L1 holds them."""
+    programs = np.unique(loads.program)
+    sample = programs[np.linspace(0, len(programs) - 1, min(_SAMPLE, len(programs))).astype(int)]
+    loads_of_sample = loads.select(np.isin(loads.program, sample))
+    asked = float(loads_of_sample.bytes.sum())
+    distinct = sum(
+        _count_distinct(loads_of_sample.select(loads_of_sample.program == program))
+        for program in sample.tolist()
+    )
+    if distinct / len(sample) > l1_bytes:
+        return 0.0
+    return float(loads.bytes.sum()) * (1 - distinct / asked)
+
+
+def _count_reads(loads: _Accesses, written: float, waves: int, l2_bytes: float) -> float:
+    """Return the bytes that loads read from DRAM."""
+    distinct = 0.0
+    groups = []
+    storage = storage_number(loads.low)
+    for number in np.unique(storage).tolist():
+        part = loads.select(storage == number)
+        order = np.lexsort((part.time, part.high, part.low))
+        part = part.select(order)
+        is_new = np.append(
+            True, (part.low[1:] != part.low[:-1]) | (part.high[1:] != part.high[:-1])
+        )
+        first_bytes = float(part.bytes[is_new].sum())
+        covered = min(_count_distinct(part), first_bytes)
+        distinct += covered
+        gap = np.where(is_new, np.inf, np.append(0.0, np.diff(part.time)))
+        groups.append((gap, part.bytes * (covered / max(first_bytes, 1.0))))
+    # Bytes that become new to the L2 during a wave.
+    fresh = sum(float(size[gap >= 1].sum()) for gap, size in groups)
+    per_wave = (fresh + written) / waves
+    read = distinct
+    if distinct + written > l2_bytes:
+        for gap, size in groups:
+            is_evicted = np.isfinite(gap) & (gap * per_wave > l2_bytes)
+            read += float(size[is_evicted].sum())
+    return read
