@@ -16,9 +16,9 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
+from kernels.advice.findings import Compiler
 from kernels.capture.reader import Capture
 from kernels.capture.server import CaptureServer
-from kernels.evaluate.findings import Compiler
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS
 from visualize.reports.launch import make_report

@@ -212,6 +212,31 @@ def share(scales, out, BLOCK: tl.constexpr):
     tl.store(out + tl.program_id(0), tl.sum(tl.load(scales + i // 32)))
 
 
+@triton.jit
+def single_product(left, right, out, depth, down, along):
+    i = tl.arange(0, 64)
+    k = tl.arange(0, 32)
+    total = tl.zeros((64, 64), tl.float32)
+    for first in range(0, depth, 32):
+        a = tl.load(left + i[:, None] * depth + first + k[None, :])
+        b = tl.load(right + (first + k[:, None]) * down + i[None, :] * along)
+        total = tl.dot(a, b, total)
+    tl.store(out + tl.program_id(0) * 4096 + i[:, None] * 64 + i[None, :], total)
+
+
+@triton.jit
+def sum_columns(x, out):
+    i = tl.arange(0, 64)
+    tl.store(out + tl.program_id(0) * 64 + i, tl.sum(tl.load(x + i[:, None] * 64 + i[None, :]), 0))
+
+
+@triton.jit
+def move(x, out, down, along):
+    i = tl.arange(0, 64)
+    tile = tl.load(x + i[:, None] * 64 + i[None, :])
+    tl.store(out + tl.program_id(0) * 4096 + i[:, None] * down + i[None, :] * along, tile)
+
+
 x = torch.zeros(1 << 16, device="cuda")
 out = torch.zeros(1 << 16, device="cuda")
 addresses = torch.tensor([x.data_ptr() + 4096 * k for k in range(4)], device="cuda")
@@ -288,6 +313,14 @@ copy[(16,)](x[1:], out, 2048, 1, BLOCK=128)  # 59
 copy[(16,)](x, out, 2048, 1, BLOCK=128)
 look_up[(8,)](indices * 64, (torch.randperm(1 << 16, device="cuda")).int(), x, out, BLOCK=64)  # 61
 share[(16,)](x, out, BLOCK=4096)  # 62
+single_product[(4,)](x, x.clone(), out, 128, 64, 1)  # 63
+single_product[(4,)](x, x.clone(), out, 128, 1, 128)
+sum_columns[(8,)](x, out, num_warps=4)  # 65
+sum_columns[(8,)](x, out, num_warps=2)
+move[(8,)](x, out, 1, 64)  # 67
+move[(8,)](x, out, 64, 1)
+product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=5)  # 69
+product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=3)
 """
 
 
@@ -375,6 +408,42 @@ def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(
     for name in ("registers", "spilled_bytes", "shared_bytes"):
         assert finding.before[name] == getattr(launches[number], name)
         assert finding.after[name] == getattr(launches[changed], name)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "change", "needs"),
+    [
+        (63, "bank conflicts", "Store right transposed, so that the first axis", "users of right"),
+        (65, "bank conflicts", "Pass num_warps = 2.", ""),
+        (67, "conversion", "Store out transposed, so that the second axis", "users of out"),
+        (69, "stages", "Pass num_stages = 3.", ""),
+    ],
+)
+def test_a_change_promises_the_shared_memory_of_the_kernel_changed_by_hand(
+    launches, number, kind, change, needs
+):
+    finding = find(launches[number], kind)
+    assert change in finding.change
+    assert needs in finding.needs
+    for numbers, launch in (
+        (finding.before, launches[number]),
+        (finding.after, launches[number + 1]),
+    ):
+        wavefronts = sum(access.wavefronts for access in launch.shared)
+        ideal = sum(access.ideal_wavefronts for access in launch.shared)
+        expected = {"shared_wavefronts": wavefronts, "bank_conflicts": wavefronts - ideal}
+        expected |= {"shared_bytes": launch.shared_bytes}
+        shown = numbers.keys() & expected.keys()
+        assert {name: numbers[name] for name in shown} == {name: expected[name] for name in shown}
+    assert finding.after != finding.before
+
+
+def test_conflicts_name_their_line_and_share(launches):
+    finding = find(launches[63], "bank conflicts")
+    line = SCRIPT[: SCRIPT.index("b = tl.load(right + (first + k")].count("\n") + 1
+    worst = max(launches[63].shared, key=lambda access: access.conflicts)
+    assert (worst.line, finding.line) == (line, line)
+    assert f"script.py:{line} has {worst.conflicts:,} of them ({worst.opcode})" in finding.text
 
 
 def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from kernels.capture.reader import BaseCapture, CapturedLaunch
+from kernels.capture.reader import BaseCapture, Build, CapturedLaunch
 from kernels.evaluate.captured import read_argument, read_storages
 from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, Storage, storage_number
 from kernels.evaluate.listings import UnsupportedOperation
@@ -26,9 +26,13 @@ _TARGET = re.compile(r"^\.target sm_(\d+)", re.MULTILINE)
 _PARAMETER = re.compile(r"^\s*\.param\s+(?:\.align (\d+) )?\.(\w)(\d+).*?(?:\[(\d+)\])?,?$")
 
 
-def make_launch(capture: BaseCapture, launch: CapturedLaunch) -> Launch:
-    """Return a launch for `execute`."""
-    kernel, codes = capture.build(launch.kernel)
+def make_launch(capture: BaseCapture, launch: CapturedLaunch, build: Build | None = None) -> Launch:
+    """Return a launch for `execute`.
+
+    Args:
+        build: the compiled kernel, if it is not the captured one.
+    """
+    kernel, codes = build or capture.build(launch.kernel)
     (target,) = _TARGET.findall(codes["ptx"])
     start = next(at for capability, at in _ARGUMENTS_AT if int(target) >= capability)
     arguments = [read_argument(capture, argument) for argument in launch.arguments]

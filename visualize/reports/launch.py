@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from kernels.advice.findings import Compiler, find
 from kernels.capture.reader import (
     Capture,
     CapturedKernel,
@@ -21,7 +22,6 @@ from kernels.capture.reader import (
 )
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
-from kernels.evaluate.findings import Compiler, find
 from kernels.inside.inspect import Inspection, inspect
 from kernels.inside.report import (
     INSIDE_COUNTERS,
@@ -209,8 +209,10 @@ def make_report(
     content = capture.content
     launches = content.launches
     counts = counts or cache(lambda number: count_launch(capture, launches[number]))
-    inspections = inspections or (lambda number: inspect(capture, launches[number], counts(number)))
-    findings = find(capture, counts, compiler)
+    inspections = inspections or cache(
+        lambda number: inspect(capture, launches[number], counts(number))
+    )
+    findings = find(capture, counts, inspections, compiler)
     is_tried = capture.findings is not None
     return Report(
         triton=content.triton,

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernels.evaluate.findings import Compiler
+from kernels.advice.findings import Compiler
 from kernels.examples import EXAMPLES
 from kernels.knobs import knobs, read_fields
 from visualize.views import slots

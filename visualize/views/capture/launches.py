@@ -6,10 +6,10 @@ from functools import lru_cache
 import numpy as np
 
 from kernels import once
+from kernels.advice.findings import Compiler
 from kernels.capture.reader import Capture, CapturedKernel
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
-from kernels.evaluate.findings import Compiler
 from kernels.gpus import GPUS
 from kernels.inside.inspect import Inspection, inspect
 from visualize.reports.launch import make_report

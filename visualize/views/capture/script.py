@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kernels import once
+from kernels.advice.findings import Compiler
 from kernels.capture.reader import Capture
-from kernels.evaluate.findings import Compiler
 from visualize.reports.launch import LaunchReport
 from visualize.views.capture.controls import capture_options, changed_values
 from visualize.views.capture.launches import Launches

@@ -132,6 +132,68 @@ class Module:
             line += _REPETITION.format_map(fields)
         self.lines[number] = _BLOCK.format_map(fields) + line
 
+    def access_transposed(self, number: int, argument: int, axis: int, grid: Sequence[int]) -> None:
+        """Let an operation access a matrix whose elements are contiguous along a block's axis (0 or 1).
+
+        Each program and each iteration of a loop takes other columns.
+        """
+        (op,) = (op for op in self.loops if op.line == number)
+        pointer = re.findall(r"!tt\.ptr<\w+>", op.text)[0]
+        loop = self.loops[op]
+        counter = f"%matrix_{number}_zero"
+        if loop and loop.name == "scf.for" and " : i64" not in loop.text:
+            counter = _text(loop.regions[0].arguments[0])
+        pitch = [_PITCH, _PITCH]
+        pitch[axis] = 1
+        fields = {
+            "name": f"%matrix_{number}",
+            "tensor": self._argument(argument),
+            "loop": counter,
+            "sizes": op.shape,
+            "pitch": pitch,
+            "grid": grid,
+            "step": _PITCH * op.shape[1 - axis],
+            "pointer": pointer,
+            "shape": "x".join(map(str, op.shape)),
+        }
+        operand = re.escape(_text(op.operands[0]))
+        name = fields["name"]
+        line = re.sub(rf"{operand}(?![\w$.-])", f"{name}", self.lines[number], count=1)
+        self.lines[number] = _MATRIX.format_map(fields) + line
+
+
+# Elements from one row of a transposed matrix to the next.
+_PITCH = 1024
+
+_MATRIX = """\
+{name}_zero = arith.constant 0 : i32
+{name}_x = tt.get_program_id x : i32
+{name}_y = tt.get_program_id y : i32
+{name}_z = tt.get_program_id z : i32
+{name}_columns = arith.constant {grid[0]} : i32
+{name}_layers = arith.constant {grid[1]} : i32
+{name}_zy = arith.muli {name}_z, {name}_layers : i32
+{name}_row = arith.addi {name}_zy, {name}_y : i32
+{name}_before = arith.muli {name}_row, {name}_columns : i32
+{name}_program = arith.addi {name}_before, {name}_x : i32
+{name}_at = arith.addi {name}_program, {loop} : i32
+{name}_step = arith.constant {step} : i32
+{name}_start = arith.muli {name}_at, {name}_step : i32
+{name}_first = tt.addptr {tensor}, {name}_start : {pointer}, i32
+{name}_all = tt.splat {name}_first : {pointer} -> tensor<{shape}x{pointer}>
+{name}_i = tt.make_range {{end = {sizes[0]} : i32, start = 0 : i32}} : tensor<{sizes[0]}xi32>
+{name}_j = tt.make_range {{end = {sizes[1]} : i32, start = 0 : i32}} : tensor<{sizes[1]}xi32>
+{name}_y0 = tt.expand_dims {name}_i {{axis = 1 : i32}} : tensor<{sizes[0]}xi32> -> tensor<{sizes[0]}x1xi32>
+{name}_x0 = tt.expand_dims {name}_j {{axis = 0 : i32}} : tensor<{sizes[1]}xi32> -> tensor<1x{sizes[1]}xi32>
+{name}_dy = arith.constant dense<{pitch[0]}> : tensor<{sizes[0]}x1xi32>
+{name}_dx = arith.constant dense<{pitch[1]}> : tensor<1x{sizes[1]}xi32>
+{name}_y1 = arith.muli {name}_y0, {name}_dy : tensor<{sizes[0]}x1xi32>
+{name}_x1 = arith.muli {name}_x0, {name}_dx : tensor<1x{sizes[1]}xi32>
+{name}_y2 = tt.broadcast {name}_y1 : tensor<{sizes[0]}x1xi32> -> tensor<{shape}xi32>
+{name}_x2 = tt.broadcast {name}_x1 : tensor<1x{sizes[1]}xi32> -> tensor<{shape}xi32>
+{name}_n = arith.addi {name}_y2, {name}_x2 : tensor<{shape}xi32>
+{name} = tt.addptr {name}_all, {name}_n : tensor<{shape}x{pointer}>, tensor<{shape}xi32>
+"""
 
 # Each operation and each iteration of a loop takes another block. Otherwise, the compiler merges them.
 _BLOCK = """\

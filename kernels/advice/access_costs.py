@@ -7,6 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from kernels.advice.experiments import (
+    Change,
+    Choice,
+    Hypothesis,
+    Lab,
+    Numbers,
+    find_same,
+    total,
+    try_option,
+)
+from kernels.advice.ttir_edits import Module
 from kernels.evaluate.causes import (
     ALIGNMENT,
     count_bytes,
@@ -17,18 +28,7 @@ from kernels.evaluate.causes import (
     measure_step,
 )
 from kernels.evaluate.counts import OperationCounts, sum_costs
-from kernels.evaluate.experiments import (
-    Change,
-    Choice,
-    Hypothesis,
-    Lab,
-    Numbers,
-    find_same,
-    total,
-    try_option,
-)
 from kernels.evaluate.slices import Slice
-from kernels.evaluate.ttir_edits import Module
 from kernels.instructions import Instruction
 from kernels.sectors import SECTOR_BYTES, SECTORS, count_requests
 

@@ -10,18 +10,27 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from kernels.advice.ttir_edits import Module
 from kernels.capture.reader import Argument, Build, Capture, CapturedKernel, CapturedLaunch
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.global_memory import STORAGE_STEP
+from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.ttgir import Op
-from kernels.evaluate.ttir_edits import Module
 from kernels.gpus import GPUS, occupancy
+from kernels.inside.execution import execute
+from kernels.inside.inspect import add_executions
+from kernels.inside.launches import make_launch
+from kernels.inside.report import Inside
+from kernels.inside.sass import parse as parse_sass
 
 # Maximum work of counting a launch with changes, in units of `LaunchCounts.work`.
 _MOST_WORK = 1 << 17
 _LOADS = ("load", "async copy")
 _KERNEL_TYPE = TypeAdapter(CapturedKernel)
+
+# Bank conflicts are reported if they are at least this part of the launch's wavefronts.
+_LEAST_CONFLICTS = 0.2
 
 # Compiles modules: see `capture.recompile`.
 Compiler = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any] | None]]
@@ -66,6 +75,7 @@ class Hypothesis:
     """A fact about an operation or, without one, about the launch, and changes that may help.
 
     Attributes:
+        source: (file, line) of the fact, if it is not about an operation on global memory.
         changes: are tried together.
         is_fact: whether it is worth reporting if no change helps.
         cost: what a change must lower. See also `Lab.helps`.
@@ -79,6 +89,7 @@ class Hypothesis:
     is_fact: bool = True
     cost: Callable[[Numbers], int] = lambda numbers: sum(numbers.values())
     trial: Trial = ()
+    source: tuple[str, int] | None = None
 
 
 # Of a choice, the first hypothesis that helps is reported or, if none does, the first fact.
@@ -95,22 +106,41 @@ class Lab:
 
     Attributes:
         outcomes: the kernel and the counts of each trial; None if they are unknown.
+        has_conflicts: whether many of the launch's wavefronts are bank conflicts.
+        conversions: through shared memory, between a load and a store.
         untried: the number of trials that take too long.
     """
 
-    def __init__(self, capture: Capture, launch: CapturedLaunch, counts: LaunchCounts) -> None:
+    def __init__(
+        self, capture: Capture, launch: CapturedLaunch, counts: LaunchCounts, inside: Inside
+    ) -> None:
         self.capture = capture
         self.launch = launch
         self.kernel = capture.content.kernels[launch.kernel]
         self.counts = counts
+        self.inside = inside
         self.gpu = GPUS.get(str(capture.content.gpu.get("name")))
         self.ttir = capture.read_code(launch.kernel, "ttir")
         self.module = Module(self.ttir)
         self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {
             (): (self.kernel, counts)
         }
+        self._shared: dict[Trial, Numbers] = {(): _count_shared(inside)}
+        wavefronts = self._shared[()].get("shared_wavefronts", 0)
+        conflicts = self._shared[()].get("bank_conflicts", 0)
+        self.has_conflicts = conflicts > 0 and conflicts >= _LEAST_CONFLICTS * wavefronts
+        self.conversions = [
+            each
+            for each in inside.conversions
+            if each.shared_bytes and each.maker[:8] == "the load" and each.user[:9] == "the store"
+        ]
         self.untried = 0
         self._work = 0
+
+    @property
+    def has_shared_costs(self) -> bool:
+        """Whether trials must count wavefronts."""
+        return self.has_conflicts or bool(self.conversions and self._shared[()])
 
     def find(self, op: OperationCounts) -> list[Op]:
         """Return the operations of the TTIR from which an operation comes."""
@@ -145,9 +175,12 @@ class Lab:
             changed = {change.argument.name: change.argument for change in trial if change.argument}
             arguments = tuple(changed.get(each.name, each) for each in self.launch.arguments)
             launch = replace(self.launch, arguments=arguments)
-            counts = count_launch(self.capture, launch, build=Build(kernel, reply["codes"]))
+            build = Build(kernel, reply["codes"])
+            counts = count_launch(self.capture, launch, build=build)
             self._work += counts.work
             self.outcomes[trial] = kernel, counts
+            if self.has_shared_costs:
+                self._shared[trial] = self._execute(launch, build, counts)
 
     def numbers(self, op: OperationCounts | None, trial: Trial = ()) -> dict[str, int]:
         """Return the numbers of an operation or of the whole launch; {} if they are unknown."""
@@ -156,7 +189,8 @@ class Lab:
             return {}
         kernel, counts = outcome
         if op is None:
-            return self._resources(kernel)
+            shared = self._shared.get(trial, {}) if self.has_shared_costs else {}
+            return {**shared, **self._resources(kernel)}
         ops = find_same(op, counts)
         # The compiler may drop an operation whose values another one also loads.
         is_known = bool(ops) or (_is_equivalent(trial) and not counts.refused)
@@ -173,6 +207,15 @@ class Lab:
             loads = (each.requests for each in ops if each.op == "load")
             numbers["synchronous_requests"] = sum(loads)
         return numbers
+
+    def _execute(self, launch: CapturedLaunch, build: Build, counts: LaunchCounts) -> Numbers:
+        """Count the wavefronts of a kernel that was compiled again; {} if they are unknown."""
+        sass = build.codes["sass"]
+        try:
+            executions = execute(parse_sass(sass), make_launch(self.capture, launch, build))
+        except UnsupportedOperation:
+            return {}
+        return _count_shared(add_executions(Inside(), sass, executions, counts, 0))
 
     def _resources(self, kernel: CapturedKernel) -> dict[str, int]:
         names = ("registers", "spilled_bytes", "shared_bytes")
@@ -207,6 +250,17 @@ class Lab:
         is_counted = find_refusals(counts) <= find_refusals(self.counts)
         is_valid = has_same_work and is_safe and is_counted
         return is_better and is_valid and not is_dearer and not has_spills
+
+
+def _count_shared(inside: Inside) -> dict[str, int]:
+    """Return the wavefronts of a launch; {} if they are unknown."""
+    conflicts = [each.conflicts for each in inside.shared]
+    if inside.not_executed or None in conflicts:
+        return {}
+    return {
+        "shared_wavefronts": sum(each.wavefronts or 0 for each in inside.shared),
+        "bank_conflicts": sum(filter(None, conflicts)),
+    }
 
 
 def _is_equivalent(trial: Trial) -> bool:

@@ -11,12 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.capture.reader import Build, Capture, Finding, Tensor
-from kernels.evaluate.access_costs import explain_costs
-from kernels.evaluate.captured import count_launch
-from kernels.evaluate.causes import count_bytes
-from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
-from kernels.evaluate.experiments import (
+from kernels.advice.access_costs import explain_costs
+from kernels.advice.experiments import (
     Change,
     Choice,
     Compiler,
@@ -30,10 +26,20 @@ from kernels.evaluate.experiments import (
     place_of,
     try_option,
 )
+from kernels.advice.shared_costs import (
+    examine_stages,
+    explain_conflicts,
+    explain_conversions,
+)
+from kernels.capture.reader import Build, Capture, Finding, Tensor
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.causes import count_bytes
+from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
 from kernels.evaluate.slices import Slice
 from kernels.evaluate.ttgir import memory_ops, parse
 from kernels.gpus import occupancy
+from kernels.inside.inspect import Inspection
 from kernels.layouts import vectors
 
 # Operations on offsets, in Triton's default type.
@@ -46,12 +52,15 @@ _MOST_WARPS = 16
 
 
 def find(
-    capture: Capture, counts: Callable[[int], LaunchCounts], compiler: Compiler | None = None
+    capture: Capture,
+    counts: Callable[[int], LaunchCounts],
+    inspections: Callable[[int], Inspection],
+    compiler: Compiler | None = None,
 ) -> Sequence[Sequence[Finding]]:
     """Return each launch's findings, from the file if it has them.
 
     Args:
-        counts: returns the counts of a launch.
+        counts, inspections: return the counts and the inspection of a launch.
         compiler: None to state facts only. With a compiler, the findings are added to the file.
     """
     if capture.findings is not None:
@@ -61,7 +70,8 @@ def find(
     for number, launch in enumerate(capture.content.launches):
         keys.append((launch.kernel, launch.grid, launch.arguments, launch.tuned))
         if keys[-1] not in labs:
-            labs[keys[-1]] = Lab(capture, launch, counts(number))
+            inside, _ = inspections(number)
+            labs[keys[-1]] = Lab(capture, launch, counts(number), inside)
     choices = {lab: list(_explain(lab)) for lab in labs.values()}
     if compiler:
         make_trials(compiler, choices)
@@ -78,7 +88,10 @@ def _explain(lab: Lab) -> Iterable[Choice]:
         for check in (_check_bounds, _check_tuner, _check_race):
             yield check(lab, op)
     yield from explain_costs(lab)
+    yield explain_conflicts(lab)
+    yield from explain_conversions(lab)
     yield _examine_resources(lab)
+    yield examine_stages(lab)
     yield _examine_grid(lab)
 
 
@@ -98,7 +111,9 @@ def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
 def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
     op = hypothesis.op
     trial = hypothesis.trial
-    file, line = op.source if op else (Path(lab.kernel.file).name, lab.kernel.line)
+    file, line = Path(lab.kernel.file).name, lab.kernel.line
+    if source := op.source if op else hypothesis.source:
+        file, line = source
 
     def join(*texts: str) -> str:
         text = " ".join(filter(None, dict.fromkeys(texts)))

@@ -1,0 +1,139 @@
+"""Explain what a launch's shared memory costs: bank conflicts, conversions, and stages that hide no latency."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from kernels.advice.access_costs import Diagnosis
+from kernels.advice.experiments import Change, Choice, Hypothesis, Lab, Numbers, Trial, try_option
+from kernels.advice.ttir_edits import Module
+from kernels.evaluate.counts import OperationCounts
+from kernels.evaluate.slices import Slice
+
+_AXES = "first", "second"
+
+
+def explain_conflicts(lab: Lab) -> Choice:
+    """State which line has most of a launch's bank conflicts."""
+    if not lab.has_conflicts:
+        return []
+    numbers = lab.numbers(None)
+    wavefronts = numbers["shared_wavefronts"]
+    worst = max(lab.inside.shared, key=lambda access: access.conflicts or 0)
+    share = numbers["bank_conflicts"] / wavefronts
+    text = (
+        f"{share:.0%} of the launch's {wavefronts:,} wavefronts of shared memory are bank conflicts. "
+        f"{worst.file}:{worst.line} has {worst.conflicts:,} of them ({worst.opcode})."
+    )
+    has_products = "tt.dot" in lab.ttir
+    trials = _transpose_operands(lab, worst.line) if has_products else _use_fewer_warps(lab)
+
+    def cost(changed: Numbers) -> int:
+        """Return the wavefronts if most conflicts are gone and at least half as many warps hide latency."""
+        has_conflicts = 2 * changed["bank_conflicts"] >= numbers["bank_conflicts"]
+        has_few_warps = 2 * changed.get("resident_warps", 0) < numbers.get("resident_warps", 0)
+        return wavefronts if has_conflicts or has_few_warps else changed["shared_wavefronts"]
+
+    place = worst.file, worst.line
+    return [
+        Hypothesis("bank conflicts", None, text, trial, cost=cost, source=place)
+        for trial in [*trials, ()]
+    ]
+
+
+def _transpose_operands(lab: Lab, worst_line: int) -> Iterator[Trial]:
+    """Transpose the matrices that a multiplication depends on, the one on the worst line first."""
+    values = Slice(lab.module.body, {})
+    dots = (op.operands for op in lab.module.loops if op.name.startswith("tt.dot"))
+    used = values.reach(name for operands in dots for name in operands)
+    for op, *_ in sorted(lab.counts.by_line(), key=lambda ops: ops[0].source[1] != worst_line):
+        if any(used & {*each.results} for each in lab.find(op)):
+            yield from _transpose(lab, op, "bank conflicts")
+
+
+def _transpose(lab: Lab, op: OperationCounts, kind: str) -> Iterator[Trial]:
+    """Store the elements of a matrix in the other order, if it is one."""
+    example = op.tally.example
+    if not example or example.address.ndim != 2 or not op.instruction or not op.instruction.layout:
+        return
+    owner = Diagnosis(lab, op, op.instruction).owner
+    if owner is None or min(example.address.shape) == 1:
+        return
+    steps = np.ptp(example.address[:2, 0]), np.ptp(example.address[0, :2])
+    axis = int(steps[1] > steps[0])
+    name = op.tensors[0]
+    grid = lab.launch.grid
+    advice = (
+        f"Store {name} transposed, so that the {_AXES[axis]} axis of its block on line {op.source[1]} "
+        "is contiguous."
+    )
+    needs = f"The result stays the same only if all users of {name} expect that order."
+    edits = tuple((Module.access_transposed, each.line, owner, axis, grid) for each in lab.find(op))
+    yield (Change(kind, advice, needs=needs, edits=edits),)
+
+
+def _use_fewer_warps(lab: Lab) -> Iterator[Trial]:
+    warps = lab.kernel.num_warps
+    while warps > 1:
+        warps //= 2
+        yield (try_option("bank conflicts", "num_warps", warps),)
+
+
+def explain_conversions(lab: Lab) -> Iterator[Choice]:
+    """State that a block passes through shared memory between a load and a store of other orders."""
+    for conversion in lab.conversions:
+        text = (
+            f"The layout conversion on line {conversion.line} moves {conversion.shared_bytes:,} bytes per program "
+            f"through shared memory, because {conversion.maker} and {conversion.user} differ in the order of elements."
+        )
+        stores = (
+            op
+            for op, *_ in lab.counts.by_line()
+            if op.op == "store" and conversion.user == f"the store on line {op.source[1]}"
+        )
+        trials = (trial for op in stores for trial in _transpose(lab, op, "conversion"))
+        place = conversion.file, conversion.line
+        yield [
+            Hypothesis("conversion", None, text, trial, False, _count_wavefronts, source=place)
+            for trial in trials
+        ]
+
+
+def examine_stages(lab: Lab) -> Choice:
+    """State that a loop ends before it uses all stages, and that their buffers limit occupancy."""
+    stages = int(lab.kernel.options.get("num_stages", 1))
+    steps = _count_steps(lab)
+    if not lab.gpu or not 1 <= steps < stages - 1:
+        return []
+    resident = lab.numbers(None)["resident_programs"]
+    if math.prod(lab.launch.grid) <= lab.gpu.sms * resident:
+        return []
+    text = (
+        f"No line's asynchronous copies run more than {steps} × per program, so num_stages = {stages} hides no more "
+        f"latency than {steps + 1}, but needs more shared memory."
+    )
+    change = try_option("stages", "num_stages", steps + 1)
+    return [Hypothesis("stages", None, text, (change,), False, _count_free_programs)]
+
+
+def _count_steps(lab: Lab) -> int:
+    """Return the most times that a program executes a line's asynchronous copies; 0 if that is unknown."""
+    most = 0
+    for ops in lab.counts.by_line():
+        if ops[0].op != "async copy":
+            continue
+        programs = [program for op in ops for program, _ in op.tally.starts]
+        _, times = np.unique(np.concatenate([[], *programs]), return_counts=True)
+        if times.sum() < sum(op.tally.executions for op in ops):
+            return 0
+        most = max(most, int(times.max(initial=0)))
+    return most
+
+
+def _count_wavefronts(numbers: Numbers) -> int:
+    return numbers["shared_wavefronts"]
+
+
+def _count_free_programs(numbers: Numbers) -> int:
+    return -numbers["resident_programs"]
