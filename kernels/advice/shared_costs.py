@@ -29,10 +29,11 @@ def explain_conflicts(lab: Lab) -> Choice:
     has_products = "tt.dot" in lab.ttir
     trials = _transpose_operands(lab, worst.line) if has_products else _use_fewer_warps(lab)
 
-    def cost(changed: Numbers) -> float:
-        """At least half as many warps must hide latency."""
-        is_idle = 2 * changed.get("resident_warps", 0) < numbers.get("resident_warps", 0)
-        return math.inf if is_idle else changed["shared_wavefronts"]
+    def cost(changed: Numbers) -> int:
+        """Return the wavefronts if most conflicts are gone and at least half as many warps hide latency."""
+        has_conflicts = 2 * changed["bank_conflicts"] >= numbers["bank_conflicts"]
+        has_few_warps = 2 * changed.get("resident_warps", 0) < numbers.get("resident_warps", 0)
+        return wavefronts if has_conflicts or has_few_warps else changed["shared_wavefronts"]
 
     place = worst.file, worst.line
     return [
