@@ -84,7 +84,12 @@ class Access:
 
 
 def count_wavefronts(access: Access) -> Wavefronts:
-    """Count the wavefronts of an access.
+    """Count the wavefronts of an access."""
+    return Wavefronts(*count_by_warp(access).sum(axis=1).tolist())
+
+
+def count_by_warp(access: Access) -> np.ndarray:
+    """Count the wavefronts of each warp, as they are and without bank conflicts: (2, programs × warps) int64.
 
     Without bank conflicts, a wavefront serves 128 bytes of a warp's active lanes, or more if lanes load the same words.
     """
@@ -97,8 +102,6 @@ def count_wavefronts(access: Access) -> Wavefronts:
     address = address[some]
     active = active[some]
     warp = warp[some]
-    if not len(address):
-        return Wavefronts(0, 0)
     words = address[:, :, None] // WORD_BYTES + np.arange(width // WORD_BYTES)
     words = np.where(active[:, :, None], words, -1).reshape(len(address), -1)
     words.sort(axis=1)
@@ -111,7 +114,7 @@ def count_wavefronts(access: Access) -> Wavefronts:
     actual = np.bincount(warp, banks.max(axis=1), warps).astype(np.int64)
     used = np.bincount(warp, width * active.sum(axis=1), warps).astype(np.int64)
     ideal = np.minimum(actual, -(-used // (BANKS * WORD_BYTES)))
-    return Wavefronts(int(actual.sum()), int(ideal.sum()))
+    return np.stack([actual, ideal])
 
 
 def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:

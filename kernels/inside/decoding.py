@@ -5,11 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from kernels.inside import semantics
 from kernels.inside.sass import Instruction
 from kernels.inside.semantics import MASK, Number
 
-_REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T))(?:\.\w+)*$")
+_REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")
 _NUMBER = re.compile(r"-?0x[0-9a-f]+$|-?\d+$")
 _CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
 _ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
@@ -17,6 +19,7 @@ _ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
 _LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
 _WIDTH_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
+_SINGLE_PREDICATE = ("VOTEU", "SYNCS", "FCHK", "UCGABAR_WAIT", "R2P")
 _CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
 
 
@@ -81,6 +84,9 @@ def source(text: str, has_carry: bool = False) -> Source | None:
     """
     if match := _REGISTER.match(text):
         change = _negate_with_carry if has_carry and match[1] == "-" else _SIGNS[match[1]]
+        if match[3]:
+            by = 8 * int(match[3])
+            return register(match[2], lambda value: value >> by & 255)
         return register(match[2], change)
     if _NUMBER.match(text):
         number = int(text, 0) & MASK
@@ -138,10 +144,6 @@ def address(text: str) -> Source:
     return Source(tuple(registers), combine)
 
 
-def predicate(text: str) -> Source | None:
-    return source(text) if text else None
-
-
 def width_bytes(opcode: str) -> int:
     """Return the bytes that a lane moves, by the opcode's suffixes."""
     return next((_WIDTH_BYTES[part] for part in opcode.split(".") if part in _WIDTH_BYTES), 4)
@@ -157,7 +159,7 @@ def destinations(instruction: Instruction) -> tuple[list[str], list[str]]:
     if not operands or not _REGISTER.match(operands[0]):
         return [], operands
     if operands[0].lstrip("U").startswith("P"):
-        count = 1 if name in ("VOTEU", "SYNCS", "FCHK", "UCGABAR_WAIT") else 2
+        count = 1 if name in _SINGLE_PREDICATE else 2
     else:
         count = 1
         while name in _CARRY or name == "VOTE":
@@ -167,9 +169,12 @@ def destinations(instruction: Instruction) -> tuple[list[str], list[str]]:
     return operands[:count], operands[count:]
 
 
-def decode(instruction: Instruction) -> Step | None:
-    """Return how to compute an instruction's results; None if it is not modeled."""
-    writes, reads = destinations(instruction)
+def decode(instruction: Instruction, writes: list[str], reads: list[str]) -> Step | None:
+    """Return how to compute an instruction's results; None if it is not modeled.
+
+    Args:
+        writes: the operands that are written, as `destinations` splits them.
+    """
     if instruction.name in ("LDL", "STL"):
         return _move_local(instruction)
     parts = instruction.opcode.split(".")
@@ -183,9 +188,8 @@ def decode(instruction: Instruction) -> Step | None:
     if made is None:
         return None
     names, sources, compute = made
-    if any(each is None for each in sources):
-        return None
-    return Step(tuple(names), tuple(sources), compute)
+    known = tuple(filter(None, sources))
+    return Step(tuple(names), known, compute) if len(known) == len(sources) else None
 
 
 Made = tuple[list[str], list[Source | None], Callable[..., tuple[Number, ...]]] | None
@@ -272,7 +276,7 @@ def _load_effective_address(parts: list[str], writes: list[str], reads: list[str
     numbers = reads[: len(reads) - len(carries)]
     if not carries and numbers[-1].lstrip("!U").startswith("P"):
         numbers = numbers[:-1]
-    by = int(numbers[-1], 0)
+    by = int(numbers[-1], 0) & 31
     sources = [source(numbers[0]), source(numbers[1], has_carry=True)]
     if is_high and not is_sign:
         sources.append(source(numbers[2]))
@@ -280,26 +284,25 @@ def _load_effective_address(parts: list[str], writes: list[str], reads: list[str
 
     def compute(a: Number, b: Number, *rest: Number) -> tuple[Number, ...]:
         upper: Number = 0
-        carry = rest
         if is_sign:
             upper = semantics.signed(a) >> 31 & MASK
         elif is_high:
-            upper, *carry = rest
-        moved = semantics.shift("L", is_high, False, a, by, upper)
-        return semantics.add(moved, b, *carry)[: len(writes)]
+            upper = rest[0]
+        moved = semantics.shift("L.U64", is_high, a, by, upper)
+        return semantics.add(moved, b, *rest[is_high and not is_sign :])[: len(writes)]
 
     return writes, sources, compute
 
 
 def _shift(parts: list[str], writes: list[str], reads: list[str]) -> Made:
-    is_signed = "S32" in parts or "S64" in parts
-    shift = partial(semantics.shift, parts[0], "HI" in parts, is_signed)
+    kind = ".".join(part for part in parts if part != "HI")
+    shift = partial(semantics.shift, kind, "HI" in parts)
     return writes, [source(each) for each in reads[:3]], lambda *values: (shift(*values),)
 
 
 def _extend(parts: list[str], writes: list[str], reads: list[str]) -> Made:
     is_signed = "U32" not in parts
-    bits = int(reads[1], 0)
+    bits = min(int(reads[1], 0), 32)
     return writes, [source(reads[0])], lambda value: (semantics.extend(value, bits, is_signed),)
 
 
@@ -311,7 +314,7 @@ def _logic(parts: list[str], writes: list[str], reads: list[str]) -> Made:
         return None
 
     def compute(*values: Number) -> tuple[Number, ...]:
-        result = semantics.look_up(table, *values, MASK)
+        result = semantics.look_up(table, values, MASK)
         return (result != 0, result)[-len(writes) :]
 
     return writes, sources, compute
@@ -321,7 +324,7 @@ def _predicate_logic(parts: list[str], writes: list[str], reads: list[str]) -> M
     tables = [int(each, 0) for each in reads[3:5]]
 
     def compute(*values: Number) -> tuple[Number, ...]:
-        return tuple(semantics.look_up(table, *values, True) for table in tables)
+        return tuple(semantics.look_up(table, values, True) for table in tables)
 
     return writes, [source(each) for each in reads[:3]], compute
 
@@ -375,14 +378,16 @@ def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Made:
 
 
 def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+    """P2R writes predicates to a byte of a number."""
+    first = 8 * int(parts[0][1:]) if parts else 0
     mask = int(reads[2], 0)
     bits = [k for k in range(7) if mask >> k & 1]
     sources = [source(reads[1]), *(source(f"P{k}") for k in bits)]
 
     def compute(base: Number, *values: Number) -> tuple[Number, ...]:
-        result = base & ~mask
+        result = base & ~(mask << first)
         for k, value in zip(bits, values, strict=True):
-            result = result | value * (1 << k)
+            result = result | value * (1 << first + k)
         return (result,)
 
     return writes, sources, compute
@@ -397,8 +402,6 @@ def _unpack_predicates(parts: list[str], writes: list[str], reads: list[str]) ->
 
 def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> Made:
     """Return the constant that `HFMA2 R, -RZ, RZ, high, low` adds to zero."""
-    import numpy as np
-
     if reads[0].lstrip("-") != "RZ" or reads[1] != "RZ" or len(reads) < 4:
         return None
     high, low = np.array([float(each) for each in reads[2:4]], np.float16).view(np.uint16).tolist()

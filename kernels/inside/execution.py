@@ -16,31 +16,27 @@ import numpy as np
 
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.inside import semantics
-from kernels.inside.banks import Access, Wavefronts, count_wavefronts
-from kernels.inside.decoding import (
-    Source,
-    Step,
-    address,
-    decode,
-    destinations,
-    next_register,
-    predicate,
-    register,
-    source,
-    width_bytes,
-)
+from kernels.inside.banks import Access, Wavefronts, count_by_warp
+from kernels.inside.decoding import Source, Step, next_register, register, source, width_bytes
+from kernels.inside.plan import COLLECTIVE, JUMPS, SHARED, Budget, Plan, Planned
 from kernels.inside.sass import Instruction
 from kernels.inside.semantics import LANES, Number
 
-SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
-_COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
-_JUMPS = ("BRA", "EXIT", "BRX", "RET", "CALL", "BSYNC", "JMP", "KILL")
 _MOST_REMEMBERED = 1 << 12
 _INSTRUCTION_BYTES = 16
-_RANDOM = np.random.default_rng(1)
 # Elements of all values that one launch may compute; a billion take about 2 s.
 _MOST_WORK = 1_000_000_000
+# Threads and tables of shared memory that are in memory at once.
+_MOST_THREADS = 1 << 21
+_MOST_TABLES = 1 << 8
+# Programs of a launch whose values in shared memory are computed.
+_MOST_PROGRAMS = 1 << 12
+_SHARED_BYTES = 1 << 18
+_SYSTEM_BYTES = 1 << 10
+_WIDEST_BYTES = 16
+_BLOCK_WORK = 2000
+_STEP_WORK = 600
 
 
 @dataclass
@@ -97,197 +93,29 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
     """
     if not code:
         raise UnsupportedOperation("The capture has no SASS.")
-    plan = _Plan(code)
+    budget = Budget(_MOST_WORK)
+    plan = Plan(code, budget)
     grid = launch.grid
     axes = [axis for name, axis in _AXES.items() if name in plan.needed_names]
     sizes = [grid[axis] for axis in axes]
     count = math.prod(sizes)
     repeats = math.prod(grid) // count
     executions = Executions(np.zeros(len(code), np.int64))
-    at_once = max(1, (1 << 21) // launch.threads)
-    budget = [_MOST_WORK]
+    at_once = max(1, _MOST_THREADS // launch.threads)
+    keeps_shared = plan.reads_shared and count <= _MOST_PROGRAMS
+    if keeps_shared:
+        at_once = min(at_once, _MOST_TABLES)
     for start in range(0, count, at_once):
         numbers = np.arange(start, min(start + at_once, count))
         coordinates = {}
         for axis, size in zip(axes, sizes, strict=True):
             coordinates[axis] = numbers % size
             numbers = numbers // size
-        _Run(plan, launch, coordinates, executions, budget).run()
+        _Run(plan, launch, coordinates, executions, budget, keeps_shared).run()
     executions.times *= repeats
     for index, total in executions.wavefronts.items():
         executions.wavefronts[index] = Wavefronts(*(repeats * each for each in total))
     return executions
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """An instruction of the plan: `step` is None if its results can't be computed."""
-
-    index: int
-    instruction: Instruction
-    predicate: Source | None
-    writes: tuple[str, ...]
-    sources: tuple[Source, ...]
-    step: Step | None
-
-
-class _Plan:
-    """The blocks of a listing, and the instructions whose results are needed."""
-
-    def __init__(self, code: Sequence[Instruction]) -> None:
-        self.code = code
-        leaders = {0}
-        for index, instruction in enumerate(code):
-            if instruction.name in _JUMPS:
-                leaders.add(index + 1)
-                if instruction.name == "BSYNC":
-                    leaders.add(index)
-            if instruction.target is not None:
-                leaders.add(instruction.target)
-        self.return_points = [
-            index + 1
-            for index, each in enumerate(code)
-            if each.name == "CALL" and index + 1 < len(code)
-        ]
-        self.starts = sorted(leaders - {len(code)})
-        ends = [*self.starts[1:], len(code)]
-        self.blocks = dict(zip(self.starts, ends, strict=True))
-        self.planned = [self._plan(index, each) for index, each in enumerate(code)]
-        self.reads_shared = False
-        needed = self._find_needed()
-        if any(code[index].name in ("LDS", "LDSM") for index in needed):
-            self.reads_shared = True
-            needed = self._find_needed()
-        self.needed_names = {
-            name
-            for index in needed
-            for each in self.planned[index].sources
-            for name in each.registers
-        }
-        self.steps = {
-            start: [
-                self.planned[index]
-                for index in range(start, end)
-                if index in needed or code[index].name in SHARED
-            ]
-            for start, end in self.blocks.items()
-        }
-
-    def _plan(self, index: int, instruction: Instruction) -> _Planned:
-        name = instruction.name
-        condition = predicate(instruction.predicate)
-        step = decode(instruction)
-        writes, reads = destinations(instruction)
-        if step:
-            return _Planned(index, instruction, condition, step.writes, step.sources, step)
-        names = [each.lstrip("-!~") for each in writes if each not in ("RZ", "PT", "URZ", "UPT")]
-        sources: list[Source | None] = []
-        if name in ("LDG", "LDS", "LDC", "ULDC", "LDCU", "LDSM", "ATOMG", "ATOM", "ATOMS"):
-            count = max(1, width_bytes(instruction.opcode) // 4)
-            result = writes[-1] if writes else ""
-            names = [next_register(result, k) for k in range(count) if result not in ("RZ", "URZ")]
-            sources = [address(each) for each in reads if "[" in each and not each.startswith("c[")]
-            if "CAS" in instruction.opcode:
-                sources.append(source(reads[1]))
-        elif name in ("STS", "STSM", "LDGSTS", "STG", "ST"):
-            names = []
-            sources = [address(instruction.operands[0])]
-        elif name in _COLLECTIVE:
-            sources = [source(each) for each in reads]
-            names = list(writes)
-        elif name == "RET":
-            names = []
-            sources = [source(instruction.operands[0].split()[0])]
-        return _Planned(
-            index, instruction, condition, tuple(names), tuple(filter(None, sources)), None
-        )
-
-    def _roots(self, planned: _Planned) -> list[Source]:
-        """Return what the execution needs to know of an instruction itself."""
-        instruction = planned.instruction
-        name = instruction.name
-        roots = [planned.predicate] if planned.predicate else []
-        if name == "RET":
-            return [*roots, *planned.sources]
-        if name in _JUMPS:
-            first = instruction.operands[0] if instruction.operands else ""
-            if first.lstrip("!~").startswith(("P", "UP")):
-                roots.append(source(first))
-            return [each for each in roots if each]
-        if name in SHARED:
-            roots += planned.sources[:1]
-            if self.reads_shared and name == "STS":
-                value = instruction.operands[1]
-                roots += [
-                    register(next_register(value, k))
-                    for k in range(max(1, width_bytes(instruction.opcode) // 4))
-                ]
-            return roots
-        return []
-
-    def successors(self, start: int) -> list[int]:
-        last = self.code[self.blocks[start] - 1]
-        follows = [] if last.target is None or last.name == "BSSY" else [last.target]
-        if last.name == "RET":
-            follows = self.return_points
-        is_end = last.name in ("EXIT", "BRA", "CALL", "RET", "JMP", "KILL") and not _is_conditional(
-            last
-        )
-        return follows if is_end else [*follows, self.blocks[start]]
-
-    def reach(self, start: int, end: int | None) -> set[int]:
-        """Return the blocks that `start` reaches without passing `end`."""
-        reached = {start}
-        pending = [start]
-        while pending:
-            for each in self.successors(pending.pop()):
-                if each not in reached and each != end and each in self.blocks:
-                    reached.add(each)
-                    pending.append(each)
-        return reached
-
-    def meeting_point(self, start: int) -> int | None:
-        """Return the first block that every path from a block passes; None if there is none."""
-        for block in sorted(self.reach(start, None) - {start}):
-            ends = [
-                each
-                for each in self.reach(start, block)
-                if not set(self.successors(each)) & set(self.blocks)
-            ]
-            if block > start and not ends:
-                return block
-        return None
-
-    def _find_needed(self) -> set[int]:
-        """Return the instructions whose results reach a root. Set the registers that are live before each block."""
-        needed = set[int]()
-        self.live_in = live_in = dict.fromkeys(self.starts, frozenset[str]())
-        changed = True
-        while changed:
-            changed = False
-            for start in reversed(self.starts):
-                live = set[str]().union(
-                    *(live_in[each] for each in self.successors(start) if each in live_in)
-                )
-                for index in range(self.blocks[start] - 1, start - 1, -1):
-                    planned = self.planned[index]
-                    if not live.isdisjoint(planned.writes):
-                        needed.add(index)
-                        if not planned.predicate:
-                            live.difference_update(planned.writes)
-                        for each in (*planned.sources, *filter(None, [planned.predicate])):
-                            live.update(each.registers)
-                    for each in self._roots(planned):
-                        live.update(each.registers)
-                if frozenset(live) != live_in[start]:
-                    live_in[start] = frozenset(live)
-                    changed = True
-        return needed
-
-
-def _is_conditional(instruction: Instruction) -> bool:
-    operand = instruction.operands[0] if instruction.operands else ""
-    return bool(instruction.predicate) or operand.lstrip("!~").startswith(("P", "UP"))
 
 
 class _Run:
@@ -295,16 +123,18 @@ class _Run:
 
     def __init__(
         self,
-        plan: _Plan,
+        plan: Plan,
         launch: Launch,
         coordinates: Mapping[int, np.ndarray],
         executions: Executions,
-        budget: list[int],
+        budget: Budget,
+        keeps_shared: bool,
     ) -> None:
         self.plan = plan
         self.launch = launch
         self.executions = executions
         self.budget = budget
+        self.keeps_shared = keeps_shared
         count = next((len(each) for each in coordinates.values()), 1)
         self.shape = (count, launch.threads)
         self.values: dict[str, Number] = {"SR_TID.X": np.arange(launch.threads)[None]}
@@ -315,8 +145,11 @@ class _Run:
             self.values[name] = 0
         self.values["SR_LANEID"] = np.arange(launch.threads)[None] % LANES
         self.known: dict[str, Any] = {}
-        self.shared: dict[str, np.ndarray] = {}
-        self.counted: dict[tuple[int, bytes, bytes], Wavefronts] = {}
+        # Two accesses are equal if the sums of their addresses and masks with random factors are.
+        random = np.random.default_rng(1)
+        self.factors = random.integers(1, 1 << 63, (2, launch.threads), np.uint64) | np.uint64(1)
+        self.shared: tuple[np.ndarray, ...] = ()
+        self.counted: dict[tuple[int, int, int], Wavefronts] = {}
         # The threads that run the current block, and the registers that waiting threads need.
         self.active: Any = True
         self.kept = frozenset[str]()
@@ -331,7 +164,7 @@ class _Run:
             arriving = waiting.pop(start)
             active = functools.reduce(operator.or_, arriving)
             end = plan.blocks[start]
-            self._spend(1)
+            self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
             # Lanes of a warp that took different branches run one after the other, until BSYNC.
             groups = arriving
             times = sum(map(self._count_warps, arriving))
@@ -344,7 +177,7 @@ class _Run:
                 self._run(planned)
             last = plan.code[end - 1]
             condition: Any = False
-            if last.name in _JUMPS and last.name != "BSYNC":
+            if last.name in JUMPS and last.name != "BSYNC":
                 condition = self._condition(plan.planned[end - 1], active)
                 if condition is None:
                     waiting[self._skip(start)].append(active)
@@ -362,13 +195,6 @@ class _Run:
                 if np.any(rest) and end < len(plan.code):
                     waiting[end].append(rest)
 
-    def _spend(self, elements: int) -> None:
-        self.budget[0] -= elements + 300
-        if self.budget[0] < 0:
-            raise UnsupportedOperation(
-                "The launch is too large to execute. Launch a smaller shape."
-            )
-
     def _count_warps(self, active: Any) -> int:
         programs, threads = self.shape
         if active is True:
@@ -382,7 +208,7 @@ class _Run:
         warps = active.reshape(active.shape[0], -1, LANES).any(axis=2)
         return int(np.count_nonzero(warps)) * (programs // active.shape[0])
 
-    def _return_point(self, planned: _Planned) -> int:
+    def _return_point(self, planned: Planned) -> int:
         address, known = self._read(planned.sources[0])
         if known is not True or not isinstance(address, int):
             raise UnsupportedOperation("A function's return address is not constant.")
@@ -417,7 +243,7 @@ class _Run:
                 for name in plan.planned[index].writes:
                     self._write(name, 0, False, True)
 
-    def _condition(self, planned: _Planned, active: Any) -> Any:
+    def _condition(self, planned: Planned, active: Any) -> Any:
         """Return where a jump is taken; None if that is unknown."""
         result: Any = True
         operand = planned.instruction.operands[0] if planned.instruction.operands else ""
@@ -469,7 +295,7 @@ class _Run:
         else:
             self.known[name] = known
 
-    def _run(self, planned: _Planned) -> None:
+    def _run(self, planned: Planned) -> None:
         condition: Any = True
         if planned.predicate:
             condition, known = self._read(planned.predicate)
@@ -488,13 +314,14 @@ class _Run:
             self._compute(planned, planned.step, condition)
         elif name in ("LDC", "ULDC", "LDCU"):
             self._load_constant(planned, condition)
-        elif name in _COLLECTIVE:
+        elif name in COLLECTIVE:
             self._collect(planned, condition)
         elif name in ("LDG", "LD"):
             self._load(planned, condition)
         elif name in ("LDS", "LDSM", "STS"):
             self._move_shared(planned, condition)
-        elif name == "SYNCS" and planned.writes:
+        elif name in ("SYNCS", "UTCATOMSWS") and planned.writes:
+            # A barrier's phase is complete, and tensor memory is free.
             self._write(planned.writes[0], True, True, condition)
         elif "CAS" in planned.instruction.opcode:
             # The first attempt succeeds
@@ -507,7 +334,7 @@ class _Run:
     def _is_known(self, known: Any, where: Any) -> bool:
         return known is True or not np.any(where & (np.asarray(known) ^ True))
 
-    def _compute(self, planned: _Planned, step: Step, condition: Any) -> None:
+    def _compute(self, planned: Planned, step: Step, condition: Any) -> None:
         values = []
         known: Any = True
         for each in step.sources:
@@ -521,10 +348,10 @@ class _Run:
             results = step.compute(*values)
         for name, result in zip(step.writes, results, strict=False):
             if isinstance(result, np.ndarray):
-                self._spend(result.size)
+                self.budget.spend(result.size)
             self._write(name, result, known, condition)
 
-    def _load_constant(self, planned: _Planned, condition: Any) -> None:
+    def _load_constant(self, planned: Planned, condition: Any) -> None:
         operand = planned.instruction.operands[-1]
         constant = source(operand)
         for k, name in enumerate(planned.writes):
@@ -537,14 +364,14 @@ class _Run:
         rows = value.shape[0] if isinstance(value, np.ndarray) and value.ndim else 1
         return np.broadcast_to(value, (rows, self.shape[1]))
 
-    def _collect(self, planned: _Planned, condition: Any) -> None:
+    def _collect(self, planned: Planned, condition: Any) -> None:
         instruction = planned.instruction
         where = self.active & condition
         parts = instruction.opcode.split(".")
         read = [self._read(each) for each in planned.sources]
         known: Any = all(is_known is True for _, is_known in read)
         values = [value for value, _ in read]
-        self._spend(self.shape[1])
+        self.budget.spend(self.shape[1])
         match parts[0]:
             case "SHFL":
                 result = semantics.shuffle(parts[1], self._full(values[0]), values[1], values[2])
@@ -552,7 +379,7 @@ class _Run:
                     known = semantics.shuffle(
                         parts[1], self._full(read[0][1]), values[1], values[2]
                     )
-                results = [True, result]
+                results: list[Number] = [True, result]
             case "ELECT":
                 on = self._full(where).reshape(-1, self.shape[1] // LANES, LANES)
                 first = np.argmax(on, axis=2)[:, :, None] == np.arange(LANES)
@@ -573,7 +400,7 @@ class _Run:
         for name, result in zip(planned.writes, results, strict=False):
             self._write(name, result, known, condition)
 
-    def _load(self, planned: _Planned, condition: Any) -> None:
+    def _load(self, planned: Planned, condition: Any) -> None:
         place, known = self._read(planned.sources[-1])
         where = self.active & condition
         width = width_bytes(planned.instruction.opcode)
@@ -588,12 +415,12 @@ class _Run:
             values, is_loaded = self.launch.load(np.where(on, at, -1), each)
             if ".S8" in planned.instruction.opcode or ".S16" in planned.instruction.opcode:
                 values = semantics.extend(values, 8 * each, True)
-            self._spend(values.size)
+            self.budget.spend(values.size)
             self._write(name, values, bool(is_loaded.all()) or (is_loaded | ~on), condition)
 
     # Shared and local memory.
 
-    def _access_shared(self, planned: _Planned, condition: Any) -> None:
+    def _access_shared(self, planned: Planned, condition: Any) -> None:
         """Count the wavefronts of an access."""
         index = planned.index
         place, known = self._read(planned.sources[0])
@@ -610,10 +437,10 @@ class _Run:
             on = np.atleast_2d(self.active & on)
         if not repeats or not on.any():
             return
-        key = (index, address.tobytes(), on.tobytes())
+        key = (index, hash(address.tobytes()), hash(on.tobytes()))
         counted = self.counted.get(key)
         if counted is None:
-            self._spend(2 * max(address.size, on.size))
+            self.budget.spend(2 * max(address.size, on.size))
             counted, example = self._count_access(planned.instruction.opcode, address, on)
             if len(self.counted) < _MOST_REMEMBERED:
                 self.counted[key] = counted
@@ -628,74 +455,68 @@ class _Run:
     ) -> tuple[Wavefronts, Access]:
         """Count an access of all programs. Equal ones are counted once."""
         # Of numbers that are equal up to multiples of 128 bytes, the same banks serve each word.
-        shape = max(len(address), len(on)), self.shape[1]
         base = address.min(axis=1, keepdims=True) // 128 * 128
-        code = np.zeros(shape[0], np.uint64)
-        for part in (address - base, on):
-            factors = _RANDOM.integers(1, 1 << 63, part.shape[1], np.uint64) | np.uint64(1)
-            code = code + (part.astype(np.uint64) * factors).sum(axis=1)
+        code = 0
+        for part, factors in zip((address - base, on), self.factors, strict=True):
+            code = code + part.astype(np.uint64) @ factors[: part.shape[1]]
         _, first, times = np.unique(code, return_index=True, return_counts=True)
-        total = Wavefronts(0, 0)
-        examples = []
-        for row, count in zip(first.tolist(), times.tolist(), strict=True):
-            access = Access(
-                opcode,
-                np.broadcast_to(address[row % len(address)], shape[1]).reshape(1, -1, LANES),
-                np.broadcast_to(on[row % len(on)], shape[1]).reshape(1, -1, LANES),
-            )
-            each = count_wavefronts(access)
-            total = Wavefronts(total.actual + count * each.actual, total.ideal + count * each.ideal)
-            examples.append(access)
-        return total, max(examples, key=lambda access: int(access.active.sum()))
+        shape = len(first), self.shape[1]
+        self.budget.spend(10 * math.prod(shape))
+        chosen = [
+            np.broadcast_to(each[first % len(each)], shape).reshape(shape[0], -1, LANES)
+            for each in (address, on)
+        ]
+        access = Access(opcode, *chosen)
+        counted = count_by_warp(access).reshape(2, shape[0], -1).sum(axis=2) @ times
+        fullest = int(chosen[1].sum(axis=(1, 2)).argmax())
+        example = Access(opcode, *(each[[fullest]] for each in chosen))
+        return Wavefronts(*counted.tolist()), example
 
-    def _refuse(self, planned: _Planned, what: str) -> None:
+    def _refuse(self, planned: Planned, what: str) -> None:
         self.executions.refused.setdefault(planned.index, _explain(planned, what))
 
-    def _words(self) -> tuple[np.ndarray, np.ndarray]:
+    def _bytes(self) -> tuple[np.ndarray, ...]:
+        """Return the bytes of each program's shared memory, and 1 where they are known."""
         if not self.shared:
-            size = 1 << 18
-            self.shared["bytes"] = np.zeros((self.shape[0], size), np.uint8)
-            self.shared["known"] = np.zeros((self.shape[0], size), bool)
-        return self.shared["bytes"], self.shared["known"]
+            contents, known = np.zeros((2, self.shape[0], _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
+            if self.plan.allocates_tensor_memory:
+                # The system's part says that nothing is allocated yet.
+                known[:, :_SYSTEM_BYTES] = 1
+            self.shared = contents, known
+        return self.shared
 
-    def _move_shared(self, planned: _Planned, condition: Any) -> None:
+    def _move_shared(self, planned: Planned, condition: Any) -> None:
         instruction = planned.instruction
         where = self.active & condition
         is_store = instruction.name == "STS"
         if not self.plan.reads_shared:
             return
         place, known = self._read(planned.sources[0])
-        if instruction.name == "LDSM" or known is not True or self.shape[0] > 4096:
+        if instruction.name == "LDSM" or known is not True or not self.keeps_shared:
             for name in planned.writes:
                 self._write(name, 0, False, condition)
             return
-        contents, is_known = self._words()
-        width = width_bytes(instruction.opcode)
-        each = min(width, 4)
+        each = min(width_bytes(instruction.opcode), 4)
+        contents, are_known = (table.view(f"u{each}") for table in self._bytes())
+        all_known = int.from_bytes(b"\1" * each)
         rows = np.arange(self.shape[0])[:, None]
-        at = np.broadcast_to(place, self.shape) & (1 << 18) - 1
+        at = np.broadcast_to(place, self.shape) % _SHARED_BYTES // each
         on = np.broadcast_to(where, self.shape)
-        self._spend(at.size * each)
-        for k in range(max(1, width // 4)):
-            offset = at + 4 * k
+        target = np.broadcast_to(rows, self.shape)[on], at[on]
+        for k in range(max(1, width_bytes(instruction.opcode) // 4)):
+            self.budget.spend(6 * at.size)
             if is_store:
                 value, value_known = self._read(register(next_register(instruction.operands[1], k)))
-                value = np.broadcast_to(value, self.shape)
-                value_known = np.broadcast_to(value_known, self.shape)
-                for byte in range(each):
-                    target = np.broadcast_to(rows, self.shape)[on], (offset + byte)[on]
-                    contents[target] = (value >> 8 * byte & 255)[on]
-                    is_known[target] = value_known[on]
+                contents[target[0], target[1] + k] = np.broadcast_to(value, self.shape)[on]
+                value_known = np.broadcast_to(value_known, self.shape)[on]
+                are_known[target[0], target[1] + k] = value_known * all_known
             elif planned.writes:
-                total = sum(
-                    contents[rows, offset + byte].astype(np.int64) << 8 * byte
-                    for byte in range(each)
-                )
-                loaded = is_known[rows, offset]
-                self._write(planned.writes[k], total, bool(loaded[on].all()) or loaded, condition)
+                loaded = contents[rows, at + k].astype(np.int64)
+                known = are_known[rows, at + k] == all_known
+                self._write(planned.writes[k], loaded, bool(known[on].all()) or known, condition)
 
 
-def _explain(planned: _Planned, what: str = "Whether it branches") -> str:
+def _explain(planned: Planned, what: str = "Whether it branches") -> str:
     location = planned.instruction.location
     line = f" in line {location[0][1]}" if location else ""
     return f"{what}{line} depends on a value that is not known without running the kernel."

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from kernels.evaluate.listings import Location, locate_lines
 
-_LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+_LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);")
 # A label in the kernel, or a function that it calls.
 _NAME = r"(\.L_\w+|\$[\w$]+)"
 _LABEL = re.compile(f"{_NAME}:")
 _TARGET = re.compile(rf"`\({_NAME}\)")
 # For some GPUs, nvdisasm adds the barriers and the stalls of an instruction, such as "&req={0} ?trans5".
-_CONTROL = re.compile(r"(^|\s+)[&?]\w.*")
+_CONTROL = re.compile(r"(^|\s)[&?]\w.*")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Instruction:
     location: Location
     target: int | None = None
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The opcode without its suffixes."""
         return self.opcode.partition(".")[0]
@@ -51,7 +51,7 @@ def parse(sass: str) -> tuple[Instruction, ...]:
             parts.append((match[2] or "", match[3], match[4], location))
     instructions = []
     for predicate, opcode, text, location in parts:
-        text = _CONTROL.sub("", text).replace(".reuse", "")
+        text = _CONTROL.sub("", text).replace(".reuse", "").strip()
         label = _TARGET.search(text)
         operands = tuple(part.strip() for part in text.split(","))
         target = labels.get(label[1]) if label else None

@@ -5,7 +5,7 @@ predicates hold booleans. NVIDIA documents the opcodes by name only ("CUDA Binar
 follow from compiled code with known results, and from executions counted on a GPU.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ def select(condition: Number, a: Number, b: Number) -> Number:
     return np.where(condition, a, b)
 
 
-def look_up(table: int, a: Number, b: Number, c: Number, ones: int) -> Number:
+def look_up(table: int, values: Sequence[Number], ones: int) -> Number:
     """Apply a truth table to each bit. Entry 4 a + 2 b + c is the result.
 
     Args:
@@ -51,6 +51,7 @@ def look_up(table: int, a: Number, b: Number, c: Number, ones: int) -> Number:
             return one
         return value & one | (value ^ ones) & zero
 
+    a, b, c = values
     zero = ones ^ ones
     bits = [ones if table >> k & 1 else zero for k in range(8)]
     by_c = [choose(c, bits[k + 1], bits[k]) for k in range(0, 8, 2)]
@@ -64,16 +65,24 @@ def add(*parts: Number) -> tuple[Number, Number, Number]:
     return total & MASK, total >> 32 > 0, total >> 32 > 1
 
 
-def shift(
-    direction: str, is_high: bool, is_signed: bool, low: Number, by: Number, high: Number
-) -> Number:
-    """Shift the 64-bit number `high:low`, and return one half."""
-    by = by if isinstance(by, int) else np.minimum(by, 32)
-    if direction == "L":
-        return (high << by | low >> 32 - by if is_high else low << by) & MASK
+def shift(kind: str, is_high: bool, low: Number, by: Number, high: Number) -> Number:
+    """Shift the 64-bit number `high:low`, and return one half.
+
+    Args:
+        kind: the direction and the type, such as "R.S32". A shift by more bits than the type has is one by all bits.
+    """
+    most = 63 if "64" in kind else 32
+    by = min(by, most) if isinstance(by, int) else np.minimum(by, most)
+    if kind.startswith("L"):
+        return (high << by | low << by >> 32 if is_high else low << by) & MASK
+    upper = signed(high) if "S" in kind else high
     if is_high:
-        return (signed(high) if is_signed else high) >> by & MASK
-    return (low >> by | high << 32 - by) & MASK
+        return upper >> by & MASK
+    # A left shift by 32 - by, or a right shift by by - 32.
+    beyond = select(
+        by > 32, upper >> select(by > 32, by - 32, 0), high << select(by > 32, 0, 32 - by)
+    )
+    return (low >> by | beyond) & MASK
 
 
 def extend(value: Number, bits: Number, is_signed: bool) -> Number:
@@ -174,11 +183,3 @@ def shuffle(mode: str, value: np.ndarray, by: Number, clamp: Number) -> np.ndarr
     source = np.where(inside, source, lane)
     first = np.arange(value.shape[1]) // LANES * LANES
     return np.take_along_axis(value, np.broadcast_to(first + source, value.shape), 1)
-
-
-def by_warp(value: Number, shape: tuple[int, int]) -> np.ndarray:
-    """Return (programs, warps, lanes)."""
-    return np.broadcast_to(value, shape).reshape(shape[0], -1, LANES)
-
-
-Compute = Callable[..., Any]

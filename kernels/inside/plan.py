@@ -1,0 +1,215 @@
+"""Find the part of a kernel's SASS that decides which instructions run, and which shared memory they access."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.inside.decoding import (
+    Source,
+    Step,
+    address,
+    decode,
+    destinations,
+    next_register,
+    register,
+    source,
+    width_bytes,
+)
+from kernels.inside.sass import Instruction
+
+SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
+COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
+JUMPS = ("BRA", "EXIT", "BRX", "RET", "CALL", "BSYNC", "JMP", "KILL")
+
+
+class Budget:
+    """The work that is left, in computed elements; 10 million take about 0.1 s."""
+
+    def __init__(self, elements: int) -> None:
+        self._left = elements
+
+    def spend(self, elements: int) -> None:
+        """Take some of the budget.
+
+        Raises:
+            UnsupportedOperation: it is used up.
+        """
+        self._left -= elements
+        if self._left < 0:
+            raise UnsupportedOperation(
+                "The launch is too large to execute. Launch a smaller shape."
+            )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An instruction of the plan: `step` is None if its results can't be computed."""
+
+    index: int
+    instruction: Instruction
+    predicate: Source | None
+    writes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    step: Step | None
+
+
+class Plan:
+    """The blocks of a listing, and the instructions whose results are needed."""
+
+    def __init__(self, code: Sequence[Instruction], budget: Budget) -> None:
+        self.code = code
+        self._budget = budget
+        leaders = {0}
+        for index, instruction in enumerate(code):
+            if instruction.name in JUMPS:
+                leaders.add(index + 1)
+                if instruction.name == "BSYNC":
+                    leaders.add(index)
+            if instruction.target is not None:
+                leaders.add(instruction.target)
+        self.return_points = [
+            index + 1
+            for index, each in enumerate(code)
+            if each.name == "CALL" and index + 1 < len(code)
+        ]
+        self.starts = sorted(leaders - {len(code)})
+        ends = [*self.starts[1:], len(code)]
+        self.blocks = dict(zip(self.starts, ends, strict=True))
+        self._following = {start: self._find_successors(start) for start in self.starts}
+        self._meetings = dict[int, int | None]()
+        self.planned = [self._plan(index, each) for index, each in enumerate(code)]
+        self.reads_shared = False
+        self.allocates_tensor_memory = any(each.name == "UTCATOMSWS" for each in code)
+        needed = self._find_needed()
+        if any(code[index].name in ("LDS", "LDSM") for index in needed):
+            self.reads_shared = True
+            needed = self._find_needed()
+        self.needed_names = {
+            name
+            for index in needed
+            for each in self.planned[index].sources
+            for name in each.registers
+        }
+        self.steps = {
+            start: [
+                self.planned[index]
+                for index in range(start, end)
+                if index in needed or code[index].name in SHARED
+            ]
+            for start, end in self.blocks.items()
+        }
+
+    def _plan(self, index: int, instruction: Instruction) -> Planned:
+        name = instruction.name
+        condition = source(instruction.predicate) if instruction.predicate else None
+        writes, reads = destinations(instruction)
+        step = decode(instruction, writes, reads)
+        if step:
+            return Planned(index, instruction, condition, step.writes, step.sources, step)
+        names = [each.lstrip("-!~") for each in writes if each not in ("RZ", "PT", "URZ", "UPT")]
+        sources: list[Source | None] = []
+        if name in ("LDG", "LDS", "LDC", "ULDC", "LDCU", "LDSM", "ATOMG", "ATOM", "ATOMS"):
+            count = max(1, width_bytes(instruction.opcode) // 4)
+            result = writes[-1] if writes else ""
+            names = [next_register(result, k) for k in range(count) if result not in ("RZ", "URZ")]
+            sources = [address(each) for each in reads if "[" in each and not each.startswith("c[")]
+            if "CAS" in instruction.opcode:
+                sources.append(source(reads[1]))
+        elif name in ("STS", "STSM", "LDGSTS", "STG", "ST"):
+            names = []
+            sources = [address(instruction.operands[0])]
+        elif name in COLLECTIVE:
+            sources = [source(each) for each in reads]
+            names = list(writes)
+        elif name == "RET":
+            names = []
+            sources = [source(instruction.operands[0].split()[0])]
+        return Planned(
+            index, instruction, condition, tuple(names), tuple(filter(None, sources)), None
+        )
+
+    def _roots(self, planned: Planned) -> list[Source]:
+        """Return what the execution needs to know of an instruction itself."""
+        instruction = planned.instruction
+        name = instruction.name
+        if name not in JUMPS and name not in SHARED:
+            return []
+        roots = [planned.predicate] if planned.predicate else []
+        if name == "RET":
+            return [*roots, *planned.sources]
+        if name in JUMPS:
+            first = instruction.operands[0] if instruction.operands else ""
+            condition = source(first) if first.lstrip("!~").startswith(("P", "UP")) else None
+            return [*roots, condition] if condition else roots
+        roots += planned.sources[:1]
+        if self.reads_shared and name == "STS":
+            value = instruction.operands[1]
+            roots += [
+                register(next_register(value, k))
+                for k in range(max(1, width_bytes(instruction.opcode) // 4))
+            ]
+        return roots
+
+    def _find_successors(self, start: int) -> list[int]:
+        last = self.code[self.blocks[start] - 1]
+        follows = [] if last.target is None or last.name == "BSSY" else [last.target]
+        if last.name == "RET":
+            follows = self.return_points
+        is_end = last.name in ("EXIT", "BRA", "CALL", "RET", "JMP", "KILL") and not _is_conditional(
+            last
+        )
+        follows = follows if is_end else [*follows, self.blocks[start]]
+        return [each for each in follows if each in self.blocks]
+
+    def reach(self, start: int, end: int | None) -> set[int]:
+        """Return the blocks that `start` reaches without passing `end`."""
+        reached = {start}
+        pending = [start]
+        while pending:
+            for each in self._following[pending.pop()]:
+                if each not in reached and each != end:
+                    reached.add(each)
+                    pending.append(each)
+        return reached
+
+    def meeting_point(self, start: int) -> int | None:
+        """Return the first later block that every path from a block passes; None if there is none."""
+        if start not in self._meetings:
+            later = sorted(each for each in self.reach(start, None) if each > start)
+            self._meetings[start] = next((each for each in later if self._meets(start, each)), None)
+        return self._meetings[start]
+
+    def _meets(self, start: int, end: int) -> bool:
+        reached = self.reach(start, end)
+        self._budget.spend(100 * len(reached))
+        return all(self._following[each] for each in reached)
+
+    def _find_needed(self) -> set[int]:
+        """Return the instructions whose results reach a root. Set the registers that are live before each block."""
+        needed = set[int]()
+        self.live_in = live_in = dict.fromkeys(self.starts, frozenset[str]())
+        changed = True
+        while changed:
+            changed = False
+            for start in reversed(self.starts):
+                live = set[str]().union(*(live_in[each] for each in self._following[start]))
+                self._budget.spend(100 * (self.blocks[start] - start))
+                for index in range(self.blocks[start] - 1, start - 1, -1):
+                    planned = self.planned[index]
+                    if not live.isdisjoint(planned.writes):
+                        needed.add(index)
+                        if not planned.predicate:
+                            live.difference_update(planned.writes)
+                        for each in (*planned.sources, *filter(None, [planned.predicate])):
+                            live.update(each.registers)
+                    for each in self._roots(planned):
+                        live.update(each.registers)
+                if frozenset(live) != live_in[start]:
+                    live_in[start] = frozenset(live)
+                    changed = True
+        return needed
+
+
+def _is_conditional(instruction: Instruction) -> bool:
+    operand = instruction.operands[0] if instruction.operands else ""
+    return bool(instruction.predicate) or operand.lstrip("!~").startswith(("P", "UP"))
