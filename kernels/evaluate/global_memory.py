@@ -209,8 +209,7 @@ class GlobalMemory:
             tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
         times = np.array([len(running)]) if index is None else np.bincount(index)
         if op.name == "ttg.async_copy_global_to_local":
-            lanes = tally.copies.get(name)
-            if lanes is None and len(first) <= _MOST_COPIES:
+            if name not in tally.copies and len(first) <= _MOST_COPIES:
                 lanes = self._lanes(op, pointer, mask, instruction, running[first])
                 tally.copies[name] = (*lanes, np.zeros(len(first), np.int64))
             if name in tally.copies:
