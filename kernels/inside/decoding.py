@@ -19,7 +19,7 @@ _ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
 _LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
 _WIDTH_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
-_SINGLE_PREDICATE = ("VOTEU", "SYNCS", "FCHK", "UCGABAR_WAIT", "R2P")
+_SINGLE_PREDICATE = ("SYNCS", "FCHK", "UCGABAR_WAIT", "R2P")
 _CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
 
 
@@ -158,11 +158,13 @@ def destinations(instruction: Instruction) -> tuple[list[str], list[str]]:
     name = instruction.name
     if not operands or not _REGISTER.match(operands[0]):
         return [], operands
+    if name in ("VOTE", "VOTEU"):
+        return operands[:-1], operands[-1:]
     if operands[0].lstrip("U").startswith("P"):
         count = 1 if name in _SINGLE_PREDICATE else 2
     else:
         count = 1
-        while name in _CARRY or name == "VOTE":
+        while name in _CARRY:
             if len(operands) <= count or not operands[count].lstrip("U").startswith("P"):
                 break
             count += 1

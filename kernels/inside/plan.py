@@ -182,7 +182,9 @@ class Plan:
     def _meets(self, start: int, end: int) -> bool:
         reached = self.reach(start, end)
         self._budget.spend(100 * len(reached))
-        return all(self._following[each] for each in reached)
+        ends = (self.code[self.blocks[each] - 1].name for each in reached)
+        # After a conditional exit, fewer threads go on.
+        return "EXIT" not in ends and all(self._following[each] for each in reached)
 
     def _find_needed(self) -> set[int]:
         """Return the instructions whose results reach a root. Set the registers that are live before each block."""

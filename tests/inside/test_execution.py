@@ -1,0 +1,295 @@
+"""Executed instructions of small listings, and results of instructions against Python's integers."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.inside import semantics
+from kernels.inside.banks import Wavefronts
+from kernels.inside.decoding import decode, destinations
+from kernels.inside.execution import Launch, execute
+from kernels.inside.sass import parse
+
+WORDS = st.integers(0, 2**32 - 1)
+
+
+def make_code(text):
+    """Return the instructions of a listing. A line with a colon at its end is a label."""
+    lines = []
+    for line in text.strip().splitlines():
+        is_label = line.strip().endswith(":")
+        lines.append(line.strip() if is_label else f"        /*0000*/    {line.strip()} ;")
+    return parse("\n".join(lines))
+
+
+def run(text, grid=(1, 1, 1), threads=32, constants=None):
+    def load(address, width):
+        return np.zeros(address.shape, np.int64), np.zeros(address.shape, bool)
+
+    return execute(make_code(text), Launch(grid, threads, (constants or {}).get, load))
+
+
+def times(text, **launch):
+    return run(text, **launch).times.tolist()
+
+
+def test_a_loop_runs_as_often_as_the_argument_says():
+    text = """
+        ULDC UR4, c[0x0][0x210]
+        MOV R0, RZ
+        .L_x_0:
+        IADD3 R0, R0, 0x20, RZ
+        ISETP.GE.AND P0, PT, R0, UR4, PT
+        @!P0 BRA `(.L_x_0)
+        EXIT
+    """
+    assert times(text, grid=(3, 1, 1), threads=64, constants={0x210: 100}) == [6, 6, 24, 24, 24, 6]
+
+
+def test_programs_after_the_end_exit_early():
+    text = """
+        S2R R0, SR_CTAID.X
+        ISETP.GE.U32.AND P0, PT, R0, 0x3, PT
+        @P0 EXIT
+        NOP
+        EXIT
+    """
+    assert times(text, grid=(5, 2, 1)) == [10, 10, 10, 6, 6]
+
+
+def test_lanes_on_both_sides_of_a_branch_run_one_after_the_other_until_they_meet():
+    text = """
+        S2R R0, SR_TID.X
+        ISETP.LT.U32.AND P0, PT, R0, 0x8, PT
+        BSSY B0, `(.L_x_1)
+        @P0 BRA `(.L_x_0)
+        NOP
+        BRA `(.L_x_2)
+        .L_x_0:
+        NOP
+        .L_x_2:
+        NOP
+        .L_x_1:
+        BSYNC B0
+        EXIT
+    """
+    # The first warp takes both sides, the second one does not.
+    assert times(text, threads=64) == [2, 2, 2, 2, 2, 2, 1, 3, 3, 2]
+
+
+def test_a_function_returns_to_its_caller():
+    text = """
+        MOV R2, 0x20
+        CALL.REL.NOINC `($f)
+        MOV R2, 0x40
+        CALL.REL.NOINC `($f)
+        EXIT
+        $f:
+        NOP
+        RET.REL.NODEC R2 `(k)
+    """
+    assert times(text) == [1, 1, 1, 1, 1, 2, 2]
+
+
+def test_a_slow_path_for_unknown_values_is_uncertain_and_the_rest_is_known():
+    text = """
+        LDG.E R0, desc[UR4][R2.64]
+        FSETP.GT.AND P0, PT, R0, RZ, PT
+        @!P0 BRA `(.L_x_0)
+        NOP
+        .L_x_0:
+        NOP
+        EXIT
+    """
+    executions = run(text)
+    assert executions.uncertain == {3}
+    assert executions.times.tolist() == [1, 1, 1, 0, 1, 1]
+    assert executions.why_uncertain.startswith("Whether 1 of 6 instructions are executed depends")
+
+
+def test_a_loop_that_ends_at_an_unknown_value_is_refused():
+    text = """
+        .L_x_0:
+        LDG.E R0, desc[UR4][R2.64]
+        ISETP.NE.AND P0, PT, R0, RZ, PT
+        @P0 EXIT
+        BRA `(.L_x_0)
+    """
+    with pytest.raises(UnsupportedOperation, match="depends on a value that is not known"):
+        run(text)
+
+
+def test_a_loop_without_end_is_refused():
+    with pytest.raises(UnsupportedOperation, match="too large to execute"):
+        run(".L_x_0:\nBRA `(.L_x_0)")
+
+
+@pytest.mark.parametrize(
+    ("vote", "expected"),
+    [("VOTE.ANY P0, P1", 2), ("VOTE.ALL P0, P1", 1), ("VOTE.ANY R1, P0, P1", 2)],
+)
+def test_a_warp_votes(vote, expected):
+    text = f"""
+        S2R R0, SR_TID.X
+        ISETP.LT.U32.AND P1, PT, R0, 0x30, PT
+        {vote}
+        @!P0 EXIT
+        NOP
+        EXIT
+    """
+    # All lanes of the first warp and half of the second one's are below 48.
+    assert times(text, threads=96) == [3, 3, 3, 3, expected, expected]
+
+
+def test_a_warp_elects_a_lane():
+    text = """
+        ELECT P0, URZ, PT
+        @P0 STS [RZ], R0
+        EXIT
+    """
+    executions = run(text, threads=64)
+    assert executions.accesses[1].active.sum(axis=2).tolist() == [[1, 1]]
+
+
+def test_predicates_survive_in_bytes_of_a_number():
+    text = """
+        S2R R0, SR_TID.X
+        ISETP.LT.U32.AND P3, PT, R0, 0x20, PT
+        P2R.B1 R4, PR, RZ, 0x8
+        STL [R1+0x8], R4
+        PLOP3.LUT P3, PT, PT, PT, PT, 0x8, 0x80
+        LDL R5, [R1+0x8]
+        R2P PR, R5.B1, 0x8
+        @!P3 EXIT
+        NOP
+        EXIT
+    """
+    assert times(text, threads=96)[-3:] == [3, 1, 1]
+
+
+def test_a_branch_reads_what_another_thread_stored():
+    text = """
+        S2R R0, SR_TID.X
+        SHF.L.U32 R1, R0, 0x2, RZ
+        STS [R1], R0
+        LDS R2, [RZ]
+        ISETP.NE.AND P0, PT, R2, RZ, PT
+        @P0 EXIT
+        NOP
+        EXIT
+    """
+    executions = run(text, grid=(2, 1, 1), threads=64)
+    assert executions.times.tolist() == [4, 4, 4, 4, 4, 4, 4, 4]
+    assert executions.wavefronts == {2: Wavefronts(4, 4), 3: Wavefronts(4, 4)}
+
+
+def test_tensor_memory_is_free_at_the_start():
+    text = """
+        UMOV UR5, 0x40
+        LDS.U8 R0, [UR5+0x1c]
+        ISETP.NE.AND P1, PT, R0, RZ, PT
+        @P1 EXIT
+        UTCATOMSWS.FIND_AND_SET.ALIGN UP0, UR6, UR6
+        BRA.U UP0, `(.L_x_0)
+        NANOSLEEP 0x64
+        .L_x_0:
+        EXIT
+    """
+    executions = run(text)
+    assert executions.times.tolist() == [1, 1, 1, 1, 1, 1, 0, 1]
+    assert not executions.uncertain
+
+
+def test_wavefronts_at_an_unknown_address_are_refused():
+    text = """
+        LDG.E R0, desc[UR4][R2.64]
+        STS [R0], R1
+        EXIT
+    """
+    assert run(text).refused == {
+        1: "Its address depends on a value that is not known without running the kernel."
+    }
+
+
+def signed(value):
+    return value - 2**32 if value >> 31 else value
+
+
+def low(value):
+    return value % 2**32
+
+
+def compute(text, *values):
+    """Return an instruction's results, once of Python's integers and once of arrays."""
+    (instruction,) = make_code(text)
+    step = decode(instruction, *destinations(instruction))
+    registers = {f"R{number}": value for number, value in enumerate(values)}
+    results = []
+    for make in (int, lambda value: np.array([value])):
+        operands = [
+            source.combine(*(make(registers[name]) for name in source.registers))
+            for source in step.sources
+        ]
+        results.append([int(np.ravel(value)[0]) for value in step.compute(*operands)])
+    assert results[0] == results[1]
+    return results[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("IADD3 R9, R0, -R1, R2", lambda a, b, c: low(a - b + c)),
+        ("IADD3 R9, P0, R0, R1, R2", lambda a, b, c: (low(a + b + c), a + b + c >= 2**32)),
+        ("IMAD R9, R0, R1, R2", lambda a, b, c: low(a * b + c)),
+        ("IMAD.HI.U32 R9, R0, R1, RZ", lambda a, b, c: a * b >> 32),
+        ("IMAD.WIDE R9, R0, R1, RZ", lambda a, b, c: (
+            low(signed(a) * signed(b)), low(signed(a) * signed(b) >> 32))),
+        ("LEA R9, R0, R1, 0x3", lambda a, b, c: low(8 * a + b)),
+        ("LEA.HI R9, R0, R1, R2, 0x4", lambda a, b, c: low((c << 4 | a >> 28) + b)),
+        ("LEA.HI.SX32 R9, R0, R1, 0x1c", lambda a, b, c: low((signed(a) >> 4) + b)),
+        ("SHF.L.U32 R9, R0, R1, RZ", lambda a, b, c: low(a << min(b, 32))),
+        ("SHF.R.U32.HI R9, RZ, R1, R0", lambda a, b, c: a >> min(b, 32)),
+        ("SHF.R.S32.HI R9, RZ, R1, R0", lambda a, b, c: low(signed(a) >> min(b, 32))),
+        ("SHF.R.U64 R9, R0, R1, R2", lambda a, b, c: low((c << 32 | a) >> min(b, 63))),
+        ("SHF.R.S64 R9, R0, R1, R2", lambda a, b, c: low((signed(c) << 32 | a) >> min(b, 63))),
+        ("SHF.L.U64.HI R9, R0, R1, R2", lambda a, b, c: low((c << 32 | a) << min(b, 63) >> 32)),
+        ("LOP3.LUT R9, R0, R1, R2, 0xf8, !PT", lambda a, b, c: a | b & c),
+        ("LOP3.LUT R9, R0, R1, R2, 0x96, !PT", lambda a, b, c: a ^ b ^ c),
+        ("LOP3.LUT P0, R9, R0, R1, RZ, 0xc0, !PT", lambda a, b, c: (a & b != 0, a & b)),
+        ("ISETP.LT.AND P0, P1, R0, R1, PT", lambda a, b, c: (
+            signed(a) < signed(b), signed(a) >= signed(b))),
+        ("ISETP.GE.U32.AND P0, PT, R0, R1, PT", lambda a, b, c: (a >= b, a < b)),
+        ("VIMNMX R9, R0, R1, PT", lambda a, b, c: low(min(signed(a), signed(b)))),
+        ("VIMNMX.U32 R9, R0, R1, !PT", lambda a, b, c: max(a, b)),
+        ("IABS R9, R0", lambda a, b, c: abs(signed(a))),
+        ("POPC R9, R0", lambda a, b, c: a.bit_count()),
+        ("FLO.U32 R9, R0", lambda a, b, c: low(a.bit_length() - 1)),
+        ("SGXT R9, R0, 0x8", lambda a, b, c: low((a + 128) % 256 - 128)),
+        ("SGXT.U32 R9, R0, 0x8", lambda a, b, c: a % 256),
+        ("PRMT R9, R0, 0x5410, R1", lambda a, b, c: b % 2**16 << 16 | a % 2**16),
+        ("PRMT R9, R0, 0x9991, R1", lambda a, b, c: (
+            (a >> 8) % 256 | (a >> 15 & 1) * 0xFFFFFF00)),
+    ],
+)  # fmt: skip
+@given(a=WORDS, b=WORDS | st.integers(0, 70), c=WORDS)
+def test_an_instruction_computes_what_pythons_integers_give(text, expected, a, b, c):
+    result = expected(a, b, c)
+    assert compute(text, a, b, c) == [int(each) for each in np.atleast_1d(result)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "by", "clamp", "expected"),
+    [
+        ("BFLY", 16, 31, lambda lane: lane ^ 16),
+        ("UP", 1, 0, lambda lane: max(lane - 1, 0)),
+        ("DOWN", 2, 31, lambda lane: lane + 2 if lane < 30 else lane),
+        ("IDX", 5, 31, lambda lane: 5),
+        ("IDX", 1, 0x181F, lambda lane: lane // 8 * 8 + 1),  # segments of 8 lanes
+    ],
+)
+def test_a_shuffle_reads_another_lane_of_the_warp(mode, by, clamp, expected):
+    value = np.arange(64)[None]
+    shuffled = semantics.shuffle(mode, value, by, clamp)[0].tolist()
+    assert shuffled == [thread // 32 * 32 + expected(thread % 32) for thread in range(64)]
