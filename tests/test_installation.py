@@ -171,7 +171,8 @@ with quick_import():
     for package in (kernels, visualize):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             # Scripts that run in the user's environment, and nothing here imports.
-            if not module.name.startswith(("kernels.examples.", "kernels.capture.record")):
+            scripts = "kernels.examples.", "kernels.capture.record", "kernels.capture.allocation"
+            if not module.name.startswith(scripts):
                 importlib.import_module(module.name)
 import kernels.capture.reader
 print("imported")

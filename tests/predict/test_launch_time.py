@@ -30,7 +30,7 @@ def launch_of(gpu=H200, kernel="matmul.grouped", problem=None, **config):
 
 def facts(registers, shared_bytes, spilled_bytes=0):
     return CompiledFacts(
-        registers, spilled_bytes, shared_bytes, (), (), (), "Operations were not recorded."
+        registers, spilled_bytes, shared_bytes, (), (), "Operations were not recorded."
     )
 
 
