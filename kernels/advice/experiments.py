@@ -87,7 +87,7 @@ class Hypothesis:
     text: str
     changes: Trial = ()
     is_fact: bool = True
-    cost: Callable[[Numbers], float] = lambda numbers: sum(numbers.values())
+    cost: Callable[[Numbers], int] = lambda numbers: sum(numbers.values())
     trial: Trial = ()
     source: tuple[str, int] | None = None
 
