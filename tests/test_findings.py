@@ -6,6 +6,9 @@ from kernels.capture.reader import Capture
 from visualize.reports.launch import make_report
 from visualize.reports.text import table
 
+# One worker compiles the kernels once
+pytestmark = pytest.mark.xdist_group("findings")
+
 SCRIPT = """
 import torch
 import triton

@@ -13,6 +13,9 @@ from kernels.inside.allocation import map_shared_memory
 from kernels.inside.report import SharedMap
 from tests.experiments import experiment_of
 
+# One worker compiles the kernels once
+pytestmark = pytest.mark.xdist_group("allocations")
+
 SCRIPT = """
 import torch
 import triton

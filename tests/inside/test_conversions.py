@@ -15,6 +15,9 @@ from kernels.gpus import GPUS
 from kernels.inside.encodings import Encodings, tensor_types
 from kernels.inside.inspect import inspect_code
 
+# One worker compiles the kernels once
+pytestmark = pytest.mark.xdist_group("conversions")
+
 SCRIPT = """
 import torch
 import triton

@@ -10,6 +10,9 @@ from kernels.evaluate.ttgir import parse
 from kernels.gpus import GPUS
 from kernels.inside.pipeline import read_pipelines, unroll
 
+# One worker compiles the kernels once
+pytestmark = pytest.mark.xdist_group("pipelines")
+
 SCRIPT = """
 import torch
 import triton
