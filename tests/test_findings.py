@@ -3,6 +3,7 @@
 import pytest
 
 from kernels.capture.reader import Capture
+from scripts.record_examples import record
 from visualize.reports.launch import make_report
 from visualize.reports.text import table
 
@@ -439,6 +440,47 @@ def test_a_change_promises_the_shared_memory_of_the_kernel_changed_by_hand(
         shown = numbers.keys() & expected.keys()
         assert {name: numbers[name] for name in shown} == {name: expected[name] for name in shown}
     assert finding.after != finding.before
+
+
+def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_that_fit(
+    tmp_path, capture_server
+):
+    script = tmp_path / "script.py"
+    script.write_text("""
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(left, right, out, depth, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for first in range(0, depth, BLOCK):
+        a = tl.load(left + i[:, None] * depth + first + i[None, :])
+        b = tl.load(right + (first + i[:, None]) * BLOCK + i[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(out + i[:, None] * BLOCK + i[None, :], total)
+
+
+halves = torch.empty(1 << 19, dtype=torch.float16, device="cuda")
+out = torch.empty(1 << 14, device="cuda")
+for stages in (3, 5):
+    product[(1,)](halves, halves.clone(), out, 4096, BLOCK=128, num_stages=stages)
+""")
+    path = tmp_path / "script.tilescope"
+    record(capture_server, script, path, capture_server.compile)
+    fits, fails = make_report(Capture(path)).launches
+    finding = find(fails, "shared memory")
+    assert finding.text.startswith(
+        f"The launch fails on NVIDIA H200: a program needs {fails.shared_bytes:,} bytes of shared memory, and the "
+        "limit is 232,448. script.py:12 needs 163,840 and script.py:13 needs 163,840 of them."
+    )
+    assert finding.change == "Pass num_stages = 3."
+    assert (finding.before["shared_bytes"], finding.after["shared_bytes"]) == (
+        fails.shared_bytes,
+        fits.shared_bytes,
+    )
 
 
 def test_conflicts_name_their_line_and_share(launches):

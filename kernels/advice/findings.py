@@ -5,6 +5,7 @@ A fact needs no experiment. Advice is a change that was tried: see `experiments.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,9 @@ from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
 from kernels.evaluate.slices import Slice
 from kernels.evaluate.ttgir import memory_ops, parse
-from kernels.gpus import occupancy
+from kernels.gpus import Gpu, occupancy
 from kernels.inside.inspect import Inspection
+from kernels.inside.report import SharedMap
 from kernels.layouts import vectors
 
 # Operations on offsets, in Triton's default type.
@@ -303,9 +305,11 @@ def _name_lane(op: OperationCounts, index: Sequence[Any]) -> str:
 
 
 def _examine_resources(lab: Lab) -> Choice:
-    """State that registers spill, or that a program's resources limit occupancy."""
+    """State that shared memory lacks, that registers spill, or that a program's resources limit occupancy."""
     kernel = lab.kernel
     numbers = lab.numbers(None)
+    if lab.gpu and kernel.shared_bytes > lab.gpu.shared_bytes_per_program:
+        return _explain_excess(lab, lab.gpu)
     if kernel.spilled_bytes:
         kind = "spills"
         text = f"Each thread spills {kernel.spilled_bytes:,} bytes of registers to local memory."
@@ -334,6 +338,32 @@ def _examine_resources(lab: Lab) -> Choice:
         for name, value in options
         if 1 <= value <= _MOST_WARPS
     ]
+
+
+def _explain_excess(lab: Lab, gpu: Gpu) -> Choice:
+    """State that the GPU lacks the shared memory of a program, and the lines with the largest buffers."""
+    limit = gpu.shared_bytes_per_program
+    shared = lab.inside.shared_map or SharedMap()
+    fullest = Counter[str]()
+    for step in range(len(shared.steps)):
+        sizes = Counter[str]()
+        for buffer in shared.buffers:
+            if buffer.first <= step <= buffer.last:
+                sizes[f"{buffer.file}:{buffer.line}"] += buffer.size_bytes
+        fullest = max(fullest, sizes, key=Counter.total)
+    lines = [f"{line} needs {size:,}" for line, size in fullest.most_common(2)]
+    parts = f" {' and '.join(lines)} of them." if lines else ""
+    text = (
+        f"The launch fails on {gpu.device_name}: a program needs {lab.kernel.shared_bytes:,} bytes of "
+        f"shared memory, and the limit is {limit:,}.{parts}"
+    )
+
+    def cost(numbers: Numbers) -> bool:
+        return numbers["shared_bytes"] > limit
+
+    fewer = range(int(lab.kernel.options.get("num_stages", 1)) - 1, 0, -1)
+    changes = [(try_option("shared memory", "num_stages", stages),) for stages in fewer]
+    return [Hypothesis("shared memory", None, text, change, cost=cost) for change in [*changes, ()]]
 
 
 def _examine_grid(lab: Lab) -> Choice:

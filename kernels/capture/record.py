@@ -242,7 +242,11 @@ class Recorder:
     def record(
         self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]
     ) -> tuple[Launch, dict[str, Any]]:
-        """Compile and describe a launch. Return it and its arguments by name."""
+        """Compile and describe a launch. Return it and its arguments by name.
+
+        Raises:
+            OutOfResources: the GPU lacks the shared memory. Its `launch` is what `keep_failed` needs.
+        """
         names = function.arg_names
         bound = function.signature.bind(
             *arguments, **{k: v for k, v in keywords.items() if k in names}
@@ -254,7 +258,7 @@ class Recorder:
         sizes = [sizes] if isinstance(sizes, int) else [int(size) for size in sizes]
         with torch._C.DisableTorchFunction():
             stand_ins = {name: as_compiled(value) for name, value in values.items()}
-            compiled = self._compile(function, sizes, stand_ins, options)
+            compiled = _RUN(function, grid=sizes, warmup=True, **stand_ins, **options)
             metadata = compiled.metadata
             config = {
                 parameter.name: values[parameter.name]
@@ -278,19 +282,29 @@ class Recorder:
                 argument = content["arguments"][number]
                 if (tensor := _own_tensor(argument)) and tensor["is_known"]:
                     self._keep_values(argument["name"], tensor)
-        launch = Launch(len(self.launches), function, compiled, content)
-        self.launches.append(launch)
-        self.keep(launch)
         self.bases.clear()
+        launch = Launch(len(self.launches), function, compiled, content)
+        limit = self.gpu["shared_bytes_per_program"]
+        if metadata.shared > limit:
+            error = OutOfResources(metadata.shared, limit, "shared memory")
+            error.launch = launch
+            raise error
+        self._add(launch)
         return launch, values
 
-    def _compile(
-        self, function: Any, grid: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> Any:
-        compiled = _RUN(function, grid=grid, warmup=True, **arguments, **options)
-        if (needed := compiled.metadata.shared) > (limit := self.gpu["shared_bytes_per_program"]):
-            raise OutOfResources(needed, limit, "shared memory")
-        return compiled
+    def _add(self, launch: Launch) -> None:
+        self.launches.append(launch)
+        self.keep(launch)
+
+    def keep_failed(self, error: BaseException | None) -> None:
+        """Add the launch whose lack of shared memory is why the script ended, if it is.
+
+        Scripts and tuners that handle the error launch something else, so theirs are not added.
+        """
+        while error:
+            if launch := getattr(error, "launch", None):
+                self._add(launch._replace(number=len(self.launches)))
+            error = error.__cause__ or error.__context__
 
     def _describe_tensor(self, tensor: Any) -> dict[str, Any]:
         base = tensor.base
@@ -1752,6 +1766,7 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
             if not isinstance(error, SystemExit) or error.code:
                 # A test runner catches the reads, and exits with a status
                 stop = recorder.read if isinstance(error, SystemExit | HostRead) else None
+                recorder.keep_failed(error)
                 recorder.write("stopped", stop or describe_stop(error, title))
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as plain Python does at its end
         atexit._run_exitfuncs()

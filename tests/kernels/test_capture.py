@@ -468,9 +468,7 @@ def test_a_notebook_runs_what_ipython_would_and_notes_what_it_skips(server, tmp_
     )
 
 
-def test_a_config_that_does_not_fit_raises_tritons_own_error(capture):
-    text = """from triton.runtime.errors import OutOfResources
-@triton.jit
+_SQUARE = """@triton.jit
 def square(a, b, c, depth, SIZE: tl.constexpr):
     i = tl.arange(0, SIZE)
     total = tl.zeros((SIZE, SIZE), tl.float32)
@@ -479,6 +477,12 @@ def square(a, b, c, depth, SIZE: tl.constexpr):
         total = tl.dot(left, tl.load(b + (first + i)[:, None] * SIZE + i[None, :]), total)
     tl.store(c + i[:, None] * SIZE + i[None, :], total)
 half = x.half()
+"""
+
+
+def test_a_config_that_does_not_fit_raises_tritons_own_error(capture):
+    text = f"""from triton.runtime.errors import OutOfResources
+{_SQUARE}
 for stages in (8, 2):
     try:
         square[(1,)](half, half, x.float(), 4096, SIZE=128, num_stages=stages)
@@ -486,6 +490,20 @@ for stages in (8, 2):
         assert (error.required > error.limit == 232448, error.name) == (True, "shared memory")"""
     captured, (launch,), _ = capture(text)
     assert (captured.content.stopped, launch.config["num_stages"]) == (None, 2)
+
+
+def test_a_script_that_ends_for_lack_of_shared_memory_keeps_that_launch(capture):
+    text = f"""{_SQUARE}
+square[(1,)](half, half, x.float(), 4096, SIZE=128, num_stages=2)
+try:
+    square[(1,)](half, half, x.float(), 4096, SIZE=128, num_stages=8)
+except Exception as error:
+    raise RuntimeError("the model does not run") from error"""
+    captured, launches, _ = capture(text)
+    content = captured.content
+    assert [launch.config["num_stages"] for launch in launches] == [2, 8]
+    assert content.kernels[launches[1].kernel].shared_bytes > 232448
+    assert content.stopped.message == "script.py raised RuntimeError: the model does not run"
 
 
 def test_spilled_bytes_exclude_arrays_in_local_memory(capture):

@@ -160,6 +160,18 @@ def test_the_memory_map_has_a_bar_per_stage_and_says_what_one_stage_more_needs()
     assert "2 32,768 6 3 49,152 4 4 262,144 does not fit" in table
 
 
+def test_a_map_above_the_limit_marks_it_and_says_that_the_launch_fails():
+    program = program_of(shared_map=replace(MAP, limit_bytes=40_960))
+    program = replace(program, facts=replace(program.facts, shared_bytes=49_152))
+    shapes = decode(INSIDE["memory-map"].draw_program(program)["memory-map-plot"])["layout"][
+        "shapes"
+    ]
+    assert 40_960 in [shape.get("y0") for shape in shapes]
+    headline, _ = words_of("memory-map", program)
+    assert "The limit is 40,960 bytes, so the launch fails." in headline
+    assert "An SM can hold" not in headline
+
+
 def test_a_map_that_is_not_known_says_why():
     unknown = SharedMap(49_152, why="The capture has no allocation.")
     assert (

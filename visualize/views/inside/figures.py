@@ -231,6 +231,12 @@ def memory_map_figure(program: Program) -> dict[str, Any] | None:
             "line": {"color": theme.BORDER, "width": 1},
         },
     }
+    limit = shared.limit_bytes
+    limits = []
+    if 0 < limit < shared.shared_bytes:
+        line = {"color": theme.WRONG, "width": 3}
+        label = {"text": f"limit: {limit:,} bytes", "textposition": "end"}
+        limits = [_border("y", limit) | {"line": line, "label": label}]
     note = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
     edges = {edge for loop in shared.loops for edge in (loop.first - 0.5, loop.last + 0.5)}
     ticks = range(0, len(shared.steps), 1 + len(shared.steps) // _MOST_TICKS)
@@ -248,7 +254,7 @@ def memory_map_figure(program: Program) -> dict[str, Any] | None:
             {**note, "x": (loop.first + loop.last) / 2, "text": f"loop, line {loop.line}"}
             for loop in shared.loops
         ],
-        shapes=[_border("x", edge) for edge in edges],
+        shapes=[*(_border("x", edge) for edge in edges), *limits],
         margin={"l": 60, "r": 10, "t": 56, "b": 48},
         **_OVERLAID_BARS,
     )

@@ -122,7 +122,9 @@ def map_headline(program: Program) -> Markup:
                 "At most {} are in use at once. The rest lies between buffers.", bytes_of(used)
             )
     fit = ""
-    if program.gpu:
+    if shared and 0 < shared.limit_bytes < shared_bytes:
+        lead = f"The limit is {shared.limit_bytes:,} bytes, so the launch fails."
+    elif program.gpu:
         resident = occupancy_of(program.gpu, program.num_warps, program.facts)
         programs = count_noun(resident.programs_per_sm, "program")
         fit = f"An SM can hold {programs}. The limit is {join_names(resident.limited_by)}."
