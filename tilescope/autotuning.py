@@ -4,6 +4,7 @@ This runs in the user's process, which compiles each config and describes its la
 predicts the times.
 """
 
+import functools
 import json
 import math
 import multiprocessing
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +28,9 @@ _KEPT = 10
 # Maximum seconds of a process that compiles or predicts: in all, and in addition per config.
 _START_S = 30
 _CONFIG_S = 3
+
+# Maximum characters of a reason: an error may quote a kernel.
+_MOST_TEXT = 300
 
 # For forks of this process: compiles a config by its number.
 _compile: Callable[[int], Any]
@@ -55,9 +60,10 @@ def prune(configs: Sequence[Any], nargs: Mapping[str, Any], **keywords: Any) -> 
         name = tuner.base_fn.__name__
         kept, text = _rank(tuner, configs, {**nargs, **keywords})
     except _AllKept as reason:
-        text = f"{reason}"
+        text = str(reason)
     except Exception as error:  # a prediction must never fail the user's run
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        text = f"{type(error).__name__}: {error}"
+    text = " ".join(text.split())[:_MOST_TEXT]
     counts = f"{len(kept)} of {len(configs)} configs of {name}"
     seconds = time.monotonic() - start
     print(f"tilescope.prune kept {counts} in {seconds:.1f} s: {text}", file=sys.stderr)
@@ -151,7 +157,7 @@ def _list_launches(
                 values[name] = choose(values)
         return values
 
-    return function, [lambda config=config: prepare(config) for config in configs]
+    return function, [functools.partial(prepare, config) for config in configs]
 
 
 def _compile_in_parallel(
@@ -177,7 +183,11 @@ def _compile_in_parallel(
     _compile = compile_config
     workers = min(len(os.sched_getaffinity(0)), len(compiles))
     deadline = time.monotonic() + _START_S + _CONFIG_S * len(compiles)
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
+    with warnings.catch_warnings():
+        # From Python 3.12 on, it warns of forks of processes with threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pool = multiprocessing.get_context("fork").Pool(workers)
+    with pool:
         done = [pool.apply_async(_compile_config, (number,)) for number in range(len(compiles))]
         for result in done:
             result.wait(max(0, deadline - time.monotonic()))
