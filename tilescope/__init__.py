@@ -1,16 +1,14 @@
 """Tilescope: what does my Triton kernel really do?
 
-    import tilescope
+import tilescope
 
-    with tilescope.capture("run.tilescope") as launches:
-        kernel[grid](x, out)
-    print(launches)
+with tilescope.capture("run.tilescope") as launches:
+    kernel[grid](x, out)
+print(launches)
 
-In a wheel, this package's folder holds the application: `app.py` with `kernels` and `visualize`. In a checkout, the
-folder above holds them.
+@triton.autotune(configs, key=["M", "N"], prune_configs_by={"early_config_prune": tilescope.prune})
 """
 
-import functools
 import json
 import os
 import subprocess
@@ -19,15 +17,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Launch", "Launches", "capture"]
+from tilescope.application import FOLDER, load
+from tilescope.autotuning import prune
 
-# The application's folder. Only Tilescope's own processes have it on their path, because users may have other packages
-# named `kernels` and `visualize`.
-FOLDER = next(folder for folder in Path(__file__).resolve().parents if (folder / "app.py").exists())
+__all__ = ["Launch", "Launches", "capture", "prune"]
 
 
 class Launch(dict[str, Any]):
@@ -72,14 +68,14 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
         OSError: the file cannot be written. The block has not run.
         RuntimeError: the report could not be created, or another capture is active; then the block has not run.
     """
-    record = _load("record", "kernels/capture/record.py")
+    record = load("record", "kernels/capture/record.py")
     if os.environ.get(record.RECORDED_PROCESS) == str(os.getpid()):
         raise RuntimeError(
             "Captures cannot be nested: another block, or `tilescope show`, is recording this process."
         )
     path = Path(path).resolve()  # the block may change the working directory
     record.check_output(path)
-    gpus = _load("gpus", "kernels/gpus.py")
+    gpus = load("gpus", "kernels/gpus.py")
     here = None if gpu else gpus.this_gpu()
     row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
     runs = "cuda" if here else "interpreter" if values else ""
@@ -107,14 +103,3 @@ def _read(launches: Launches, path: Path) -> None:
         raise RuntimeError(done.stderr.strip())
     launches.report = Launch(json.loads(done.stdout))
     launches.extend(map(Launch, launches.report.pop("launches")))
-
-
-@functools.cache
-def _load(name: str, file: str) -> Any:
-    """Import a file of the application under a private name."""
-    spec = spec_from_file_location(f"_tilescope_{name}", FOLDER / file)
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -2,7 +2,7 @@
 
 import sys
 
-from tilescope import FOLDER
+from tilescope.application import FOLDER
 
 
 def main() -> None:

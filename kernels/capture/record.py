@@ -247,15 +247,7 @@ class Recorder:
         Raises:
             OutOfResources: the GPU lacks the shared memory. Its `launch` is what `keep_failed` needs.
         """
-        names = function.arg_names
-        bound = function.signature.bind(
-            *arguments, **{k: v for k, v in keywords.items() if k in names}
-        )
-        bound.apply_defaults()
-        values = dict(bound.arguments)
-        options = {k: v for k, v in keywords.items() if k not in names}
-        sizes = grid(values) if callable(grid) else grid
-        sizes = [sizes] if isinstance(sizes, int) else [int(size) for size in sizes]
+        values, options, sizes = bind(function, arguments, grid, keywords)
         with torch._C.DisableTorchFunction():
             stand_ins = {name: as_compiled(value) for name, value in values.items()}
             compiled = _RUN(function, grid=sizes, warmup=True, **stand_ins, **options)
@@ -403,6 +395,19 @@ class Recorder:
             array = (tensors[number] or {}).get("array")
             if array is not None:
                 self.pointees.append((name, np.sort(np.load(self.folder / f"{array}.npy"))))
+
+
+def bind(
+    function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], list[int]]:
+    """Return a launch's arguments by name, the compiler's options, and the size of the grid."""
+    names = function.arg_names
+    bound = function.signature.bind(*arguments, **{k: v for k, v in keywords.items() if k in names})
+    bound.apply_defaults()
+    values = dict(bound.arguments)
+    options = {k: v for k, v in keywords.items() if k not in names}
+    sizes = grid(values) if callable(grid) else grid
+    return values, options, [sizes] if isinstance(sizes, int) else [int(size) for size in sizes]
 
 
 def describe_arguments(

@@ -1,0 +1,112 @@
+"""`tilescope.prune` keeps the autotuner configs with the shortest predicted times, in the user's own process."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.kernels.trees import ROOT
+
+SCRIPT = """
+import json, sys, tempfile
+from dataclasses import asdict
+from pathlib import Path
+import torch, triton
+import triton.language as tl
+from tilescope import prune
+from tilescope.application import load
+
+# Strides of 1 are the fastest. The others make each lane read its own sector.
+CONFIGS = [
+    triton.Config({"STRIDE": stride, "BLOCK": block, "LOCKED": False}, num_warps=warps)
+    for stride in (1, 32) for block in (512, 1024) for warps in (2, 4, 8)
+]
+NEVER_COMPILES = triton.Config({"STRIDE": 3, "BLOCK": 512, "LOCKED": False})
+UNPREDICTABLE = triton.Config({"STRIDE": 1, "BLOCK": 512, "LOCKED": True})
+
+def tune(configs):
+    @triton.autotune(configs, key=["n"], prune_configs_by={"early_config_prune": prune})
+    @triton.heuristics({"EVEN": lambda values: values["n"] % values["BLOCK"] == 0})
+    @triton.jit
+    def copy(x, out, lock, n, STRIDE: tl.constexpr, BLOCK: tl.constexpr, LOCKED: tl.constexpr, EVEN: tl.constexpr):
+        tl.static_assert(STRIDE != 3)
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        i = i % STRIDE * (n // STRIDE) + i // STRIDE
+        if LOCKED:
+            while tl.atomic_cas(lock, 0, 1) == 1:
+                pass
+        tl.store(out + i, tl.load(x + i, mask=EVEN | (i < n)), mask=EVEN | (i < n))
+    return copy
+
+def kept(configs, grid=lambda values: (triton.cdiv(1 << 20, values["BLOCK"]),)):
+    tuner = tune(configs)
+    x = torch.empty(1 << 20, device="cuda")
+    tuner.nargs = {"x": x, "out": torch.empty_like(x), "lock": torch.zeros(1, dtype=torch.int32), "n": 1 << 20}
+    pruned = tuner.prune_configs({"grid": grid, "warmup": False})
+    return [configs.index(config) for config in pruned]
+
+gpus = load("gpus", "kernels/gpus.py")
+record = load("record", "kernels/capture/record.py")
+outside = prune([1, 2], {})
+replies = {"outside": outside}
+with tempfile.TemporaryDirectory() as name, record.recording(Path(name), asdict(gpus.GPUS["H100"])):
+    gpus.this_gpu = lambda: None
+    replies["no GPU"] = kept(CONFIGS)
+    gpus.this_gpu = lambda: gpus.GPUS["H100"]
+    replies["fast"] = kept([*CONFIGS, NEVER_COMPILES])
+    replies["locked"] = kept([CONFIGS[9], CONFIGS[0], UNPREDICTABLE])
+    replies["grid fails"] = kept(CONFIGS[:2], lambda values: values["MISSING"])
+    replies["none compiles"] = kept([NEVER_COMPILES, NEVER_COMPILES])
+print(json.dumps(replies))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("prune")
+    (folder / "script.py").write_text(SCRIPT)
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    kept = json.loads(done.stdout)
+    return dict(zip(kept, zip(kept.values(), lines, strict=True), strict=True))
+
+
+def test_the_predicted_best_tenth_is_kept_and_configs_that_do_not_compile_are_dropped(run):
+    kept, line = run["fast"]
+    assert len(kept) == 2
+    assert set(kept) < set(range(6))
+    assert line.startswith("tilescope.prune kept 2 of 13 configs of copy in ")
+    assert line.endswith("; 1 do not compile or fit")
+
+
+def test_configs_without_a_prediction_are_kept_in_addition(run):
+    kept, line = run["locked"]
+    assert kept == [1, 2]
+    assert line.endswith("; 1 kept without a prediction")
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "reason"),
+    [
+        ("outside", 2, "no autotuner has called prune"),
+        ("no GPU", 12, "this machine has no NVIDIA GPU"),
+        ("grid fails", 2, "KeyError: 'MISSING'"),
+    ],
+)
+def test_all_configs_are_kept_and_a_line_gives_the_reason(run, name, count, reason):
+    kept, line = run[name]
+    assert len(kept) == count
+    assert line.endswith(f" s: {reason}")
+
+
+def test_all_configs_are_kept_if_none_compiles(run):
+    kept, line = run["none compiles"]
+    assert len(kept) == 2
+    assert "none has a prediction. CompileTimeAssertionFailure" in line

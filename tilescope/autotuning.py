@@ -1,0 +1,227 @@
+"""Drop the configs of `@triton.autotune` that are predicted to be slow, before the autotuner times them.
+
+This runs in the user's process, which compiles each config and describes its launch as a capture. Another process
+predicts the times.
+"""
+
+import functools
+import json
+import math
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tilescope.application import FOLDER, load
+
+# The part of the predicted configs that the autotuner times.
+_KEPT = 10
+
+# Maximum seconds of a process that compiles or predicts: in all, and in addition per config.
+_START_S = 30
+_CONFIG_S = 3
+
+# Maximum characters of a reason: an error may quote a kernel.
+_MOST_TEXT = 300
+
+# For forks of this process: compiles a config by its number.
+_compile: Callable[[int], Any]
+
+
+class _AllKept(Exception):
+    """The configs cannot be ranked. The message is the reason."""
+
+
+def prune(configs: Sequence[Any], nargs: Mapping[str, Any], **keywords: Any) -> list[Any]:
+    """Return the tenth of an autotuner's configs with the shortest predicted times.
+
+        @triton.autotune(configs, key=["M", "N"], prune_configs_by={"early_config_prune": prune})
+
+    Configs that do not compile or need too much shared memory are dropped. Configs without a prediction are kept. If
+    anything fails, all are kept. One line on stderr says what was kept.
+
+    Args:
+        configs: of the autotuner.
+        nargs, keywords: the launch's arguments by name, and its grid, as Triton passes them.
+    """
+    start = time.monotonic()
+    name = "the kernel"
+    kept = list(configs)
+    try:
+        tuner = _find_tuner(sys._getframe(1))
+        name = tuner.base_fn.__name__
+        kept, text = _rank(tuner, configs, {**nargs, **keywords})
+    except _AllKept as reason:
+        text = str(reason)
+    except Exception as error:  # a prediction must never fail the user's run
+        text = f"{type(error).__name__}: {error}"
+    text = " ".join(text.split())[:_MOST_TEXT]
+    counts = f"{len(kept)} of {len(configs)} configs of {name}"
+    seconds = time.monotonic() - start
+    print(f"tilescope.prune kept {counts} in {seconds:.1f} s: {text}", file=sys.stderr)
+    return kept
+
+
+def _find_tuner(frame: types.FrameType | None) -> Any:
+    """Return the autotuner that called `prune`. Triton does not pass the kernel."""
+    from triton.runtime import Autotuner
+
+    while frame:
+        if isinstance(tuner := frame.f_locals.get("self"), Autotuner):
+            return tuner
+        frame = frame.f_back
+    raise _AllKept("no autotuner has called prune")
+
+
+def _rank(tuner: Any, configs: Sequence[Any], keywords: dict[str, Any]) -> tuple[list[Any], str]:
+    """Return the configs to keep, and a description of the predictions."""
+    times, refused, missing = predict_configs(tuner, configs, keywords)
+    if not times:
+        raise _AllKept(f"none has a prediction. {next(iter({**refused, **missing}.values()))}")
+    ranked = sorted(times, key=lambda number: times[number])
+    fastest = ranked[: math.ceil(len(ranked) / _KEPT)]
+    kept = [config for number, config in enumerate(configs) if number in {*fastest, *missing}]
+    first, last, slowest = (times[number] for number in (fastest[0], fastest[-1], ranked[-1]))
+    text = f"{first:.1f} to {last:.1f} µs predicted, {slowest:.1f} µs for the slowest config"
+    if refused:
+        text += f"; {len(refused)} do not compile or fit"
+    if missing:
+        text += f"; {len(missing)} kept without a prediction"
+    return kept, text
+
+
+def predict_configs(
+    tuner: Any, configs: Sequence[Any], keywords: dict[str, Any]
+) -> tuple[dict[int, float], dict[int, str], dict[int, str]]:
+    """Predict the time of a launch with each config.
+
+    Returns:
+        the microseconds, by the config's number; why a config does not compile or fit; why it has no prediction.
+    """
+    gpu = load("gpus", "kernels/gpus.py").this_gpu()
+    if not gpu:
+        raise _AllKept("this machine has no NVIDIA GPU")
+    from triton.runtime import JITFunction
+
+    function, launches = _list_launches(tuner, configs, keywords)
+    if not isinstance(function, JITFunction):
+        raise _AllKept("Triton does not compile the kernel here")
+    record = load("record", "kernels/capture/record.py")
+    with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
+        folder = Path(name)
+        path = folder / "configs.tilescope"
+        recorder = record.Recorder(asdict(gpu), "cuda", folder)
+        with recorder.journal:
+            _compile_in_parallel(record, function, launches)
+            refused = _record(recorder, function, launches)
+        record.write_capture(folder, path)
+        predicted = _predict(path, len(recorder.launches)) if recorder.launches else []
+    times = dict[int, float]()
+    missing = dict[int, str]()
+    recorded = (number for number in range(len(configs)) if number not in refused)
+    for number, reply in zip(recorded, predicted, strict=True):
+        if "predicted_us" in reply:
+            times[number] = reply["predicted_us"]
+        else:
+            missing[number] = reply["why_missing"]
+    return times, refused, missing
+
+
+def _list_launches(
+    tuner: Any, configs: Sequence[Any], keywords: dict[str, Any]
+) -> tuple[Any, list[Callable[[], dict[str, Any]]]]:
+    """Return the kernel's function and, per config, a function that prepares its arguments and returns them."""
+    from triton.runtime import Heuristics
+
+    heuristics = []
+    function = tuner.fn
+    while isinstance(function, Heuristics):
+        heuristics.append(function.values)
+        function = function.fn
+    given = {name: value for name, value in keywords.items() if name != "warmup"}
+
+    def prepare(config: Any) -> dict[str, Any]:
+        values = {**given, **config.all_kwargs()}
+        if config.pre_hook:
+            config.pre_hook(values)
+        for names in heuristics:
+            for name, choose in names.items():
+                values[name] = choose(values)
+        return values
+
+    return function, [functools.partial(prepare, config) for config in configs]
+
+
+def _compile_in_parallel(
+    record: Any, function: Any, launches: Sequence[Callable[[], dict[str, Any]]]
+) -> None:
+    """Compile in forks of this process, which fill Triton's cache. Errors appear when the launches are recorded."""
+    global _compile
+    driver = record.driver.active
+    device = driver.get_current_device()
+    _ = function.device_caches[device]  # forks cannot ask CUDA for the compiler's target
+    compiles = []
+    for launch in launches:
+        keywords = launch()
+        values, options, grid = record.bind(function, (), keywords.pop("grid"), keywords)
+        values = {name: record.as_compiled(value) for name, value in values.items()}
+        compiles.append({**values, **options, "grid": grid})
+
+    def compile_config(number: int) -> None:
+        driver.get_current_device = lambda: device
+        driver.get_current_stream = lambda _: 0
+        function.run(**compiles[number], warmup=True)
+
+    _compile = compile_config
+    workers = min(len(os.sched_getaffinity(0)), len(compiles))
+    deadline = time.monotonic() + _START_S + _CONFIG_S * len(compiles)
+    with warnings.catch_warnings():
+        # From Python 3.12 on, it warns of forks of processes with threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pool = multiprocessing.get_context("fork").Pool(workers)
+    with pool:
+        done = [pool.apply_async(_compile_config, (number,)) for number in range(len(compiles))]
+        for result in done:
+            result.wait(max(0, deadline - time.monotonic()))
+
+
+def _compile_config(number: int) -> None:
+    _compile(number)
+
+
+def _record(
+    recorder: Any, function: Any, launches: Sequence[Callable[[], dict[str, Any]]]
+) -> dict[int, str]:
+    """Record a launch of each config. Return the errors of those that do not compile or fit, by config."""
+    refused = {}
+    for number, launch in enumerate(launches):
+        keywords = launch()
+        try:
+            recorder.record(function, (), keywords.pop("grid"), keywords)
+        except Exception as error:  # the compiler can raise any type
+            refused[number] = f"{type(error).__name__}: {error}"
+    return refused
+
+
+def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
+    """Return what another process says about each launch of a capture: `predicted_us` or `why_missing`."""
+    paths = filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")])
+    done = subprocess.run(
+        [sys.executable, "-m", "kernels.timing.ranking", str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        timeout=_START_S + _CONFIG_S * launches,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
+    return [json.loads(line) for line in done.stdout.splitlines()]
