@@ -273,7 +273,7 @@ def registers_figure(program: Program) -> dict[str, Any]:
         "text": [f"{each.opcode}, {_source(each)}" for each in instructions],
         "fill": "tozeroy",
         "line": {"shape": "hv", "color": theme.USED, "width": 1.5},
-        "hovertemplate": "instruction %{x}: %{y} live<br>%{text}<extra></extra>",
+        "hovertemplate": "instruction %{x}: %{y} live registers<br>%{text}<extra></extra>",
     }
     marks = {
         "type": "scatter",
