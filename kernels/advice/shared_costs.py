@@ -30,7 +30,7 @@ def explain_conflicts(lab: Lab) -> Choice:
     trials = _transpose_operands(lab, worst.line) if has_products else _use_fewer_warps(lab)
 
     def cost(changed: Numbers) -> int:
-        """Return the changed wavefronts if at most half of the conflicts remain, and at least half of the warps."""
+        """Return the changed wavefronts if less than half of the conflicts and at least half of the warps remain."""
         has_conflicts = 2 * changed["bank_conflicts"] >= numbers["bank_conflicts"]
         has_few_warps = 2 * changed.get("resident_warps", 0) < numbers.get("resident_warps", 0)
         return wavefronts if has_conflicts or has_few_warps else changed["shared_wavefronts"]
