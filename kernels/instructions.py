@@ -127,7 +127,7 @@ class CompiledFacts:
         unreadable: why the operations are unknown; "" if they are known.
     """
 
-    # Recordings of earlier versions have further fields.
+    # Recordings of earlier versions have additional fields.
     __pydantic_config__: ClassVar = {"strict": True, "extra": "ignore"}
 
     registers: int

@@ -1,4 +1,4 @@
-"""Compare predictions of shared memory with counts: `python -m scripts.score_shared_memory FOLDER...`. No GPU needed.
+"""Score predicted accesses to shared memory: `python -m scripts.score_shared_memory FOLDER...`. No GPU needed.
 
 The folders hold pairs of files: FAMILY.tilescope, a capture, and FAMILY.jsonl.gz, its launches as Nsight Compute
 counted them per instruction. Writes the file of the Library's scoreboard, and the captures and executions that
@@ -29,8 +29,8 @@ from visualize.views.library.shared_scores import FILE, Counts, LaunchScore, Lin
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / "tests" / "oracle" / "shared_memory"
 
-_NOT_CAPTURED = "Its arguments depend on a value that the host reads from an earlier launch."
-# The launches that tests/oracle executes. They have every opcode, width and kind of operation.
+_NOT_CAPTURED = "The arguments depend on a value that the host reads from an earlier launch."
+# The launches that tests/oracle executes. They cover every opcode, width and kind of operation.
 CHOSEN = {
     "matmul": (2, 6, 9, 15, 18, 20, 24, 26, 28, 31, 33, 35),
     "attention": (3, 5, 6, 11),
@@ -65,7 +65,7 @@ def sum_lines(row: dict[str, Any]) -> dict[tuple[str, int, str], Counts]:
 def find_launches(
     capture: Capture, rows: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], int | None]]:
-    """Yield the captured launch of each counted one, by kernel and grid in order; None for one without."""
+    """Yield each counted launch and its captured launch's number, matched by kernel and grid in order, or None."""
     launches = [
         (capture.content.kernels[launch.kernel].name, list(launch.grid))
         for launch in capture.content.launches

@@ -488,7 +488,7 @@ def test_conflicts_name_their_line_and_share(launches):
     line = SCRIPT[: SCRIPT.index("b = tl.load(right + (first + k")].count("\n") + 1
     worst = max(launches[63].shared, key=lambda access: access.conflicts)
     assert (worst.line, finding.line) == (line, line)
-    assert f"script.py:{line} has {worst.conflicts:,} of them ({worst.opcode})" in finding.text
+    assert f"script.py:{line} causes {worst.conflicts:,} of them ({worst.opcode})" in finding.text
 
 
 def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):

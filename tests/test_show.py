@@ -484,7 +484,7 @@ def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
     launch = inside_report((4, "LDS", 96, 64), (5, "STS", 64, 64), (9, "ATOMS", 640, 64))
     lines = table(Report("3", "H200", (launch,))).splitlines()
     assert "   warp instructions executed: 5,000" in lines
-    assert "   wavefronts of shared memory: loads 96, stores 64, atomics 640" in lines
+    assert "   shared-memory wavefronts: loads 96, stores 64, atomics 640" in lines
     assert "   bank conflicts: 608" in lines
     assert lines[-2:] == [
         "   ATOMS at line 9: 576 bank conflicts in 640 wavefronts",
@@ -502,7 +502,7 @@ def test_wavefronts_that_are_unknown_on_one_line_make_the_totals_unknown():
     unknown = SharedAccess("a.py", 4, "LDS", 64, None, None, why="The address is unknown.")
     launch = inside_report(shared=(unknown,))
     text = table(Report("3", "H200", (launch,)))
-    assert "wavefronts of shared memory: loads unknown" in text
+    assert "shared-memory wavefronts: loads unknown" in text
     assert "bank conflicts: unknown" in text
     assert "LDS at line 4: The address is unknown." in text
     assert (

@@ -29,7 +29,7 @@ _MOST_WORK = 1 << 17
 _LOADS = ("load", "async copy")
 _KERNEL_TYPE = TypeAdapter(CapturedKernel)
 
-# Bank conflicts are reported if they are at least this part of the launch's wavefronts.
+# Bank conflicts are reported if they are at least this fraction of the launch's wavefronts.
 _LEAST_CONFLICTS = 0.2
 
 # Compiles modules: see `capture.recompile`.
@@ -75,7 +75,7 @@ class Hypothesis:
     """A fact about an operation or, without one, about the launch, and changes that may help.
 
     Attributes:
-        source: (file, line) of the fact, if it is not about an operation on global memory.
+        source: (file, line) of the fact, unless it is about an operation on global memory.
         changes: are tried together.
         is_fact: whether it is worth reporting if no change helps.
         cost: what a change must lower. See also `Lab.helps`.

@@ -15,7 +15,7 @@ _AXES = "first", "second"
 
 
 def explain_conflicts(lab: Lab) -> Choice:
-    """State which line has most of a launch's bank conflicts."""
+    """State which line causes the most bank conflicts of a launch."""
     if not lab.has_conflicts:
         return []
     numbers = lab.numbers(None)
@@ -23,14 +23,14 @@ def explain_conflicts(lab: Lab) -> Choice:
     worst = max(lab.inside.shared, key=lambda access: access.conflicts or 0)
     share = numbers["bank_conflicts"] / wavefronts
     text = (
-        f"{share:.0%} of the launch's {wavefronts:,} wavefronts of shared memory are bank conflicts. "
-        f"{worst.file}:{worst.line} has {worst.conflicts:,} of them ({worst.opcode})."
+        f"{share:.0%} of the launch's {wavefronts:,} shared-memory wavefronts are bank conflicts. "
+        f"{worst.file}:{worst.line} causes {worst.conflicts:,} of them ({worst.opcode})."
     )
     has_products = "tt.dot" in lab.ttir
     trials = _transpose_operands(lab, worst.line) if has_products else _use_fewer_warps(lab)
 
     def cost(changed: Numbers) -> int:
-        """Return the wavefronts if most conflicts are gone and at least half as many warps hide latency."""
+        """Return the changed wavefronts if less than half of the conflicts and at least half of the warps remain."""
         has_conflicts = 2 * changed["bank_conflicts"] >= numbers["bank_conflicts"]
         has_few_warps = 2 * changed.get("resident_warps", 0) < numbers.get("resident_warps", 0)
         return wavefronts if has_conflicts or has_few_warps else changed["shared_wavefronts"]
@@ -53,7 +53,7 @@ def _transpose_operands(lab: Lab, worst_line: int) -> Iterator[Trial]:
 
 
 def _transpose(lab: Lab, op: OperationCounts, kind: str) -> Iterator[Trial]:
-    """Store the elements of a matrix in the other order, if it is one."""
+    """Transpose an operation's tensor in memory, if it is a matrix."""
     example = op.tally.example
     if not example or example.address.ndim != 2 or not op.instruction or not op.instruction.layout:
         return
@@ -68,7 +68,7 @@ def _transpose(lab: Lab, op: OperationCounts, kind: str) -> Iterator[Trial]:
         f"Store {name} transposed, so that the {_AXES[axis]} axis of its block on line {op.source[1]} "
         "is contiguous."
     )
-    needs = f"The result stays the same only if all users of {name} expect that order."
+    needs = f"The result stays the same only if all users of {name} expect this order."
     edits = tuple((Module.access_transposed, each.line, owner, axis, grid) for each in lab.find(op))
     yield (Change(kind, advice, needs=needs, edits=edits),)
 
@@ -81,11 +81,11 @@ def _use_fewer_warps(lab: Lab) -> Iterator[Trial]:
 
 
 def explain_conversions(lab: Lab) -> Iterator[Choice]:
-    """State that a block passes through shared memory between a load and a store of other orders."""
+    """State that a block passes through shared memory because a load and a store order its elements differently."""
     for conversion in lab.conversions:
         text = (
             f"The layout conversion on line {conversion.line} moves {conversion.shared_bytes:,} bytes per program "
-            f"through shared memory, because {conversion.maker} and {conversion.user} differ in the order of elements."
+            f"through shared memory, because {conversion.maker} and {conversion.user} order elements differently."
         )
         stores = (
             op
@@ -101,7 +101,7 @@ def explain_conversions(lab: Lab) -> Iterator[Choice]:
 
 
 def examine_stages(lab: Lab) -> Choice:
-    """State that a loop ends before it uses all stages, and that their buffers limit occupancy."""
+    """State that loops end before they use all stages, whose buffers limit occupancy."""
     stages = int(lab.kernel.options.get("num_stages", 1))
     steps = _count_steps(lab)
     if not lab.gpu or not 1 <= steps < stages - 1:
@@ -110,15 +110,15 @@ def examine_stages(lab: Lab) -> Choice:
     if math.prod(lab.launch.grid) <= lab.gpu.sms * resident:
         return []
     text = (
-        f"No line's asynchronous copies run more than {steps} × per program, so num_stages = {stages} hides no more "
-        f"latency than {steps + 1}, but needs more shared memory."
+        f"A program executes each asynchronous copy at most {steps} ×. So num_stages = {stages} hides no more latency "
+        f"than num_stages = {steps + 1}, but needs more shared memory."
     )
     change = try_option("stages", "num_stages", steps + 1)
     return [Hypothesis("stages", None, text, (change,), False, _count_free_programs)]
 
 
 def _count_steps(lab: Lab) -> int:
-    """Return the most times that a program executes a line's asynchronous copies; 0 if that is unknown."""
+    """Return how often a program executes a line's asynchronous copies, at most; 0 if unknown."""
     most = 0
     for ops in lab.counts.by_line():
         if ops[0].op != "async copy":

@@ -133,9 +133,9 @@ class Module:
         self.lines[number] = _BLOCK.format_map(fields) + line
 
     def access_transposed(self, number: int, argument: int, axis: int, grid: Sequence[int]) -> None:
-        """Let an operation access a matrix whose elements are contiguous along a block's axis (0 or 1).
+        """Make an operation access a matrix that is contiguous along an axis (0 or 1) of the operation's block.
 
-        Each program and each iteration of a loop takes other columns.
+        Each program and each iteration of a loop accesses different columns.
         """
         (op,) = (op for op in self.loops if op.line == number)
         pointer = re.findall(r"!tt\.ptr<\w+>", op.text)[0]
@@ -162,7 +162,7 @@ class Module:
         self.lines[number] = _MATRIX.format_map(fields) + line
 
 
-# Elements from one row of a transposed matrix to the next.
+# Row stride of a transposed matrix, in elements.
 _PITCH = 1024
 
 _MATRIX = """\

@@ -33,17 +33,17 @@ _OPERATION = re.compile(r' *(?:%\S+ = )?("?([a-z_]+\.\w[\w.]*).*)')
 _FUNCTION = re.compile(r"^  tt\.func public .*", re.MULTILINE)
 _NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _OFFSET = re.compile(r"\ballocation\.offset = (\d+)")
-# Triton removes a partition without an effect.
+# Triton removes partitions without side effects.
 _EFFECT = 'llvm.inline_asm has_side_effects asm_dialect = att "nop", "" : () -> ()'
 _PARTITION = re.compile(r" *partition\d+\(.*\) num_warps\((\d+)\)")
 
 
 class _Stopped(Exception):
-    """Triton's stage is interrupted where it would lower the module to LLVM."""
+    """Interrupts Triton's stage where it would lower the module to LLVM."""
 
 
 class _PassRecorder:
-    """Takes Triton's pass manager with the passes before the lowering to LLVM, and interrupts the stage."""
+    """Keeps Triton's pass manager, which has the passes before the lowering to LLVM, and interrupts the stage."""
 
     passes: Any = None
 
@@ -56,12 +56,12 @@ class _PassRecorder:
 
 
 class _Operation(NamedTuple):
-    """An operation with a buffer, as it is printed.
+    """A printed operation with a buffer.
 
     Attributes:
         number: its number among the operations of that name.
-        lines: without the operations in its regions.
-        num_warps: of its warp group; "" for the default.
+        lines: its text, without the operations in its regions.
+        num_warps: the number of warps of its warp group; "" for the default.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Allocator:
 
     def find_buffers(self, ttgir: str) -> list[dict[str, int]]:
         """Return the buffers of a TTGIR module, each with the line of its operation in the text, from 0."""
-        # Without its location, an operation gets its line in the text
+        # Without their locations, operations are located by their lines in the text
         module = self._run(self._parse(_END.sub("", ttgir), ".ttgir"))
         types = defaultdict[str, list[tuple[list[str], list[str]]]](list)
 
@@ -232,7 +232,7 @@ def _make_function(
     if results:
         text = f"%result:{len(results)} = {text}"
     yield from (text, *rest)
-    # A buffer without a use would need no memory
+    # An unused buffer would not be allocated
     values = ", ".join(f"%result#{n}" for n in range(len(results)))
     yield f"tt.return {values} : {kinds}" if results else "tt.return"
     yield "}"
@@ -248,7 +248,7 @@ def allocate(ttgir: str, ttir: str, capability: int, options: Mapping[str, Any])
     try:
         buffers = Allocator(capability, options).find_buffers(ttgir)
         bytes_by_stages = {}
-        if "scf." in ttir and "tt.dot" in ttir:  # Triton pipelines no other loop for this option
+        if "scf." in ttir and "tt.dot" in ttir:  # this option affects no other loops
             for stages in {options["num_stages"] - 1, options["num_stages"] + 1} - {0}:
                 changed = {**options, "num_stages": stages}
                 bytes_by_stages[stages] = Allocator(capability, changed).count_bytes(ttir)

@@ -203,7 +203,7 @@ class Allocation:
     """How the compiler allocates a program's shared memory.
 
     Attributes:
-        bytes_by_stages: the shared memory with one stage less and one more; empty if num_stages has no effect.
+        bytes_by_stages: the shared memory with one stage fewer and one more; empty if num_stages has no effect.
         why_missing: why the allocation is unknown.
     """
 
@@ -220,7 +220,7 @@ class CapturedKernel:
         file, line: where its function is defined.
         layouts: the layout of the pointers of each operation on pointers, in the TTGIR's order; None for a scalar.
         options: of the compiler.
-        allocation: None if the capture does not have it.
+        allocation: None if the capture lacks it.
     """
 
     name: str
@@ -250,7 +250,7 @@ class CapturedLaunch:
         settings: the case's parameters that were set.
         arguments: of the compiled function, in order.
         results: the errors of a case's outputs.
-        counters: Nsight Compute's counters by `evaluate.counts.COUNTER_NAMES` and, since they are counted,
+        counters: Nsight Compute's counters by `evaluate.counts.COUNTER_NAMES` and, except in older captures,
             `inside.report.INSIDE_COUNTERS`; None if they were not collected.
     """
 

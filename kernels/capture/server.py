@@ -23,7 +23,7 @@ _ALLOCATOR = RECORDER.with_name("allocation.py")
 _STDERR = 2  # its file descriptor
 _OLDEST_TRITON = (3, 6)
 
-# Maximum seconds of allocating the shared memory of a capture's kernels.
+# Timeout of allocating the shared memory of a capture's kernels, in seconds.
 _ALLOCATE_S = 30
 
 
@@ -116,7 +116,7 @@ class CaptureServer:
 def find_allocations(capture: BaseCapture) -> Sequence[Allocation]:
     """Return how the shared memory of each kernel is allocated.
 
-    If the capture does not have the allocation, the Triton that this interpreter would import computes it.
+    If the capture lacks the allocation, the Triton that this interpreter would import computes it.
     """
     content = capture.content
     major, minor = content.gpu["compute_capability"]
@@ -148,7 +148,7 @@ def _allocate(kernels: Sequence[Mapping[str, Any]]) -> Sequence[Allocation]:
             timeout=_ALLOCATE_S,
         )
     except (OSError, subprocess.SubprocessError):
-        why = f"The capture does not have the allocation, and {sys.executable} has no Triton that can compute it."
+        why = f"The capture has no allocation of shared memory, and {sys.executable} could not compute it with Triton."
         return [Allocation(why_missing=why)] * len(kernels)
     return TypeAdapter(list[Allocation]).validate_json(done.stdout)
 

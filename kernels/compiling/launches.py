@@ -26,7 +26,7 @@ from kernels.spec import Kernel, Launch
 
 
 def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
-    """Compile the experiment's kernel for `gpu`. Return what happens inside the programs of its launches."""
+    """Compile the experiment's kernel for `gpu`, and inspect the programs of its launches."""
     capture = capture_launches(*launch_of(experiment, gpu))
     if isinstance(capture, Failure):
         return capture
@@ -36,11 +36,11 @@ def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure
 
 
 class LaunchCapture(BaseCapture):
-    """The launches of an experiment. Tensors that start as zeros are known, and others are not.
+    """The launches of an experiment. Only tensors that start zeroed have known contents.
 
     Args:
-        codes: of each kernel, by stage.
-        sizes: of the arrays in elements.
+        codes: the code of each kernel, by stage.
+        sizes: the sizes of the arrays, in elements.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LaunchCapture(BaseCapture):
 
 
 def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failure:
-    """Compile a launch of a declared kernel, and the launch that it needs first, and return both."""
+    """Compile each launch of a declared kernel, and return them."""
     from kernels.capture.record import (  # fmt: skip
         as_compiled,
         describe_arguments,

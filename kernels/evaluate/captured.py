@@ -180,7 +180,7 @@ def _read_array(capture: BaseCapture, number: int) -> np.ndarray:
 
 
 def read_argument(capture: BaseCapture, argument: Argument) -> int | float | bool | Descriptor:
-    """Return an argument's value. A tensor's is its address."""
+    """Return an argument's value; for a tensor, its address."""
     if (tensor := argument.own_tensor) is None:
         return argument.number
     start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes

@@ -35,7 +35,7 @@ _MOST_WORK = 1 << 18
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
 _MOST_REMEMBERED = 1 << 12
-# Of copies to shared memory, at most as many classes at a time keep their lanes.
+# Maximum number of classes whose lanes are kept at a time, for copies to shared memory.
 _MOST_COPIES = 1 << 8
 # Number of executions whose range is remembered.
 _MOST_TOUCHES = 1 << 24

@@ -1,1 +1,1 @@
-"""What happens inside one program: its instructions, shared memory, registers and pipeline."""
+"""Inspect the programs of a launch: their instructions, shared memory, registers, layouts and pipelines."""

@@ -1,4 +1,4 @@
-"""Map a program's shared memory: which buffer is where, what it is for, and between which operations."""
+"""Map a program's shared memory: the offset, the live range and the purpose of each buffer."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -21,7 +21,7 @@ from kernels.evaluate.ttgir import Op
 from kernels.gpus import Gpu, gpu_or_slice, occupancy
 from kernels.inside.report import MapLoop, MapStep, SharedBuffer, SharedMap, StageNeed
 
-# What operations need scratch memory for.
+# The purpose of the scratch memory of each operation.
 _SCRATCH = {
     "ttg.convert_layout": "layout conversion",
     "tt.reduce": "reduction",
@@ -35,7 +35,7 @@ _SCRATCH = {
 }
 _WARP_STATES = "states of warp groups"
 
-# What an allocated buffer is for, by a part of the name of an operation that uses it. The first that occurs decides.
+# The purpose of a buffer, by a part of the name of an operation that uses it. The first match decides.
 _USES = {
     "init_barrier": "barrier",
     "async_copy_global_to_local": "pipelined operand",
@@ -55,7 +55,7 @@ _COPIES = (
     "tt.load", "ttg.convert_layout", "ttg.memdesc", "ttng.reinterpret_tensor", "arith.ext", "arith.trunc",
 )  # fmt: skip
 
-# Operations that mention a buffer, but do not access it.
+# Operations that refer to a buffer, but do not access it.
 _MENTIONS = ("ttg.memdesc", "ttg.local_dealloc", "ttg.warp_yield", "scf.", "cf.")
 
 
@@ -116,7 +116,10 @@ def make_shared_map(
     buffers = _find_buffers(ops, allocation)
     total = max((each.allocated.end_bytes for each in buffers), default=0)
     if total != shared_bytes:
-        why = f"The installed Triton allocates {total:,} bytes of shared memory, but the kernel has {shared_bytes:,}."
+        why = (
+            f"The installed Triton allocates {total:,} bytes of shared memory, but the captured kernel has "
+            f"{shared_bytes:,}."
+        )
         return replace(unknown, why=why)
     spans = _find_loops(ops)
     for start, end in reversed(spans):
@@ -146,7 +149,7 @@ class _Buffer:
     """A buffer while its uses are collected.
 
     Attributes:
-        op: that allocates it or needs it as scratch memory; None for a buffer of the function.
+        op: the operation that allocates it or needs it as scratch memory; None for a buffer of the function.
         first, last: numbers of the operations between which it is live.
         steps: numbers of the operations that access it.
         users: names of these operations.
@@ -163,7 +166,7 @@ class _Buffer:
 
     @property
     def stages(self) -> int:
-        """The first dimension of a buffer of which operations access one slot at a time; otherwise 1."""
+        """The first dimension of the buffer if operations access one slot at a time; otherwise 1."""
         match = re.search(r"memdesc<(\d+)x\d+x", self.op.type) if self.op else None
         return int(match[1]) if match and "ttg.memdesc_index" in self.users else 1
 
@@ -184,9 +187,9 @@ class _Buffer:
         """Yield the buffer's stages.
 
         Args:
-            numbers: of the operations that are steps.
-            names: of the arguments, by value.
-            place: of the kernel.
+            numbers: the numbers of the operations that are steps.
+            names: the arguments' names, by value.
+            place: the file and line of the kernel.
         """
         file, line = (self.op and self.op.source) or place
         size = self.allocated.size_bytes // self.stages
@@ -246,7 +249,7 @@ def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
 
 
 def _reach(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the given values and all that the edges lead to."""
+    """Return the given values, and all values that the edges lead to."""
     todo = list(names)
     reached = set[str]()
     while todo:
@@ -257,7 +260,7 @@ def _reach(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> set[str]
 
 
 def _flows(op: Op) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of values of which the second may be a copy of the first, or point to the same memory."""
+    """Yield pairs of values. The second may be a copy of the first, or point to the same memory."""
     match op.name:
         case name if name.startswith("scf."):
             # A loop's counter, or its condition, comes first
@@ -278,7 +281,7 @@ def _flows(op: Op) -> Iterator[tuple[str, str]]:
 
 
 def _find_loops(ops: Sequence[Op]) -> list[tuple[int, int]]:
-    """Return the numbers of each loop and of the last operation in it; a concurrent group of warps counts as a loop."""
+    """Return the numbers of each loop and of the last operation in it. A `warp_specialize` counts as a loop."""
     loops = []
     for number, op in enumerate(ops):
         if op.name in ("scf.for", "scf.while", "ttg.warp_specialize"):

@@ -19,7 +19,7 @@ _BYTES = {"64": 8, "128": 16}
 
 
 class Wavefronts(NamedTuple):
-    """Passes through the banks, as they are and without bank conflicts."""
+    """Passes through the banks, with and without bank conflicts."""
 
     actual: int
     ideal: int
@@ -46,7 +46,7 @@ class Access:
 
     @property
     def parts(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return addresses and masks of the lanes that are served together, and the bytes of each.
+        """Return addresses and masks of lanes that are served together, and the bytes per lane.
 
         An access of more than 128 bytes is split: half a warp at 8 bytes per lane, a quarter at 16, or the 8 rows of
         a matrix.
@@ -55,7 +55,7 @@ class Access:
         if name in ("LDSM", "STSM"):
             matrices = int(suffixes[-1]) if suffixes[-1].isdigit() else 1
             lanes = slice(8 * matrices)
-            # Lane 0 executes the instruction for all lanes' rows
+            # All rows are accessed if any lane is active
             active = np.broadcast_to(self.active.any(axis=2, keepdims=True), self.active.shape)
             return (
                 self.address[..., lanes].reshape(-1, 8),
@@ -69,7 +69,10 @@ class Access:
         return self.address.reshape(-1, together), self.active.reshape(-1, together), width
 
     def _pair_loads(self, width: int, together: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Return the parts of a wide load: two parts are one if all neighbours, one or two lanes apart, agree."""
+        """Return the parts of a wide load. Two parts merge if each lane and its neighbour have the same address.
+
+        The neighbour is one lane away for all lanes, or two lanes away for all.
+        """
         address = self.address.reshape(-1, 2 * together)
         active = self.active.reshape(-1, 2 * together)
         lane = np.arange(2 * together)
@@ -89,7 +92,7 @@ def count_wavefronts(access: Access) -> Wavefronts:
 
 
 def count_by_warp(access: Access) -> np.ndarray:
-    """Count the wavefronts of each warp, as they are and without bank conflicts: (2, programs × warps) int64.
+    """Count the wavefronts of each warp, with and without bank conflicts: (2, programs × warps) int64.
 
     Without bank conflicts, a wavefront serves 128 bytes of a warp's active lanes, or more if lanes load the same words.
     """
@@ -155,7 +158,7 @@ def count_copy_wavefronts(
     LDGSTS.BYPASS writes the data of each 128-byte line separately. In a wavefront, all 32-byte sectors move by the same
     distance, by the same exclusive or, or so that their old and new places have the same sum. If only some lanes of a
     warp read, LDGSTS.BYPASS writes zeros for all lanes first. The rules follow from counts of 766 patterns on an H200:
-    they give the count of 97 % of the others' patterns, and of all regular ones of LDGSTS.BYPASS.
+    they give the counts of all regular patterns of LDGSTS.BYPASS, and of 97 % of those without BYPASS.
 
     Args:
         source: (warps, 32) int64, the first byte in global memory of each lane.
@@ -200,7 +203,7 @@ def _count_transfers(moved: list[tuple[int, int]]) -> int:
     """Return the number of wavefronts that copy from banks of the L1 to banks of shared memory.
 
     In each, a bank is read once and written once. Lanes take turns in the order of their banks, from the first lane's
-    on. A lane that can't move keeps the bank that it would write.
+    on. A lane that has to wait reserves the bank that it will write.
     """
     waiting = sorted(
         ((start - moved[0][0]) // WORD_BYTES % BANKS, to // WORD_BYTES % BANKS)

@@ -13,7 +13,7 @@ from kernels.layouts import Layout
 
 _CONVERSION = "ttg.convert_layout"
 _DOTS = dict.fromkeys(("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot"), "multiplication")
-# Operations that need a layout of their own.
+# Operations that require a certain layout.
 _NOUNS = {
     **_DOTS,
     **{name: access.kind for name, access in MEMORY_OPS.items()},
@@ -30,7 +30,7 @@ _NOUNS = {
     "ttng.tmem_store": "write to tensor memory",
     _CONVERSION: "layout conversion",
 }
-# They can have any layout.
+# Operations whose result can have any layout.
 _FREE = ("tt.splat", "tt.make_range", "arith.constant")
 # Names of the blocks in the text of other operations than multiplications and accesses to global memory.
 _OPERANDS = {
@@ -39,9 +39,9 @@ _OPERANDS = {
     "ttg.local_alloc": ("value",),
     "ttg.local_store": ("value",),
 }
-# Triton moves elements within warps by shuffles if at most this many bits of the lane become bits of the register.
+# Triton shuffles elements within warps if at most this many bits of the lane become bits of the register.
 _MOST_SHUFFLED_BITS = 1
-# Calls from this file of Triton are operations of the kernel.
+# Operations in this file of Triton are described by the line that calls them.
 _LIBRARY = "standard.py"
 
 
@@ -117,7 +117,7 @@ def _needs_shared_memory(source: Layout, destination: Layout) -> bool:
     reduced = dict[int, int]()
 
     def reduce(base: tuple[int, ...]) -> int:
-        """Return what is left of a base after subtracting those of a warp's registers and lanes in the source."""
+        """Return the part of a base that the source's registers and lanes of a warp do not span."""
         left = 0
         for size, place in zip(source.shape, base, strict=True):
             left = left * size + place
@@ -142,7 +142,7 @@ def _needs_shared_memory(source: Layout, destination: Layout) -> bool:
 def _find_user(flow: Flow, value: str, encoding: str) -> str:
     """Describe the operation that needs the layout of a value; "" if there is none.
 
-    Without one, it is the multiplication that makes the other operand of an addition, for example.
+    If no user needs it, describe a multiplication that computes another operand of a user, such as an addition.
     """
     derived = flow.search([value], flow.targets, ())
     users = [op for name in derived for op in flow.users[name]]

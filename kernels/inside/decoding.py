@@ -1,4 +1,4 @@
-"""Turn SASS instructions on integers and predicates into steps that can be computed."""
+"""Decode SASS instructions on integers and predicates into steps that NumPy can compute."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
 
 @dataclass(frozen=True)
 class Source:
-    """An operand that is read: constants and registers, and a function of the registers' values."""
+    """A source operand: a constant, or a function of registers' values."""
 
     registers: tuple[str, ...]
     combine: Callable[..., Number]
@@ -80,7 +80,7 @@ def source(text: str, has_carry: bool = False) -> Source | None:
     """Return a 32-bit operand or a predicate; None if it is of another kind.
 
     Args:
-        has_carry: whether the carry of a negation counts.
+        has_carry: whether to keep the carry of a negation.
     """
     if match := _REGISTER.match(text):
         change = _negate_with_carry if has_carry and match[1] == "-" else _SIGNS[match[1]]
@@ -152,7 +152,7 @@ def width_bytes(opcode: str) -> int:
 def destinations(instruction: Instruction) -> tuple[list[str], list[str]]:
     """Split the operands into those that are written and those that are read.
 
-    A predicate is followed by another result. A number may be followed by its carries.
+    A predicate result is followed by a second result. A numeric result may be followed by its carries.
     """
     operands = list(instruction.operands)
     name = instruction.name
@@ -366,7 +366,7 @@ def _permute(parts: list[str], writes: list[str], reads: list[str]) -> Made:
 
 
 def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Made:
-    """Return the smaller number if the last operand is true, otherwise the greater one; the first may be a sum."""
+    """Return the minimum if the last operand is true, otherwise the maximum. The first operand may be a sum."""
     sources = [source(each) for each in reads]
     sign = (lambda value: value) if "U32" in parts else semantics.signed
 

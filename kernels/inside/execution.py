@@ -1,7 +1,7 @@
 """Execute the part of a kernel's SASS that decides which instructions run, and which shared memory they access.
 
 All programs and threads run at once. A block of instructions runs when no thread that has yet to reach it is at a lower
-address, so threads that took different branches meet again. Threads never wait: barriers and copies always succeed.
+address, so divergent threads reconverge. Threads never wait: barriers and copies always succeed.
 """
 
 import functools
@@ -25,12 +25,12 @@ from kernels.inside.semantics import LANES, Number
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
 _MOST_REMEMBERED = 1 << 12
 _INSTRUCTION_BYTES = 16
-# Elements of all values that one launch may compute; a billion take about 2 s.
+# Maximum elements of all values that one launch may compute; a billion take about 2 s.
 _MOST_WORK = 1_000_000_000
-# Threads and tables of shared memory that are in memory at once.
+# Maximum threads, and tables of shared memory, to hold in memory at once.
 _MOST_THREADS = 1 << 21
 _MOST_TABLES = 1 << 8
-# Programs of a launch whose values in shared memory are computed.
+# Maximum programs of a launch whose values in shared memory are computed.
 _MOST_PROGRAMS = 1 << 12
 _SHARED_BYTES = 1 << 18
 _SYSTEM_BYTES = 1 << 10
@@ -46,7 +46,7 @@ class Executions:
     Attributes:
         times: (instructions,) int64.
         wavefronts: by the index of each instruction that accesses shared memory.
-        accesses: for each of them, the first execution of a program.
+        accesses: for each of them, an example: its execution in one program.
         refused: why the wavefronts of an instruction are unknown, by its index.
         uncertain: the instructions whose number of executions depends on unknown values.
     """
@@ -65,13 +65,13 @@ class Executions:
         number = len(self.uncertain)
         return (
             f"Whether {number:,} of {len(self.times):,} instructions are executed depends on values "
-            "that are not known without running the kernel."
+            "that are unknown until the kernel runs."
         )
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What an execution needs to know of a launch.
+    """The inputs of an execution.
 
     Attributes:
         threads: of a program.
@@ -119,7 +119,7 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
 
 
 class _Run:
-    """One execution. `known` says of a register where its value is known, unless it is known everywhere."""
+    """An execution of programs of a launch. `known` has a mask for each register that is not known everywhere."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class _Run:
             self.values[name] = 0
         self.values["SR_LANEID"] = np.arange(launch.threads)[None] % LANES
         self.known: dict[str, Any] = {}
-        # Two accesses are equal if the sums of their addresses and masks with random factors are.
+        # Accesses whose addresses and masks have the same random hash count as equal.
         random = np.random.default_rng(1)
         self.factors = random.integers(1, 1 << 63, (2, launch.threads), np.uint64) | np.uint64(1)
         self.shared: tuple[np.ndarray, ...] = ()
@@ -156,7 +156,7 @@ class _Run:
 
     def run(self) -> None:
         plan = self.plan
-        # The threads that wait at the start of each block, by the block from which they come.
+        # The threads that wait at the start of each block, a mask per branch that leads there.
         waiting = defaultdict[int, list[Any]](list)
         waiting[0].append(True)
         while waiting:
@@ -165,7 +165,7 @@ class _Run:
             active = functools.reduce(operator.or_, arriving)
             end = plan.blocks[start]
             self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
-            # Lanes of a warp that took different branches run one after the other, until BSYNC.
+            # Divergent lanes of a warp run one after the other, until BSYNC.
             groups = arriving
             times = sum(map(self._count_warps, arriving))
             self.executions.times[start:end] += times
@@ -189,7 +189,7 @@ class _Run:
                 taken = group & condition
                 rest = group & (condition ^ True)
                 if last.name in ("BRX", "JMP") and np.any(taken):
-                    raise UnsupportedOperation(f"{last.opcode} is not executed.")
+                    raise UnsupportedOperation(f"{last.opcode} is not supported.")
                 if np.any(taken) and target is not None:
                     waiting[target].append(taken)
                 if np.any(rest) and end < len(plan.code):
@@ -215,10 +215,10 @@ class _Run:
         return address // _INSTRUCTION_BYTES
 
     def _skip(self, start: int) -> int:
-        """Skip the blocks that only some outcomes of a branch reach, and return the block where all outcomes meet.
+        """Skip the blocks between an unknown branch and the block where its paths reconverge, and return that block.
 
         Raises:
-            UnsupportedOperation: they meet only at the end.
+            UnsupportedOperation: the paths do not reconverge before the end.
         """
         plan = self.plan
         after = plan.meeting_point(start)
@@ -230,16 +230,16 @@ class _Run:
         return after
 
     def _distrust(self, blocks: set[int]) -> None:
-        """Note that nothing is known of some blocks: how often they run, or what they compute.
+        """Mark as unknown how often some blocks run, and what they write.
 
-        They are slow paths for rare operands, or functions. Those of Triton compute floating-point numbers.
+        They are slow paths for rare operands, or functions. Triton's functions compute floating-point numbers.
         """
         plan = self.plan
         for block in blocks:
             for index in range(block, plan.blocks[block]):
                 self.executions.uncertain.add(index)
                 if plan.code[index].name in SHARED:
-                    self._refuse(plan.planned[index], "How often it is executed")
+                    self._refuse(plan.planned[index], "The number of executions of an access")
                 for name in plan.planned[index].writes:
                     self._write(name, 0, False, True)
 
@@ -276,9 +276,9 @@ class _Run:
         return operand.combine(*values), known
 
     def _write(self, name: str, value: Number, known: Any, condition: Any) -> None:
-        """Write a register where a condition holds, of the active threads.
+        """Write a register of the active threads where a condition holds.
 
-        Other threads keep their value, unless none of them needs it.
+        Other threads keep their value if any of them needs it.
         """
         if name in ("RZ", "URZ", "PT", "UPT", ""):
             return
@@ -301,7 +301,7 @@ class _Run:
             condition, known = self._read(planned.predicate)
             if not self._is_known(known, self.active):
                 if planned.instruction.name in SHARED:
-                    self._refuse(planned, "Which lanes access it")
+                    self._refuse(planned, "The predicate of an access")
                 for name in planned.writes:
                     self._write(name, 0, False, True)
                 return
@@ -425,7 +425,7 @@ class _Run:
         index = planned.index
         place, known = self._read(planned.sources[0])
         if not self._is_known(known, self.active & condition):
-            self._refuse(planned, "Its address")
+            self._refuse(planned, "The address of an access")
             return
         before = self.executions.wavefronts.setdefault(index, Wavefronts(0, 0))
         address = np.atleast_2d(place)
@@ -454,7 +454,7 @@ class _Run:
         self, opcode: str, address: np.ndarray, on: np.ndarray
     ) -> tuple[Wavefronts, Access]:
         """Count an access of all programs. Equal ones are counted once."""
-        # Of numbers that are equal up to multiples of 128 bytes, the same banks serve each word.
+        # Shifting all addresses by a multiple of 128 bytes does not change the banks.
         base = address.min(axis=1, keepdims=True) // 128 * 128
         code = 0
         for part, factors in zip((address - base, on), self.factors, strict=True):
@@ -480,7 +480,7 @@ class _Run:
         if not self.shared:
             contents, known = np.zeros((2, self.shape[0], _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
             if self.plan.allocates_tensor_memory:
-                # The system's part says that nothing is allocated yet.
+                # The system's part is zero: no tensor memory is allocated yet.
                 known[:, :_SYSTEM_BYTES] = 1
             self.shared = contents, known
         return self.shared
@@ -516,7 +516,7 @@ class _Run:
                 self._write(planned.writes[k], loaded, bool(known[on].all()) or known, condition)
 
 
-def _explain(planned: Planned, what: str = "Whether it branches") -> str:
+def _explain(planned: Planned, what: str = "A branch") -> str:
     location = planned.instruction.location
-    line = f" in line {location[0][1]}" if location else ""
-    return f"{what}{line} depends on a value that is not known without running the kernel."
+    line = f" on line {location[0][1]}" if location else ""
+    return f"{what}{line} depends on a value that is unknown until the kernel runs."

@@ -32,7 +32,7 @@ class Flow:
                 self.connect((name, value) for name in op.results for value in op.operands)
 
     def connect(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Link values, each to one from which it derives."""
+        """Link pairs of values: the first derives from the second."""
         for name, value in pairs:
             self.sources[name].append(value)
             self.targets[value].append(name)
@@ -47,8 +47,8 @@ class Flow:
         """Return values and those that are linked to them, the nearest first.
 
         Args:
-            stops: names of operations behind whose results the search stops.
-            without: a value that is left out.
+            stops: names of operations whose results end the search.
+            without: a value to leave out.
         """
         found = list(values)
         reached = {*found, without}

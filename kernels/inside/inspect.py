@@ -18,14 +18,14 @@ from kernels.inside.report import Inside
 from kernels.inside.sass import parse
 from kernels.inside.shared import sum_matrix_wavefronts, sum_shared
 
-# What happens inside a launch's programs, and its executed instructions if they are known.
+# The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]
 
 LOG = logging.getLogger("tilescope.inside")
 
 
 def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:
-    """Return what happens inside a launch's programs, and its executed instructions if they are known.
+    """Inspect a launch's programs. Return the result, and the launch's executions if they are known.
 
     Args:
         counts: the launch's requests to global memory.
@@ -39,12 +39,12 @@ def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) 
         raise
     except Exception:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("A launch could not be inspected.", exc_info=True)
-        why = "The compiled code is damaged, or has an unknown form."
+        why = "The compiled code is damaged or has an unknown format."
         return Inside(unread=why, not_executed=why), None
 
 
 def join_launches(first: Inspection, last: Inspection) -> Inspection:
-    """Return what happens inside the programs of two launches. The memory map and the executions are the last's."""
+    """Merge the inspections of two launches. The memory map and the executions are those of the last one."""
     before, after = first[0], last[0]
     executed = before.instructions_executed, after.instructions_executed
     lists = {
@@ -74,7 +74,7 @@ def _inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts)
         executions = execute(parse(codes["sass"]), make_launch(capture, launch))
     except UnsupportedOperation as error:
         return replace(inside, not_executed=str(error)), None
-    # Since compute capability 9.0, the first KiB of a program's shared memory belongs to the system.
+    # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
     major, _ = capture.content.gpu["compute_capability"]
     start_bytes = 1024 if major >= 9 else 0
     return add_executions(inside, codes["sass"], executions, counts, start_bytes), executions
@@ -83,7 +83,7 @@ def _inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts)
 def add_executions(
     inside: Inside, sass: str, executions: Executions, counts: LaunchCounts, start_bytes: int
 ) -> Inside:
-    """Add what depends on how often each instruction is executed."""
+    """Add the numbers that depend on how often each instruction is executed."""
     code = parse(sass)
     buffers = inside.shared_map.buffers if inside.shared_map else ()
     return replace(
@@ -97,7 +97,7 @@ def add_executions(
 
 
 def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Inside:
-    """Return what the compiled code of a kernel says.
+    """Inspect the compiled code of a kernel, without its executions.
 
     Args:
         num_stages: the compiler's option; None if Triton's pipeliner did not compile the kernel, as for Gluon.

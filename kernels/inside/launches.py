@@ -1,4 +1,4 @@
-"""What an execution needs to know of a launch: its arguments in the constant bank, and values in global memory."""
+"""Prepare a launch for execution: its arguments in the constant bank, and known values in global memory."""
 
 import functools
 import re
@@ -17,7 +17,7 @@ from kernels.sectors import LANES
 
 # The first byte of the arguments in the constant bank, by the architecture's first compute capability.
 _ARGUMENTS_AT = ((100, 0x380), (90, 0x210), (70, 0x160))
-# Where the bank holds the number of threads and programs along x, y and z, and the local memory's size.
+# Offsets in the bank of the number of threads and programs along x, y and z, and of the local memory's size.
 _THREADS_AT = 0, 4, 8
 _PROGRAMS_AT = 12, 16, 20
 _LOCAL_AT = 0x28
@@ -46,7 +46,7 @@ def make_launch(capture: BaseCapture, launch: CapturedLaunch, build: Build | Non
 
 
 class _Memory:
-    """The values in global memory, as far as they are known."""
+    """The known values in global memory."""
 
     def __init__(self, storages: Sequence[Storage]) -> None:
         self._storages = storages

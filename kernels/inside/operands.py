@@ -40,7 +40,7 @@ _TENSOR_MEMORY = {"16dp128bit": 2, "16dp256bit": 4}
 def find_accesses(instruction: Instruction) -> tuple[int, int]:
     """Return the registers that an instruction reads, and those that it writes, each as a set of bits.
 
-    An unknown opcode is read as one with a result and operands of 32 bits.
+    An unknown opcode is assumed to have a result and 32-bit operands.
     """
     return _find_accesses(instruction.opcode, instruction.operands)
 
@@ -53,7 +53,7 @@ def _find_accesses(opcode: str, operands: tuple[str, ...]) -> tuple[int, int]:
     writes = 0
     if values and name not in _WITHOUT_RESULT and _RESULT.fullmatch(values[0]):
         writes = _registers(values.pop(0), result)
-    # Global addresses have 64 bits, also where a pair of registers is written as one.
+    # Global addresses have 64 bits, even where the listing names one register of the pair.
     is_global = "E" in suffixes and name != "LDGSTS"
     reads = 0
     for number, value in enumerate(values):

@@ -1,4 +1,4 @@
-"""Read from the TTGIR what Triton's pipeliner did to each loop, and why it left loads out.
+"""Read from the TTGIR how Triton pipelined each loop, and why it did not pipeline some loads.
 
 Copies for a loop's first steps precede the loop, and those in the loop are for later steps. All have the location of
 the load that they replace, so their number says how many steps a copy is ahead. The reasons follow the passes
@@ -44,7 +44,7 @@ _ALLOCATION = re.compile(r"\(tensor<(?:\d+x){2}\w+, (#\w+)>\) -> !ttg\.memdesc<[
 # The fewest bytes that an asynchronous copy moves (PTX ISA 9.0, "cp.async").
 _LEAST_COPY_BYTES = 4
 
-# A source operation: its copies share it.
+# Identifies a source operation. All its copies have the same key.
 _Key = tuple[str, Location]
 
 
@@ -53,7 +53,7 @@ def _key(op: Op) -> _Key:
 
 
 def _walk(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield the operations that have a kind in the order of the text, without those of inner loops."""
+    """Yield the operations in `_KINDS` in the order of the text, without those of inner loops."""
     for op in ops:
         if op.name in _KINDS:
             yield op
@@ -76,10 +76,10 @@ def read_pipelines(
 
 
 def unroll(pipeline: Pipeline, steps: int) -> tuple[Moment, ...]:
-    """Return what a loop's operations do if it has a number of steps, in order. Copies for later steps do nothing."""
+    """Return the operations of a loop with the given number of steps, in order, without copies for later steps."""
     moments = list[Moment]()
     flying = list[tuple[int, int]]()
-    # The copies of each committed group, and those since.
+    # The copies of each committed group, and those since the last commit.
     groups = list[list[tuple[int, int]]]()
     copied = list[tuple[int, int]]()
     for at in range(-1, steps + 1):
@@ -119,7 +119,7 @@ class _Kernel:
     Attributes:
         transposed: the layouts in shared memory whose first dimension is contiguous.
         contiguous: the contiguous dimension of each blocked layout.
-        claimed: lines of the TTGIR with prologues and epilogues of inner loops.
+        claimed: lines of the TTGIR in prologues and epilogues of inner loops.
     """
 
     def __init__(self, body: Region, ttgir: str, ptx: str, num_stages: int | None) -> None:
@@ -127,7 +127,7 @@ class _Kernel:
         is_specialized = False
         for op in body.walk():
             is_specialized |= op.name == "ttg.warp_specialize"
-            if op.name in _COPIES:  # makes what is read from its buffer
+            if op.name in _COPIES:  # it produces the values that are read from its buffer
                 copy = f"copy {op.line}"
                 self.flow.makers[copy] = op
                 self.flow.connect([(self.buffer(self.target(op)), copy)])
@@ -170,7 +170,7 @@ class _Loop:
 
     Attributes:
         inside, before, after: the operations of its body, prologue and epilogue.
-        ahead: by how many steps an operation in the loop is ahead.
+        ahead: how many steps each operation in the loop runs ahead.
         loads: its loads and copies.
         has_own_stages: whether the loop sets num_stages.
         stages: num_stages of the loop or the kernel; None if Triton's pipeliner did not compile it.
@@ -231,7 +231,7 @@ class _Loop:
         return PipelineEvent(kind, file, line, phase, step, tuple(loads), left)
 
     def load(self, op: Op) -> LoopLoad:
-        """Return how far ahead a load is, and why if it is not."""
+        """Return how far ahead a load runs, or why it is not pipelined."""
         slots = 0
         ahead = self.ahead[_key(op)]
         if op.name in _COPIES:
@@ -252,30 +252,28 @@ class _Loop:
         return LoopLoad(file, line, ahead, slots, "" if ahead else self.explain(op))
 
     def explain(self, op: Op) -> str:
-        """Return the reason why a load is not pipelined, if it is certain."""
+        """Return why a load is not pipelined; "" if the reason is uncertain."""
         line = op.source[1] if op.source else 0
         body = self.op.regions[-1]
         if self.kernel.num_stages is None:
             return ""
         if self.op.name == "scf.while":
-            return f"Line {line} is in a while loop, and Triton pipelines only for loops."
+            return f"Line {line} is in a while loop, which Triton does not pipeline."
         if any(each.name in _LOOPS for each in body.ops):
-            return f"Line {line} is in a loop around another loop, and Triton pipelines only the inner one."
+            return f"Line {line} is in an outer loop. Triton pipelines only the innermost loop."
         if self.stages == 1:
             return f"With num_stages = 1, line {line} waits for its load in every step."
         if not any(self.ahead.values()) and set(body.yielded) & set(body.arguments[1:]):
-            return (
-                f"The loop carries a value over two steps, so Triton does not pipeline line {line}."
-            )
+            return f"The loop uses a value from two steps earlier, so Triton does not pipeline line {line}."
         if op not in body.ops:
-            return f"Line {line} loads inside an if, which Triton does not pipeline."
+            return f"Line {line} is inside an if, where Triton does not pipeline loads."
         return self.explain_width(op, line) or self.explain_use(op, line)
 
     def explain_width(self, op: Op, line: int) -> str:
         if op.name != "tt.load":
             return ""
         if not op.shape:
-            return f"Line {line} loads a scalar, and Triton pipelines only blocks."
+            return f"Line {line} loads a scalar. Triton pipelines only loads of blocks."
         accesses = find_instructions(self.kernel.ptx).get(("load", op.location), ())
         width = max((each.width_bytes for each in accesses), default=_LEAST_COPY_BYTES)
         if width < _LEAST_COPY_BYTES:
@@ -289,8 +287,8 @@ class _Loop:
                 is_turned = self.kernel.contiguous.get(allocation[1]) == 1 - contiguous
                 if is_turned and op.element_bytes < _LEAST_COPY_BYTES:
                     return (
-                        f"The multiplication needs the block of line {line} transposed, so it would be copied element "
-                        f"by element. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+                        f"The multiplication needs the block loaded on line {line} transposed, which takes a copy per "
+                        f"element. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
                     )
         return ""
 
@@ -300,8 +298,8 @@ class _Loop:
             if self.has_own_stages:
                 return ""
             return (
-                f"No tl.dot in the loop multiplies the block of line {line}. "
-                "Pass num_stages to tl.range to pipeline such loads."
+                f"No tl.dot in the loop uses the block loaded on line {line}. "
+                "To pipeline such loads, pass num_stages to tl.range."
             )
         distance, users = feeding[_key(op)]
         loads = [self.load(user) for user in users if user in self.op.regions[-1].ops]
@@ -311,15 +309,15 @@ class _Loop:
             return f"Line {line} loads addresses for line {loads[0].line}, which is not pipelined."
         if self.stages is not None and distance >= self.stages - 1:
             return (
-                f"Line {line} loads addresses for line {loads[0].line}, which needs all of num_stages = "
-                f"{self.stages}. num_stages = {distance + 2} pipelines both."
+                f"Line {line} loads addresses for line {loads[0].line}, which already uses "
+                f"num_stages = {self.stages}. Pass num_stages = {distance + 2} to pipeline both."
             )
         return ""
 
     def find_feeding(self) -> dict[_Key, tuple[int, list[Op | None]]]:
-        """Return the loads that feed multiplications: through how many other loads, and the loads that need them.
+        """Return the loads that feed multiplications, each with the number of loads in between and its users.
 
-        None means the multiplication. In a loop that sets num_stages, all operations count.
+        A user is a load, or None for a multiplication. If the loop sets num_stages, other operations count as well.
         """
         flow = self.kernel.flow
         found = dict[_Key, tuple[int, list[Op | None]]]()

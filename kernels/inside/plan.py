@@ -23,16 +23,16 @@ JUMPS = ("BRA", "EXIT", "BRX", "RET", "CALL", "BSYNC", "JMP", "KILL")
 
 
 class Budget:
-    """The work that is left, in computed elements; 10 million take about 0.1 s."""
+    """The remaining work, in computed elements; 10 million take about 0.1 s."""
 
     def __init__(self, elements: int) -> None:
         self._left = elements
 
     def spend(self, elements: int) -> None:
-        """Take some of the budget.
+        """Deduct elements from the budget.
 
         Raises:
-            UnsupportedOperation: it is used up.
+            UnsupportedOperation: the budget is exhausted.
         """
         self._left -= elements
         if self._left < 0:
@@ -54,7 +54,7 @@ class Planned:
 
 
 class Plan:
-    """The blocks of a listing, and the instructions whose results are needed."""
+    """The basic blocks of a listing, and the instructions whose results are needed."""
 
     def __init__(self, code: Sequence[Instruction], budget: Budget) -> None:
         self.code = code
@@ -129,7 +129,7 @@ class Plan:
         )
 
     def _roots(self, planned: Planned) -> list[Source]:
-        """Return what the execution needs to know of an instruction itself."""
+        """Return the operands that decide whether an instruction jumps, or which shared memory it accesses."""
         instruction = planned.instruction
         name = instruction.name
         if name not in JUMPS and name not in SHARED:
@@ -173,7 +173,7 @@ class Plan:
         return reached
 
     def meeting_point(self, start: int) -> int | None:
-        """Return the first later block that every path from a block passes; None if there is none."""
+        """Return where all paths from a block reconverge: the first later block that each passes, if any."""
         if start not in self._meetings:
             later = sorted(each for each in self.reach(start, None) if each > start)
             self._meetings[start] = next((each for each in later if self._meets(start, each)), None)
@@ -183,7 +183,7 @@ class Plan:
         reached = self.reach(start, end)
         self._budget.spend(100 * len(reached))
         ends = (self.code[self.blocks[each] - 1].name for each in reached)
-        # After a conditional exit, fewer threads go on.
+        # After a conditional exit, fewer threads continue.
         return "EXIT" not in ends and all(self._following[each] for each in reached)
 
     def _find_needed(self) -> set[int]:

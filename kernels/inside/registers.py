@@ -86,7 +86,7 @@ def count_spills(
 def _find_spills(instructions: Sequence[Instruction]) -> list[int]:
     """Return the stores to the stack that are reloaded, and their reloads.
 
-    Arrays are on the stack, too. They are indexed through other registers than the stack pointer.
+    The stack also holds arrays, which registers other than the stack pointer index.
     """
     slots = dict[int, frozenset[int]]()
     for number, instruction in enumerate(instructions):
@@ -113,7 +113,7 @@ def _place(instruction: Instruction) -> tuple[str, int]:
 def _analyze(sass: str) -> tuple[_Accesses, list[list[int]], list[int]]:
     """Return accesses, the instructions that may follow each, and the registers that are live at each.
 
-    Those are the registers that an instruction reads or writes, or that later instructions read.
+    Live registers are those that an instruction reads or writes, or that later instructions read.
     A call reads and writes what its function reads and writes.
     """
     instructions = parse(sass)
@@ -134,7 +134,7 @@ def _analyze(sass: str) -> tuple[_Accesses, list[list[int]], list[int]]:
             accesses[call] = (reads, _ALL & ~kept)
     before = _find_read_later(instructions, accesses, following, {})
     if starts:
-        # What a function's callers need, by the call where they need the most.
+        # The registers that are live after each function's call, at the call where the most are.
         after = [
             max((before[call + 1] for call in calls[each]), key=int.bit_count) for each in starts
         ]
@@ -195,7 +195,7 @@ def _find_following(instructions: Sequence[Instruction]) -> list[list[int]]:
 def _find_unreached(
     instructions: Sequence[Instruction], following: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return where the code begins that only indirect branches reach. The listing does not name their targets."""
+    """Return where code begins that only indirect branches reach. The listing does not name their targets."""
     entries = [0, *(each.target for each in instructions if _is_call(each) and each.target)]
     reached = set[int]()
     starts = []
@@ -212,7 +212,7 @@ def _find_unreached(
 
 
 def _is_call(instruction: Instruction) -> bool:
-    """Return whether it calls a function. A call of a label in the kernel is a jump that never returns."""
+    """Return whether an instruction calls a function. A call of a label in the kernel is a jump."""
     return instruction.name == "CALL" and ".L_" not in instruction.operands[-1]
 
 

@@ -1,11 +1,11 @@
-"""What a report says about the inside of a program, as frozen values that JSON can store."""
+"""Results of inspecting the programs of a launch, as frozen values that JSON can store."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels.layouts import Layout
 
-# The opcodes whose wavefronts each of Nsight Compute's counters adds up. It has none for STSM or ATOMS alone.
+# Nsight Compute's counters of wavefronts, each with its opcode. There is none for STSM or ATOMS alone.
 WAVEFRONT_COUNTERS = {
     f"{opcode.lower()}_wavefronts": opcode for opcode in ("LDS", "LDSM", "STS", "LDGSTS")
 }
@@ -22,7 +22,7 @@ class SharedAccess:
         executed: number of times that a warp executed one of them, including those without an active lane.
         wavefronts: passes of a warp's access through the 32 banks.
         ideal_wavefronts: wavefronts without bank conflicts.
-        operation: what they belong to, such as "layout conversion" or "reduction"; "" if unknown.
+        operation: the operation that they belong to, such as "layout conversion" or "reduction"; "" if unknown.
         why: why a number is missing (None); "" if none is.
     """
 
@@ -45,13 +45,13 @@ class SharedAccess:
 
 @dataclass(frozen=True)
 class LineRegisters:
-    """The registers per thread at the instructions of a source line, of which there may be many.
+    """The registers per thread at the instructions of a source line.
 
     Attributes:
-        registers: the most that a thread must have, as the compiler counts them: all up to the highest one with a
-            value, and two that the GPU reserves; at least 16. The largest is the kernel's number of registers, unless
-            its warps change theirs while they run (warp specialization).
-        live: the most that hold a value. The others up to the highest are free or align groups of registers.
+        registers: the most that a thread needs, as the compiler counts them: all up to the highest live one, and two
+            that the GPU reserves; at least 16. The maximum is the kernel's number of registers, unless warps change
+            theirs while they run (warp specialization).
+        live: the most that are live. Registers between them are free, because some operands need aligned groups.
     """
 
     file: str
@@ -62,7 +62,7 @@ class LineRegisters:
 
 @dataclass(frozen=True)
 class HeldRegisters:
-    """Registers that hold a value where the most do, by the source line that wrote them."""
+    """Registers that are live where the most are, by the source line that wrote them."""
 
     file: str
     line: int
@@ -71,7 +71,7 @@ class HeldRegisters:
 
 @dataclass(frozen=True)
 class LineSpills:
-    """The instructions of a source line that move registers to and from local memory.
+    """The instructions of a source line that spill registers to local memory, or reload them.
 
     Attributes:
         stores, reloads: number of instructions in the SASS.
@@ -95,9 +95,9 @@ class SharedBuffer:
 
     Attributes:
         first, last: numbers of the steps between which it is live.
-        operation: what it is for, such as "pipelined operand" or "layout conversion".
+        operation: its purpose, such as "pipelined operand" or "layout conversion".
         stage: its number, from 0, out of `stages` equal slots, one after the other.
-        tensor: names of the arguments that it holds a block of, separated by commas; "" if there is none.
+        tensor: names of the arguments whose blocks it holds, separated by commas; "" if there are none.
     """
 
     file: str
@@ -194,7 +194,7 @@ class PipelineEvent:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What the compiler's pipeliner did to a loop. `pipeline.unroll` returns its steps.
+    """How the compiler pipelined a loop. `pipeline.unroll` returns its steps.
 
     Attributes:
         num_stages: of the loop or the kernel; None for a kernel that Triton's pipeliner did not compile.
@@ -267,7 +267,7 @@ class SharedMap:
     Attributes:
         shared_bytes: the end of the last buffer, which the compiler reports as the program's shared memory.
         limit_bytes: the most that a program may have; 0 if the GPU is unknown.
-        by_stages: the needs with one stage less, the same number, and one more; empty if num_stages has no effect.
+        by_stages: the needs with one stage fewer, the same number, and one more; empty if num_stages has no effect.
         why: why there are no buffers; "" if there are, or if the kernel needs none.
     """
 
@@ -288,10 +288,10 @@ class Inside:
         instructions_executed: by all warps of the launch; None if unknown.
         gmma_wavefronts: passes in which matrix instructions read operands from shared memory; None if unknown.
         registers_by_line: most live registers first.
-        registers_at_peak: where the most registers are live, which is in the first line of `registers_by_line`.
-        shared_map: the buffers of shared memory; None if the report is of an earlier version.
-        layouts: of the blocks of accesses, multiplications and conversions.
-        conversions: of blocks to other layouts.
+        registers_at_peak: the live registers where the most are live, on the first line of `registers_by_line`.
+        shared_map: the buffers of shared memory; None in a report of an earlier version.
+        layouts: the layouts of the blocks of accesses, multiplications and conversions.
+        conversions: the layout conversions of blocks.
         pipelines: the loops that load or multiply.
         not_executed: why executions are unknown; "" if they are known.
         unread: why the layouts, conversions and pipelines are unknown; "" if they are known.
@@ -312,7 +312,7 @@ class Inside:
 
     @property
     def is_executed(self) -> bool:
-        """Whether some executions are known. They are not in reports of earlier versions."""
+        """Whether some executions are known. Reports of earlier versions lack them."""
         return self.instructions_executed is not None or bool(self.shared)
 
     @property

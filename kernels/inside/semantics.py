@@ -1,8 +1,8 @@
-"""What the integer instructions of SASS compute.
+"""The semantics of SASS instructions on integers.
 
 A value is an int or an array that broadcasts to (programs, threads). Registers hold unsigned 32-bit numbers as int64,
-predicates hold booleans. NVIDIA documents the opcodes by name only ("CUDA Binary Utilities 13.0"); their results here
-follow from compiled code with known results, and from executions counted on a GPU.
+predicates hold booleans. NVIDIA documents the opcodes by name only ("CUDA Binary Utilities 13.0"). The
+semantics here follow from compiled code with known results, and from executions counted on a GPU.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def shift(kind: str, is_high: bool, low: Number, by: Number, high: Number) -> Nu
     """Shift the 64-bit number `high:low`, and return one half.
 
     Args:
-        kind: the direction and the type, such as "R.S32". A shift by more bits than the type has is one by all bits.
+        kind: the direction and the type, such as "R.S32". The shift is clamped to 63 for 64-bit types, else to 32.
     """
     most = 63 if "64" in kind else 32
     by = min(by, most) if isinstance(by, int) else np.minimum(by, most)

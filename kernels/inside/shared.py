@@ -12,7 +12,7 @@ from kernels.inside.report import SharedAccess, SharedBuffer
 from kernels.inside.sass import Instruction
 from kernels.sectors import LANES
 
-_UNMATCHED = "The compiled copies could not be matched with the source line's."
+_UNMATCHED = "The LDGSTS instructions could not be matched with the copies of the source line."
 
 
 def sum_shared(
@@ -25,7 +25,7 @@ def sum_shared(
     """Return the accesses of each line and opcode, in the order of the SASS.
 
     Args:
-        buffers: of the memory map, which say what an access is for.
+        buffers: the buffers of the memory map, which give the purpose of an access.
         start_bytes: address of the map's first byte.
     """
     places = defaultdict[tuple[str, int, str], list[int]](list)
@@ -59,8 +59,8 @@ def sum_shared(
 def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -> int | None:
     """Return the wavefronts of operands that matrix instructions read from shared memory; None if they are unknown.
 
-    Four warps share an instruction, whose operands have 32 bytes per row. A wavefront has 128 bytes. The first operand
-    has 64 rows unless it is in registers; the second one has as many as the result has columns.
+    Four warps share an instruction, whose operands have 32 bytes per row. A wavefront moves 128 bytes. The first
+    operand has 64 rows unless it is in registers; the rows of the second one are the columns of the result.
     """
     total = 0
     for index, instruction in enumerate(code):
@@ -81,7 +81,7 @@ def _name_operation(
     buffers: Sequence[SharedBuffer],
     start_bytes: int,
 ) -> str:
-    """Return what the buffers that a line accesses are for; "" if that is unknown."""
+    """Return the purpose of the buffers that a line accesses; "" if it is unknown."""
     own = [each for each in buffers if each.line == line] or buffers
     names = set[str]()
     for access in filter(None, accesses):
@@ -102,7 +102,7 @@ def _sum_copies(
 ) -> Wavefronts | None:
     """Return the wavefronts of a line's copies; None if they are unknown.
 
-    The operations' copies have the order of the SASS, because each block of code has its own operation.
+    The copies of the operations are in the order of the SASS, because each block of code has its own operation.
     """
     pairs = [(op, k) for op in ops for k in range(op.instruction.count if op.instruction else 0)]
     share = len(indices) // max(1, len(pairs))
@@ -118,7 +118,7 @@ def _sum_copies(
             continue
         instruction = code[index]
         predicate = _predicate(instruction)
-        # Nsight Compute takes P0 of LDGSTS.BYPASS as false, and !P0 as true.
+        # Nsight Compute treats the predicate P0 of LDGSTS.BYPASS as false, and !P0 as true.
         is_taken = predicate in ("P0", "!P0") and ".BYPASS" in instruction.opcode
         once = count_wavefronts(access)
         times = share * executions.wavefronts[index].ideal // once.ideal
@@ -136,7 +136,7 @@ def _sum_copies(
                 wavefronts += number * np.array(each)
         if reading > times:
             return None
-        # The others write only zeros.
+        # The other executions write only zeros.
         is_true = is_taken and predicate == "!P0" and reading
         rest = wavefronts // reading if is_true else np.array(once)
         total += (wavefronts + (times - reading) * rest) // share

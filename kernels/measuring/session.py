@@ -268,7 +268,7 @@ class Session:
         return self.compilers.submit(call, client, seconds, on_result=cache)
 
     def find_inspection(self, experiment: Experiment) -> Inspection | None:
-        """Return what `inspect` found, if cached. Return immediately."""
+        """Return the result of `inspect`, if cached. Return immediately."""
         gpu = resolve_gpu(experiment, self.gpu)
         return self._inspected.get(launch_key(experiment, gpu.name))
 

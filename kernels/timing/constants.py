@@ -1,4 +1,4 @@
-"""What the model of a launch's time knows about a GPU, beyond the table in `kernels.gpus`."""
+"""GPU properties of the timing model that the table in `kernels.gpus` lacks."""
 
 from dataclasses import dataclass
 
@@ -9,24 +9,25 @@ class Constants:
 
     Attributes:
         launch_us: time between two events around an empty kernel.
-        start_ns: time per program in which the GPU starts programs.
+        start_ns: time that the GPU needs to start one program.
         start_cycles: from the end of a program to the first instruction of the next in its slot.
         clock_ghz: without matrix instructions.
         matrix_clock_ghz: with matrix instructions.
-        matrix_clock_activity, matrix_clock_drop_ghz: the shares of time in which tensor cores and ports to the L2 are
-            busy draw power: the clock falls by the drop times the part of their sum above the first value.
-        dram_share: of the datasheet's bandwidth that reads reach.
+        matrix_clock_activity, matrix_clock_drop_ghz: the clock falls when tensor cores and ports to the L2 draw power.
+            If the sum of the fractions of time in which they are busy exceeds the first value, the clock falls by
+            the second one times the excess.
+        dram_share: fraction of the datasheet's bandwidth that reads achieve.
         turnaround: additional time per byte, relative to a read, if as many bytes are read as written.
-        kept_bytes: written bytes that are still in the L2 when the launch ends.
+        kept_bytes: written bytes that remain in the L2 when the launch ends.
         l2_tbps: rate at which the L2 serves all SMs.
-        shared_requests: part of requests that the crossbar merges if programs run in lockstep (one per SM).
-        port_bytes: per cycle that an SM receives from the L2.
+        shared_requests: fraction of requests that the crossbar merges if programs run in lockstep (one per SM).
+        port_bytes: bytes per cycle that an SM receives from the L2.
         l1_cycles, l2_cycles, dram_cycles: latencies of loads.
-        drift: how far SMs run out of step if DRAM is not busy: 0 if all load at the same time, 1 if at random.
-        queue_cycles: that a load waits for each request that it finds waiting.
-        fence_cycles: latency of a fence of device scope.
+        drift: how far SMs drift apart if DRAM is not busy: 0 if all load at the same time, 1 if at random times.
+        queue_cycles: service time of a queued load.
+        fence_cycles: latency of a device-scope fence.
         barrier_cycles: from the last warp's arrival until all warps continue.
-        atomics_per_cycle: elements per L2 slice and cycle that atomics update.
+        atomics_per_cycle: elements that atomics update per cycle in an L2 slice.
         matrix_issue_cycles: additional cycles per instruction issued while the tensor core uses the register file.
     """
 

@@ -19,9 +19,9 @@ from kernels.timing.model import Execution, Prediction, predict
 from kernels.timing.steps import GLOBAL, Step, count_lane_bytes, read_steps
 from kernels.timing.traffic import predict_traffic
 
-# Programs that are scheduled one by one. More of them differ too little in sum.
+# Maximum number of programs to schedule one by one. With more, their differences average out.
 _MOST_SCHEDULED = 1 << 16
-# Part of the L2 that keeps blocks between two uses: half of it is the other half's copy.
+# Fraction of the L2 that keeps distinct blocks between two uses: its halves hold copies of each other's blocks.
 _L2_SHARE = 0.46
 _SYSTEM_SHARED_BYTES = 1024
 
@@ -49,7 +49,7 @@ def predict_launch(
         for location in instruction.location[:1]
     }
     for op in counts.operations:
-        # A function's slow path may have accesses that the TTGIR lacks.
+        # The slow path of a function may have accesses that the TTGIR lacks.
         if op.tally.refused and (op.tally.executions or op.source in loaded):
             raise UnsupportedOperation(op.tally.refused)
     programs = math.prod(launch.grid)
@@ -65,7 +65,7 @@ def predict_launch(
         l2_bytes=_L2_SHARE * gpu.l2_bytes,
         kept_bytes=constants.kept_bytes,
     )
-    # Spilled registers that the L2 cannot hold: each byte is written and read.
+    # Spilled registers that do not fit in the L2 reach DRAM: each byte is written and read.
     spilled = resident * gpu.sms * kernel.num_warps * LANES * kernel.spilled_bytes
     if spilled > _L2_SHARE * gpu.l2_bytes:
         moved = {"LDL": 0.0, "STL": 0.0}
@@ -92,7 +92,7 @@ def predict_launch(
 def _assume_executed(instructions: Sequence[Instruction], executions: Executions) -> list[int]:
     """Return the executions of each instruction. Warps are assumed to take both sides of unknown branches.
 
-    Nearly no warp takes a slow path, which spills to local memory or loops.
+    Slow paths, which spill to local memory or loop, are assumed not to run.
     """
     times = executions.times.tolist()
     uncertain = executions.uncertain
@@ -115,7 +115,7 @@ def _assume_executed(instructions: Sequence[Instruction], executions: Executions
 def _with_conflicts(
     steps: Sequence[Step], instructions: Sequence[Instruction], executions: Executions
 ) -> list[Step]:
-    """Return the steps with the wavefronts that their bank conflicts cost."""
+    """Return the steps with their counted wavefronts, which include bank conflicts."""
     result = list(steps)
     for number, wavefronts in executions.wavefronts.items():
         times = int(executions.times[number])

@@ -1,4 +1,4 @@
-"""Predict the time of a launch on a GPU from what its programs execute and from its memory traffic."""
+"""Predict the time of a launch from its executed instructions and its memory traffic."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,12 +38,12 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Execution:
-    """What a launch executes.
+    """The executed instructions of a launch.
 
     Attributes:
         executed: executions of each instruction, by all warps.
-        programs, warps: number of programs, and of warps of each.
-        resident: programs that an SM holds.
+        programs, warps: number of programs, and of warps per program.
+        resident: programs that an SM holds at a time.
         unevenness: work of the busiest SM / mean work of an SM.
     """
 
@@ -61,7 +61,7 @@ class Prediction:
     """The predicted time of a launch.
 
     Attributes:
-        by_resource_us: time of each resource at its peak rate, if it were alone.
+        by_resource_us: time for which each resource would be busy at its peak rate.
         bound_by: the busiest resource, or "latency" if none is busy for most of the time.
     """
 
@@ -79,7 +79,7 @@ def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constan
     )
     moved = sum(traffic.l2_bytes.values())
     clock = constants.matrix_clock_ghz if products else constants.clock_ghz
-    # A first simulation tells how busy the memory and the tensor cores are, a second one what that changes.
+    # The first simulation measures the load of memory and tensor cores. The second one includes its effects.
     cycles = _simulate_launch(execution, traffic, gpu, constants, clock, _FIRST_STEPS)
     if products:
         activity = products / _QUARTERS + moved / constants.port_bytes
@@ -95,7 +95,7 @@ def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constan
         l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
         dram_cycles=constants.dram_cycles
         + constants.queue_cycles * _queue(max(dram_load, l2_load)),
-        # SMs out of step share the bandwidth with fewer others.
+        # SMs that drift apart share the bandwidth with fewer others.
         dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
     )
     cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, _MOST_STEPS)
@@ -128,7 +128,7 @@ def _time_resources(
 
 
 def _queue(load: float) -> float:
-    """Return the requests that a request finds waiting, in a queue with random arrivals and equal service times."""
+    """Return the mean wait in service times, in a queue with random arrivals and equal service times (M/D/1)."""
     load = min(load, _HIGHEST_LOAD)
     return load / (1 - load) / 2
 
@@ -139,7 +139,7 @@ def _misses(traffic: Traffic) -> float:
 
 
 def _merged(execution: Execution, traffic: Traffic, constants: Constants) -> float:
-    """Return the part of the requests that the crossbar merges, because SMs load the same at the same time."""
+    """Return the fraction of requests that the crossbar merges because SMs load the same data at the same time."""
     return constants.shared_requests / execution.resident if _misses(traffic) < 0.5 else 0.0
 
 
@@ -159,7 +159,7 @@ def _simulate_launch(
     in_quarter = max(1, warps // _QUARTERS)
     slots = max(1, round(execution.resident * warps / _QUARTERS / in_quarter))
     programs = per_sm * warps / _QUARTERS / in_quarter
-    # What all SMs share serves the mean SM; the busiest one determines the time.
+    # Shared resources serve an average SM, but the busiest SM determines the time.
     share = execution.programs / gpu.sms / per_sm / unevenness
     quarter = Quarter(
         warps=in_quarter,
@@ -190,7 +190,7 @@ def _simulate_launch(
     fewer = max(slots, count // 2 // slots * slots)
 
     def run(budget: float) -> tuple[float, int]:
-        """Return the cycles of all programs if a warp executes that many steps, and how many it executed."""
+        """Return the cycles of all programs if a warp executes about `budget` steps, and the exact number of steps."""
         trace = trace_warp(execution.instructions, per_warp, budget, shared)
         steps = [execution.steps[number] for number in trace]
         costs = [accesses[number] for number in trace]
@@ -220,7 +220,7 @@ def _cost_accesses(
     clock: float,
     share: float,
 ) -> list[Access | None]:
-    """Return what an access of each instruction costs. Accesses of a kind move bytes in proportion to their widths."""
+    """Return the cost of an access of each instruction. Accesses of a kind move bytes in proportion to their widths."""
     nominal: dict[str, float] = {}
     for step, executed in zip(execution.steps, execution.executed, strict=True):
         if step.traffic:

@@ -1,8 +1,8 @@
-"""Simulate a quarter of an SM: its resident warps run their instructions in order, and queue for what they share.
+"""Simulate a quarter of an SM: its resident warps run their instructions in order, and queue for shared resources.
 
 Warps issue in the order in which their operands are ready. Pipes, the tensor core, the path to shared memory, the port
-to the L2, the L2 and DRAM serve one request after the other. The quarter has its share of what it shares with others:
-all SMs do the same at the same time.
+to the L2, the L2 and DRAM serve one request after the other. The quarter has a fixed share of resources outside it:
+all SMs are assumed to do the same at the same time.
 Omitted: clusters, and warps of a program that do different work.
 """
 
@@ -15,7 +15,7 @@ from kernels.timing.steps import PIPES, Step
 
 @dataclass(frozen=True)
 class Access:
-    """Cycles for which one access to global memory occupies its path; its latency without a queue."""
+    """Cycles for which an access to global memory occupies each resource, and its latency without queueing."""
 
     data_path: float = 0.0
     port: float = 0.0
@@ -28,12 +28,12 @@ class Access:
 
 @dataclass(frozen=True)
 class Quarter:
-    """What a quarter of an SM runs.
+    """The programs of a quarter of an SM, and the cycles of its events.
 
     Attributes:
         warps: warps of a program in this quarter.
         slots: programs that are resident.
-        start_busy: cycles per program in which the GPU starts programs.
+        start_busy: cycles that the GPU needs to start one program.
         write_buffer: cycles of DRAM writes that the L2 defers.
     """
 
@@ -78,7 +78,7 @@ def simulate(
 
     Args:
         steps: of one warp, in order.
-        accesses: of each step to global memory; None without one.
+        accesses: the access of each step to global memory; None without one.
     """
     registers = 1 + max((max(step.reads + step.writes, default=0) for step in steps), default=0)
     matrix_issue = 1 + quarter.matrix_issue_cycles
@@ -195,7 +195,7 @@ def simulate(
 
 
 def _wait(ends: list[float], pending: int, time: float) -> float:
-    """Return when all groups but the last `pending` ones have ended."""
+    """Return when all groups except the last `pending` ones have ended."""
     done = len(ends) - pending
     if done > 0:
         time = max(time, ends[done - 1])

@@ -1,4 +1,4 @@
-"""What each instruction of a kernel's SASS needs from its quarter of an SM (compute capability 9.0).
+"""The resources of an SM that each instruction of a kernel's SASS occupies (compute capability 9.0).
 
 Sources of the rates: CUDA C++ Programming Guide 13.0, "Arithmetic Instructions"; of the latencies: Luo et al.,
 "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking" (2024).
@@ -64,7 +64,7 @@ GLOBAL = {
     "RED": "atomic",
     "REDG": "atomic",
 }
-# Cycles of a tensor core at the full rate, by the opcode's start.
+# Cycles of a tensor core at the full rate, by the first parts of the opcode.
 _PRODUCTS = {
     "HMMA.16816": 4,
     "HMMA.1688.F32.TF32": 4,
@@ -85,16 +85,16 @@ class Step:
     """An instruction of a warp.
 
     Attributes:
-        effect: what it waits for or changes beside registers; "" if nothing.
+        effect: what it waits for or changes besides registers; "" if nothing.
         pipe: index in PIPES.
         busy: cycles for which it occupies the pipe, or the tensor core.
         latency: cycles until its results can be read.
         reads, writes: numbers of registers.
-        wavefronts: through the SM's path for data in shared memory.
-        traffic: kind of its accesses to global memory; "" if there are none.
+        wavefronts: wavefronts on the SM's data path to shared memory.
+        traffic: kind of its access to global memory; "" without one.
         nominal_bytes: bytes of 32 lanes.
-        elements: that an atomic updates.
-        pending: number of groups that may be unfinished after a wait.
+        elements: elements that an atomic updates.
+        pending: number of groups that may be in flight after a wait.
     """
 
     effect: str

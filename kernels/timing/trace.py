@@ -1,4 +1,4 @@
-"""The instructions that a mean warp of a launch executes, in order."""
+"""Trace the instructions that an average warp of a launch executes."""
 
 from collections.abc import Sequence
 
@@ -25,15 +25,15 @@ def trace_warp(
     budget: float,
     always: frozenset[int] = frozenset(),
 ) -> list[int]:
-    """Return the numbers of the instructions that a mean warp executes, in order.
+    """Return the numbers of the instructions that an average warp executes, in order.
 
-    Loops that are too long for the budget end early, outer ones first. A loop that runs on average 2.5 times runs 2 and
-    3 times in turn, and so do branches.
+    Loops that are too long for the budget end early, outer ones first. A loop with an average
+    of 2.5 iterations alternates between 2 and 3; branches alternate likewise.
 
     Args:
         per_warp: mean executions of each instruction per warp of the launch.
-        budget: about the number of instructions to return.
-        always: instructions that every warp executes: one warp copies a block for all.
+        budget: approximate number of instructions to return.
+        always: instructions to include even if few warps execute them: one warp copies a block for all.
     """
     loops = find_loops(instructions, per_warp)
     owed = [0.0] * len(instructions)

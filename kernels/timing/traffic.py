@@ -1,6 +1,6 @@
-"""The bytes that a launch moves between the SMs, the L2 and DRAM, from the addresses of its accesses.
+"""Predict the bytes that a launch moves between the SMs, the L2 and DRAM from the addresses of its accesses.
 
-An access finds its block in the L2 if fewer bytes than the L2 keeps were touched since the block's last use. Programs
+An access hits in the L2 if the bytes touched since its block's last use fit in the L2. Programs
 run in waves; within a wave, all programs progress alike.
 Omitted: programs that drift apart, and blocks of different shapes that overlap.
 """
@@ -16,7 +16,7 @@ from kernels.evaluate.global_memory import storage_number
 from kernels.sectors import SECTOR_BYTES
 from kernels.timing.model import LOADS, Traffic
 
-# Number of programs whose repeated loads are examined.
+# Number of programs to sample for repeated loads.
 _SAMPLE = 48
 
 
@@ -52,9 +52,9 @@ def predict_traffic(
     """Predict the traffic of a launch with an L2 that holds none of its data.
 
     Args:
-        at_once: programs that run at the same time on the GPU.
-        l1_bytes: size of the L1 cache, for each program that an SM holds.
-        l2_bytes: bytes that may be touched between two uses of a block that the L2 keeps.
+        at_once: programs that are resident on the GPU.
+        l1_bytes: size of the L1 cache per resident program.
+        l2_bytes: maximum bytes touched between two uses of a block that stays in the L2.
         kept_bytes: written bytes that remain in the L2 when the launch ends.
     """
     by_kind: dict[str, list[_Accesses]] = {}
@@ -78,7 +78,7 @@ def predict_traffic(
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
-    """Return the accesses of each operation: they divide a program's time by the bytes that they move."""
+    """Return the accesses of each operation. Operations share a program's time in proportion to their bytes."""
     weights = [sum(float(touch[3].sum()) for touch in op.tally.touches) for op in operations]
     whole = sum(weights) or 1.0
     begin = 0.0
@@ -126,7 +126,7 @@ def _join(parts: Sequence[_Accesses]) -> _Accesses:
 
 
 def _count_distinct(accesses: _Accesses) -> float:
-    """Return the bytes of all sectors that accesses touch."""
+    """Return the bytes of the distinct sectors that accesses touch."""
     order = np.argsort(accesses.low, kind="stable")
     low = accesses.low[order] // SECTOR_BYTES
     high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)
@@ -168,7 +168,7 @@ def _count_reads(loads: _Accesses, written: float, waves: int, l2_bytes: float) 
         distinct += covered
         gap = np.where(is_new, np.inf, np.append(0.0, np.diff(part.time)))
         groups.append((gap, part.bytes * (covered / max(first_bytes, 1.0))))
-    # Bytes that become new to the L2 during a wave.
+    # Bytes that were not touched during the previous wave.
     fresh = sum(float(size[gap >= 1].sum()) for gap, size in groups)
     per_wave = (fresh + written) / waves
     read = distinct

@@ -1,4 +1,4 @@
-"""The map of shared memory shows the compiler's own allocation: its end is the size that the compiler reports."""
+"""The map of shared memory shows the compiler's own allocation, so it ends at the size that the compiler reports."""
 
 import dataclasses
 import itertools
@@ -134,7 +134,7 @@ def test_a_layout_conversion_after_the_loop_reuses_the_bytes_of_the_operands(map
     assert product.steps[conversion.first].op == "ttg.convert_layout"
 
 
-def test_one_stage_more_or_fewer_needs_what_such_a_kernel_was_compiled_with(maps):
+def test_other_numbers_of_stages_need_the_bytes_of_kernels_compiled_with_them(maps):
     needs = {each.num_stages: each.shared_bytes for each in maps[1].by_stages}
     assert needs == {n + 1: each.shared_bytes for n, each in enumerate(maps[:PRODUCTS])}
     fits = {each.num_stages: each.programs_per_sm for each in maps[2].by_stages}
@@ -196,7 +196,7 @@ def test_without_triton_the_map_of_an_older_capture_says_why_it_is_empty(
     monkeypatch.setattr(sys, "executable", "/missing/python")
     empty = map_shared_memory(older_capture, older_capture.content.launches[0])
     assert empty.why == (
-        "The capture does not have the allocation, and /missing/python has no Triton that can compute it."
+        "The capture has no allocation of shared memory, and /missing/python could not compute it with Triton."
     )
     assert not empty.buffers
 

@@ -123,7 +123,7 @@ def copy_rows(row_bytes, start, lanes_per_row):
         (416, 384, 0, (4, 4)),  # only zeros
     ],
 )
-def test_a_copy_takes_a_wavefront_per_line_and_move_and_more_for_zeros_if_only_some_lanes_read(
+def test_a_partial_copy_takes_additional_wavefronts_to_write_zeros(
     row_bytes, start, lanes_per_row, expected
 ):
     """The counts are of a multiplication with block pointers."""

@@ -1,4 +1,4 @@
-"""Executed instructions of small listings, and results of instructions against Python's integers."""
+"""Executions of small listings, and instructions whose results are compared with Python's integers."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_programs_after_the_end_exit_early():
     assert times(text, grid=(5, 2, 1)) == [10, 10, 10, 6, 6]
 
 
-def test_lanes_on_both_sides_of_a_branch_run_one_after_the_other_until_they_meet():
+def test_divergent_lanes_run_one_after_the_other_until_they_reconverge():
     text = """
         S2R R0, SR_TID.X
         ISETP.LT.U32.AND P0, PT, R0, 0x8, PT
@@ -117,11 +117,11 @@ def test_a_loop_that_ends_at_an_unknown_value_is_refused():
         @P0 EXIT
         BRA `(.L_x_0)
     """
-    with pytest.raises(UnsupportedOperation, match="depends on a value that is not known"):
+    with pytest.raises(UnsupportedOperation, match="A branch depends on a value that is unknown"):
         run(text)
 
 
-def test_a_loop_without_end_is_refused():
+def test_an_infinite_loop_is_refused():
     with pytest.raises(UnsupportedOperation, match="too large to execute"):
         run(".L_x_0:\nBRA `(.L_x_0)")
 
@@ -153,7 +153,7 @@ def test_a_warp_elects_a_lane():
     assert executions.accesses[1].active.sum(axis=2).tolist() == [[1, 1]]
 
 
-def test_predicates_survive_in_bytes_of_a_number():
+def test_predicates_survive_packing_into_a_byte_of_a_register():
     text = """
         S2R R0, SR_TID.X
         ISETP.LT.U32.AND P3, PT, R0, 0x20, PT
@@ -209,7 +209,7 @@ def test_wavefronts_at_an_unknown_address_are_refused():
         EXIT
     """
     assert run(text).refused == {
-        1: "Its address depends on a value that is not known without running the kernel."
+        1: "The address of an access depends on a value that is unknown until the kernel runs."
     }
 
 

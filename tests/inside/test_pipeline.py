@@ -1,4 +1,4 @@
-"""The pipelines of loops: what is copied ahead, when copies arrive, and why a load is not pipelined."""
+"""The pipelines of loops: which loads run ahead, when copies arrive, and why a load is not pipelined."""
 
 import json
 from dataclasses import asdict
@@ -264,7 +264,7 @@ def test_every_copy_arrives_before_its_step_is_multiplied(read, kernel, steps, g
     assert most == 2 * min(2, steps)
 
 
-def test_copies_use_the_slots_of_their_buffer_in_turn(read):
+def test_copies_use_the_slots_of_their_buffer_round_robin(read):
     moments = [moment for moment in unroll(read("product", 2)[0], 5) if moment.slot is not None]
     assert [(moment.at, moment.step, moment.slot) for moment in moments[::2]] == [
         (-1, 0, 0), (-1, 1, 1), (0, 2, 2), (1, 3, 0), (2, 4, 1),
@@ -273,18 +273,18 @@ def test_copies_use_the_slots_of_their_buffer_in_turn(read):
 
 NO_STAGES = "With num_stages = 1, line {} waits for its load in every step."
 NO_DOT = (
-    "No tl.dot in the loop multiplies the block of line {}. "
-    "Pass num_stages to tl.range to pipeline such loads."
+    "No tl.dot in the loop uses the block loaded on line {}. "
+    "To pipeline such loads, pass num_stages to tl.range."
 )
 REASONS = [
     ("product", 0, "x", NO_STAGES),
     ("product", 4, "x", NO_STAGES),
     ("described", 1, "x", NO_STAGES),
-    ("scaled", 0, "s", "Line {} loads a scalar, and Triton pipelines only blocks."),
+    ("scaled", 0, "s", "Line {} loads a scalar. Triton pipelines only loads of blocks."),
     ("biased", 0, "z", NO_DOT),
     ("sums", 0, "z", NO_DOT),
-    ("conditional", 0, "y", "Line {} loads inside an if, which Triton does not pipeline."),
-    ("repeated", 0, "x", "Line {} is in a while loop, and Triton pipelines only for loops."),
+    ("conditional", 0, "y", "Line {} is inside an if, where Triton does not pipeline loads."),
+    ("repeated", 0, "x", "Line {} is in a while loop, which Triton does not pipeline."),
     (
         "product",
         6,
@@ -295,20 +295,20 @@ REASONS = [
         "turned",
         0,
         "y",
-        "The multiplication needs the block of line {} transposed, so it would be copied element by element. "
+        "The multiplication needs the block loaded on line {} transposed, which takes a copy per element. "
         "An asynchronous copy needs at least 4 B.",
     ),
     (
         "delayed",
         0,
         "y",
-        "The loop carries a value over two steps, so Triton does not pipeline line {}.",
+        "The loop uses a value from two steps earlier, so Triton does not pipeline line {}.",
     ),
     (
         "nested",
         0,
         "x",
-        "Line {} is in a loop around another loop, and Triton pipelines only the inner one.",
+        "Line {} is in an outer loop. Triton pipelines only the innermost loop.",
     ),
 ]
 
@@ -320,9 +320,12 @@ def test_a_load_that_is_not_pipelined_has_a_reason(read, kernel, number, load, r
     assert why == reason.format(source_line(f"{load} = tl.load", kernel))
 
 
-def test_addresses_that_are_loaded_need_a_stage_of_their_own(read):
+def test_loaded_addresses_need_an_additional_stage(read):
     row, y = (source_line(f"{name} = tl.load(", "gathered") for name in ("row", "y"))
-    why = f"Line {row} loads addresses for line {y}, which needs all of num_stages = 2. num_stages = 3 pipelines both."
+    why = (
+        f"Line {row} loads addresses for line {y}, which already uses num_stages = 2. "
+        "Pass num_stages = 3 to pipeline both."
+    )
     assert describe(read("gathered", 0)[0]) == {
         "x": (1, 2, ""),
         "row": (0, 0, why),

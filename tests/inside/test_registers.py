@@ -79,7 +79,7 @@ def test_the_sum_of_a_loop_is_held_by_the_line_that_updates_it():
     assert [(each.line, each.registers) for each in at_peak] == [(4, 4), (3, 2), (5, 2), (1, 1)]
 
 
-def test_a_write_under_a_predicate_keeps_the_earlier_value():
+def test_a_predicated_write_keeps_the_earlier_value_live():
     text = "1 MOV R4, 0x1\n2 {}MOV R4, 0x2\n3 STG.E desc[UR4][R2.64], R4\n3 EXIT"
     assert live_by_line(text.format("")) == {1: 4, 2: 4, 3: 4}
     held = [measure_registers(make_listing(text.format(each)))[1] for each in ("", "@P0 ")]
@@ -241,7 +241,7 @@ def test_a_difference_in_registers_names_the_lines():
         spilled_bytes=132,
     )
     rose, fell = differences([before], [after])
-    lines = "(at most 30 live at line 5; now 38 live at standard.py:9)"
+    lines = "(peak before: 30 live at line 5; now: 38 live at standard.py:9)"
     assert rose.sentence == f"k.py:1 k: registers rose from 32 to 40 {lines}."
     assert fell.lines == "line 2 -60, line 1 +8, line 0 +4"
     (unexplained,) = differences([LAUNCH], [replace(LAUNCH, registers=40)])

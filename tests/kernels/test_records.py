@@ -120,7 +120,7 @@ def test_a_line_that_cannot_be_read_says_file_and_line_and_what_is_wrong(tmp_pat
     assert wrong in str(error.value)
 
 
-def test_counters_of_earlier_versions_have_further_fields():
+def test_counters_of_earlier_versions_may_have_additional_fields():
     line = change(FIRST["counters"], "counters", "compiled", "shared", value=[{"op": "load"}])
     form = FORMS["counters"]
     assert form.line(form.recording(json.loads(line))) == FIRST["counters"]

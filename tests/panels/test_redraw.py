@@ -257,7 +257,7 @@ def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):
     assert stream(page, "tab=requests gpu=H200")[-1]["request-plot"]
 
 
-def test_what_happens_inside_a_program_follows_in_the_stream(page):
+def test_an_inspection_follows_in_the_stream(page):
     inside = "tab=shared-memory kernel=transpose.tiled"
     first = change(page, inside)
     assert text_of(first["shared-memory-headline"]) == "Compiling for H200"

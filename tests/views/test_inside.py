@@ -156,7 +156,7 @@ def test_the_memory_map_has_a_bar_per_stage_and_says_what_one_stage_more_needs()
         "line 30: layout conversion",
     ]
     headline, table = words_of("memory-map", program)
-    assert "All of it is in use at once." in headline
+    assert "At the peak, all of it is in use." in headline
     assert "2 32,768 6 3 49,152 4 4 262,144 does not fit" in table
 
 
@@ -189,8 +189,8 @@ def test_spills_are_listed_by_line_with_their_cost():
         facts=facts,
     )
     headline, table = words_of("registers", program)
-    assert "The spills take 48 bytes per thread. They move 10.8 kB in the launch." in headline
-    assert "At most 240 are live, at a.py:21 ." in headline
+    assert "Each thread spills 48 bytes. Spills move 10.8 kB in the launch." in headline
+    assert "Up to 240 registers are live, at a.py:21 ." in headline
     assert "a.py:21 240 a.py:20 235 12 30 48 10,752" in table
 
 
@@ -216,7 +216,7 @@ def test_a_conversion_names_the_operations_that_forced_it_and_its_cost():
     shared = (SharedAccess("a.py", 9, "STS", 8, 32, 32), SharedAccess("a.py", 9, "LDS", 8, 48, 32))
     program = program_of(conversions=conversions, shared=shared)
     headline, table = words_of("layouts", program)
-    assert "They pass 4.10 kB through shared memory." in headline
+    assert "They move 4.10 kB through shared memory." in headline
     assert f"a.py:9 64 × 32 of 2 B 4,096 80 {' '.join(forced)}" in table
 
 
@@ -230,7 +230,7 @@ def test_copies_in_flight_are_those_of_the_pipeline():
     starts = np.array(flying["base"])
     ends = starts + flying["x"]
     at_once = [np.sum((starts <= start) & (start < ends)) for start in starts]
-    assert title.endswith(f"most copies in flight: {max(at_once)}")
+    assert title.endswith(f"maximum copies in flight: {max(at_once)}")
     assert {bar.split(",")[0] for bar in flying["y"]} == {
         f"line {load.line}" for load in pipeline.loads if load.ahead
     }
@@ -243,10 +243,10 @@ def test_a_load_that_is_not_pipelined_says_why():
     events = tuple(replace(event, kind="load") for event in pipeline.events if event.loads)
     program = program_of(pipelines=(replace(pipeline, loads=loads, events=events),))
     headline, table = words_of("pipeline", program)
-    assert headline == f"0 steps ahead, at most compiled {why}"
+    assert headline == f"0 steps ahead at most compiled {why}"
     assert table.count(f"0 registers {why}") == len(loads)
     (frame,) = frames_of("pipeline", program)
-    assert frame["title"].endswith("most copies in flight: 0")
+    assert frame["title"].endswith("maximum copies in flight: 0")
 
 
 def test_a_kernel_without_shared_memory_or_loops_says_so():
@@ -254,7 +254,7 @@ def test_a_kernel_without_shared_memory_or_loops_says_so():
     for tab, sentence in {
         "shared-memory": "This kernel uses no shared memory.",
         "memory-map": "This kernel uses no shared memory.",
-        "pipeline": "No loop of this kernel loads a block.",
+        "pipeline": "No loop in this kernel loads a block.",
     }.items():
         slots = INSIDE[tab].draw_program(program)
         assert text_of(slots[f"{tab}-headline"]) == sentence

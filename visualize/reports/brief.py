@@ -50,7 +50,7 @@ def _describe_findings(report: Report) -> Iterable[str]:
 
 
 def _describe_conflicts(report: Report) -> Iterable[str]:
-    """Describe the lines with bank conflicts, the most first. Similar launches of a kernel are described once."""
+    """Describe the lines with bank conflicts, most conflicts first. The launches of a kernel share a description."""
     groups = defaultdict[tuple[str, str, int, str], list[tuple[int, int, SharedAccess]]](list)
     for number, launch in enumerate(report.launches):
         for access in launch.shared:

@@ -20,7 +20,7 @@ class Difference:
         where: a kernel, or an operation as file:line, kernel and tensor.
         what: "registers", "sectors" and so on.
         times: number of launches with this difference.
-        lines: the source lines that explain it; "" if they are unknown.
+        lines: describes the source lines that explain it; "" if they are unknown.
     """
 
     where: str
@@ -104,7 +104,7 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
 
 
 def _peaks(old: LaunchReport, new: LaunchReport) -> str:
-    """Describe the line with the most live registers in each report."""
+    """Describe the line with the most live registers in each of two reports."""
     if not (old.registers_by_line and new.registers_by_line):
         return ""
     peaks = (launch.registers_by_line[0] for launch in (old, new))
@@ -112,7 +112,7 @@ def _peaks(old: LaunchReport, new: LaunchReport) -> str:
         f"{peak.live} live at {launch.describe_place(peak)}"
         for launch, peak in zip((old, new), peaks, strict=True)
     )
-    return f"at most {was}; now {now}"
+    return f"peak before: {was}; now: {now}"
 
 
 def _spilling_lines(old: LaunchReport, new: LaunchReport) -> str:

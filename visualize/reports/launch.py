@@ -92,7 +92,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class LaunchReport(Inside):
-    """A launch, and the inside of its programs.
+    """A launch, and the inspection of its programs.
 
     Attributes:
         source, line: where its kernel is defined.
@@ -127,7 +127,7 @@ class LaunchReport(Inside):
 
     @property
     def may_retry(self) -> bool:
-        """Whether an atomic may retry, which executes more instructions than are known."""
+        """Whether an atomic may retry, so that the launch executes more instructions than predicted."""
         return any(op.refused and op.counter in ("red", "atom") for op in self.ops)
 
     @property
@@ -168,7 +168,7 @@ class LaunchReport(Inside):
     def describe_place(
         self, place: LineRegisters | HeldRegisters | LineSpills | SharedAccess
     ) -> str:
-        """Return its line, with its file if that is not the kernel's."""
+        """Return a place as "line N", or as "FILE:N" outside the kernel's file."""
         return f"line {place.line}" if place.file == self.source else f"{place.file}:{place.line}"
 
 
@@ -204,7 +204,7 @@ def make_report(
 
     Args:
         compiler: see `findings.find`.
-        counts, inspections: return the counts and the inspection of a launch, if the caller keeps them.
+        counts, inspections: return the counts and the inspection of a launch, if the caller caches them.
     """
     content = capture.content
     launches = content.launches

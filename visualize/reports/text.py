@@ -205,7 +205,7 @@ def _make_section(number: int, launch: LaunchReport, is_counted: bool) -> Sectio
 
 
 def _describe_spills(launch: LaunchReport) -> list[str]:
-    """Describe where the most registers are live, and the instructions that spill."""
+    """Describe the line with the most live registers, and the lines that spill."""
     notes = []
     if launch.registers_by_line:
         peak = launch.registers_by_line[0]
@@ -233,7 +233,7 @@ def _list_largest(amounts: Sequence[tuple[int, str]]) -> str:
 
 
 def _describe_executions(launch: LaunchReport) -> Iterator[str]:
-    """Describe the executed instructions, and their accesses to shared memory."""
+    """Describe the executed instructions, and the wavefronts and bank conflicts of shared memory."""
     if not launch.is_executed:
         return
     bound = "≥ " if launch.may_retry else ""
@@ -247,13 +247,13 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
     if launch.gmma_wavefronts:
         wavefronts.append(f"matrix instructions {launch.gmma_wavefronts:,}")
     if wavefronts:
-        yield f"wavefronts of shared memory: {', '.join(wavefronts)}"
+        yield f"shared-memory wavefronts: {', '.join(wavefronts)}"
     if used:
         yield f"bank conflicts: {_known(launch.bank_conflicts, bound)}"
 
 
 def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
-    """Describe the lines with bank conflicts, the most first, and why others or executions are unknown."""
+    """Describe the lines with bank conflicts, most conflicts first, and say why numbers are unknown."""
     for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
         if text := access.why or (access.conflicts and describe_conflicts(access)):
             yield f"{access.opcode} at {launch.describe_place(access)}: {text}"

@@ -308,7 +308,7 @@ class Panel(ABC):
         options: the dataclasses of knobs that are its part of the View.
         forms: the options that have controls, each with the slot of its form.
         uses_compiler: whether its picture changes once the kernel is compiled.
-        uses_inspection: whether it shows what happens inside the programs, once they are inspected.
+        uses_inspection: whether it needs an inspection of the programs.
         is_compared: whether a pinned experiment's values appear next to its own.
     """
 

@@ -198,7 +198,7 @@ def picture(*content: Markup, name: str = "") -> Markup:
 
 
 def pictures(titles: Mapping[str, str]) -> Markup:
-    """Return the switch between the pictures of a view, by the names of their tabs."""
+    """Return buttons that switch between a view's pictures, given their titles by tab name."""
     button = Markup('<button type="button" data-tab="{}">{}</button>')
     buttons = Markup("").join(button.format(*tab) for tab in titles.items())
     return Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>').format(

@@ -322,7 +322,7 @@ class Snapshot:
     Attributes:
         compiled: the compiled kernel, or None if it is not known.
         failure: why the kernel can't be compiled, or None.
-        inspected: what happens inside its programs, or why that is unknown; None before it is inspected.
+        inspected: the inspection of its programs, or why it failed; None before the inspection.
         measured: live or recorded results by the measurement's name.
         ended: when stored results from before this process's start were measured, by the measurement's name.
         store: this machine's results. It is empty in another process.

@@ -1,4 +1,4 @@
-"""The pictures of the inside of a program: banks, the memory map, registers, layouts and the pipeline."""
+"""The pictures of the Inside view: banks, the memory map, registers, layouts and the pipeline."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from visualize.numbers import count_noun
 from visualize.views import theme
 from visualize.views.inside.program import Program, place
 
-# Maximum frames of a line and opcode.
+# Maximum frames per line and opcode.
 _MOST_FRAMES = 64
-# Fewer wavefronts do not fill the picture's height.
+# Minimum height of the picture, in wavefronts.
 _FEWEST_WAVEFRONTS = 8
 
 # Triton's limit for a block. A capture may claim more.
@@ -28,15 +28,15 @@ _MOST_ELEMENTS = 1 << 20
 _MOST_ROWS = 128
 _MOST_COLUMNS = 256
 _VECTOR_COLUMNS = 32
-# Up to this number of rows or columns, there are gaps between cells.
+# Gaps separate cells up to this number of rows or columns.
 _SEPARATE_CELLS = 64
 
 # Ticks below the memory map.
 _MOST_TICKS = 20
 
-# Steps of a loop that are drawn, besides those by which its loads are ahead.
+# Steps of a loop to draw, in addition to the steps that its loads run ahead.
 _STEPS = 4
-# What the bars of a pipeline show.
+# Colours of the bars of a pipeline.
 _PIPELINE = {
     "in flight": theme.NEW,
     "in use": theme.REUSED,
@@ -70,14 +70,14 @@ _BARS = {
     "insidetextanchor": "middle",
     "textangle": 0,
 }
-# Text that does not fit in its bar is left out.
+# Text that does not fit in its bar is hidden.
 _OVERLAID_BARS = {"barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}}
 
 
 def _stepped(
     data: list[Any], groups: Mapping[str, Sequence[dict[str, Any]]], **layout: Any
 ) -> dict[str, Any]:
-    """Return a figure that carries frames, by the names of their groups. script.js steps through them."""
+    """Return a figure with named groups of frames. script.js steps through them."""
     # The plot shrinks the longest title to its width.
     title = max((frame["title"] for frames in groups.values() for frame in frames), key=len)
     carried = [{"name": name, "frames": frames} for name, frames in groups.items()]
@@ -85,7 +85,7 @@ def _stepped(
 
 
 def banks_figure(program: Program) -> dict[str, Any] | None:
-    """Draw the words that the banks serve in each wavefront, beside those of an order without conflicts."""
+    """Draw which words the banks serve in each wavefront, beside a conflict-free order."""
     groups = program.accesses_by_line()
     if not groups:
         return None
@@ -110,13 +110,13 @@ def banks_figure(program: Program) -> dict[str, Any] | None:
 
 
 def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
-    """Yield a frame for each way in which a warp accesses the banks."""
+    """Yield a frame for each distinct pattern of a warp's accesses to the banks."""
     alike = dict[tuple[str, bytes], list[Access]]()
     for access in accesses:
         for warp in range(access.address.shape[1]):
             own = Access(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
             if own.active.any():
-                # A shift by a multiple of all banks' bytes makes no difference.
+                # Shifting all addresses by a multiple of 128 bytes does not change the banks.
                 start = own.address[own.active].min() // (BANKS * WORD_BYTES) * BANKS * WORD_BYTES
                 offset = np.where(own.active, own.address - start, -1)
                 alike.setdefault((own.opcode, offset.tobytes()), []).append(own)
@@ -125,9 +125,9 @@ def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
         lanes = [each[..., 0] for each in words]
         actual, ideal = map(len, words)
         rows = max(_FEWEST_WAVEFRONTS, actual)
-        similar = f", one of {1 + len(others)} alike" if others else ""
+        similar = f", one of {1 + len(others)} equivalent accesses" if others else ""
         wavefronts = count_noun(actual, "wavefront")
-        # Its reads from the L1 can take longer than its writes.
+        # Reading from the L1 can take more wavefronts than writing to shared memory.
         least = "at least " if opcode.startswith("LDGSTS") else ""
         yield {
             "title": f"{opcode}{similar}: {least}{wavefronts}, {ideal} without conflicts",
@@ -142,7 +142,7 @@ def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
 
 
 def layouts_figure(program: Program) -> dict[str, Any] | None:
-    """Draw the warp and the lane that hold each element of each block."""
+    """Draw which warp and lane hold each element of each block."""
     layouts = [
         each for each in program.inside.layouts if math.prod(each.layout.shape) <= _MOST_ELEMENTS
     ]
@@ -195,7 +195,7 @@ def _layout_frame(layout: Layout) -> dict[str, Any]:
 def _holders(layout: Layout) -> np.ndarray:
     """Return the first warp, lane and register that hold each element: (rows, columns, 3).
 
-    Rows and columns are the last two dimensions, at the start of the others.
+    Rows and columns are the last two dimensions, at index 0 of the others.
     """
     rank = len(layout.shape)
     warp, lane, register = (
@@ -204,7 +204,7 @@ def _holders(layout: Layout) -> np.ndarray:
     element = warp[:, None, None] ^ lane[None, :, None] ^ register
     order = np.indices(element.shape[:-1]).reshape(3, -1)
     holders = np.zeros((*layout.shape, 3), dtype=np.int64)
-    # Of several holders, NumPy keeps the last, so the first comes last.
+    # NumPy keeps the last of several assignments, so the first holder is assigned last.
     holders[tuple(element.reshape(-1, rank).T[:, ::-1])] = order.T[::-1]
     if rank == 1:
         return holders.reshape(-1, min(_VECTOR_COLUMNS, *layout.shape), 3)
@@ -212,7 +212,7 @@ def _holders(layout: Layout) -> np.ndarray:
 
 
 def memory_map_figure(program: Program) -> dict[str, Any] | None:
-    """Draw when each buffer, and each stage of it, is live, and where it lies."""
+    """Draw the offset and the live range of each buffer's stages."""
     shared = program.inside.shared_map
     if shared is None or not shared.buffers:
         return None
@@ -244,14 +244,14 @@ def memory_map_figure(program: Program) -> dict[str, Any] | None:
     layout = theme.layout(
         f"Shared memory of one program: {shared.shared_bytes:,} bytes",
         xaxis={
-            "title": {"text": "line of each operation that needs shared memory, in order"},
+            "title": {"text": "source lines of operations on shared memory, in program order"},
             "range": [-0.5, len(shared.steps) - 0.5],
             "tickvals": list(ticks),
             "ticktext": [shared.steps[tick].line for tick in ticks],
         },
         yaxis={"title": {"text": "byte"}, **bytes_axis},
         annotations=[
-            {**note, "x": (loop.first + loop.last) / 2, "text": f"loop, line {loop.line}"}
+            {**note, "x": (loop.first + loop.last) / 2, "text": f"loop on line {loop.line}"}
             for loop in shared.loops
         ],
         shapes=[*(_border("x", edge) for edge in edges), *limits],
@@ -267,7 +267,7 @@ def _buffer_name(buffer: SharedBuffer) -> str:
 
 
 def registers_figure(program: Program) -> dict[str, Any]:
-    """Draw the live registers at each instruction, with the maximum and the spills."""
+    """Draw the live registers at each instruction, and mark the maximum and the spills."""
     instructions = program.instructions
     live = np.array(count_live(program.sass))
     peak = int(live.argmax())
@@ -279,7 +279,7 @@ def registers_figure(program: Program) -> dict[str, Any]:
         "text": [f"{each.opcode}, {_source(each)}" for each in instructions],
         "fill": "tozeroy",
         "line": {"shape": "hv", "color": theme.USED, "width": 1.5},
-        "hovertemplate": "instruction %{x}: %{y} live<br>%{text}<extra></extra>",
+        "hovertemplate": "instruction %{x}: %{y} live registers<br>%{text}<extra></extra>",
     }
     marks = {
         "type": "scatter",
@@ -299,8 +299,8 @@ def registers_figure(program: Program) -> dict[str, Any]:
     }
     allocated = program.facts.registers
     layout = theme.layout(
-        f"Live registers per thread, of {allocated} that the compiler allocated",
-        xaxis={"title": {"text": "instruction of the SASS"}, "range": [0, len(live)]},
+        f"Live registers per thread ({allocated} allocated)",
+        xaxis={"title": {"text": "SASS instruction"}, "range": [0, len(live)]},
         yaxis={"title": {"text": "live registers"}, "range": [0, 1.2 * max(allocated, live[peak])]},
         annotations=[highest],
         shapes=[_border("y", allocated)],
@@ -322,7 +322,7 @@ def _border(axis: str, at: float) -> dict[str, Any]:
 
 
 def pipeline_figure(program: Program) -> dict[str, Any] | None:
-    """Draw the first steps of each loop: when its blocks are in flight and in use, its multiplications and waits."""
+    """Draw the first steps of each loop: blocks in flight and in use, multiplications and waits."""
     pipelines = program.inside.pipelines
     if not pipelines:
         return None
@@ -343,7 +343,7 @@ def pipeline_figure(program: Program) -> dict[str, Any] | None:
 
 
 def _steps(pipeline: Pipeline) -> int:
-    """Return the number of a loop's steps that are drawn."""
+    """Return how many steps of a loop to draw."""
     return _STEPS + max((load.ahead for load in pipeline.loads), default=0)
 
 
@@ -366,7 +366,7 @@ def _pipeline_frame(pipeline: Pipeline) -> dict[str, Any]:
         "ticktext": ["start", *map(str, range(steps)), "end"],
     }
     return {
-        "title": f"{count_noun(steps, 'step')} of the loop; most copies in flight: {most}",
+        "title": f"First {count_noun(steps, 'step')} of the loop; maximum copies in flight: {most}",
         "xaxis": {"range": [-1, steps + 1], **ticks},
         "yaxis": {"categoryorder": "array", "categoryarray": list(dict.fromkeys(rows))},
         "patches": [
@@ -384,7 +384,7 @@ def _pipeline_frame(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _pipeline_bars(pipeline: Pipeline, moments: Sequence[Moment]) -> dict[str, list[_Bar]]:
-    """Return the bars of each kind. A block is in flight up to a wait, and in use up to its multiplication."""
+    """Return the bars of each kind. A block is in flight until a wait, and in use until its multiplication."""
     phases = dict[str, list[int]]()
     for event in pipeline.events:
         if event.kind != "commit":

@@ -1,4 +1,4 @@
-"""What the pictures of a program's inside are drawn from, for a kernel of ours and for a script's launch."""
+"""The data of the Inside view's pictures, for one of our kernels or for a script's launch."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from visualize.views.state import Snapshot
 
 @dataclass(frozen=True)
 class Program:
-    """The inside of a launch's programs, with what only the pictures show.
+    """The inside of a launch's programs, with additional data for the pictures.
 
     Attributes:
-        about: the line below a saved picture.
-        accesses: an execution of each instruction that accesses shared memory, by its index in the SASS.
-        counted: the hardware's count of the wavefronts of accesses; empty if nothing was counted.
+        about: the caption of a saved picture.
+        accesses: one execution of each instruction that accesses shared memory, by index in the SASS.
+        counted: each access's wavefronts as the hardware counted them; empty without counts.
         counted_by: the profiler and its GPU.
     """
 
@@ -44,7 +44,7 @@ class Program:
         return parse(self.sass)
 
     def accesses_by_line(self) -> dict[str, list[Access]]:
-        """Return the accesses of each line and opcode by their names, those with the most conflicts first."""
+        """Return the accesses of each line and opcode by name, most conflicts first."""
         groups = dict[tuple[str, int, str], list[Access]]()
         for index, access in self.accesses.items():
             instruction = self.instructions[index]
@@ -63,7 +63,7 @@ class _Placed(Protocol):
 
 
 def place(item: _Placed) -> str:
-    """Return the source line of a part of the report."""
+    """Return the source line of an item of the report."""
     return f"{item.file}:{item.line}"
 
 
@@ -98,7 +98,7 @@ def match_counts(
         counted[*row.source, row.opcode.partition(".")[0]] += row.wavefronts
     rows = sorted(key for key, wavefronts in counted.items() if wavefronts)
     own = {(each.file, each.line, each.opcode): each for each in accesses if each.wavefronts != 0}
-    keys = sorted(key for key in own if key[2] != "ATOMS")  # these are not counted
+    keys = sorted(key for key in own if key[2] != "ATOMS")  # Nsight Compute does not count them
     if [(file, opcode) for file, _, opcode in keys] != [(file, opcode) for file, _, opcode in rows]:
         return {}
     return {own[key]: counted[row] for key, row in zip(keys, rows, strict=True)}

@@ -1,4 +1,4 @@
-// The stepper of a picture that carries frames (`layout.meta.groups`, see figures.py): instructions, layouts or loops.
+// The stepper of a picture with frames (`layout.meta.groups`, see figures.py): instructions, layouts or loops.
 import { listen, make } from "../../web/assets/dom.js";
 import { written } from "../../web/assets/numbers.js";
 
@@ -38,7 +38,7 @@ export default function mountStepper(element) {
     element.hidden = groups.length * groups[0].frames.length < 2;
   }
 
-  // Mark the cells that have the key of a cell, in the last traces of the figure: one for each map.
+  // Mark the cells with the same key as the given cell. The last traces of the figure hold the marks, one trace per heatmap.
   function mark(plot, { curveNumber, pointIndex: [row, column] }) {
     const { keys } = shown.get(plot), key = keys[curveNumber][row][column];
     if (key < 0 || plot.dataset.marked === String(key)) return;
@@ -48,7 +48,7 @@ export default function mountStepper(element) {
     window.Plotly.restyle(plot, { x: along(0), y: along(1) }, keys.map((_, i) => i + keys.length));
   }
 
-  // Cells get numbers where they fit, also after a zoom.
+  // Show numbers in cells that are large enough, also after a zoom.
   function numberCells(plot, { keys, numbers }) {
     const { xaxis, yaxis } = plot._fullLayout, size = ({ _length, range: [from, to] }) => _length / Math.abs(to - from);
     const texttemplate = size(xaxis) > WIDE && size(yaxis) > HIGH ? numbers : "";

@@ -27,20 +27,20 @@ def shared_headline(program: Program) -> Markup:
     if not program.facts.shared_bytes:
         return _UNUSED
     if not accesses:
-        none = "No load, store or atomic of this kernel accesses shared memory."
+        none = "No load, store or atomic in this kernel accesses shared memory."
         return headline("", "", program.inside.not_executed or none)
     total = sum(access.conflicts or 0 for access in accesses)
     worst = max(accesses, key=lambda access: access.conflicts or 0)
-    lead = say("All accesses take as few {} as possible.", term("wavefront", "wavefronts"))
+    lead = say("Every access takes the minimum number of {}.", term("wavefront", "wavefronts"))
     if total:
         counts = worst.wavefronts, worst.ideal_wavefronts
         lead = say(
-            "{}, {}: {:,} wavefronts, ideally {:,}.",
+            "{} at {}: {:,} wavefronts instead of {:,}.",
             Strong(worst.opcode),
             Code(place(worst)),
             *counts,
         )
-    copies = "A copy (LDGSTS) also takes wavefronts to read its lines of global memory from the L1."
+    copies = "The wavefronts of a copy (LDGSTS) include reading its cache lines from the L1."
     reasons = dict.fromkeys(each.why for each in accesses)
     what = Sourced(term("bank conflict", "bank conflicts" if total != 1 else ""), "predicted")
     return headline(
@@ -50,7 +50,7 @@ def shared_headline(program: Program) -> Markup:
 
 def shared_table(program: Program) -> Markup:
     """Render the accesses of each line, and the totals of loads and stores."""
-    # Without a wavefront, an instruction only fills time.
+    # An instruction without wavefronts never had an active lane.
     accesses = [access for access in program.inside.shared if access.wavefronts != 0]
     if not accesses:
         return Markup()
@@ -72,7 +72,7 @@ def shared_table(program: Program) -> Markup:
     ]
     if program.counted:
         header += "counted", "agrees"
-        caption += f". Counted: wavefronts by {program.counted_by}"
+        caption += f"; wavefronts counted by {program.counted_by}"
         pairs = zip(rows, accesses, strict=True)
         rows = [row + _count_cells(program.counted.get(access), access) for row, access in pairs]
     for name, opcodes in _TOTALS.items():
@@ -89,7 +89,7 @@ def _count_cells(counted: int | None, access: SharedAccess) -> tuple[Any, ...]:
 
 
 def _amounts(accesses: Sequence[SharedAccess]) -> list[Any]:
-    """Return the cells of the sums, or the reason why one is missing."""
+    """Return the cells of the sums; "unknown" with its reason if a number is missing."""
     why = next((access.why for access in accesses if access.why), "")
     names = "executed", "wavefronts", "ideal_wavefronts", "conflicts"
     columns = [[getattr(access, name) for access in accesses] for name in names]
@@ -100,7 +100,7 @@ def _amounts(accesses: Sequence[SharedAccess]) -> list[Any]:
 
 
 def map_headline(program: Program) -> Markup:
-    """Render the bytes that a program needs, those in use at once, and how many programs fit on an SM."""
+    """Render the bytes that a program needs, how many are in use at the peak, and how many programs fit on an SM."""
     shared_bytes = program.facts.shared_bytes
     shared = program.inside.shared_map
     if not shared_bytes:
@@ -116,10 +116,10 @@ def map_headline(program: Program) -> Markup:
             )
             for step in range(len(shared.steps))
         )
-        lead = "All of it is in use at once."
+        lead = "At the peak, all of it is in use."
         if used < shared_bytes:
             lead = say(
-                "At most {} are in use at once. The rest lies between buffers.", bytes_of(used)
+                "At the peak, {} is in use. The rest is gaps between buffers.", bytes_of(used)
             )
     fit = ""
     if shared and 0 < shared.limit_bytes < shared_bytes:
@@ -153,22 +153,24 @@ def map_tables(program: Program) -> Markup:
         for buffer in shared.buffers
     ]
     needs = "num_stages", "bytes per program", term("programs per SM")
-    header = "line", "operation", "tensor", "stage", "first byte", "bytes"
-    return (table(needs, stages, "Other numbers of stages") if len(stages) > 1 else Markup()) + (
-        table(header, buffers, "Buffers in shared memory") if buffers else Markup()
-    )
+    header = "line", "operation", "tensor", "stage", "offset (bytes)", "size (bytes)"
+    return (
+        table(needs, stages, "Shared memory by num_stages") if len(stages) > 1 else Markup()
+    ) + (table(header, buffers, "Buffers in shared memory") if buffers else Markup())
 
 
 def registers_headline(program: Program) -> Markup:
-    """Render the live registers at the maximum, its line, and the spilled bytes."""
+    """Render the most live registers, their line, and the spilled bytes."""
     facts = program.facts
     lines = program.inside.registers_by_line
     moved = sum(line.moved_bytes or 0 for line in program.inside.spills_by_line)
-    cost = f" They move {bytes_of(moved)} in the launch." if moved else ""
-    spills = f"The spills take {facts.spilled_bytes:,} bytes per thread.{cost}"
-    sentences: list[Any] = [spills if facts.spilled_bytes else "No register is spilled."]
+    cost = f" Spills move {bytes_of(moved)} in the launch." if moved else ""
+    spills = f"Each thread spills {facts.spilled_bytes:,} bytes.{cost}"
+    sentences: list[Any] = [spills if facts.spilled_bytes else "No registers are spilled."]
     if lines:
-        live = say("At most {} are live, at {}.", Strong(lines[0].live), Code(place(lines[0])))
+        live = say(
+            "Up to {} registers are live, at {}.", Strong(lines[0].live), Code(place(lines[0]))
+        )
         sentences.insert(bool(facts.spilled_bytes), live)
     return headline(facts.registers, Sourced("registers per thread", "compiled"), *sentences)
 
@@ -186,7 +188,7 @@ def registers_table(program: Program) -> Markup:
             moved = "unknown" if spill.moved_bytes is None else f"{spill.moved_bytes:,}"
             cells += spill.stores, spill.reloads, f"{spill.stored_bytes:,}", moved
         rows.append(cells)
-    live_columns = "line", "live registers at most", "written here, live at the maximum"
+    live_columns = "line", "most live registers", "live at the peak, written here"
     spill_columns = (
         "spill stores",
         "reloads",
@@ -198,20 +200,21 @@ def registers_table(program: Program) -> Markup:
 
 
 def layouts_headline(program: Program) -> Markup:
-    """Render the number of conversions, and the bytes that they pass through shared memory."""
+    """Render the number of conversions, and the bytes that they move through shared memory."""
     inside = program.inside
     if inside.unread:
         return headline("", "", inside.unread)
     total = sum(each.shared_bytes for each in inside.conversions)
-    cost = f"They pass {bytes_of(total)} through shared memory." if total else ""
-    hint = "Point at an element to see its lane’s elements. Zoom in to see numbers."
+    hint = "Point at an element to mark its lane’s elements. Zoom in to see lane numbers."
     count = len(inside.conversions)
+    subject = "They move" if count > 1 else "It moves"
+    cost = f"{subject} {bytes_of(total)} through shared memory." if total else ""
     what = term("layout conversion", "layout conversions" if count != 1 else "")
     return headline(count, Sourced(what, "compiled"), *filter(None, (cost, hint)))
 
 
 def layouts_table(program: Program) -> Markup:
-    """Render the conversions between layouts: their cost, and the operations that forced them."""
+    """Render the layout conversions: their cost, and the operations that require them."""
     wavefronts = dict[str, int]()
     for access in program.inside.shared:
         wavefronts[place(access)] = wavefronts.get(place(access), 0) + (access.wavefronts or 0)
@@ -228,27 +231,28 @@ def layouts_table(program: Program) -> Markup:
     ]
     if not rows:
         return Markup()
-    header = "line", "block", "bytes through shared memory", "wavefronts of the line", "from", "to"
+    header = "line", "block", "bytes through shared memory", "wavefronts on the line", "from", "to"
     return table(header, rows, "Conversions between layouts")
 
 
 def pipeline_headline(program: Program) -> Markup:
-    """Render by how many steps loads run ahead, and why others do not."""
+    """Render how many steps the loads run ahead, and why others are not pipelined."""
     loads = [load for pipeline in program.inside.pipelines for load in pipeline.loads]
     if not loads:
-        none = "No loop of this kernel loads a block."
+        none = "No loop in this kernel loads a block."
         return headline("", "", program.inside.unread or none)
     reasons = dict.fromkeys(load.why for load in loads if load.why)
     lines = dict.fromkeys(str(load.line) for load in loads if load.ahead)
-    sentences = [*reasons] or ["No load is pipelined."]
+    sentences = [*reasons] or ["No loads are pipelined."]
     if lines:
-        sentences = [f"Pipelined loads: line {join_names([*lines])}.", *reasons]
-    what = Sourced("steps ahead, at most", "compiled")
+        noun = "line" if len(lines) == 1 else "lines"
+        sentences = [f"Pipelined loads: {noun} {join_names([*lines])}.", *reasons]
+    what = Sourced("steps ahead at most", "compiled")
     return headline(max(load.ahead for load in loads), what, *sentences)
 
 
 def pipeline_table(program: Program) -> Markup:
-    """Render how far ahead each load is, in how many buffers, or why it is not pipelined."""
+    """Render how far ahead each load runs and its number of buffers, or why it is not pipelined."""
     rows = [
         (
             Code(place(pipeline)),

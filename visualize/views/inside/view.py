@@ -1,4 +1,4 @@
-"""The panels of the Inside view. Each draws a program, of a kernel of ours or of a script's launch."""
+"""The panels of the Inside view. Each draws a program of one of our kernels, or of a script's launch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _STEPPER = (
 
 
 class InsidePanel(Panel):
-    """A picture of the inside of a program, below its headline, and its tables.
+    """A headline, a picture of the inside of a program, and tables.
 
     Attributes:
-        name: of its tab.
-        label: of its plot, for screen readers.
+        name: the name of its tab.
+        label: describes the plot to screen readers.
         figure: returns the picture; None if there is nothing to draw.
     """
 
@@ -51,7 +51,7 @@ class InsidePanel(Panel):
         )
 
     def draw_program(self, program: Program) -> Slots:
-        """Fill its slots."""
+        """Fill the panel's slots."""
         figure = self.figure(program)
         picture = plot_value(figure, about=program.about) if figure else NONE
         return self._slots(self.headline(program), picture, self.tables(program))
@@ -70,7 +70,7 @@ class InsidePanel(Panel):
         return {f"{self.name}-headline": compiling}
 
     def seconds(self, snapshot: Snapshot) -> float:
-        # Another process draws it, so that the page's own stays free.
+        # Draw in another process, so that the page's process stays responsive.
         return 2 * NEAR_S if snapshot.inspected else 0.0
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
@@ -88,17 +88,17 @@ class SharedMemoryPanel(InsidePanel):
     """The wavefronts of each line's accesses, and the banks of one access."""
 
     name = "shared-memory"
-    label = "The words that each bank serves, by wavefront, beside an order without conflicts"
+    label = "Words that each bank serves in each wavefront, beside a conflict-free order"
     headline = staticmethod(text.shared_headline)
     figure = staticmethod(figures.banks_figure)
     tables = staticmethod(text.shared_table)
 
 
 class MemoryMapPanel(InsidePanel):
-    """Where each buffer lies in shared memory, and when."""
+    """The offset and the live range of each buffer in shared memory."""
 
     name = "memory-map"
-    label = "Buffers in shared memory: bytes by the program's operations"
+    label = "Buffers in shared memory: bytes over the program's operations"
     headline = staticmethod(text.map_headline)
     figure = staticmethod(figures.memory_map_figure)
     tables = staticmethod(text.map_tables)
@@ -108,17 +108,17 @@ class RegistersPanel(InsidePanel):
     """The live registers at each instruction, and the spills of each line."""
 
     name = "registers"
-    label = "Live registers along the SASS"
+    label = "Live registers at each SASS instruction"
     headline = staticmethod(text.registers_headline)
     figure = staticmethod(figures.registers_figure)
     tables = staticmethod(text.registers_table)
 
 
 class LayoutsPanel(InsidePanel):
-    """The warp and the lane that hold each element of a block, and the conversions between layouts."""
+    """The warp and the lane that hold each element of a block, and the layout conversions."""
 
     name = "layouts"
-    label = "A block: the warp and the lane that hold each element"
+    label = "Warp and lane that hold each element of a block"
     headline = staticmethod(text.layouts_headline)
     figure = staticmethod(figures.layouts_figure)
     tables = staticmethod(text.layouts_table)

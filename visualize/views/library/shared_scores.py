@@ -1,6 +1,6 @@
-"""Counts of shared memory by Nsight Compute, and how many of them are predicted exactly.
+"""Nsight Compute's counts of shared-memory accesses, and how many of them are predicted exactly.
 
-The file holds the launches of other kernels than ours, one per line. `python -m scripts.score_shared_memory` writes it.
+The file holds launches of kernels other than ours, one per line. `python -m scripts.score_shared_memory` writes it.
 """
 
 import json
@@ -21,7 +21,7 @@ from visualize.views.tables import table
 FILE = Path(__file__).parent / "shared_scores.jsonl"
 SOURCE = "an H100 80GB HBM3 (driver 580.159.04), by Nsight Compute 2025.3.1 with Triton 3.6.0"
 
-# The counts of a line. None is unknown.
+# The counts of a line; None if unknown.
 AMOUNTS = ("executions", "wavefronts", "ideal wavefronts")
 Counts = tuple[int | None, int | None, int | None]
 
@@ -48,9 +48,9 @@ class LaunchScore:
     """A counted launch.
 
     Attributes:
-        number: of the launch within its case.
-        instructions: executed by all warps: predicted, or None if unknown, and counted.
-        why: why nothing, or not every execution, is predicted.
+        number: the number of the launch within its case.
+        instructions: the instructions that all warps execute, predicted (None if unknown) and counted.
+        why: why the launch is not compared, or why its executed instructions are unknown.
     """
 
     family: str
@@ -74,7 +74,7 @@ def shipped_scores() -> tuple[LaunchScore, ...]:
 
 
 def summarize(scores: Iterable[LaunchScore]) -> dict[str, int]:
-    """Return how many launches, lines and numbers of instructions are compared, and how many are equal."""
+    """Return how many launches, lines and instruction counts are compared, and how many agree."""
     compared = [score for score in scores if score.is_compared]
     with_lines = [score for score in compared if score.lines]
     lines = [line for score in compared for line in score.lines]
@@ -116,7 +116,7 @@ def describe_uncompared(scores: Iterable[LaunchScore]) -> Iterator[str]:
 
 
 def render_scores() -> Markup:
-    """Render a fold with how many lines of each family are equal, and the others."""
+    """Render a fold: how many lines of each family agree, and the predictions that differ or are unknown."""
     scores = shipped_scores()
     total = summarize(scores)
     launches = count_noun(total["launches"], "launch")
@@ -131,7 +131,7 @@ def render_scores() -> Markup:
         ]
         rows.append((family, *agreement))
     caption = say(
-        "Equal executions, {} and ideal wavefronts, by line and opcode",
+        "Lines and opcodes whose executions, {} and ideal wavefronts agree",
         term("wavefront", "wavefronts"),
     )
     others = [
@@ -148,6 +148,6 @@ def render_scores() -> Markup:
     content = (
         lead(about, *describe_uncompared(scores))
         + table(header, rows, caption)
-        + table(columns, others, "Counts that differ or are unknown")
+        + table(columns, others, "Predictions that differ or are unknown")
     )
     return fold.format(f"{total['exact_lines']:,} of {total['lines']:,}", content)
