@@ -28,12 +28,15 @@ class Traffic:
 
     Attributes:
         l2_bytes: between the SMs and the L2, by kind of access (see `steps.GLOBAL`).
-        read_bytes, written_bytes: between the L2 and DRAM.
+        read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
+        warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.
     """
 
     l2_bytes: Mapping[str, float]
     read_bytes: float
     written_bytes: float
+    warm_read_bytes: float
+    warm_written_bytes: float
 
 
 @dataclass(frozen=True)
@@ -61,17 +64,35 @@ class Prediction:
     """The predicted time of a launch.
 
     Attributes:
+        total_us: with an L2 that holds none of the launch's data.
+        warm_us: right after the same launch.
         by_resource_us: time for which each resource would be busy at its peak rate.
         bound_by: the busiest resource, or "latency" if none is busy for most of the time.
     """
 
     total_us: float
+    warm_us: float
     by_resource_us: Mapping[str, float]
     bound_by: str
 
 
 def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants) -> Prediction:
-    """Predict a launch's time with an L2 that holds none of its data."""
+    """Predict a launch's time."""
+    total_us, clock = _time_launch(execution, traffic, gpu, constants)
+    warm = replace(
+        traffic, read_bytes=traffic.warm_read_bytes, written_bytes=traffic.warm_written_bytes
+    )
+    warm_us, _ = _time_launch(execution, warm, gpu, constants)
+    by_resource_us = _time_resources(execution, traffic, gpu, constants, clock)
+    busiest = max(by_resource_us, key=lambda name: by_resource_us[name])
+    is_bound = by_resource_us[busiest] > _BOUND_SHARE * total_us
+    return Prediction(total_us, warm_us, by_resource_us, busiest if is_bound else "latency")
+
+
+def _time_launch(
+    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants
+) -> tuple[float, float]:
+    """Return a launch's microseconds, and the clock in GHz."""
     products = sum(
         step.busy * executed
         for step, executed in zip(execution.steps, execution.executed, strict=True)
@@ -100,11 +121,7 @@ def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constan
     )
     cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, _MOST_STEPS)
     cycles = max(cycles, dram * clock)
-    total_us = constants.launch_us + cycles / clock / 1e3
-    by_resource_us = _time_resources(execution, traffic, gpu, constants, clock)
-    busiest = max(by_resource_us, key=lambda name: by_resource_us[name])
-    is_bound = by_resource_us[busiest] > _BOUND_SHARE * total_us
-    return Prediction(total_us, by_resource_us, busiest if is_bound else "latency")
+    return constants.launch_us + cycles / clock / 1e3, clock
 
 
 def _time_resources(

@@ -48,14 +48,16 @@ def predict_traffic(
     l1_bytes: float,
     l2_bytes: float,
     kept_bytes: float,
+    held_bytes: float,
 ) -> Traffic:
-    """Predict the traffic of a launch with an L2 that holds none of its data.
+    """Predict the traffic of a launch.
 
     Args:
         at_once: programs that are resident on the GPU.
         l1_bytes: size of the L1 cache per resident program.
         l2_bytes: maximum bytes touched between two uses of a block that stays in the L2.
         kept_bytes: written bytes that remain in the L2 when the launch ends.
+        held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
     """
     by_kind: dict[str, list[_Accesses]] = {}
     for op, accesses in zip(operations, _place(operations, at_once), strict=True):
@@ -69,12 +71,13 @@ def predict_traffic(
     loads = [part for kind in LOADS for part in by_kind.get(kind, ())]
     stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
     written = _count_distinct(_join(stores)) if stores else 0.0
-    read = (
-        _count_reads(_join(loads), written, math.ceil(programs / at_once), l2_bytes)
-        if loads
-        else 0.0
-    )
-    return Traffic(moved, read, max(0.0, written - kept_bytes))
+    waves = math.ceil(programs / at_once)
+    distinct, read = _count_reads(_join(loads), written, waves, l2_bytes) if loads else (0.0, 0.0)
+    deferred = max(0.0, written - kept_bytes)
+    if distinct + written <= held_bytes:
+        return Traffic(moved, read, deferred, read - distinct, 0.0)
+    # The data that the launch before wrote leave the L2 now.
+    return Traffic(moved, read, deferred, read, written)
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
@@ -151,8 +154,10 @@ def _count_repeated(loads: _Accesses, l1_bytes: float) -> float:
     return float(loads.bytes.sum()) * (1 - distinct / asked)
 
 
-def _count_reads(loads: _Accesses, written: float, waves: int, l2_bytes: float) -> float:
-    """Return the bytes that loads read from DRAM."""
+def _count_reads(
+    loads: _Accesses, written: float, waves: int, l2_bytes: float
+) -> tuple[float, float]:
+    """Return the distinct bytes that loads need, and those that they read from DRAM."""
     distinct = 0.0
     groups = []
     storage = storage_number(loads.low)
@@ -176,4 +181,4 @@ def _count_reads(loads: _Accesses, written: float, waves: int, l2_bytes: float) 
         for gap, size in groups:
             is_evicted = np.isfinite(gap) & (gap * per_wave > l2_bytes)
             read += float(size[is_evicted].sum())
-    return read
+    return distinct, read
