@@ -70,8 +70,18 @@ class Prediction:
     bound_by: str
 
 
-def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants) -> Prediction:
-    """Predict a launch's time with an L2 that holds none of its data."""
+def predict(
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    most_steps: int = _MOST_STEPS,
+) -> Prediction:
+    """Predict a launch's time with an L2 that holds none of its data.
+
+    Args:
+        most_steps: number of steps to simulate.
+    """
     products = sum(
         step.busy * executed
         for step, executed in zip(execution.steps, execution.executed, strict=True)
@@ -80,7 +90,8 @@ def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constan
     moved = sum(traffic.l2_bytes.values())
     clock = constants.matrix_clock_ghz if products else constants.clock_ghz
     # A first simulation tells how busy the memory and the tensor cores are, a second one what that changes.
-    cycles = _simulate_launch(execution, traffic, gpu, constants, clock, _FIRST_STEPS)
+    first_steps = min(_FIRST_STEPS, most_steps)
+    cycles = _simulate_launch(execution, traffic, gpu, constants, clock, first_steps)
     if products:
         activity = products / _QUARTERS + moved / constants.port_bytes
         activity = min(2.0, activity / gpu.sms / cycles)
@@ -98,7 +109,7 @@ def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constan
         # SMs out of step share the bandwidth with fewer others.
         dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
     )
-    cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, _MOST_STEPS)
+    cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, most_steps)
     cycles = max(cycles, dram * clock)
     total_us = constants.launch_us + cycles / clock / 1e3
     by_resource_us = _time_resources(execution, traffic, gpu, constants, clock)
