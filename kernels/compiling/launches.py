@@ -23,6 +23,7 @@ from kernels.gpus import Gpu
 from kernels.inside.inspect import Inspection, inspect, join_launches
 from kernels.results import Failure
 from kernels.spec import Kernel, Launch
+from kernels.timing.launches import add_time
 
 
 def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
@@ -31,7 +32,11 @@ def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure
     if isinstance(capture, Failure):
         return capture
     launches = capture.content.launches
-    inspections = (inspect(capture, each, count_launch(capture, each)) for each in launches)
+    inspections = []
+    for each in launches:
+        counts = count_launch(capture, each)
+        inspection = inspect(capture, each, counts)
+        inspections.append((add_time(capture, each, counts, inspection), inspection[1]))
     return functools.reduce(join_launches, inspections)
 
 

@@ -59,7 +59,27 @@ def join_launches(first: Inspection, last: Inspection) -> Inspection:
         not_executed=after.not_executed or before.not_executed,
         unread=after.unread or before.unread,
     )
-    return joined, last[1]
+    return _add_times(before, joined), last[1]
+
+
+def _add_times(before: Inside, after: Inside) -> Inside:
+    if not before.range_us or not after.range_us:
+        why = before.not_predicted or after.not_predicted
+        return replace(after, predicted_us=None, range_us=None, not_predicted=why)
+    longest = max((before, after), key=lambda inside: inside.predicted_us or 0.0)
+    resources = {
+        name: time_us + before.by_resource_us[name]
+        for name, time_us in after.by_resource_us.items()
+    }
+    low, high = map(sum, zip(before.range_us, after.range_us, strict=True))
+    return replace(
+        after,
+        predicted_us=sum(filter(None, (before.predicted_us, after.predicted_us))),
+        range_us=(low, high),
+        bound_by=longest.bound_by,
+        first_change=longest.first_change,
+        by_resource_us=resources,
+    )
 
 
 def _inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:

@@ -1,7 +1,8 @@
 """Results of inspecting the programs of a launch, as frozen values that JSON can store."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernels.layouts import Layout
 
@@ -282,7 +283,7 @@ class SharedMap:
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
-    """The inside of the programs of one launch.
+    """The inside of the programs of one launch, and the time that follows from it.
 
     Attributes:
         instructions_executed: by all warps of the launch; None if unknown.
@@ -295,6 +296,13 @@ class Inside:
         pipelines: the loops that load or multiply.
         not_executed: why executions are unknown; "" if they are known.
         unread: why the layouts, conversions and pipelines are unknown; "" if they are known.
+        predicted_us: the predicted time with an L2 that holds none of the data; None if unknown.
+        range_us: the times between which nine of ten launches are, by the errors of timed launches.
+        bound_by: the busiest resource, or "latency" if none is busy for most of the time.
+        by_resource_us: the time that each resource would take alone.
+        first_change: the change that shortens the predicted time most, of those that were tried; "" if none does.
+        not_predicted: why the time is unknown; "" if it is known.
+        assumed: which properties of the GPU were not measured; "" if all were.
     """
 
     shared: tuple[SharedAccess, ...] = ()
@@ -309,11 +317,25 @@ class Inside:
     pipelines: tuple[Pipeline, ...] = ()
     unread: str = ""
     not_executed: str = ""
+    predicted_us: float | None = None
+    range_us: tuple[float, float] | None = None
+    bound_by: str = ""
+    by_resource_us: Mapping[str, float] = field(default_factory=dict)
+    first_change: str = ""
+    not_predicted: str = ""
+    assumed: str = ""
 
     @property
     def is_executed(self) -> bool:
         """Whether some executions are known. Reports of earlier versions lack them."""
         return self.instructions_executed is not None or bool(self.shared)
+
+    @property
+    def resource_shares(self) -> Mapping[str, float]:
+        """The part of the predicted time that each resource would take alone, the busiest first."""
+        total_us = self.predicted_us or math.inf
+        shares = {name: time_us / total_us for name, time_us in self.by_resource_us.items()}
+        return dict(sorted(shares.items(), key=lambda each: -each[1]))
 
     @property
     def shared_wavefronts(self) -> int | None:

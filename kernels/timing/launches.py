@@ -1,21 +1,26 @@
 """Predict the time of a captured launch."""
 
 import heapq
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from kernels.capture.reader import Capture, CapturedLaunch
+from kernels.capture.reader import BaseCapture, CapturedKernel, CapturedLaunch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.execution import Executions
+from kernels.inside.inspect import Inspection
+from kernels.inside.report import Inside
 from kernels.inside.sass import Instruction, parse
 from kernels.sectors import LANES
 from kernels.timing.constants import Constants
-from kernels.timing.model import Execution, Prediction, predict
+from kernels.timing.gpus import find_constants, find_gpu, scale_steps
+from kernels.timing.model import Execution, Prediction, Traffic, predict
+from kernels.timing.scores import stated_errors
 from kernels.timing.steps import GLOBAL, Step, count_lane_bytes, read_steps
 from kernels.timing.traffic import predict_traffic
 
@@ -26,10 +31,49 @@ _L2_SHARE = 0.46
 # Part of the L2 whose data survive until the next launch: measured, 34 MB did, and 39 MB did not.
 _HELD_SHARE = 0.7
 _SYSTEM_SHARED_BYTES = 1024
+# Steps that are simulated to compare changes, and the smallest saving that is reported.
+_TRIAL_STEPS = 3000
+_LEAST_SAVING = 0.05
+
+LOG = logging.getLogger("tilescope.timing")
+
+
+def add_time(
+    capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inspection: Inspection
+) -> Inside:
+    """Return what happens inside a launch's programs, with the predicted time or the reason why there is none."""
+    inside, executions = inspection
+    why = counts.refused or inside.not_executed
+    if executions is None or counts.refused:
+        return replace(inside, not_predicted=why)
+    device = capture.content.gpu
+    kernel = capture.content.kernels[launch.kernel]
+    try:
+        gpu = find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+        constants, assumed = find_constants(gpu)
+        execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
+        prediction = predict(execution, traffic, gpu, constants)
+        first_change = _try_changes(execution, traffic, executions, kernel, gpu, constants)
+    except UnsupportedOperation as error:
+        return replace(inside, not_predicted=str(error))
+    except Exception:  # a capture file may hold arbitrary text as compiled code
+        LOG.warning("The time of a launch could not be predicted.", exc_info=True)
+        return replace(inside, not_predicted="The compiled code has an unknown form.")
+    high = stated_errors().high
+    total_us = prediction.total_us
+    return replace(
+        inside,
+        predicted_us=total_us,
+        range_us=(total_us / (1 + high), total_us / (1 - high)),
+        bound_by=prediction.bound_by,
+        by_resource_us=prediction.by_resource_us,
+        first_change=first_change,
+        assumed=assumed,
+    )
 
 
 def predict_launch(
-    capture: Capture,
+    capture: BaseCapture,
     launch: CapturedLaunch,
     counts: LaunchCounts,
     executions: Executions,
@@ -37,6 +81,23 @@ def predict_launch(
     constants: Constants,
 ) -> Prediction:
     """Predict the time of a launch.
+
+    Raises:
+        UnsupportedOperation: the launch's traffic or executions are unknown.
+    """
+    execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
+    return predict(execution, traffic, gpu, constants)
+
+
+def describe_launch(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    counts: LaunchCounts,
+    executions: Executions,
+    gpu: Gpu,
+    constants: Constants,
+) -> tuple[Execution, Traffic]:
+    """Return what a launch executes and the bytes that it moves.
 
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
@@ -82,16 +143,69 @@ def predict_launch(
             warm_read_bytes=traffic.warm_read_bytes + moved["LDL"],
             warm_written_bytes=traffic.warm_written_bytes + moved["STL"],
         )
+    steps = scale_steps(read_steps(codes["sass"]), instructions, gpu)
     execution = Execution(
         instructions,
-        _with_conflicts(read_steps(codes["sass"]), instructions, executions),
+        _with_conflicts(steps, instructions, executions),
         times,
         programs,
         kernel.num_warps,
         resident,
         _unevenness(counts.operations, programs, gpu.sms),
     )
-    return predict(execution, traffic, gpu, constants)
+    return execution, traffic
+
+
+def _try_changes(
+    execution: Execution,
+    traffic: Traffic,
+    executions: Executions,
+    kernel: CapturedKernel,
+    gpu: Gpu,
+    constants: Constants,
+) -> str:
+    """Return the change that shortens the predicted time most, with its effect; "" if none does."""
+
+    def time(execution: Execution, traffic: Traffic) -> float:
+        return predict(execution, traffic, gpu, constants, _TRIAL_STEPS).total_us
+
+    steps = list(execution.steps)
+    for number, wavefronts in executions.wavefronts.items():
+        if wavefronts.actual > wavefronts.ideal:
+            ratio = wavefronts.ideal / wavefronts.actual
+            steps[number] = replace(steps[number], wavefronts=steps[number].wavefronts * ratio)
+    times = {
+        "With half the DRAM traffic": time(execution, _scale(traffic, 1.0, 0.5)),
+        "Without bank conflicts": time(replace(execution, steps=steps), traffic),
+    }
+    limits = occupancy(gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes).limited_by
+    if not {"warps", "programs"} & {*limits}:
+        more = replace(execution, resident=execution.resident + 1)
+        name = f"With less use of {' and '.join(limits)}, for one more program per SM"
+        times[name] = time(more, traffic)
+    share = execution.programs // gpu.sms * gpu.sms / execution.programs
+    if share:
+        even = replace(
+            execution,
+            executed=[each * share for each in execution.executed],
+            programs=round(execution.programs * share),
+            unevenness=1.0,
+        )
+        in_full_waves = time(even, _scale(traffic, share, share)) / share
+        times["With a grid that gives each SM equal work"] = in_full_waves
+    best = min(times, key=lambda name: times[name])
+    saving = 1 - times[best] / time(execution, traffic)
+    if saving < _LEAST_SAVING:
+        return ""
+    return f"{best}, it would take {100 * saving:.0f} % less time."
+
+
+def _scale(traffic: Traffic, l2: float, dram: float) -> Traffic:
+    return Traffic(
+        {kind: size * l2 for kind, size in traffic.l2_bytes.items()},
+        traffic.read_bytes * dram,
+        traffic.written_bytes * dram,
+    )
 
 
 def _assume_executed(instructions: Sequence[Instruction], executions: Executions) -> list[int]:

@@ -76,13 +76,23 @@ class Prediction:
     bound_by: str
 
 
-def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants) -> Prediction:
-    """Predict a launch's time."""
-    total_us, clock = _time_launch(execution, traffic, gpu, constants)
+def predict(
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    most_steps: int = _MOST_STEPS,
+) -> Prediction:
+    """Predict a launch's time.
+
+    Args:
+        most_steps: number of steps to simulate.
+    """
+    total_us, clock = _time_launch(execution, traffic, gpu, constants, most_steps)
     warm = replace(
         traffic, read_bytes=traffic.warm_read_bytes, written_bytes=traffic.warm_written_bytes
     )
-    warm_us, _ = _time_launch(execution, warm, gpu, constants)
+    warm_us, _ = _time_launch(execution, warm, gpu, constants, most_steps)
     by_resource_us = _time_resources(execution, traffic, gpu, constants, clock)
     busiest = max(by_resource_us, key=lambda name: by_resource_us[name])
     is_bound = by_resource_us[busiest] > _BOUND_SHARE * total_us
@@ -90,7 +100,7 @@ def predict(execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constan
 
 
 def _time_launch(
-    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants
+    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, most_steps: int
 ) -> tuple[float, float]:
     """Return a launch's microseconds, and the clock in GHz."""
     products = sum(
@@ -101,7 +111,8 @@ def _time_launch(
     moved = sum(traffic.l2_bytes.values())
     clock = constants.matrix_clock_ghz if products else constants.clock_ghz
     # The first simulation measures the load of memory and tensor cores. The second one includes its effects.
-    cycles = _simulate_launch(execution, traffic, gpu, constants, clock, _FIRST_STEPS)
+    first_steps = min(_FIRST_STEPS, most_steps)
+    cycles = _simulate_launch(execution, traffic, gpu, constants, clock, first_steps)
     if products:
         activity = products / _QUARTERS + moved / constants.port_bytes
         activity = min(2.0, activity / gpu.sms / cycles)
@@ -119,7 +130,7 @@ def _time_launch(
         # SMs that drift apart share the bandwidth with fewer others.
         dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
     )
-    cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, _MOST_STEPS)
+    cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, most_steps)
     cycles = max(cycles, dram * clock)
     return constants.launch_us + cycles / clock / 1e3, clock
 

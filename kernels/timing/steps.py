@@ -74,7 +74,7 @@ _PRODUCTS = {
     "DMMA": 16,
 }
 # Products that one warp issues reach this share of the rate of those that a warp group issues (Luo et al.).
-_WARP_PRODUCT_RATE = 0.62
+WARP_PRODUCT_RATE = 0.62
 _WARP_PRODUCT_CYCLES = 20
 _GROUP_PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x")
 _GROUP_PRODUCT_CYCLES = 64
@@ -213,7 +213,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             case _ if pipe == "tensor":
                 cycles = next((c for start, c in _PRODUCTS.items() if opcode.startswith(start)), 4)
                 step.effect = "product"
-                step.busy = cycles / _WARP_PRODUCT_RATE
+                step.busy = cycles / WARP_PRODUCT_RATE
                 step.latency = step.busy + _WARP_PRODUCT_CYCLES
         step.reads = number(reads)
         step.writes = number(writes)

@@ -7,7 +7,8 @@ Omitted: programs that drift apart, and blocks of different shapes that overlap.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,20 +19,33 @@ from kernels.timing.model import LOADS, Traffic
 
 # Number of programs to sample for repeated loads.
 _SAMPLE = 48
+# Number of accesses that are examined; more would take seconds. Accesses to the same bytes are all examined or none.
+_MOST_ACCESSES = 1 << 19
+_SAMPLED_BYTES = 2048
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
 class _Accesses:
-    """Executions of accesses, (executions,) each. `time` is in waves of programs."""
+    """Executions of accesses, (executions,) each. `time` is in waves of programs.
+
+    Attributes:
+        scale: of so many sectors, they touch one.
+    """
 
     program: np.ndarray
     low: np.ndarray
     high: np.ndarray
     bytes: np.ndarray
     time: np.ndarray
+    scale: int
 
     def select(self, where: np.ndarray) -> "_Accesses":
-        return _Accesses(*(getattr(self, name)[where] for name in self.__dataclass_fields__))
+        arrays: dict[str, Any] = {name: getattr(self, name)[where] for name in _ARRAYS}
+        return replace(self, **arrays)
+
+
+_ARRAYS = ("program", "low", "high", "bytes", "time")
 
 
 def find_kind(op: OperationCounts) -> str:
@@ -81,51 +95,54 @@ def predict_traffic(
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
-    """Return the accesses of each operation. Operations share a program's time in proportion to their bytes."""
+    """Return the accesses of each operation. Operations share a program's time in proportion to their bytes.
+
+    Of very many accesses, those to a sample of the memory stand for all.
+    """
     weights = [sum(float(touch[3].sum()) for touch in op.tally.touches) for op in operations]
+    count = sum(len(touch[0]) for op in operations for touch in op.tally.touches)
+    scale = math.ceil(count / _MOST_ACCESSES)
     whole = sum(weights) or 1.0
     begin = 0.0
     placed: list[_Accesses | None] = []
     for op, weight in zip(operations, weights, strict=True):
-        if not weight:
-            placed.append(None)
-            continue
-        program, low, high, sectors = map(np.concatenate, zip(*op.tally.touches, strict=True))
-        issued = sectors > 0
-        program = program[issued]
-        low = low[issued]
-        high = high[issued]
-        sectors = sectors[issued]
-        order = np.argsort(program, kind="stable")
-        sorted_programs = program[order]
-        first = np.flatnonzero(np.append(True, sorted_programs[1:] != sorted_programs[:-1]))
-        counts = np.diff(np.append(first, len(program)))
-        progress = np.empty(len(program))
-        progress[order] = (np.arange(len(program)) - np.repeat(first, counts) + 0.5) / np.repeat(
-            counts, counts
-        )
         share = weight / whole
-        span = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
-        placed.append(
-            _Accesses(
-                program,
-                low,
-                high,
-                np.minimum(sectors, span) * SECTOR_BYTES,
-                program // at_once + begin + share * progress,
-            )
-        )
+        accesses = _select(op, at_once, begin, share, scale) if weight else None
+        placed.append(accesses if accesses and len(accesses.bytes) else None)
         begin += share
     return placed
 
 
+def _select(op: OperationCounts, at_once: int, begin: float, share: float, scale: int) -> _Accesses:
+    """Return one of `scale` parts of an operation's accesses, whose bytes stand for all."""
+    touches = op.tally.touches
+    executed = np.zeros(1 + max(int(touch[0].max(initial=0)) for touch in touches))
+    parts = []
+    moved = 0.0
+    for program, low, high, sectors in touches:
+        number = executed[program]
+        issued = sectors > 0
+        executed[program] += issued
+        span = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
+        size = np.minimum(sectors, span) * SECTOR_BYTES
+        moved += float(size.sum())
+        # Multiples of the golden ratio are spread evenly, whatever the stride between blocks.
+        chosen = issued & (low // _SAMPLED_BYTES * _GOLDEN_RATIO % 1 < 1 / scale)
+        parts.append((program[chosen], low[chosen], high[chosen], size[chosen], number[chosen]))
+    program, low, high, size, number = map(np.concatenate, zip(*parts, strict=True))
+    progress = (number + 0.5) / np.maximum(executed[program], 1)
+    time = program // at_once + begin + share * progress
+    size = size * (moved / max(float(size.sum()), 1.0))
+    return _Accesses(program, low, high, size, time, scale)
+
+
 def _join(parts: Sequence[_Accesses]) -> _Accesses:
-    return _Accesses(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in _Accesses.__dataclass_fields__
-        )
-    )
+    if len(parts) == 1:
+        return parts[0]
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS
+    }
+    return replace(parts[0], **arrays)
 
 
 def _count_distinct(accesses: _Accesses) -> float:
@@ -135,7 +152,7 @@ def _count_distinct(accesses: _Accesses) -> float:
     high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)
     is_new = np.append(True, low[1:] > high[:-1])
     ends = high[np.append(np.flatnonzero(is_new)[1:] - 1, len(high) - 1)]
-    covered = int((ends - low[is_new]).sum()) * SECTOR_BYTES
+    covered = int((ends - low[is_new]).sum()) * SECTOR_BYTES * accesses.scale
     return float(min(covered, accesses.bytes.sum()))
 
 

@@ -11,6 +11,9 @@ from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
 # Maximum number of lines that explain a difference.
 _MOST_LINES = 3
 
+# Smaller differences of predicted times are omitted.
+_LEAST_TIME_CHANGE = 0.05
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -25,15 +28,20 @@ class Difference:
 
     where: str
     what: str
-    before: int
-    after: int
+    before: float
+    after: float
     times: int = 1
     lines: str = ""
 
     @property
     def is_worse(self) -> bool:
-        """Whether it increased. Of launches, fewer are worse, because the numbers of missing ones are unknown."""
-        return (self.after < self.before) == (self.what == "launches")
+        """Whether it increased. Of launches, fewer are worse, because the numbers of missing ones are unknown.
+
+        A predicted time, which has an error, is never worse.
+        """
+        return self.what != "predicted_us" and (self.after < self.before) == (
+            self.what == "launches"
+        )
 
     @property
     def subject(self) -> str:
@@ -59,7 +67,7 @@ def differences(
     return sorted(merged, key=_rank)
 
 
-def _rank(difference: Difference) -> tuple[bool, bool, int]:
+def _rank(difference: Difference) -> tuple[bool, bool, float]:
     increase = (difference.after - difference.before) * difference.times
     return not difference.is_worse, difference.what != "launches", -increase
 
@@ -97,6 +105,11 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
                 for each in launch.shared
             )
             yield Difference(where, total, before, after, lines=lines)
+    if old.predicted_us and new.predicted_us:
+        change = new.predicted_us / old.predicted_us - 1
+        if abs(change) > _LEAST_TIME_CHANGE:
+            times = round(old.predicted_us, 1), round(new.predicted_us, 1)
+            yield Difference(where, "predicted_us", *times)
     before = old.spill_traffic_bytes
     after = new.spill_traffic_bytes
     if before is not None and after is not None:

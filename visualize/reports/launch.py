@@ -32,6 +32,7 @@ from kernels.inside.report import (
     SharedAccess,
 )
 from kernels.results.codec import from_json, parse_json, to_json
+from kernels.timing.launches import add_time
 
 # The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
 AMOUNTS = {
@@ -223,7 +224,7 @@ def make_report(
                 content.kernels[launch.kernel],
                 counts(number),
                 findings[number],
-                inspections(number)[0],
+                add_time(capture, launch, counts(number), inspections(number)),
             )
             for number, launch in enumerate(launches)
         ),

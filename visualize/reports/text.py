@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.inside.report import SharedAccess
-from visualize.numbers import count_noun
+from kernels.inside.report import Inside, SharedAccess
+from visualize.numbers import count_noun, milliseconds, percent
 from visualize.reports.comparison import Difference
 from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport, Report
 
@@ -19,6 +19,17 @@ _ACCESSES = {
     "stores": ("STS", "STSM"),
     "copies": ("LDGSTS",),
     "atomics": ("ATOMS",),
+}
+# The resources of a predicted time.
+RESOURCES = {
+    "issue": "instruction issue",
+    "L1": "L1 and shared memory",
+    "alu": "integers and logic (ALU)",
+    "fma": "float32 arithmetic (FMA)",
+    "fma heavy": "integer products (FMA heavy)",
+    "xu": "special functions (XU)",
+    "fp64": "float64 arithmetic",
+    "tensor": "tensor cores",
 }
 _HEADINGS = ("line", "op", "tensor", "bytes", *MAIN_AMOUNTS, "ideal%")
 
@@ -85,7 +96,8 @@ def sections(report: Report) -> list[Section]:
     """Return the printed report of each launch."""
     is_counted = any(launch.counted for launch in report.launches)
     return [
-        _make_section(number, launch, is_counted) for number, launch in enumerate(report.launches)
+        _make_section(number, launch, report.gpu or "the GPU", is_counted)
+        for number, launch in enumerate(report.launches)
     ]
 
 
@@ -169,7 +181,7 @@ def _remarks(report: Report) -> list[str]:
     return [*filter(None, [report.stopped, report.untried]), *report.not_captured]
 
 
-def _make_section(number: int, launch: LaunchReport, is_counted: bool) -> Section:
+def _make_section(number: int, launch: LaunchReport, gpu: str, is_counted: bool) -> Section:
     grid = " × ".join(map(str, launch.grid))
     tuned = f", config {launch.tuned.number} of {launch.tuned.of}" if launch.tuned else ""
     registers = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
@@ -198,6 +210,7 @@ def _make_section(number: int, launch: LaunchReport, is_counted: bool) -> Sectio
             settings_text({**launch.settings, **launch.config}),
             f"{registers}, {launch.shared_bytes:,} bytes of shared memory",
             *_describe_executions(launch),
+            *_describe_time(launch, gpu),
         ),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -250,6 +263,29 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
         yield f"shared-memory wavefronts: {', '.join(wavefronts)}"
     if used:
         yield f"bank conflicts: {_known(launch.bank_conflicts, bound)}"
+
+
+def describe_bound(inside: Inside) -> str:
+    """Describe what bounds a launch whose time is predicted."""
+    busiest, share = next(iter(inside.resource_shares.items()))
+    busy = f"{RESOURCES.get(busiest, busiest)} ({percent(share)})"
+    if inside.bound_by == "latency":
+        return f"bound by latency; the busiest resource is {busy}"
+    return f"bound by {busy}"
+
+
+def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
+    if launch.predicted_us and launch.range_us:
+        error = percent(launch.predicted_us / launch.range_us[0] - 1)
+        time = milliseconds(launch.predicted_us / 1e3)
+        yield f"Predicted: {time} on {gpu} (± {error}), {describe_bound(launch)}."
+    elif launch.not_predicted:
+        yield f"No predicted time: {launch.not_predicted}"
+    if launch.assumed:
+        yield launch.assumed
+    if launch.elapsed_ms is not None:
+        state = " with a warm L2; the prediction assumes a cold one" if launch.predicted_us else ""
+        yield f"Measured: {milliseconds(launch.elapsed_ms)}{state}."
 
 
 def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:

@@ -36,6 +36,7 @@ from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
 from visualize.views.panel import Slots
 from visualize.views.prose import Code, Link, Mark, Strong, headline, say, term
+from visualize.views.result.predicted import plot_predicted, render_predicted
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import query
 from visualize.views.tables import table
@@ -166,7 +167,12 @@ def draw_launch(
                 triton = launches.content.triton
                 drawn |= resource_slots(gpu, kernel.num_warps, kernel, triton)
         case "result":
-            drawn = {"result": _result(launches.content.launches[view.launch])}
+            scoreboard = query({"tab": "scoreboard"})
+            drawn = {
+                "result": _result(launches.content.launches[view.launch]),
+                "predicted-time": render_predicted(launch, scoreboard),
+                "predicted-plot": plot_predicted(launch, launches.caption),
+            }
         case "program-order":
             drawn = _order_slots(launches, launch, view)
         case name:

@@ -34,6 +34,7 @@ from visualize.views.order.map_figure import MOST_CELLS
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.prose import lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
+from visualize.views.result.predicted import plot_predicted, render_predicted
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, State, query
 
@@ -49,7 +50,7 @@ NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no
 class ResultPanel(Panel):
     """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
 
-    uses_compiler = False
+    uses_inspection = True
 
     def layout(self) -> Markup:
         roofline = "This launch, the library's calls and recorded launches below the roofs"
@@ -98,8 +99,18 @@ class ResultPanel(Panel):
         return {**notes, "result": how, **plots}
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        """Predict the time of a launch that has no timed or wrong run, or that is compared with another launch."""
+        """Predict the time of a launch.
+
+        Before it is inspected, do so if it has no timed or wrong run, or is compared with another launch.
+        """
         state = snapshot.state
+        about = picture_caption(state.experiment, state.gpu.name, "predicted")
+        if isinstance(snapshot.inspected, tuple):
+            inside, _ = snapshot.inspected
+            return {
+                "predicted-time": render_predicted(inside, state.link(tab="scoreboard")),
+                "predicted-plot": plot_predicted(inside, about),
+            }
         run = snapshot.result(RunResult)
         predicted = predict_time(state.kernel, snapshot.launch, None)
         is_untimed = run is None or (run.check.passed and text.timed_run(run) is None)
@@ -110,7 +121,6 @@ class ResultPanel(Panel):
             slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
             alone = [Bound(name, ms, "alone") for name, ms in slowest_first]
             figure = bounds_figure(alone, predicted.ms, "predicted")
-            about = picture_caption(state.experiment, state.gpu.name, "predicted")
             values["predicted-plot"] = plot_value(figure, about=about)
         return values
 

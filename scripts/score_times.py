@@ -1,0 +1,147 @@
+"""Compare predicted times with measured ones: `python -m scripts.score_times FOLDER...`. No GPU needed.
+
+The folders hold FAMILY.jsonl.gz, a launch per line with its times, and the captures that its lines name. Writes the
+file whose errors the report and the page state.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kernels.capture.reader import Capture
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.listings import UnsupportedOperation
+from kernels.gpus import GPUS
+from kernels.inside.inspect import inspect
+from kernels.results import codec
+from kernels.timing.constants import H100
+from kernels.timing.launches import predict_launch
+from kernels.timing.scores import FILE, TimeScore, stated_errors, summarize
+
+_NOT_CAPTURED = "Its arguments depend on a value that the host reads from an earlier launch."
+# The constants that are fitted to times, if a family is left out.
+WITHOUT = {
+    "gemm": {
+        "start_cycles": 285,
+        "turnaround": 0.315,
+        "l2_cycles": 330,
+        "dram_cycles": 600,
+        "drift": 0.354,
+        "barrier_cycles": 43.5,
+        "matrix_issue_cycles": 1.18,
+    },
+    "elements": {
+        "start_cycles": 508,
+        "turnaround": 0.315,
+        "l2_cycles": 406,
+        "dram_cycles": 708,
+        "drift": 0.435,
+        "barrier_cycles": 63,
+        "matrix_issue_cycles": 1.0,
+    },
+    "flash": {
+        "start_cycles": 285,
+        "turnaround": 0.315,
+        "l2_cycles": 589,
+        "dram_cycles": 508,
+        "drift": 0.435,
+        "barrier_cycles": 63,
+        "matrix_issue_cycles": 0.85,
+    },
+    "liger": {
+        "start_cycles": 285,
+        "turnaround": 0.315,
+        "l2_cycles": 589,
+        "dram_cycles": 600,
+        "drift": 0.3,
+        "barrier_cycles": 63,
+        "matrix_issue_cycles": 0.85,
+    },
+}
+# Why the largest errors are that large.
+REASONS = {
+    ("embedding", 1): "Atomics to the same addresses wait for each other.",
+    ("float16 odd", 0): "Misaligned rows: loads of 2 bytes per lane fill the queues of the L1.",
+    ("float32 without tensor cores 2048", 0): "Register bank conflicts are omitted.",
+    (
+        "bfloat16 low rank",
+        0,
+    ): "A short launch: the tail of its last programs is longer than predicted.",
+    ("strided copy 8", 0): "DRAM pages are opened for few bytes each.",
+    ("causal, 32 heads of 128", 0): "Waits of the products for softmax overlap less than measured.",
+    (
+        "cross_entropy",
+        0,
+    ): "Its programs drift apart, so loads and arithmetic overlap more than predicted.",
+}
+
+
+def read_launches(folders: Sequence[Path]) -> Iterator[tuple[dict[str, Any], Path | None]]:
+    """Yield each timed launch and its capture; None if there is none."""
+    for path in sorted(path for folder in folders for path in folder.glob("*.jsonl.gz")):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for row in map(json.loads, lines):
+                captures = (folder / row["capture"] for folder in folders)
+                yield row, next((each for each in captures if each.exists()), None)
+
+
+def score_launch(row: dict[str, Any], path: Path | None) -> TimeScore:
+    score = TimeScore(
+        row["family"],
+        row["case"],
+        row["number"],
+        row["kernel"],
+        row["times"]["cold"]["median_us"],
+        why=REASONS.get((row["case"], row["number"]), ""),
+    )
+    if path is None:
+        return replace(score, why=_NOT_CAPTURED)
+    capture = Capture(path)
+    if row["number"] >= len(capture.content.launches):
+        return replace(score, why=_NOT_CAPTURED)
+    launch = capture.content.launches[row["number"]]
+    counts = count_launch(capture, launch)
+    inside, executions = inspect(capture, launch, counts)
+    if executions is None or counts.refused:
+        return replace(score, why=counts.refused or inside.not_executed)
+    gpu = GPUS["H100"]
+    unseen = replace(H100, **WITHOUT[row["family"]])
+    try:
+        prediction = predict_launch(capture, launch, counts, executions, gpu, H100)
+        other = predict_launch(capture, launch, counts, executions, gpu, unseen)
+    except UnsupportedOperation as error:
+        return replace(score, why=str(error))
+    return replace(
+        score,
+        predicted_us=round(prediction.total_us, 1),
+        unseen_us=round(other.total_us, 1),
+        bound_by=prediction.bound_by,
+    )
+
+
+def main(folders: Sequence[Path]) -> None:
+    scores = []
+    for row, path in read_launches(folders):
+        score = score_launch(row, path)
+        scores.append(score)
+        print(f"{score.error:+.1%} {score.unseen_error:+.1%}", score.case, score.why, flush=True)
+    lines = (
+        json.dumps(
+            codec.to_json(score, omit_defaults=True), ensure_ascii=False, separators=(",", ":")
+        )
+        for score in scores
+    )
+    FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    print(f"{FILE}: {len(scores)} launches, {FILE.stat().st_size:,} bytes")
+    print("all:", summarize(score.error for score in scores if score.predicted_us))
+    print("family left out:", stated_errors())
+
+
+if __name__ == "__main__":
+    main(list(map(Path, sys.argv[1:])))

@@ -1,0 +1,57 @@
+"""The predicted time of a launch, of our kernels and of scripts."""
+
+from markupsafe import Markup
+
+from kernels.inside.report import Inside
+from kernels.timing.scores import SOURCE, stated_errors
+from visualize.numbers import milliseconds, percent
+from visualize.predict.bounds import Bound
+from visualize.reports.text import RESOURCES, describe_bound
+from visualize.views.order.figures import bounds_figure
+from visualize.views.prose import Link, Mark, headline, say
+from visualize.views.slots import NONE, plot_value
+
+# Shorter times than this part of the total have no bar.
+_LEAST_SHARE = 0.01
+
+
+def render_predicted(inside: Inside, scoreboard: str) -> Markup:
+    """Render the predicted time of a launch, or the reason why there is none.
+
+    Args:
+        scoreboard: the address of the scoreboard.
+    """
+    if inside.predicted_us is None or inside.range_us is None:
+        return headline("", "", f"No predicted time: {inside.not_predicted}")
+    number, unit = milliseconds(inside.predicted_us / 1e3).split()
+    low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
+    bound = describe_bound(inside)
+    errors = stated_errors()
+    error = percent(errors.high)
+    return headline(
+        number,
+        say("{} {}", unit, Mark("predicted")),
+        f"{bound[0].upper()}{bound[1:]}.",
+        inside.first_change,
+        f"Nine of ten launches take {low} to {high}: ± {error}, measured on {errors.launches} launches.",
+        "The prediction assumes that the L2 holds none of the data at the start.",
+        inside.assumed,
+        say(
+            "{} shows predicted and measured times on {}.",
+            Link("The scoreboard", scoreboard),
+            SOURCE,
+        ),
+    )
+
+
+def plot_predicted(inside: Inside, about: str) -> str:
+    """Plot the time that each resource would take alone."""
+    if inside.predicted_us is None:
+        return NONE
+    bounds = [
+        Bound(RESOURCES.get(name, name), inside.by_resource_us[name] / 1e3, "alone")
+        for name, share in inside.resource_shares.items()
+        if share > _LEAST_SHARE
+    ]
+    figure = bounds_figure(bounds, inside.predicted_us / 1e3, "predicted")
+    return plot_value(figure, about=about)
