@@ -201,10 +201,11 @@ def _try_changes(
 
 
 def _scale(traffic: Traffic, l2: float, dram: float) -> Traffic:
-    return Traffic(
-        {kind: size * l2 for kind, size in traffic.l2_bytes.items()},
-        traffic.read_bytes * dram,
-        traffic.written_bytes * dram,
+    return replace(
+        traffic,
+        l2_bytes={kind: size * l2 for kind, size in traffic.l2_bytes.items()},
+        read_bytes=traffic.read_bytes * dram,
+        written_bytes=traffic.written_bytes * dram,
     )
 
 
