@@ -127,10 +127,10 @@ def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
         rows = max(_FEWEST_WAVEFRONTS, actual)
         similar = f", one of {1 + len(others)} equivalent accesses" if others else ""
         wavefronts = count_noun(actual, "wavefront")
-        # Reading from the L1 can take more wavefronts than writing to shared memory.
-        least = "at least " if opcode.startswith("LDGSTS") else ""
+        # A copy can need more wavefronts for reading than for writing.
+        writes = "writes in " if opcode.startswith("LDGSTS") else ""
         yield {
-            "title": f"{opcode}{similar}: {least}{wavefronts}, {ideal} without conflicts",
+            "title": f"{opcode}{similar}: {writes}{wavefronts}, {ideal} without conflicts",
             "yaxis": {"range": [rows - 0.5, -0.5], "dtick": -(-rows // 16)},
             "patches": [
                 {"z": np.where(lane < 0, np.nan, lane), "customdata": each}

@@ -40,7 +40,10 @@ def shared_headline(program: Program) -> Markup:
             Code(place(worst)),
             *counts,
         )
-    copies = "The wavefronts of a copy (LDGSTS) include reading its cache lines from the L1."
+    copies = (
+        "A wavefront of a copy (LDGSTS) takes data from one 128-byte line of global memory. "
+        "A copy of shorter rows needs more wavefronts than its writes, which the picture shows."
+    )
     reasons = dict.fromkeys(each.why for each in accesses)
     what = Sourced(term("bank conflict", "bank conflicts" if total != 1 else ""), "predicted")
     return headline(
