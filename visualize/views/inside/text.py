@@ -42,7 +42,7 @@ def shared_headline(program: Program) -> Markup:
         )
     copies = (
         "A wavefront of a copy (LDGSTS) takes data from one 128-byte line of global memory. "
-        "A copy of shorter rows needs more wavefronts than its writes, which the picture shows."
+        "A copy of shorter rows therefore needs more wavefronts than the picture of its writes shows."
     )
     reasons = dict.fromkeys(each.why for each in accesses)
     what = Sourced(term("bank conflict", "bank conflicts" if total != 1 else ""), "predicted")

@@ -11,7 +11,7 @@ from visualize.views.order.figures import bounds_figure
 from visualize.views.prose import Link, Mark, headline, say
 from visualize.views.slots import NONE, plot_value
 
-# Shorter times than this part of the total have no bar.
+# Resources with a smaller fraction of the total time have no bar.
 _LEAST_SHARE = 0.01
 
 
@@ -34,7 +34,7 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
         f"{bound[0].upper()}{bound[1:]}.",
         inside.first_change,
         f"Nine of ten launches take {low} to {high}: ± {error}, measured on {errors.launches} launches.",
-        "The prediction assumes that the L2 holds none of the data at the start.",
+        "The prediction assumes a cold L2 cache.",
         inside.assumed,
         say(
             "{} shows predicted and measured times on {}.",
