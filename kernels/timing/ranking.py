@@ -1,6 +1,6 @@
 """Predict the time of each launch of a capture, for `tilescope.prune`.
 
-    python -m kernels.timing.ranking CAPTURE
+    python -m kernels.timing.ranking CAPTURE PROCESSES
 
 It prints a line of JSON per launch: `predicted_us`, or `why_missing`.
 """
@@ -8,7 +8,6 @@ It prints a line of JSON per launch: `predicted_us`, or `why_missing`.
 import functools
 import json
 import multiprocessing
-import os
 import sys
 from pathlib import Path
 
@@ -20,9 +19,6 @@ from kernels.inside.launches import make_launch
 from kernels.inside.sass import parse
 from kernels.timing.gpus import find_constants, find_gpu
 from kernels.timing.launches import predict_launch
-
-# The evaluation of a large launch takes some 100 MB.
-_MOST_PROCESSES = 16
 
 
 @functools.cache
@@ -49,10 +45,9 @@ def _predict_us(path: Path, number: int) -> float | str:
         return f"{type(error).__name__}: {error}"
 
 
-def main(path: Path) -> None:
+def main(path: Path, processes: int) -> None:
     """Print the predictions."""
     launches = len(Capture(path).content.launches)
-    processes = min(len(os.sched_getaffinity(0)), launches, _MOST_PROCESSES)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         tasks = [(path, number) for number in range(launches)]
         for reply in pool.starmap(_predict_us, tasks, chunksize=1):
@@ -61,4 +56,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
