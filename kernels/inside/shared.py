@@ -51,7 +51,8 @@ def sum_shared(
             why = _UNMATCHED if total is None else ""
         actual, ideal = (None, None) if why or total is None else total
         accesses = [executions.accesses.get(index) for index in indices]
-        operation = _name_operation(accesses, line, buffers, start_bytes)
+        own = [each for each in buffers if (each.file, each.line) == (file, line)]
+        operation = _name_operation(accesses, own, start_bytes)
         rows.append(SharedAccess(file, line, opcode, executed, actual, ideal, operation, why))
     return tuple(rows)
 
@@ -76,19 +77,15 @@ def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -
 
 
 def _name_operation(
-    accesses: Sequence[Access | None],
-    line: int,
-    buffers: Sequence[SharedBuffer],
-    start_bytes: int,
+    accesses: Sequence[Access | None], buffers: Sequence[SharedBuffer], start_bytes: int
 ) -> str:
     """Return what the buffers that a line accesses are for; "" if that is unknown."""
-    own = [each for each in buffers if each.line == line] or buffers
     names = set[str]()
     for access in filter(None, accesses):
         byte = int(access.address[access.active].min()) - start_bytes
         names |= {
             each.operation
-            for each in own
+            for each in buffers
             if each.offset_bytes <= byte < each.offset_bytes + each.size_bytes
         }
     return ", ".join(sorted(names))
