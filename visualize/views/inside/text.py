@@ -203,6 +203,8 @@ def layouts_headline(program: Program) -> Markup:
     total = sum(each.shared_bytes for each in inside.conversions)
     cost = f"They pass {bytes_of(total)} through shared memory." if total else ""
     hint = "Point at an element to see its lane’s elements. Zoom in to see numbers."
+    if not inside.layouts:
+        hint = "This kernel loads, stores and multiplies no blocks."
     count = len(inside.conversions)
     what = term("layout conversion", "layout conversions" if count != 1 else "")
     return headline(count, Sourced(what, "compiled"), *filter(None, (cost, hint)))
