@@ -209,6 +209,8 @@ def layouts_headline(program: Program) -> Markup:
         return headline("", "", inside.unread)
     total = sum(each.shared_bytes for each in inside.conversions)
     hint = "Point at an element to mark its lane’s elements. Zoom in to see lane numbers."
+    if not inside.layouts:
+        hint = "This kernel loads, stores and multiplies no blocks."
     count = len(inside.conversions)
     subject = "They move" if count > 1 else "It moves"
     cost = f"{subject} {bytes_of(total)} through shared memory." if total else ""
