@@ -65,7 +65,13 @@ def join_launches(first: Inspection, last: Inspection) -> Inspection:
 def _add_times(before: Inside, after: Inside) -> Inside:
     if not before.range_us or not after.range_us:
         why = before.not_predicted or after.not_predicted
-        return replace(after, predicted_us=None, range_us=None, not_predicted=why)
+        return replace(
+            after,
+            predicted_us=None,
+            predicted_warm_us=None,
+            range_us=None,
+            not_predicted=why,
+        )
     longest = max((before, after), key=lambda inside: inside.predicted_us or 0.0)
     resources = {
         name: time_us + before.by_resource_us[name]
@@ -75,6 +81,7 @@ def _add_times(before: Inside, after: Inside) -> Inside:
     return replace(
         after,
         predicted_us=sum(filter(None, (before.predicted_us, after.predicted_us))),
+        predicted_warm_us=sum(filter(None, (before.predicted_warm_us, after.predicted_warm_us))),
         range_us=(low, high),
         bound_by=longest.bound_by,
         first_change=longest.first_change,

@@ -297,6 +297,7 @@ class Inside:
         not_executed: why executions are unknown; "" if they are known.
         unread: why the layouts, conversions and pipelines are unknown; "" if they are known.
         predicted_us: the predicted time with an L2 that holds none of the data; None if unknown.
+        predicted_warm_us: the predicted time right after the same launch; None if unknown.
         range_us: the times between which nine of ten launches are, by the errors of timed launches.
         bound_by: the busiest resource, or "latency" if none is busy for most of the time.
         by_resource_us: the time that each resource would take alone.
@@ -318,6 +319,7 @@ class Inside:
     unread: str = ""
     not_executed: str = ""
     predicted_us: float | None = None
+    predicted_warm_us: float | None = None
     range_us: tuple[float, float] | None = None
     bound_by: str = ""
     by_resource_us: Mapping[str, float] = field(default_factory=dict)

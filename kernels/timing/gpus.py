@@ -1,4 +1,4 @@
-"""The constants of any GPU of the table. Launches were timed on an H100; other GPUs are scaled by their datasheets.
+"""The constants of any GPU of the table. H100 and H200 were timed; other GPUs are scaled by their datasheets.
 
 Sources: CUDA C++ Programming Guide 13.0, "Arithmetic Instructions", for the results per cycle and SM; `kernels.gpus`
 for the rest.
@@ -11,7 +11,7 @@ from dataclasses import replace
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.gpus import GPUS, Gpu, gpu_or_slice
 from kernels.inside.sass import Instruction
-from kernels.timing.constants import H100, Constants
+from kernels.timing.constants import H100, H200, Constants
 from kernels.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 
 _MEASURED = GPUS["H100"]
@@ -49,8 +49,9 @@ def find_gpu(name: str, sms: int, capability: tuple[int, int]) -> Gpu:
 def find_constants(gpu: Gpu) -> tuple[Constants, str]:
     """Return the constants of a GPU, and which of them are assumed; "" if all are measured."""
     if gpu.sms == _MEASURED.sms and gpu.compute_capability == _MEASURED.compute_capability:
-        if gpu.dram_gbps == _MEASURED.dram_gbps:
-            return H100, ""
+        for name, constants in (("H100", H100), ("H200", H200)):
+            if gpu.dram_gbps == GPUS[name].dram_gbps:
+                return constants, ""
         return H100, f"{gpu.name}: the DRAM's rate is the datasheet's, all others are an H100's."
     is_hopper = gpu.compute_capability == _MEASURED.compute_capability
     clock = H100.clock_ghz if is_hopper else gpu.clock_mhz / 1e3

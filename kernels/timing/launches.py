@@ -19,7 +19,7 @@ from kernels.inside.sass import Instruction, parse
 from kernels.sectors import LANES
 from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps
-from kernels.timing.model import Execution, Prediction, Traffic, predict
+from kernels.timing.model import Execution, Prediction, Traffic, predict, time_launch
 from kernels.timing.scores import stated_errors
 from kernels.timing.steps import GLOBAL, Step, count_lane_bytes, read_steps
 from kernels.timing.traffic import predict_traffic
@@ -64,6 +64,7 @@ def add_time(
     return replace(
         inside,
         predicted_us=total_us,
+        predicted_warm_us=prediction.warm_us,
         range_us=(total_us / (1 + high), total_us / (1 - high)),
         bound_by=prediction.bound_by,
         by_resource_us=prediction.by_resource_us,
@@ -167,7 +168,7 @@ def _try_changes(
     """Return the change that shortens the predicted time most, with its effect; "" if none does."""
 
     def time(execution: Execution, traffic: Traffic) -> float:
-        return predict(execution, traffic, gpu, constants, _TRIAL_STEPS).total_us
+        return time_launch(execution, traffic, gpu, constants, _TRIAL_STEPS)[0]
 
     steps = list(execution.steps)
     for number, wavefronts in executions.wavefronts.items():

@@ -81,28 +81,31 @@ def predict(
     traffic: Traffic,
     gpu: Gpu,
     constants: Constants,
-    most_steps: int = _MOST_STEPS,
 ) -> Prediction:
-    """Predict a launch's time.
-
-    Args:
-        most_steps: number of steps to simulate.
-    """
-    total_us, clock = _time_launch(execution, traffic, gpu, constants, most_steps)
+    """Predict a launch's time."""
+    total_us, clock = time_launch(execution, traffic, gpu, constants)
     warm = replace(
         traffic, read_bytes=traffic.warm_read_bytes, written_bytes=traffic.warm_written_bytes
     )
-    warm_us, _ = _time_launch(execution, warm, gpu, constants, most_steps)
+    warm_us, _ = time_launch(execution, warm, gpu, constants)
     by_resource_us = _time_resources(execution, traffic, gpu, constants, clock)
     busiest = max(by_resource_us, key=lambda name: by_resource_us[name])
     is_bound = by_resource_us[busiest] > _BOUND_SHARE * total_us
     return Prediction(total_us, warm_us, by_resource_us, busiest if is_bound else "latency")
 
 
-def _time_launch(
-    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, most_steps: int
+def time_launch(
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    most_steps: int = _MOST_STEPS,
 ) -> tuple[float, float]:
-    """Return a launch's microseconds, and the clock in GHz."""
+    """Return a launch's microseconds with an L2 that holds none of its data, and the clock in GHz.
+
+    Args:
+        most_steps: number of steps to simulate.
+    """
     products = sum(
         step.busy * executed
         for step, executed in zip(execution.steps, execution.executed, strict=True)

@@ -284,8 +284,11 @@ def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
     if launch.assumed:
         yield launch.assumed
     if launch.elapsed_ms is not None:
-        state = " with a warm L2; the prediction assumes a cold one" if launch.predicted_us else ""
-        yield f"Measured: {milliseconds(launch.elapsed_ms)}{state}."
+        predicted = ""
+        if launch.predicted_warm_us:
+            time = milliseconds(launch.predicted_warm_us / 1e3)
+            predicted = f" with a warm L2, for which the predicted time is {time}"
+        yield f"Measured: {milliseconds(launch.elapsed_ms)}{predicted}."
 
 
 def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
