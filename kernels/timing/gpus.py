@@ -1,4 +1,4 @@
-"""The constants of any GPU of the table. Launches were timed on an H100; other GPUs are scaled by their datasheets.
+"""The constants of any GPU of the table. Those that were not measured are an H100's, scaled by the datasheet.
 
 Sources: CUDA C++ Programming Guide 13.0, "Arithmetic Instructions", for the results per cycle and SM; `kernels.gpus`
 for the rest.
@@ -11,10 +11,11 @@ from dataclasses import replace
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.gpus import GPUS, Gpu, gpu_or_slice
 from kernels.inside.sass import Instruction
-from kernels.timing.constants import H100, Constants
+from kernels.timing.constants import H100, H200, Constants
 from kernels.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 
 _MEASURED = GPUS["H100"]
+CONSTANTS = {"H100": H100, "H200": H200}
 # Results per cycle and SM of float32 and float64 arithmetic, by compute capability.
 _RESULTS = {
     (7, 5): (64, 2),
@@ -48,10 +49,8 @@ def find_gpu(name: str, sms: int, capability: tuple[int, int]) -> Gpu:
 
 def find_constants(gpu: Gpu) -> tuple[Constants, str]:
     """Return the constants of a GPU, and which of them are assumed; "" if all are measured."""
-    if gpu.sms == _MEASURED.sms and gpu.compute_capability == _MEASURED.compute_capability:
-        if gpu.dram_gbps == _MEASURED.dram_gbps:
-            return H100, ""
-        return H100, f"{gpu.name}: the DRAM's rate is the datasheet's, all others are an H100's."
+    if gpu.name in CONSTANTS:
+        return CONSTANTS[gpu.name], ""
     is_hopper = gpu.compute_capability == _MEASURED.compute_capability
     clock = H100.clock_ghz if is_hopper else gpu.clock_mhz / 1e3
     matrix_clock = H100.matrix_clock_ghz if is_hopper else clock
@@ -64,7 +63,7 @@ def find_constants(gpu: Gpu) -> tuple[Constants, str]:
         l2_tbps=H100.l2_tbps * share * clock / H100.clock_ghz,
         atomics_per_cycle=H100.atomics_per_cycle * share,
     )
-    assumed = f"{gpu.name}: no launch was timed. Rates are the datasheet's, latencies an H100's."
+    assumed = f"{gpu.name}: nothing was measured. Rates are the datasheet's, latencies an H100's."
     return constants, assumed
 
 

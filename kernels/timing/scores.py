@@ -27,7 +27,7 @@ class TimeScore:
         predicted_us: None without a prediction.
         unseen_us: predicted with constants that were fitted to the other families alone; None without a prediction.
         bound_by: see `model.Prediction`.
-        why: why nothing is predicted, or why the prediction differs, if that is known.
+        why: why nothing is predicted, or what the launch waits for if the error is large.
     """
 
     family: str

@@ -14,7 +14,9 @@ from kernels.gpus import GPUS
 from kernels.knobs import knob, read_fields
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import records
+from kernels.results.codec import to_json
 from kernels.spec import shape_text
+from kernels.timing import scores as times
 from visualize.numbers import (
     Number,
     bytes_of,
@@ -35,6 +37,7 @@ from visualize.views.library.shared_scores import (
     shipped_scores,
     summarize,
 )
+from visualize.views.library.time_scores import render_times
 from visualize.views.panel import Api, Endpoint, Reply, Slots, encode, read_options, select_fields
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
@@ -314,6 +317,11 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
             **summarize(shipped_scores()),
             "differences": list(differences(shipped_scores())),
         },
+        "times": {
+            "source": times.SOURCE,
+            **to_json(times.stated_errors()),
+            "scores": to_json(times.shipped_scores()),
+        },
     }
     return encode(reply)
 
@@ -349,7 +357,7 @@ class ScoreboardPanel(ListPanel):
                 "Click a point to open its launch.", _excluded_atomics(board)
             )
             + rows,
-            "scoreboard-shared": render_scores(),
+            "scoreboard-shared": render_scores() + render_times(),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
@@ -361,6 +369,8 @@ class ScoreboardPanel(ListPanel):
             that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
             and launches without a shipped prediction. `shared_memory` compares the executions and wavefronts of each
             source line of other kernels, regardless of the filters: totals, and predictions that differ or are unknown.
+            `times` has predicted and measured times. `unseen_us` is predicted with constants that were fitted to other
+            families; `median` and `high`, the 90th percentile, are its errors.
             """
             view = read_options(
                 ScoreView, "score_", {"kernel": kernel, "gpu": gpu, "count": count}, "/scoreboard"

@@ -1,0 +1,122 @@
+"""Times of launches with an L2 that held none of their data, measured on an H100 (Triton 3.6.0)."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kernels.capture.reader import Capture
+from kernels.evaluate.captured import count_launch
+from kernels.gpus import GPUS
+from kernels.inside.inspect import inspect
+from kernels.timing.launches import add_time
+from kernels.timing.scores import shipped_scores, stated_errors, summarize
+from visualize.reports.comparison import differences
+from visualize.reports.launch import make_report, read_report
+from visualize.reports.text import table
+
+FOLDER = Path(__file__).parent / "times"
+CASES = {
+    "elements-softmax-8192-4096": "softmax 8192 × 4096",
+    "elements-transpose-scattered-stores": "transpose, scattered stores",
+    "elements-empty-65536-programs": "empty, 65536 programs",
+    "gemm-float16-4096-tiles-of-64": "float16 4096, tiles of 64",
+    "flash-full-32-heads-of-64-small-tiles": "full, 32 heads of 64, small tiles",
+}
+
+
+@cache
+def make_report_of(name):
+    return make_report(Capture(FOLDER / f"{name}.tilescope"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_measured_time_is_in_the_predicted_range(name):
+    (launch, *_) = make_report_of(name).launches
+    score = next(each for each in shipped_scores() if each.case == CASES[name] and each.number == 0)
+    low, high = launch.range_us
+    assert low < score.measured_us < high
+    assert launch.predicted_us == pytest.approx(score.predicted_us, rel=0.01)
+    assert launch.bound_by == score.bound_by
+    assert not launch.not_predicted
+    assert not launch.assumed
+
+
+def test_stated_errors_are_those_of_families_that_were_left_out_of_the_fit():
+    stated = stated_errors()
+    assert stated.launches == 115
+    assert round(stated.median, 3) == 0.041
+    assert round(stated.high, 3) == 0.151
+    fitted = summarize(score.error for score in shipped_scores() if score.predicted_us)
+    assert fitted.median < stated.median
+    assert all(score.why for score in shipped_scores() if not score.predicted_us)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("elements-layer-norm-backward", "Other programs decide whether it retries."),
+        ("elements-scattered-reads", "The capture holds no copy of the tensor's values."),
+    ],
+)
+def test_a_launch_without_a_predicted_time_says_why(name, why):
+    launch = make_report_of(name).launches[0]
+    assert launch.predicted_us is None
+    assert launch.range_us is None
+    assert launch.not_predicted.endswith(why)
+    assert f"No predicted time: {launch.not_predicted}" in table(make_report_of(name))
+
+
+def test_predicted_times_survive_json(tmp_path):
+    report = make_report_of("elements-softmax-8192-4096")
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report.to_json()))
+    launch = read_report(path).launches[0]
+    assert launch == report.launches[0]
+    assert list(report.to_json()["launches"][0]["by_resource_us"])
+    assert "Predicted: 89.1 µs on H100 80GB HBM3 (± 15 %), bound by DRAM (83 %)." in table(report)
+
+
+def test_a_slower_prediction_is_printed_but_is_no_regression():
+    (launch,) = make_report_of("elements-softmax-8192-4096").launches
+    slower = replace(launch, predicted_us=launch.predicted_us * 1.2)
+    (change,) = differences([launch], [slower])
+    assert change.what == "predicted_us"
+    assert not change.is_worse
+    assert "predicted us rose from 89.1 to 106.9" in change.sentence
+    assert not differences([launch], [replace(launch, predicted_us=launch.predicted_us * 1.04)])
+
+
+def predict_on(name, gpu):
+    """Predict the time of a launch on another GPU, as if it had been compiled for it."""
+    capture = Capture(FOLDER / f"{name}.tilescope")
+    launch = capture.content.launches[0]
+    counts = count_launch(capture, launch)
+    inspection = inspect(capture, launch, counts)
+    device = {"name": gpu.name, "sms": gpu.sms, "compute_capability": [*gpu.compute_capability]}
+    capture.content = replace(capture.content, gpu=device)
+    return add_time(capture, launch, counts, inspection)
+
+
+def test_other_gpus_have_times_of_their_datasheets_that_are_marked_as_assumed():
+    times = {
+        name: predict_on("elements-softmax-8192-4096", GPUS[name])
+        for name in ("L4", "A100-80GB", "H100", "H200")
+    }
+    ranked = sorted(times, key=lambda name: -times[name].predicted_us)
+    assert ranked == ["L4", "A100-80GB", "H100", "H200"]
+    assert times["L4"].assumed.startswith("L4: nothing was measured.")
+    assert not times["H200"].assumed
+    assert times["L4"].by_resource_us["DRAM"] == pytest.approx(
+        times["H100"].by_resource_us["DRAM"] * 3350 / 300, rel=0.01
+    )
+
+
+def test_unknown_rates_of_a_gpu_are_refused_with_a_sentence():
+    matrix = predict_on("gemm-float16-4096-tiles-of-64", GPUS["B200"])
+    assert matrix.not_predicted.startswith("The rate of HGMMA")
+    unknown = replace(GPUS["H100"], name="GH1", sms=100)
+    refused = predict_on("elements-softmax-8192-4096", unknown)
+    assert refused.not_predicted.startswith("The DRAM bandwidth and the clock of GH1 are unknown")

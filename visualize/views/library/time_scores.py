@@ -1,0 +1,83 @@
+"""The scoreboard's part about times: predicted and measured launches of other kernels, by family."""
+
+from typing import Any
+
+from markupsafe import Markup
+
+from kernels.timing.scores import SOURCE, TimeScore, shipped_scores, stated_errors, summarize
+from visualize.numbers import count_noun, milliseconds, percent
+from visualize.views.prose import Mark, lead, say
+from visualize.views.tables import table
+
+_WORST = 10
+
+
+def by_family() -> dict[str, list[TimeScore]]:
+    families: dict[str, list[TimeScore]] = {}
+    for score in shipped_scores():
+        if score.predicted_us:
+            families.setdefault(score.family, []).append(score)
+    return families
+
+
+def worst_scores() -> list[TimeScore]:
+    """Return the launches with the largest errors, with constants that were fitted to other families."""
+    return sorted(shipped_scores(), key=lambda score: -abs(score.unseen_error))[:_WORST]
+
+
+def unpredicted_scores() -> list[TimeScore]:
+    return [score for score in shipped_scores() if not score.predicted_us]
+
+
+def _name(score: TimeScore) -> str:
+    return f"{score.family}: {score.case}, {score.kernel}"
+
+
+def _sign(error: float) -> str:
+    return f"{'+' if error > 0 else '−'}{percent(abs(error))}"
+
+
+def render_times() -> Markup:
+    """Render a fold with the errors of each family, the largest errors, and the launches without a prediction."""
+    stated = stated_errors()
+    about = say(
+        "{} of other kernels, {} on {}.",
+        count_noun(stated.launches, "launch"),
+        Mark("measured"),
+        SOURCE,
+    )
+    how = "An error is predicted / measured − 1. To predict a family, constants are fitted to the other families."
+    rows: list[tuple[Any, ...]] = []
+    groups = {**by_family(), "all": [each for scores in by_family().values() for each in scores]}
+    for family, scores in groups.items():
+        unseen = summarize(score.unseen_error for score in scores)
+        fitted = summarize(score.error for score in scores)
+        figures = unseen.median, unseen.high, unseen.within, fitted.median, fitted.high
+        rows.append((family, f"{len(scores)}", *map(percent, figures)))
+    header = (
+        "kernels", "launches", "median", "9 of 10 within", "share within 25 %", "median, all fitted",
+        "9 of 10 within, all fitted",
+    )  # fmt: skip
+    worst = [
+        (
+            _name(score),
+            milliseconds((score.unseen_us or 0.0) / 1e3),
+            milliseconds(score.measured_us / 1e3),
+            _sign(score.unseen_error),
+            score.why,
+        )
+        for score in worst_scores()
+    ]
+    missing = [(_name(score), score.why) for score in unpredicted_scores()]
+    content = (
+        lead(about, how)
+        + table(header, rows, "Errors of predicted times")
+        + table(
+            ("launch", "predicted", "measured", "error", "what the counters show"),
+            worst,
+            "The largest errors",
+        )
+        + table(("launch", "why"), missing, "Launches without a prediction")
+    )
+    fold = Markup("<details><summary>Times: ± {}, measured on {} launches</summary>{}</details>")
+    return fold.format(percent(stated.high), stated.launches, content)
