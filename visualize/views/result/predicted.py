@@ -33,7 +33,7 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
         say("{} {}", unit, Mark("predicted")),
         f"{bound[0].upper()}{bound[1:]}.",
         inside.first_change,
-        f"Nine of ten launches take {low} to {high}: ± {error}, measured on {errors.launches} launches.",
+        f"The range is {low} to {high}: ± {error} in nine of ten cases, measured on {errors.launches} launches.",
         "The prediction assumes that the L2 holds none of the data at the start.",
         inside.assumed,
         say(
