@@ -25,9 +25,12 @@ from tilescope.application import FOLDER, load
 # The part of the predicted configs that the autotuner times.
 _KEPT = 10
 
-# Maximum seconds of a process that compiles or predicts: in all, and in addition per config.
-_START_S = 30
-_CONFIG_S = 3
+# Maximum seconds to compile or to predict: in all, and in addition per config of each process.
+_START_S = 20
+_CONFIG_S = 6
+
+# Each process takes some 100 MB.
+_MOST_PROCESSES = 16
 
 # Maximum characters of a reason: an error may quote a kernel.
 _MOST_TEXT = 300
@@ -181,8 +184,8 @@ def _compile_in_parallel(
         function.run(**compiles[number], warmup=True)
 
     _compile = compile_config
-    workers = min(len(os.sched_getaffinity(0)), len(compiles))
-    deadline = time.monotonic() + _START_S + _CONFIG_S * len(compiles)
+    workers = _count_processes(len(compiles))
+    deadline = time.monotonic() + _limit_s(len(compiles))
     with warnings.catch_warnings():
         # From Python 3.12 on, it warns of forks of processes with threads
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -191,6 +194,14 @@ def _compile_in_parallel(
         done = [pool.apply_async(_compile_config, (number,)) for number in range(len(compiles))]
         for result in done:
             result.wait(max(0, deadline - time.monotonic()))
+
+
+def _count_processes(configs: int) -> int:
+    return min(len(os.sched_getaffinity(0)), configs, _MOST_PROCESSES)
+
+
+def _limit_s(configs: int) -> float:
+    return _START_S + _CONFIG_S * configs / _count_processes(configs)
 
 
 def _compile_config(number: int) -> None:
@@ -215,12 +226,18 @@ def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
     """Return what another process says about each launch of a capture: `predicted_us` or `why_missing`."""
     paths = filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")])
     done = subprocess.run(
-        [sys.executable, "-m", "kernels.timing.ranking", str(path)],
+        [
+            sys.executable,
+            "-m",
+            "kernels.timing.ranking",
+            str(path),
+            str(_count_processes(launches)),
+        ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         cwd=path.parent,
         capture_output=True,
         text=True,
-        timeout=_START_S + _CONFIG_S * launches,
+        timeout=_limit_s(launches),
     )
     if done.returncode:
         raise RuntimeError(done.stderr.strip().rpartition("\n")[2])

@@ -305,7 +305,7 @@ def _name_lane(op: OperationCounts, index: Sequence[Any]) -> str:
 
 
 def _examine_resources(lab: Lab) -> Choice:
-    """State that shared memory lacks, that registers spill, or that a program's resources limit occupancy."""
+    """State that a program needs too much shared memory, or spills, or that its resources limit occupancy."""
     kernel = lab.kernel
     numbers = lab.numbers(None)
     if lab.gpu and kernel.shared_bytes > lab.gpu.shared_bytes_per_program:
@@ -341,7 +341,7 @@ def _examine_resources(lab: Lab) -> Choice:
 
 
 def _explain_excess(lab: Lab, gpu: Gpu) -> Choice:
-    """State that the GPU lacks the shared memory of a program, and the lines with the largest buffers."""
+    """State that a program needs more shared memory than the GPU has, and the lines with the largest buffers."""
     limit = gpu.shared_bytes_per_program
     shared = lab.inside.shared_map or SharedMap()
     fullest = Counter[str]()

@@ -245,7 +245,7 @@ class Recorder:
         """Compile and describe a launch. Return it and its arguments by name.
 
         Raises:
-            OutOfResources: the GPU lacks the shared memory. Its `launch` is what `keep_failed` needs.
+            OutOfResources: the kernel needs too much shared memory. `keep_failed` adds the error's `launch`.
         """
         values, options, sizes = bind(function, arguments, grid, keywords)
         with torch._C.DisableTorchFunction():
@@ -289,7 +289,7 @@ class Recorder:
         self.keep(launch)
 
     def keep_failed(self, error: BaseException | None) -> None:
-        """Add the launch whose lack of shared memory is why the script ended, if it is.
+        """Add the launch that ended the script because it needs too much shared memory, if there is one.
 
         Scripts and tuners that handle the error launch something else, so theirs are not added.
         """

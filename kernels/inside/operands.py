@@ -13,6 +13,9 @@ _VECTOR = re.compile(r"B?[FUS]?(\d+)x(\d+)")  # F32x4
 _REPEATS = re.compile(r"x(\d+)")  # x32, of tensor memory
 _DOUBLE = re.compile(r"[FSU]?64")
 
+# A thread has at most 255 registers; 255 is the number of RZ.
+_ZERO_REGISTER = 255
+
 # Instructions without a result, although their first operand may be a register.
 _WITHOUT_RESULT = frozenset(
     (
@@ -41,6 +44,9 @@ def find_accesses(instruction: Instruction) -> tuple[int, int]:
     """Return the registers that an instruction reads, and those that it writes, each as a set of bits.
 
     An unknown opcode is assumed to have a result and 32-bit operands.
+
+    Raises:
+        ValueError: a thread has fewer registers.
     """
     return _find_accesses(instruction.opcode, instruction.operands)
 
@@ -68,6 +74,10 @@ def _registers(operand: str, width: int) -> int:
     numbers = 0
     for first, is_pair in _REGISTER.findall(operand):
         count = 2 if is_pair else width
+        if max(count, int(first)) >= _ZERO_REGISTER:
+            raise ValueError(
+                f"{operand} names {count} registers from R{first} on; a thread has 255."
+            )
         numbers |= ((1 << count) - 1) << int(first)
     return numbers
 

@@ -39,7 +39,11 @@ _SLOTS = re.compile(r"-> !ttg\.memdesc<(\d+)x")
 _STAGES = re.compile(r"tt\.num_stages = (\d+)")
 _BLOCKED = re.compile(r"^(#\w+) = #ttg\.blocked<\{.*order = \[(\d)", re.MULTILINE)
 _TRANSPOSED = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{.*transposed = true", re.MULTILINE)
+_CAPABILITY = re.compile(r'ttg\.target = "cuda:(\d+)"')
 _ALLOCATION = re.compile(r"\(tensor<(?:\d+x){2}\w+, (#\w+)>\) -> !ttg\.memdesc<[^,]*, (#\w+),")
+
+# The first compute capability, times ten, for which Triton pipelines loops.
+_FIRST_PIPELINED = 80
 
 # The fewest bytes that an asynchronous copy moves (PTX ISA 9.0, "cp.async").
 _LEAST_COPY_BYTES = 4
@@ -119,6 +123,7 @@ class _Kernel:
     Attributes:
         transposed: the layouts in shared memory whose first dimension is contiguous.
         contiguous: the contiguous dimension of each blocked layout.
+        capability: the compute capability for which it is compiled, times ten.
         claimed: lines of the TTGIR in prologues and epilogues of inner loops.
     """
 
@@ -132,6 +137,8 @@ class _Kernel:
                 self.flow.makers[copy] = op
                 self.flow.connect([(self.buffer(self.target(op)), copy)])
         self.num_stages = None if is_specialized else num_stages
+        target = _CAPABILITY.search(ttgir)
+        self.capability = int(target[1]) if target else _FIRST_PIPELINED
         self.ptx = ptx
         self.transposed = set(_TRANSPOSED.findall(ttgir))
         self.contiguous = {name: int(dim) for name, dim in _BLOCKED.findall(ttgir)}
@@ -257,6 +264,8 @@ class _Loop:
         body = self.op.regions[-1]
         if self.kernel.num_stages is None:
             return ""
+        if self.kernel.capability < _FIRST_PIPELINED:
+            return "Triton pipelines no loop for GPUs before compute capability 8.0."
         if self.op.name == "scf.while":
             return f"Line {line} is in a while loop, which Triton does not pipeline."
         if any(each.name in _LOOPS for each in body.ops):

@@ -51,7 +51,7 @@ def sum_shared(
             why = _UNMATCHED if total is None else ""
         actual, ideal = (None, None) if why or total is None else total
         accesses = [executions.accesses.get(index) for index in indices]
-        operation = _name_operation(accesses, line, buffers, start_bytes)
+        operation = _name_operation(accesses, (file, line), buffers, start_bytes)
         rows.append(SharedAccess(file, line, opcode, executed, actual, ideal, operation, why))
     return tuple(rows)
 
@@ -77,21 +77,22 @@ def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -
 
 def _name_operation(
     accesses: Sequence[Access | None],
-    line: int,
+    source: tuple[str, int],
     buffers: Sequence[SharedBuffer],
     start_bytes: int,
 ) -> str:
     """Return the purpose of the buffers that a line accesses; "" if it is unknown."""
-    own = [each for each in buffers if each.line == line] or buffers
+    own = [each for each in buffers if (each.file, each.line) == source]
     names = set[str]()
     for access in filter(None, accesses):
         byte = int(access.address[access.active].min()) - start_bytes
         names |= {
             each.operation
-            for each in own
+            for each in own or buffers
             if each.offset_bytes <= byte < each.offset_bytes + each.size_bytes
         }
-    return ", ".join(sorted(names))
+    # Buffers of other lines may hold the same bytes at other times.
+    return ", ".join(sorted(names)) if own or len(names) == 1 else ""
 
 
 def _sum_copies(

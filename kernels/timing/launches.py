@@ -41,7 +41,7 @@ LOG = logging.getLogger("tilescope.timing")
 def add_time(
     capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inspection: Inspection
 ) -> Inside:
-    """Return what happens inside a launch's programs, with the predicted time or the reason why there is none."""
+    """Return an inspection with the predicted time of its launch, or the reason why there is none."""
     inside, executions = inspection
     why = counts.refused or inside.not_executed
     if executions is None or counts.refused:
@@ -58,7 +58,7 @@ def add_time(
         return replace(inside, not_predicted=str(error))
     except Exception:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("The time of a launch could not be predicted.", exc_info=True)
-        return replace(inside, not_predicted="The compiled code has an unknown form.")
+        return replace(inside, not_predicted="The compiled code has an unknown format.")
     high = stated_errors().high
     total_us = prediction.total_us
     return replace(

@@ -203,11 +203,11 @@ def _simulate_launch(
     accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share)
     per_warp = [executed / launched for executed in execution.executed]
     whole = sum(per_warp)
-    shared = frozenset(
-        number
+    copies = {
+        number: per_warp[number] * warps
         for number, step in enumerate(execution.steps)
         if step.traffic.startswith("descriptor")
-    )
+    }
 
     count = math.ceil(programs)
     resident_warps = min(slots, count) * in_quarter
@@ -219,7 +219,7 @@ def _simulate_launch(
 
     def run(budget: float) -> tuple[float, int]:
         """Return the cycles of all programs if a warp executes about `budget` steps, and the exact number of steps."""
-        trace = trace_warp(execution.instructions, per_warp, budget, shared)
+        trace = trace_warp(execution.instructions, per_warp, budget, copies)
         steps = [execution.steps[number] for number in trace]
         costs = [accesses[number] for number in trace]
         cycles = simulate(steps, costs, quarter, count)

@@ -1,6 +1,6 @@
 """Predict the time of each launch of a capture, for `tilescope.prune`.
 
-    python -m kernels.timing.ranking CAPTURE
+    python -m kernels.timing.ranking CAPTURE PROCESSES
 
 It prints a line of JSON per launch: `predicted_us`, or `why_missing`.
 """
@@ -8,22 +8,17 @@ It prints a line of JSON per launch: `predicted_us`, or `why_missing`.
 import functools
 import json
 import multiprocessing
-import os
 import sys
 from pathlib import Path
 
 from kernels.capture.reader import Capture
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.listings import UnsupportedOperation
-from kernels.gpus import Gpu
 from kernels.inside.execution import execute
 from kernels.inside.launches import make_launch
 from kernels.inside.sass import parse
-from kernels.timing.constants import H100
+from kernels.timing.gpus import find_constants, find_gpu
 from kernels.timing.launches import predict_launch
-
-# The evaluation of a large launch takes some 100 MB.
-_MOST_PROCESSES = 16
 
 
 @functools.cache
@@ -36,24 +31,23 @@ def _predict_us(path: Path, number: int) -> float | str:
     """Return the predicted microseconds of a launch, or why it has no prediction."""
     capture = _open(path)
     launch = capture.content.launches[number]
-    properties = dict(capture.content.gpu)
-    major, minor = properties.pop("compute_capability")
-    gpu = Gpu(**properties, compute_capability=(major, minor))
+    device = capture.content.gpu
     try:
+        gpu = find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+        constants, _ = find_constants(gpu)
         counts = count_launch(capture, launch)
         code = parse(capture.read_code(launch.kernel, "sass"))
         executions = execute(code, make_launch(capture, launch))
-        return predict_launch(capture, launch, counts, executions, gpu, H100).total_us
+        return predict_launch(capture, launch, counts, executions, gpu, constants).total_us
     except UnsupportedOperation as error:
         return f"{error}"
     except Exception as error:  # one config must not hide the others' predictions
         return f"{type(error).__name__}: {error}"
 
 
-def main(path: Path) -> None:
+def main(path: Path, processes: int) -> None:
     """Print the predictions."""
     launches = len(Capture(path).content.launches)
-    processes = min(len(os.sched_getaffinity(0)), launches, _MOST_PROCESSES)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         tasks = [(path, number) for number in range(launches)]
         for reply in pool.starmap(_predict_us, tasks, chunksize=1):
@@ -62,4 +56,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

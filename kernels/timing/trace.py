@@ -1,6 +1,6 @@
 """Trace the instructions that an average warp of a launch executes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernels.inside.sass import Instruction
 
@@ -23,7 +23,7 @@ def trace_warp(
     instructions: Sequence[Instruction],
     per_warp: Sequence[float],
     budget: float,
-    always: frozenset[int] = frozenset(),
+    copies: Mapping[int, float] | None = None,
 ) -> list[int]:
     """Return the numbers of the instructions that an average warp executes, in order.
 
@@ -33,14 +33,18 @@ def trace_warp(
     Args:
         per_warp: mean executions of each instruction per warp of the launch.
         budget: approximate number of instructions to return.
-        always: instructions to include even if few warps execute them: one warp copies a block for all.
+        copies: executions per program of the instructions with which one warp copies a block for all. Each warp of
+            the trace executes them.
     """
+    copies = copies or {}
     loops = find_loops(instructions, per_warp)
     owed = [0.0] * len(instructions)
     trips_owed = dict.fromkeys(loops, 0.0)
     trace: list[int] = []
+    in_block = 0.0  # executions of the unpredicated instructions around a copy
 
     def run(first: int, last: int, share: float, loop: int, budget: float) -> None:
+        nonlocal in_block
         work = sum(per_warp[first : last + 1]) / share
         number = first
         while number <= last:
@@ -60,11 +64,13 @@ def trace_warp(
                     run(number, end, per_warp[number], number, allowed / trips)
                 number = end + 1
                 continue
+            if number in copies:
+                entries = min(in_block, copies[number]) / share
+            elif not instructions[number].predicate:
+                in_block = per_warp[number]
             owed[number] += min(entries, 1.0)
             if owed[number] >= 0.5:
                 owed[number] -= 1
-                trace.append(number)
-            elif number in always and entries:
                 trace.append(number)
             number += 1
 

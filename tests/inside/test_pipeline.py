@@ -235,6 +235,12 @@ def test_a_multiplication_from_registers_frees_its_block_one_step_earlier(read):
     assert describe(pipeline) == {"x": (2, 2, ""), "y": (2, 2, "")}
 
 
+def test_no_loop_is_pipelined_on_gpus_without_asynchronous_copies(read):
+    why = "Triton pipelines no loop for GPUs before compute capability 8.0."
+    (pipeline,) = read("product", 2, "T4")
+    assert describe(pipeline) == {"x": (0, 0, why), "y": (0, 0, why)}
+
+
 def test_a_loop_may_have_its_own_num_stages(read):
     (pipeline,) = read("product", 5)
     assert pipeline.num_stages == 4

@@ -246,3 +246,12 @@ def test_a_difference_in_registers_names_the_lines():
     assert fell.lines == "line 2 -60, line 1 +8, line 0 +4"
     (unexplained,) = differences([LAUNCH], [replace(LAUNCH, registers=40)])
     assert unexplained.sentence == "k.py:1 k: registers rose from 32 to 40."
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands"),
+    [("MOV", ("R999999999", "RZ")), ("HGMMA.64x99999999999x16.F32", ("R24", "gdesc[UR8]", "R24"))],
+)
+def test_an_instruction_on_registers_that_no_gpu_has_is_damaged(opcode, operands):
+    with pytest.raises(ValueError, match="a thread has 255"):
+        find_accesses(Instruction("", opcode, operands, ()))

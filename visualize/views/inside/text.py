@@ -42,7 +42,7 @@ def shared_headline(program: Program) -> Markup:
         )
     copies = (
         "A wavefront of a copy (LDGSTS) takes data from one 128-byte line of global memory. "
-        "A copy of shorter rows needs more wavefronts than its writes, which the picture shows."
+        "A copy of shorter rows therefore needs more wavefronts than the picture of its writes shows."
     )
     reasons = dict.fromkeys(each.why for each in accesses)
     what = Sourced(term("bank conflict", "bank conflicts" if total != 1 else ""), "predicted")
@@ -209,6 +209,8 @@ def layouts_headline(program: Program) -> Markup:
         return headline("", "", inside.unread)
     total = sum(each.shared_bytes for each in inside.conversions)
     hint = "Point at an element to mark its lane’s elements. Zoom in to see lane numbers."
+    if not inside.layouts:
+        hint = "This kernel loads, stores and multiplies no blocks."
     count = len(inside.conversions)
     subject = "They move" if count > 1 else "It moves"
     cost = f"{subject} {bytes_of(total)} through shared memory." if total else ""

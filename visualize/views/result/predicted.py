@@ -34,7 +34,7 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
         f"{bound[0].upper()}{bound[1:]}.",
         inside.first_change,
         f"The range is {low} to {high}: ± {error} in nine of ten cases, measured on {errors.launches} launches.",
-        "The prediction assumes that the L2 holds none of the data at the start.",
+        "The prediction assumes a cold L2 cache.",
         inside.assumed,
         say(
             "{} shows predicted and measured times on {}.",
