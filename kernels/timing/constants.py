@@ -22,10 +22,9 @@ class Constants:
         l2_tbps: rate at which the L2 serves all SMs.
         shared_requests: fraction of requests that the crossbar merges if programs run in lockstep (one per SM).
         port_bytes: bytes per cycle that an SM receives from the L2.
-        l1_cycles, l2_cycles, dram_cycles: latencies of loads.
+        l2_cycles, dram_cycles: latencies of loads.
         drift: how far SMs drift apart if DRAM is not busy: 0 if all load at the same time, 1 if at random times.
         queue_cycles: service time of a queued load.
-        fence_cycles: latency of a device-scope fence.
         barrier_cycles: from the last warp's arrival until all warps continue.
         atomics_per_cycle: elements that atomics update per cycle in an L2 slice.
         matrix_issue_cycles: additional cycles per instruction issued while the tensor core uses the register file.
@@ -44,12 +43,10 @@ class Constants:
     l2_tbps: float
     shared_requests: float
     port_bytes: float
-    l1_cycles: float
     l2_cycles: float
     dram_cycles: float
     drift: float
     queue_cycles: float
-    fence_cycles: float
     barrier_cycles: float
     atomics_per_cycle: float
     matrix_issue_cycles: float
@@ -69,12 +66,10 @@ H100 = Constants(
     l2_tbps=7.7,
     shared_requests=0.45,
     port_bytes=60,
-    l1_cycles=40,
     l2_cycles=430,
     dram_cycles=650,
     drift=0.3,
     queue_cycles=210,
-    fence_cycles=600,
     barrier_cycles=70,
     atomics_per_cycle=2.1,
     matrix_issue_cycles=2.3,

@@ -15,6 +15,7 @@ from kernels.timing.constants import H100, H200, Constants
 from kernels.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 
 _MEASURED = GPUS["H100"]
+CONSTANTS = {"H100": H100, "H200": H200}
 # Results per cycle and SM of float32 and float64 arithmetic, by compute capability.
 _RESULTS = {
     (7, 5): (64, 2),
@@ -48,11 +49,8 @@ def find_gpu(name: str, sms: int, capability: tuple[int, int]) -> Gpu:
 
 def find_constants(gpu: Gpu) -> tuple[Constants, str]:
     """Return the constants of a GPU, and which of them are assumed; "" if all are measured."""
-    if gpu.sms == _MEASURED.sms and gpu.compute_capability == _MEASURED.compute_capability:
-        for name, constants in (("H100", H100), ("H200", H200)):
-            if gpu.dram_gbps == GPUS[name].dram_gbps:
-                return constants, ""
-        return H100, f"{gpu.name}: the DRAM's rate is the datasheet's, all others are an H100's."
+    if gpu.name in CONSTANTS:
+        return CONSTANTS[gpu.name], ""
     is_hopper = gpu.compute_capability == _MEASURED.compute_capability
     clock = H100.clock_ghz if is_hopper else gpu.clock_mhz / 1e3
     matrix_clock = H100.matrix_clock_ghz if is_hopper else clock
@@ -65,7 +63,7 @@ def find_constants(gpu: Gpu) -> tuple[Constants, str]:
         l2_tbps=H100.l2_tbps * share * clock / H100.clock_ghz,
         atomics_per_cycle=H100.atomics_per_cycle * share,
     )
-    assumed = f"{gpu.name}: no launch was timed. Rates are the datasheet's, latencies an H100's."
+    assumed = f"{gpu.name}: nothing was measured. Rates are the datasheet's, latencies an H100's."
     return constants, assumed
 
 

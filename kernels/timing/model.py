@@ -8,7 +8,7 @@ from kernels.gpus import Gpu
 from kernels.inside.sass import Instruction
 from kernels.timing.constants import Constants
 from kernels.timing.sm import Access, Quarter, simulate
-from kernels.timing.steps import PIPES, Step
+from kernels.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, Step
 from kernels.timing.trace import trace_warp
 
 # Number of steps to simulate. More change a prediction by less than 1 %.
@@ -198,7 +198,7 @@ def _simulate_launch(
         start_busy=constants.start_ns * clock * gpu.sms * share * max(1, _QUARTERS / warps),
         start_cycles=constants.start_cycles,
         barrier_cycles=constants.barrier_cycles,
-        fence_cycles=constants.fence_cycles,
+        fence_cycles=FENCE_CYCLES,
         store_cycles=constants.l2_cycles,
         matrix_issue_cycles=constants.matrix_issue_cycles,
         write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
@@ -277,7 +277,7 @@ def _cost_accesses(
         weight = step.nominal_bytes or 1
         size = weight * traffic.l2_bytes.get(kind, 0.0) / nominal[kind]
         is_load = kind in LOADS
-        latency = constants.l1_cycles
+        latency = L1_CYCLES
         if size:
             latency = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
         if kind == "descriptor load":

@@ -47,6 +47,9 @@ _WITHOUT_RESULT = (
 _NO_RESULT = frozenset(_WITHOUT_RESULT.split())
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
 _WIDE_PRODUCT_CYCLES = 4
+# Latency of a load that finds its block in the L1 (Luo et al.), and of a fence of device scope (assumed).
+L1_CYCLES = 40.0
+FENCE_CYCLES = 600
 _SHARED_CYCLES = {"LDS": 30, "LDSM": 30, "STS": 1, "STSM": 1, "LDL": 36, "STL": 1, "ATOMS": 60}
 # Wavefronts of an atomic on shared memory: measured in histograms.
 _SHARED_ATOMIC_WAVEFRONTS = 7

@@ -30,7 +30,7 @@ class _Accesses:
     """Executions of accesses, (executions,) each. `time` is in waves of programs.
 
     Attributes:
-        scale: of so many sectors, they touch one.
+        scale: the number of sectors for each that they touch; 1 if they are all accesses.
     """
 
     program: np.ndarray

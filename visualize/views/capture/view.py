@@ -169,6 +169,7 @@ def draw_launch(
         case "result":
             scoreboard = query({"tab": "scoreboard"})
             drawn = {
+                **dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE),
                 "result": _result(launches.content.launches[view.launch]),
                 "predicted-time": render_predicted(launch, scoreboard),
                 "predicted-plot": plot_predicted(launch, launches.caption),

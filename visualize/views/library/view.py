@@ -368,9 +368,7 @@ class ScoreboardPanel(ListPanel):
             median error. `points` are all counts, each with the index of its launch in `launches`. `misses` are those
             that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
             and launches without a shipped prediction. `shared_memory` compares the executions and wavefronts of each
-            source line of other kernels, regardless of the filters: totals, and predictions that differ or are unknown.
-            `times` has predicted and measured times. `unseen_us` is predicted with constants that were fitted to other
-            families; `median` and `high`, the 90th percentile, are its errors.
+            source line of other kernels: totals, and predictions that differ or are unknown. `times` compares times.
             """
             view = read_options(
                 ScoreView, "score_", {"kernel": kernel, "gpu": gpu, "count": count}, "/scoreboard"

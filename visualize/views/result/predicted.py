@@ -11,7 +11,7 @@ from visualize.views.order.figures import bounds_figure
 from visualize.views.prose import Link, Mark, headline, say
 from visualize.views.slots import NONE, plot_value
 
-# Resources with a smaller fraction of the total time have no bar.
+# Shorter times than this part of the total have no bar.
 _LEAST_SHARE = 0.01
 
 
@@ -33,7 +33,7 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
         say("{} {}", unit, Mark("predicted")),
         f"{bound[0].upper()}{bound[1:]}.",
         inside.first_change,
-        f"Nine of ten launches take {low} to {high}: ± {error}, measured on {errors.launches} launches.",
+        f"The range is {low} to {high}: ± {error} in nine of ten cases, measured on {errors.launches} launches.",
         "The prediction assumes a cold L2 cache.",
         inside.assumed,
         say(
