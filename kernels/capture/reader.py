@@ -25,6 +25,9 @@ _MOST_TEXT_BYTES = 16 << 20
 _MOST_UNPACKED_BYTES = 1 << 30
 _MOST_ELEMENTS = 1 << 20
 
+# Tensors that are equal up to this alignment cost the same.
+_ALIGNMENT_BYTES = 512
+
 # The zip members with Nsight Compute's counters, and with the findings about each launch.
 _COUNTED = "counted.json"
 _FINDINGS = "findings.json"
@@ -334,6 +337,33 @@ class Content:
     storages: tuple[CapturedStorage, ...]
     launches: tuple[CapturedLaunch, ...]
     about: str = ""
+
+
+def find_equal_launches(content: Content) -> list[int]:
+    """Return for each launch the number of the first that does the same.
+
+    Their tensors may differ, but not in shape, alignment or known values.
+    """
+    first = dict[tuple[Any, ...], int]()
+    numbers = []
+    for number, launch in enumerate(content.launches):
+        storages = dict[int, int]()
+        parts = list[Any]()
+        for argument in launch.arguments:
+            if (tensor := argument.own_tensor) is None:
+                parts.append(argument)
+                continue
+            order = storages.setdefault(tensor.storage, len(storages))
+            address = content.storages[tensor.storage].address_bytes % _ALIGNMENT_BYTES
+            own = replace(tensor, storage=order)
+            if argument.descriptor:
+                descriptor = replace(argument.descriptor, tensor=own)
+                parts.append((replace(argument, descriptor=descriptor), address))
+            else:
+                parts.append((replace(argument, tensor=own), address))
+        key = launch.kernel, launch.grid, tuple(parts)
+        numbers.append(first.setdefault(key, number))
+    return numbers
 
 
 def is_capture(path: Path) -> bool:

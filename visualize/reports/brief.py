@@ -114,8 +114,10 @@ def _sum_up(launches: Sequence[LaunchReport]) -> str:
     wavefronts = sum(launch.shared_wavefronts or 0 for launch in known)
     if wavefronts:
         conflicts = sum(launch.bank_conflicts or 0 for launch in known)
+        bound = "≥ " if any(launch.may_retry for launch in known) else ""
         total += (
-            f" Shared memory: {wavefronts:,} wavefronts, {count_noun(conflicts, 'bank conflict')}"
+            f" Shared memory: {bound}{wavefronts:,} wavefronts, "
+            f"{bound}{count_noun(conflicts, 'bank conflict')}"
         )
         missing = len(launches) - len(known)
         total += f"; unknown in {count_noun(missing, 'launch')}." if missing else "."

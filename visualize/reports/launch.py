@@ -19,6 +19,7 @@ from kernels.capture.reader import (
     Finding,
     OutputErrors,
     Tuned,
+    find_equal_launches,
 )
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
@@ -214,6 +215,11 @@ def make_report(
         lambda number: inspect(capture, launches[number], counts(number))
     )
     findings = find(capture, counts, inspections, compiler)
+    # Scripts repeat launches. Equal ones take equal times.
+    firsts = find_equal_launches(content)
+    timed = cache(
+        lambda number: add_time(capture, launches[number], counts(number), inspections(number))
+    )
     is_tried = capture.findings is not None
     return Report(
         triton=content.triton,
@@ -224,7 +230,7 @@ def make_report(
                 content.kernels[launch.kernel],
                 counts(number),
                 findings[number],
-                add_time(capture, launch, counts(number), inspections(number)),
+                timed(firsts[number]),
             )
             for number, launch in enumerate(launches)
         ),
