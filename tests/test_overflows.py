@@ -2,6 +2,9 @@
 
 import pytest
 
+# One worker prepares what all tests use
+pytestmark = pytest.mark.xdist_group("overflows")
+
 SCRIPT = """
 import torch
 import triton

@@ -9,6 +9,9 @@ import pytest
 
 from tests.kernels.trees import ROOT
 
+# One worker prepares what all tests use
+pytestmark = pytest.mark.xdist_group("prune")
+
 SCRIPT = """
 import json, sys, tempfile
 from dataclasses import asdict

@@ -11,6 +11,9 @@ from tests.kernels.trees import ROOT
 from visualize.cli.command import FINE, USAGE, run_command
 from visualize.cli.show import show
 
+# One worker prepares what all tests use
+pytestmark = pytest.mark.xdist_group("with block")
+
 SCRIPT = """
 import json, os, sys
 import torch, triton

@@ -23,6 +23,9 @@ from kernels.spec import FlatAccess
 from tests.kernels.trees import ROOT, python
 from tests.predict.plain_counting import begin, executions, locate
 
+# One worker prepares what all tests use
+pytestmark = pytest.mark.xdist_group("evaluated")
+
 MATMUL = {"M": 333, "N": 264, "K": 136}
 TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
 # Few SMs, so that programs compute several tiles, and tiles are split.
