@@ -48,10 +48,12 @@ def plot_predicted(inside: Inside, about: str) -> str:
     """Plot the time that each resource would take alone."""
     if inside.predicted_us is None:
         return NONE
+    shares = inside.resource_shares
+    least = min(_LEAST_SHARE, max(shares.values()))
     bounds = [
         Bound(RESOURCES.get(name, name), inside.by_resource_us[name] / 1e3, "alone")
-        for name, share in inside.resource_shares.items()
-        if share > _LEAST_SHARE
+        for name, share in shares.items()
+        if share >= least
     ]
     figure = bounds_figure(bounds, inside.predicted_us / 1e3, "predicted")
     return plot_value(figure, about=about)
