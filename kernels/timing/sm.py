@@ -54,6 +54,7 @@ class _Warp:
         "copies",
         "descriptors",
         "position",
+        "product_begin",
         "products",
         "program",
         "ready",
@@ -67,6 +68,7 @@ class _Warp:
         self.copied = 0.0  # when its last copy ends
         self.copies: list[float] = []  # ends of committed groups
         self.products: list[float] = []
+        self.product_begin = 0.0
         self.descriptors: list[float] = []
         self.stored = 0.0
 
@@ -147,7 +149,7 @@ def simulate(
                 warp.stored = max(warp.stored, sent + quarter.store_cycles)
         elif effect == "group product":
             begin = max(tensor, time)
-            after = max(after, begin - step.busy)  # one product may queue
+            warp.product_begin = begin
             tensor = max(begin, data_path - 4 * step.wavefronts) + step.busy
             if step.pending:
                 warp.products.append(tensor + step.latency)
@@ -173,6 +175,8 @@ def simulate(
             if ready[register] > after:
                 after = ready[register]
         waits = following.effect
+        if waits == "group product":
+            after = max(after, warp.product_begin)  # one product of a warp may queue
         if waits == "barrier":
             group = arrived.setdefault(warp.program, [])
             group.append((after, number))
