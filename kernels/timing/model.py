@@ -1,6 +1,7 @@
 """Predict the time of a launch from its executed instructions and its memory traffic."""
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -205,7 +206,6 @@ def _simulate_launch(
     )
     accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share)
     per_warp = [executed / launched for executed in execution.executed]
-    whole = sum(per_warp)
     copies = {
         number: per_warp[number] * warps
         for number, step in enumerate(execution.steps)
@@ -215,32 +215,23 @@ def _simulate_launch(
     count = math.ceil(programs)
     resident_warps = min(slots, count) * in_quarter
     budget = most_steps / resident_warps
-    most = max(slots, int(most_steps / (min(whole, budget) * in_quarter)))
+    most = max(slots, int(most_steps / (min(sum(per_warp), budget) * in_quarter)))
     if count > most:
         count = most // slots * slots
-    fewer = max(slots, count // 2 // slots * slots)
-
-    def run(budget: float) -> tuple[float, int]:
-        """Return the cycles of all programs if a warp executes about `budget` steps, and the exact number of steps."""
-        trace = trace_warp(execution.instructions, per_warp, budget, copies)
-        steps = [execution.steps[number] for number in trace]
-        costs = [accesses[number] for number in trace]
-        cycles = simulate(steps, costs, quarter, count)
-        if programs > count > fewer:
-            cycles_of_fewer = simulate(steps, costs, quarter, fewer)
-            cycles += (cycles - cycles_of_fewer) / (count - fewer) * (programs - count)
-        elif programs > count:
-            cycles *= programs / count
-        return cycles, len(steps)
-
-    cycles, length = run(budget)
-    if whole > 1.02 * length:
-        fewer_cycles, fewer_length = run(budget / 2)
-        if length > fewer_length:
-            cycles += (cycles - fewer_cycles) / (length - fewer_length) * (whole - length)
-        else:
-            cycles *= whole / length
-    return cycles * unevenness
+    trace, weights = trace_warp(execution.instructions, per_warp, budget, copies)
+    steps = [execution.steps[number] for number in trace]
+    simulation = simulate(steps, [accesses[number] for number in trace], quarter, count)
+    cycles = simulation.cycles
+    if programs > count > slots:
+        # The others start at the rate of those in the second half of the trace.
+        fewer = max(slots, count // 2 // slots * slots)
+        took = simulation.starts[count - 1] - simulation.starts[fewer - 1]
+        cycles += took / (count - fewer) * (programs - count)
+    elif programs > count:
+        cycles *= programs / count
+    # Each instruction of the trace stands for as many of the launch as its weight.
+    stretch = sum(map(operator.mul, weights, simulation.spent)) / sum(simulation.spent)
+    return cycles * stretch * unevenness
 
 
 def _cost_accesses(

@@ -53,6 +53,7 @@ class _Warp:
         "copied",
         "copies",
         "descriptors",
+        "issued",
         "position",
         "product_begin",
         "products",
@@ -61,9 +62,10 @@ class _Warp:
         "stored",
     )
 
-    def __init__(self, program: int, registers: int) -> None:
+    def __init__(self, program: int, registers: int, time: float) -> None:
         self.program = program
         self.position = 0
+        self.issued = time
         self.ready = [0.0] * registers
         self.copied = 0.0  # when its last copy ends
         self.copies: list[float] = []  # ends of committed groups
@@ -73,10 +75,26 @@ class _Warp:
         self.stored = 0.0
 
 
+@dataclass(frozen=True)
+class Simulation:
+    """The result of a simulation.
+
+    Attributes:
+        cycles: until all programs have run.
+        starts: the cycle in which each program started.
+        spent: cycles until each step was issued, from the issue of the step before or from the start of its program;
+            of all warps.
+    """
+
+    cycles: float
+    starts: Sequence[float]
+    spent: Sequence[float]
+
+
 def simulate(
     steps: Sequence[Step], accesses: Sequence[Access | None], quarter: Quarter, programs: int
-) -> float:
-    """Return the cycles until a number of programs have run.
+) -> Simulation:
+    """Run a number of programs.
 
     Args:
         steps: of one warp, in order.
@@ -91,15 +109,18 @@ def simulate(
     warps: list[_Warp] = []
     running: dict[int, int] = {}
     arrived: dict[int, list[tuple[float, int]]] = {}
+    starts: list[float] = []
+    spent = [0.0] * len(steps)
 
     def start(time: float) -> None:
         nonlocal starting
         starting = max(starting, time) + quarter.start_busy
         program = len(running)
         running[program] = quarter.warps
+        starts.append(time)
         for _ in range(quarter.warps):
             heapq.heappush(heap, (starting + quarter.start_cycles, len(warps)))
-            warps.append(_Warp(program, registers))
+            warps.append(_Warp(program, registers, time))
 
     for _ in range(min(quarter.slots, programs)):
         start(0.0)
@@ -115,6 +136,8 @@ def simulate(
         if step.busy and effect != "group product" and effect != "product":
             time = max(time, free[pipe])
             free[pipe] = time + step.busy
+        spent[warp.position] += time - warp.issued
+        warp.issued = time
         after = time + 1
         end = time + step.latency
         if step.wavefronts:
@@ -165,6 +188,7 @@ def simulate(
         if warp.position == len(steps):
             end = max(after, warp.stored)
             finished = max(finished, end)
+            spent[-1] += end - time
             running[warp.program] -= 1
             if not running[warp.program] and len(running) < programs:
                 start(end)
@@ -195,7 +219,7 @@ def simulate(
         elif waits == "fence":
             after = max(after, warp.stored) + quarter.fence_cycles
         heapq.heappush(heap, (after, number))
-    return finished
+    return Simulation(finished, starts, spent)
 
 
 def _wait(ends: list[float], pending: int, time: float) -> float:

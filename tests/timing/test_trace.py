@@ -1,6 +1,12 @@
-"""The trace of a mean warp."""
+"""The trace of a mean warp, and the time of launches whose traces are shorter than the launch."""
 
+import pytest
+
+from kernels.gpus import GPUS
 from kernels.inside.sass import Instruction
+from kernels.timing.constants import H100
+from kernels.timing.model import Execution, Traffic, time_launch
+from kernels.timing.steps import PIPES, Step
 from kernels.timing.trace import trace_warp
 
 LOOP = (
@@ -13,10 +19,63 @@ LOOP = (
 
 
 def test_a_copy_in_a_branch_runs_as_often_as_the_branch_though_one_of_four_warps_executes_it():
-    trace = trace_warp(LOOP, [8, 8, 2, 0.5, 8], budget=100, copies={3: 2})
+    trace, _ = trace_warp(LOOP, [8, 8, 2, 0.5, 8], budget=100, copies={3: 2})
     assert [trace.count(number) for number in range(len(LOOP))] == [8, 8, 2, 2, 8]
 
 
 def test_a_copy_with_a_predicate_runs_as_often_as_one_warp_executes_it():
-    trace = trace_warp(LOOP, [8, 8, 8, 0.5, 8], budget=100, copies={3: 2})
+    trace, _ = trace_warp(LOOP, [8, 8, 8, 0.5, 8], budget=100, copies={3: 2})
     assert [trace.count(number) for number in range(len(LOOP))] == [8, 8, 8, 2, 8]
+
+
+# A loop over groups that contains a loop over tiles, which contains a loop over blocks. Most groups have no tile.
+GROUPS, TILES, BLOCKS = 8, 2, 512
+NESTED = (
+    Instruction("", "IADD3", (), ()),
+    Instruction("P0", "BRA", (), (), target=6),
+    Instruction("", "FADD", (), ()),
+    Instruction("", "MUFU", (), ()),
+    Instruction("P1", "BRA", (), (), target=3),
+    Instruction("P2", "BRA", (), (), target=2),
+    Instruction("P3", "BRA", (), (), target=0),
+    Instruction("", "EXIT", (), ()),
+)
+
+
+def count_executions(blocks):
+    return [GROUPS, GROUPS, TILES, TILES * blocks, TILES * blocks, TILES, GROUPS, 1]
+
+
+def time_nested(blocks, most_steps):
+    step = Step("", PIPES.index("fma"), 1, 4, (), ())
+    slow = Step("", PIPES.index("xu"), 8, 36, (1,), (1,))
+    steps = [slow if each.name == "MUFU" else step for each in NESTED]
+    warps = GPUS["H100"].sms * 4
+    executed = [each * warps for each in count_executions(blocks)]
+    execution = Execution(NESTED, steps, executed, GPUS["H100"].sms, 4, 1)
+    time_us, _ = time_launch(
+        execution, Traffic({}, 0.0, 0.0, 0.0, 0.0), GPUS["H100"], H100, most_steps
+    )
+    return time_us - H100.launch_us
+
+
+@pytest.mark.parametrize("budget", [1, 20, 300, 10_000])
+def test_weights_of_a_short_trace_sum_to_the_executions_of_each_instruction(budget):
+    executions = count_executions(BLOCKS)
+    trace, weights = trace_warp(NESTED, executions, budget)
+    for number, times in enumerate(executions):
+        represented = [
+            weight for each, weight in zip(trace, weights, strict=True) if each == number
+        ]
+        assert sum(represented) == pytest.approx(times)
+
+
+@pytest.mark.parametrize("most_steps", [30, 300, 3000])
+def test_a_short_simulation_of_nested_loops_predicts_the_time_of_a_full_one(most_steps):
+    assert time_nested(BLOCKS, most_steps) == pytest.approx(time_nested(BLOCKS, 30_000), rel=0.25)
+
+
+def test_more_iterations_take_longer_however_short_the_simulation_is():
+    times = [time_nested(blocks, 300) for blocks in (128, 500, 512, 2048, 1 << 20)]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(times[-2] * 512, rel=0.25)
