@@ -114,27 +114,39 @@ def time_launch(
     )
     moved = sum(traffic.l2_bytes.values())
     clock = constants.matrix_clock_ghz if products else constants.clock_ghz
-    # The first simulation measures the load of memory and tensor cores. The second one includes its effects.
+    merged = _merged(execution, traffic, constants)
+    dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
+
+    def simulate(constants: Constants, most_steps: int) -> float:
+        return _simulate_launch(execution, traffic, gpu, constants, clock, most_steps)
+
+    def add_queues(cycles: float) -> Constants:
+        """Return the constants under the load of a launch that takes some cycles."""
+        l2_load = moved * (1 - merged) / constants.l2_tbps / 1e3 * clock / cycles
+        dram_load = min(1.0, dram * clock / cycles)
+        return replace(
+            constants,
+            l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
+            dram_cycles=constants.dram_cycles
+            + constants.queue_cycles * _queue(max(dram_load, l2_load)),
+            # SMs that drift apart share the bandwidth with fewer others.
+            dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
+        )
+
     first_steps = min(_FIRST_STEPS, most_steps)
-    cycles = _simulate_launch(execution, traffic, gpu, constants, clock, first_steps)
+    cycles = simulate(constants, first_steps)
     if products:
         activity = products / _QUARTERS + moved / constants.port_bytes
         activity = min(2.0, activity / gpu.sms / cycles)
         excess = max(0.0, activity - constants.matrix_clock_activity)
         clock -= constants.matrix_clock_drop_ghz * excess
-    merged = _merged(execution, traffic, constants)
-    l2_load = moved * (1 - merged) / constants.l2_tbps / 1e3 * clock / cycles
-    dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
-    dram_load = min(1.0, dram * clock / cycles)
-    loaded = replace(
-        constants,
-        l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
-        dram_cycles=constants.dram_cycles
-        + constants.queue_cycles * _queue(max(dram_load, l2_load)),
-        # SMs that drift apart share the bandwidth with fewer others.
-        dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
-    )
-    cycles = _simulate_launch(execution, traffic, gpu, loaded, clock, most_steps)
+    # Queues slow a launch down, and that shortens the queues. Interpolate where both agree.
+    slowest = simulate(add_queues(cycles), first_steps)
+    if slowest > cycles:
+        slowdown = slowest - cycles
+        relief = max(0.0, slowest - simulate(add_queues(slowest), first_steps))
+        cycles += slowdown**2 / (slowdown + relief)
+    cycles = simulate(add_queues(cycles), most_steps)
     cycles = max(cycles, dram * clock)
     return constants.launch_us + cycles / clock / 1e3, clock
 
@@ -193,6 +205,8 @@ def _simulate_launch(
     programs = per_sm * warps / _QUARTERS / in_quarter
     # Shared resources serve an average SM, but the busiest SM determines the time.
     share = execution.programs / gpu.sms / per_sm / unevenness
+    count = math.ceil(programs)
+    busy_quarters = _QUARTERS * programs / count
     quarter = Quarter(
         warps=in_quarter,
         slots=slots,
@@ -202,9 +216,10 @@ def _simulate_launch(
         fence_cycles=FENCE_CYCLES,
         store_cycles=constants.l2_cycles,
         matrix_issue_cycles=constants.matrix_issue_cycles,
+        wavefront_cycles=busy_quarters,
         write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
     )
-    accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share)
+    accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share, busy_quarters)
     per_warp = [executed / launched for executed in execution.executed]
     copies = {
         number: per_warp[number] * warps
@@ -212,7 +227,6 @@ def _simulate_launch(
         if step.traffic.startswith("descriptor")
     }
 
-    count = math.ceil(programs)
     resident_warps = min(slots, count) * in_quarter
     budget = most_steps / resident_warps
     most = max(slots, int(most_steps / (min(sum(per_warp), budget) * in_quarter)))
@@ -241,6 +255,7 @@ def _cost_accesses(
     constants: Constants,
     clock: float,
     share: float,
+    busy_quarters: float,
 ) -> list[Access | None]:
     """Return the cost of an access of each instruction. Accesses of a kind move bytes in proportion to their widths."""
     nominal: dict[str, float] = {}
@@ -255,10 +270,10 @@ def _cost_accesses(
     turnaround = (
         constants.turnaround * min(traffic.read_bytes, traffic.written_bytes) / max(both, 1)
     )
-    quarter = gpu.sms * _QUARTERS
-    dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarter / clock / share
+    quarters = gpu.sms * busy_quarters
+    dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarters / clock / share
     merged = _merged(execution, traffic, constants)
-    l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarter / clock / share
+    l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarters / clock / share
     accesses: list[Access | None] = []
     for step in execution.steps:
         kind = step.traffic
@@ -276,12 +291,12 @@ def _cost_accesses(
         wavefronts = 0.0 if "copy" in kind or "descriptor" in kind else max(weight, size) / 128
         accesses.append(
             Access(
-                data_path=4 * wavefronts,
-                port=size / (constants.port_bytes / _QUARTERS),
+                data_path=busy_quarters * wavefronts,
+                port=busy_quarters * size / constants.port_bytes,
                 l2=size / l2,
                 dram_read=size * traffic.read_bytes / max(loaded, 1) / dram * is_load,
                 dram_write=size * traffic.written_bytes / max(stored, 1) / dram * (not is_load),
-                atomic=step.elements * quarter / _L2_SLICES / constants.atomics_per_cycle,
+                atomic=step.elements * quarters / _L2_SLICES / constants.atomics_per_cycle,
                 latency=latency,
             )
         )

@@ -34,6 +34,8 @@ class Quarter:
         warps: warps of a program in this quarter.
         slots: programs that are resident.
         start_busy: cycles that the GPU needs to start one program.
+        wavefront_cycles: for which a wavefront of this quarter occupies the SM's data path: the number of quarters
+            that share it.
         write_buffer: cycles of DRAM writes that the L2 defers.
     """
 
@@ -45,6 +47,7 @@ class Quarter:
     fence_cycles: float
     store_cycles: float
     matrix_issue_cycles: float
+    wavefront_cycles: float
     write_buffer: float
 
 
@@ -101,6 +104,7 @@ def simulate(
         accesses: the access of each step to global memory; None without one.
     """
     registers = 1 + max((max(step.reads + step.writes, default=0) for step in steps), default=0)
+    wavefront = quarter.wavefront_cycles
     matrix_issue = 1 + quarter.matrix_issue_cycles
     free = [0.0] * len(PIPES)
     issue = tensor = data_path = port = l2 = dram = atomics = starting = finished = 0.0
@@ -142,7 +146,7 @@ def simulate(
         end = time + step.latency
         if step.wavefronts:
             begin = max(data_path, time)
-            data_path = begin + 4 * step.wavefronts
+            data_path = begin + wavefront * step.wavefronts
             end = begin + step.wavefronts + step.latency
         if access is not None:
             begin = max(data_path, time)
@@ -173,7 +177,7 @@ def simulate(
         elif effect == "group product":
             begin = max(tensor, time)
             warp.product_begin = begin
-            tensor = max(begin, data_path - 4 * step.wavefronts) + step.busy
+            tensor = max(begin, data_path - wavefront * step.wavefronts) + step.busy
             if step.pending:
                 warp.products.append(tensor + step.latency)
         elif effect == "product":
