@@ -179,7 +179,12 @@ class _Run:
             condition: Any = False
             if last.name in JUMPS and last.name != "BSYNC":
                 condition = self._condition(plan.planned[end - 1], active)
-                if condition is None:
+                is_exit = condition is None and last.name == "EXIT"
+                if is_exit and start not in (following := plan.reach(end, None)):
+                    # All threads are assumed to continue.
+                    self._mark_uncertain(following)
+                    condition = False
+                elif condition is None:
                     waiting[self._skip(start)].append(active)
                     continue
             target = last.target
@@ -234,14 +239,18 @@ class _Run:
 
         They are slow paths for rare operands, or functions. Triton's functions compute floating-point numbers.
         """
-        plan = self.plan
+        self._mark_uncertain(blocks)
         for block in blocks:
-            for index in range(block, plan.blocks[block]):
-                self.executions.uncertain.add(index)
-                if plan.code[index].name in SHARED:
-                    self._refuse(plan.planned[index], "The number of executions of an access")
-                for name in plan.planned[index].writes:
+            for planned in self.plan.planned[block : self.plan.blocks[block]]:
+                for name in planned.writes:
                     self._write(name, 0, False, True)
+
+    def _mark_uncertain(self, blocks: set[int]) -> None:
+        for block in blocks:
+            for planned in self.plan.planned[block : self.plan.blocks[block]]:
+                self.executions.uncertain.add(planned.index)
+                if planned.instruction.name in SHARED:
+                    self._refuse(planned, "The number of executions of an access")
 
     def _condition(self, planned: Planned, active: Any) -> Any:
         """Return where a jump is taken; None if that is unknown."""

@@ -303,7 +303,7 @@ class Inside:
         by_resource_us: the time that each resource would take alone.
         first_change: the change that shortens the predicted time most, of those that were tried; "" if none does.
         not_predicted: why the time is unknown; "" if it is known.
-        assumed: which properties of the GPU were not measured; "" if all were.
+        assumed: unmeasured properties of the GPU, and branches that depend on unknown values; "" without any.
     """
 
     shared: tuple[SharedAccess, ...] = ()

@@ -3,14 +3,17 @@
 import heapq
 import logging
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 
 from kernels.capture.reader import BaseCapture, CapturedKernel, CapturedLaunch
-from kernels.evaluate.counts import LaunchCounts, OperationCounts
+from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.ttgir import Source
+from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.execution import Executions
 from kernels.inside.inspect import Inspection
@@ -34,6 +37,12 @@ _SYSTEM_SHARED_BYTES = 1024
 # Steps that are simulated to compare changes, and the smallest saving that is reported.
 _TRIAL_STEPS = 3000
 _LEAST_SAVING = 0.05
+
+_LOOPS = ("scf.for", "scf.while", "cf.cond_br")
+_ASSUMED_BRANCHES = (
+    "The predicted time assumes that warps take both sides of branches that depend on unknown values, but not the slow "
+    "paths of mathematical functions."
+)
 
 LOG = logging.getLogger("tilescope.timing")
 
@@ -59,6 +68,13 @@ def add_time(
     except Exception:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("The time of a launch could not be predicted.", exc_info=True)
         return replace(inside, not_predicted="The compiled code has an unknown format.")
+    executed = [op.tally for op in counts.operations if op.tally.executions]
+    if any(tally.is_upper_bound for tally in executed):
+        assumed += " The predicted time includes upper bounds of the traffic."
+    if any(tally.refused == RETRIES for tally in executed):
+        assumed += " The predicted time assumes that no compare-and-swap loop retries."
+    if executions.uncertain:
+        assumed += f" {_ASSUMED_BRANCHES}"
     high = stated_errors().high
     total_us = prediction.total_us
     return replace(
@@ -69,7 +85,7 @@ def add_time(
         bound_by=prediction.bound_by,
         by_resource_us=prediction.by_resource_us,
         first_change=first_change,
-        assumed=assumed,
+        assumed=assumed.strip(),
     )
 
 
@@ -105,17 +121,9 @@ def describe_launch(
     """
     kernel, codes = capture.build(launch.kernel)
     instructions = parse(codes["sass"])
-    times = _assume_executed(instructions, executions)
-    loaded = {
-        location[:2]
-        for instruction, executed in zip(instructions, times, strict=True)
-        if executed and instruction.name in GLOBAL
-        for location in instruction.location[:1]
-    }
-    for op in counts.operations:
-        # The slow path of a function may have accesses that the TTGIR lacks.
-        if op.tally.refused and (op.tally.executions or op.source in loaded):
-            raise UnsupportedOperation(op.tally.refused)
+    loops = {op.source for op in parse_ttgir(codes["ttgir"]).walk() if op.name in _LOOPS}
+    times = _assume_executed(instructions, executions, loops)
+    _check_traffic(counts.operations, instructions, times)
     programs = math.prod(launch.grid)
     resident = occupancy(
         gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes
@@ -210,13 +218,53 @@ def _scale(traffic: Traffic, l2: float, dram: float) -> Traffic:
     )
 
 
-def _assume_executed(instructions: Sequence[Instruction], executions: Executions) -> list[int]:
+def _check_traffic(
+    operations: Sequence[OperationCounts], instructions: Sequence[Instruction], times: Sequence[int]
+) -> None:
+    """Check that the traffic of all operations is known, bounded from above, or that of a loop's first iteration.
+
+    Raises:
+        UnsupportedOperation: an operation's traffic is unknown.
+    """
+    executed = Counter(
+        (GLOBAL[instruction.name], location[:2])
+        for instruction, number in zip(instructions, times, strict=True)
+        if number and instruction.name in GLOBAL
+        for location in instruction.location[:1]
+    )
+    for op in operations:
+        if op.tally.executions and op.instruction:
+            executed[op.op, op.source] -= op.instruction.kept
+    for op in operations:
+        # The slow path of a function has accesses that the TTGIR lacks.
+        is_executed = op.tally.executions or executed[op.op, op.source] > 0
+        is_bounded = op.tally.is_upper_bound or op.tally.refused == RETRIES
+        if op.tally.refused and is_executed and not is_bounded:
+            raise UnsupportedOperation(op.tally.refused)
+
+
+def _assume_executed(
+    instructions: Sequence[Instruction], executions: Executions, loops: Set[Source]
+) -> list[int]:
     """Return the executions of each instruction. Warps are assumed to take both sides of unknown branches.
 
-    Slow paths, which spill to local memory or loop, are assumed not to run.
+    Slow paths of functions, which spill to local memory or loop, are assumed not to run.
+
+    Args:
+        loops: source lines of the kernel's loops.
+
+    Raises:
+        UnsupportedOperation: the number of a loop's iterations is unknown.
     """
     times = executions.times.tolist()
     uncertain = executions.uncertain
+    for number in sorted(uncertain):
+        jump = instructions[number]
+        if jump.target is not None and jump.target < number:
+            for _, line, _ in (each for each in jump.location if each[:2] in loops):
+                raise UnsupportedOperation(
+                    f"How often the loop on line {line} runs depends on values that are unknown until the kernel runs."
+                )
     first = 0
     while first < len(times):
         last = first
@@ -227,7 +275,9 @@ def _assume_executed(instructions: Sequence[Instruction], executions: Executions
             each.name in ("LDL", "STL", "CALL") or (each.target or last) < first + number
             for number, each in enumerate(branch)
         )
-        if branch and first and not is_slow:
+        # Instructions after an exit on an unknown condition are counted as if no warp exited.
+        is_counted = times[first] == times[first - 1]
+        if branch and first and not is_slow and not is_counted:
             times[first:last] = [times[first - 1]] * len(branch)
         first = max(last, first + 1)
     return times

@@ -171,9 +171,9 @@ def read_steps(sass: str) -> tuple[Step, ...]:
         match name:
             case "LDGDEPBAR":
                 step.effect = "commit"
-            case "DEPBAR":
+            case "DEPBAR" if "LE" in opcode:  # the other form waits for the warp's other loads
                 step.effect = "wait for copies"
-                step.pending = int(last, 0) if len(operands) > 1 else 0
+                step.pending = int(operands[1], 0)
             case "WARPGROUP" if "DEPBAR" in opcode:
                 step.effect = "wait for products"
                 step.pending = int(last, 0)

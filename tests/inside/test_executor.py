@@ -109,6 +109,20 @@ def test_a_slow_path_for_unknown_values_is_uncertain_and_the_rest_is_known():
     assert executions.why_uncertain.startswith("Whether 1 of 6 instructions are executed depends")
 
 
+def test_after_an_exit_on_an_unknown_value_all_counts_are_uncertain_and_assume_that_no_warp_exited():
+    text = """
+        LDG.E R0, desc[UR4][R2.64]
+        ISETP.NE.AND P0, PT, R0, RZ, PT
+        @P0 EXIT
+        STS [R4], R0
+        EXIT
+    """
+    executions = run(text)
+    assert executions.uncertain == {3, 4}
+    assert executions.times.tolist() == [1, 1, 1, 1, 1]
+    assert set(executions.refused) == {3}
+
+
 def test_a_loop_that_ends_at_an_unknown_value_is_refused():
     text = """
         .L_x_0:
