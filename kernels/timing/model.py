@@ -28,11 +28,13 @@ class Traffic:
     """Bytes that a launch moves.
 
     Attributes:
-        l2_bytes: between the SMs and the L2, by kind of access (see `steps.GLOBAL`).
+        requested_bytes: the sectors of all requests, by kind of access (see `steps.GLOBAL`).
+        l2_bytes: between the SMs and the L2, by kind of access.
         read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
         warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.
     """
 
+    requested_bytes: Mapping[str, float]
     l2_bytes: Mapping[str, float]
     read_bytes: float
     written_bytes: float
@@ -156,12 +158,17 @@ def _time_resources(
 ) -> dict[str, float]:
     """Return the microseconds for which a launch would occupy each resource at its peak rate."""
     cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
+    nominal: dict[str, float] = {}
     for step, executed in zip(execution.steps, execution.executed, strict=True):
         cycles["issue"] += executed
         cycles[PIPES[step.pipe]] += step.busy * executed
         cycles["L1"] += _QUARTERS * step.wavefronts * executed
         if step.traffic in ("load", "store"):
-            cycles["L1"] += _QUARTERS * step.nominal_bytes / 128 * executed
+            moved = nominal.get(step.traffic, 0.0)
+            nominal[step.traffic] = moved + step.nominal_bytes * executed
+    for kind, size in nominal.items():
+        size = max(size, traffic.requested_bytes.get(kind, 0.0))
+        cycles["L1"] += _QUARTERS * size / 128
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / _QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, traffic, constants)
@@ -288,7 +295,8 @@ def _cost_accesses(
             latency = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
         if kind == "descriptor load":
             latency += _DESCRIPTOR_CYCLES
-        wavefronts = 0.0 if "copy" in kind or "descriptor" in kind else max(weight, size) / 128
+        requested = weight * traffic.requested_bytes.get(kind, 0.0) / nominal[kind]
+        wavefronts = 0.0 if "copy" in kind or "descriptor" in kind else max(weight, requested) / 128
         accesses.append(
             Access(
                 data_path=busy_quarters * wavefronts,

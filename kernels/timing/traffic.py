@@ -74,12 +74,17 @@ def predict_traffic(
         held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
     """
     by_kind: dict[str, list[_Accesses]] = {}
+    requested: dict[str, float] = {}
     for op, accesses in zip(operations, _place(operations, at_once), strict=True):
         if accesses is not None:
-            by_kind.setdefault(find_kind(op), []).append(accesses)
+            kind = find_kind(op)
+            by_kind.setdefault(kind, []).append(accesses)
+            requested[kind] = requested.get(kind, 0.0) + _count_sectors(op) * SECTOR_BYTES
     moved = {
         kind: float(sum(part.bytes.sum() for part in parts)) for kind, parts in by_kind.items()
     }
+    # The L1 merges a program's repeated loads, but no stores and atomics.
+    moved |= {kind: size for kind, size in requested.items() if kind in ("store", "atomic")}
     if "load" in by_kind:
         moved["load"] -= _count_repeated(_join(by_kind["load"]), l1_bytes)
     loads = [part for kind in LOADS for part in by_kind.get(kind, ())]
@@ -89,9 +94,9 @@ def predict_traffic(
     distinct, read = _count_reads(_join(loads), written, waves, l2_bytes) if loads else (0.0, 0.0)
     deferred = max(0.0, written - kept_bytes)
     if distinct + written <= held_bytes:
-        return Traffic(moved, read, deferred, read - distinct, 0.0)
+        return Traffic(requested, moved, read, deferred, read - distinct, 0.0)
     # The data that the launch before wrote leave the L2 now.
-    return Traffic(moved, read, deferred, read, written)
+    return Traffic(requested, moved, read, deferred, read, written)
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
@@ -99,7 +104,7 @@ def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesse
 
     Of very many accesses, those to a sample of the memory stand for all.
     """
-    weights = [sum(float(touch[3].sum()) for touch in op.tally.touches) for op in operations]
+    weights = list(map(_count_sectors, operations))
     count = sum(len(touch[0]) for op in operations for touch in op.tally.touches)
     scale = math.ceil(count / _MOST_ACCESSES)
     whole = sum(weights) or 1.0
@@ -111,6 +116,10 @@ def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesse
         placed.append(accesses if accesses and len(accesses.bytes) else None)
         begin += share
     return placed
+
+
+def _count_sectors(op: OperationCounts) -> float:
+    return sum(float(touch[3].sum()) for touch in op.tally.touches)
 
 
 def _select(op: OperationCounts, at_once: int, begin: float, share: float, scale: int) -> _Accesses:

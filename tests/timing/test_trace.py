@@ -54,7 +54,7 @@ def time_nested(blocks, most_steps):
     executed = [each * warps for each in count_executions(blocks)]
     execution = Execution(NESTED, steps, executed, GPUS["H100"].sms, 4, 1)
     time_us, _ = time_launch(
-        execution, Traffic({}, 0.0, 0.0, 0.0, 0.0), GPUS["H100"], H100, most_steps
+        execution, Traffic({}, {}, 0.0, 0.0, 0.0, 0.0), GPUS["H100"], H100, most_steps
     )
     return time_us - H100.launch_us
 
