@@ -18,8 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 import torch, triton
 import triton.language as tl
-from tilescope import prune
+from tilescope import autotuning, prune
 from tilescope.application import load
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 # Strides of 1 are the fastest. The others make each lane read its own sector.
 CONFIGS = [
@@ -50,6 +51,24 @@ def kept(configs, grid=lambda values: (triton.cdiv(1 << 20, values["BLOCK"]),)):
     pruned = tuner.prune_configs({"grid": grid, "warmup": False})
     return [configs.index(config) for config in pruned]
 
+def set_block(values):
+    values["source"].block_shape = [values["BLOCK"]]
+
+DESCRIBED = [triton.Config({"BLOCK": block}, pre_hook=set_block) for block in (256, 64)]
+
+def kept_described():
+    @triton.autotune(DESCRIBED, key=["n"], prune_configs_by={"early_config_prune": prune})
+    @triton.jit
+    def load_described(source, out, n, BLOCK: tl.constexpr):
+        start = tl.program_id(0) * BLOCK
+        tl.store(out + start + tl.arange(0, BLOCK), source.load([start]))
+    x = torch.empty(1 << 16, device="cuda")
+    source = TensorDescriptor(x, [1 << 16], [1], [1])
+    load_described.nargs = {"source": source, "out": torch.empty_like(x), "n": 1 << 16}
+    grid = lambda values: (triton.cdiv(1 << 16, values["BLOCK"]),)
+    pruned = load_described.prune_configs({"grid": grid, "warmup": False})
+    return [DESCRIBED.index(config) for config in pruned]
+
 gpus = load("gpus", "kernels/gpus.py")
 record = load("record", "kernels/capture/record.py")
 outside = prune([1, 2], {})
@@ -61,7 +80,10 @@ with tempfile.TemporaryDirectory() as name, record.recording(Path(name), asdict(
     replies["fast"] = kept([*CONFIGS, NEVER_COMPILES])
     replies["locked"] = kept([CONFIGS[9], CONFIGS[0], UNPREDICTABLE])
     replies["grid fails"] = kept(CONFIGS[:2], lambda values: values["MISSING"])
+    replies["descriptors"] = kept_described()
     replies["none compiles"] = kept([NEVER_COMPILES, NEVER_COMPILES])
+    autotuning._limit_s = lambda configs: 0
+    replies["too slow"] = kept(CONFIGS[:2])
 print(json.dumps(replies))
 """
 
@@ -95,12 +117,19 @@ def test_configs_without_a_prediction_are_kept_in_addition(run):
     assert line.endswith("; 1 kept without a prediction")
 
 
+def test_configs_of_a_kernel_with_tensor_descriptors_are_pruned(run):
+    kept, line = run["descriptors"]
+    assert kept == [0]
+    assert line.startswith("tilescope.prune kept 1 of 2 configs of load_described in ")
+
+
 @pytest.mark.parametrize(
     ("name", "count", "reason"),
     [
         ("outside", 2, "no autotuner has called prune"),
         ("no GPU", 12, "this machine has no NVIDIA GPU"),
         ("grid fails", 2, "KeyError: 'MISSING'"),
+        ("too slow", 2, "none has a prediction. The prediction took longer than 0 s."),
     ],
 )
 def test_all_configs_are_kept_and_a_line_gives_the_reason(run, name, count, reason):

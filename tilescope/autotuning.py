@@ -124,12 +124,11 @@ def predict_configs(
         recorder = record.Recorder(asdict(gpu), "cuda", folder)
         with recorder.journal:
             _compile_in_parallel(record, function, launches)
-            refused = _record(recorder, function, launches)
+            refused, missing = _record(recorder, function, launches)
         record.write_capture(folder, path)
         predicted = _predict(path, len(recorder.launches)) if recorder.launches else []
     times = dict[int, float]()
-    missing = dict[int, str]()
-    recorded = (number for number in range(len(configs)) if number not in refused)
+    recorded = (number for number in range(len(configs)) if number not in {*refused, *missing})
     for number, reply in zip(recorded, predicted, strict=True):
         if "predicted_us" in reply:
             times[number] = reply["predicted_us"]
@@ -210,16 +209,21 @@ def _compile_config(number: int) -> None:
 
 def _record(
     recorder: Any, function: Any, launches: Sequence[Callable[[], dict[str, Any]]]
-) -> dict[int, str]:
-    """Record a launch of each config. Return the errors of those that do not compile or fit, by config."""
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Record a launch of each config. Return why a config does not compile or fit, and why another has no record."""
+    from triton.errors import TritonError
+
     refused = {}
+    missing = {}
     for number, launch in enumerate(launches):
         keywords = launch()
         try:
             recorder.record(function, (), keywords.pop("grid"), keywords)
-        except Exception as error:  # the compiler can raise any type
+        except (TritonError, RuntimeError) as error:  # a pass of the compiler raises the latter
             refused[number] = f"{type(error).__name__}: {error}"
-    return refused
+        except Exception as error:  # ours: the config may be good
+            missing[number] = f"{type(error).__name__}: {error}"
+    return refused, missing
 
 
 def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
@@ -232,12 +236,12 @@ def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
             "kernels.timing.ranking",
             str(path),
             str(_count_processes(launches)),
+            str(_limit_s(launches)),
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         cwd=path.parent,
         capture_output=True,
         text=True,
-        timeout=_limit_s(launches),
     )
     if done.returncode:
         raise RuntimeError(done.stderr.strip().rpartition("\n")[2])

@@ -415,7 +415,7 @@ def describe_arguments(
     values: Mapping[str, Any],
     options: Mapping[str, Any],
     describe_tensor: Callable[[Any], dict[str, Any]],
-    capability: list[int],
+    capability: Sequence[int],
 ) -> list[dict[str, Any]]:
     """Return the JSON of the compiled function's arguments.
 
@@ -441,7 +441,7 @@ def describe_arguments(
                 for i, size in enumerate(numbers)
             ]
             tensor = describe_tensor(value.base)
-            if capability >= [9, 0]:
+            if tuple(capability) >= (9, 0):
                 block = list(value.block_shape)
                 yield {
                     "name": name,

@@ -298,6 +298,10 @@ def choose(condition: np.ndarray, a: Value, b: Value) -> Value:
                 np.zeros(len(condition), np.int64) if t.index is None else t.index for t in (x, y)
             )
             index = np.where(condition, in_a, in_b + len(x.table))
-            x = Term(np.concatenate([x.table, y.table]), index)
+            table = np.concatenate([x.table, y.table])
+            if len(table) > len(index):  # each iteration of a loop may choose again
+                used, index = np.unique(index, return_inverse=True)
+                table = table[used]
+            x = Term(table, index)
         result.append(x)
     return Value(np.where(condition, a.base, b.base), result)

@@ -1,6 +1,6 @@
 """Predict the time of each launch of a capture, for `tilescope.prune`.
 
-    python -m kernels.timing.ranking CAPTURE PROCESSES
+    python -m kernels.timing.ranking CAPTURE PROCESSES SECONDS
 
 It prints a line of JSON per launch: `predicted_us`, or `why_missing`.
 """
@@ -9,6 +9,7 @@ import functools
 import json
 import multiprocessing
 import sys
+import time
 from pathlib import Path
 
 from kernels.capture.reader import Capture
@@ -45,15 +46,20 @@ def _predict_us(path: Path, number: int) -> float | str:
         return f"{type(error).__name__}: {error}"
 
 
-def main(path: Path, processes: int) -> None:
-    """Print the predictions."""
+def main(path: Path, processes: int, limit_s: float) -> None:
+    """Print the predictions that are known after a number of seconds."""
+    deadline = time.monotonic() + limit_s
     launches = len(Capture(path).content.launches)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        tasks = [(path, number) for number in range(launches)]
-        for reply in pool.starmap(_predict_us, tasks, chunksize=1):
+        tasks = [pool.apply_async(_predict_us, (path, number)) for number in range(launches)]
+        for task in tasks:
+            try:
+                reply = task.get(max(0, deadline - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                reply = f"The prediction took longer than {limit_s:.0f} s."
             name = "why_missing" if isinstance(reply, str) else "predicted_us"
             print(json.dumps({name: reply}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

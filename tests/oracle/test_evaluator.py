@@ -20,7 +20,7 @@ import pytest
 from kernels.capture.reader import Capture
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.global_memory import STORAGE_STEP
-from kernels.evaluate.values import from_table
+from kernels.evaluate.values import choose, from_table
 from kernels.sectors import count_requests
 
 ROOT = Path(__file__).parents[2]
@@ -395,3 +395,15 @@ if __name__ == "__main__":
     for seed in range(first, first + count):
         for difference in check_kernel(seed, launches, Path(sys.argv[4])):
             print(difference, flush=True)
+
+
+def test_blocks_chosen_again_in_each_iteration_take_no_more_rows_than_programs():
+    programs = 3
+    chosen = from_table(np.zeros((1, 4), np.int64))
+    expected = np.zeros((programs, 4), np.int64)
+    for i in range(1, 6):
+        changes = np.arange(programs) % i == 0
+        chosen = choose(changes, from_table(np.full((1, 4), i)), chosen)
+        expected[changes] = i
+        assert len(chosen.terms[0].table) <= programs
+    assert (chosen.blocks(np.arange(programs)) == expected).all()
