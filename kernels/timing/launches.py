@@ -212,7 +212,7 @@ def _try_changes(
 def _scale(traffic: Traffic, l2: float, dram: float) -> Traffic:
     return replace(
         traffic,
-        requested_bytes={kind: size * l2 for kind, size in traffic.requested_bytes.items()},
+        lines={kind: number * l2 for kind, number in traffic.lines.items()},
         l2_bytes={kind: size * l2 for kind, size in traffic.l2_bytes.items()},
         read_bytes=traffic.read_bytes * dram,
         written_bytes=traffic.written_bytes * dram,

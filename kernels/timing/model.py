@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,13 +29,13 @@ class Traffic:
     """Bytes that a launch moves.
 
     Attributes:
-        requested_bytes: the sectors of all requests, by kind of access (see `steps.GLOBAL`).
+        lines: 128-byte lines that the requests touch, by kind of access (see `steps.GLOBAL`).
         l2_bytes: between the SMs and the L2, by kind of access.
         read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
         warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.
     """
 
-    requested_bytes: Mapping[str, float]
+    lines: Mapping[str, float]
     l2_bytes: Mapping[str, float]
     read_bytes: float
     written_bytes: float
@@ -158,17 +159,11 @@ def _time_resources(
 ) -> dict[str, float]:
     """Return the microseconds for which a launch would occupy each resource at its peak rate."""
     cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
-    nominal: dict[str, float] = {}
-    for step, executed in zip(execution.steps, execution.executed, strict=True):
+    wavefronts = _count_wavefronts(execution, traffic)
+    for step, executed, own in zip(execution.steps, execution.executed, wavefronts, strict=True):
         cycles["issue"] += executed
         cycles[PIPES[step.pipe]] += step.busy * executed
-        cycles["L1"] += _QUARTERS * step.wavefronts * executed
-        if step.traffic in ("load", "store"):
-            moved = nominal.get(step.traffic, 0.0)
-            nominal[step.traffic] = moved + step.nominal_bytes * executed
-    for kind, size in nominal.items():
-        size = max(size, traffic.requested_bytes.get(kind, 0.0))
-        cycles["L1"] += _QUARTERS * size / 128
+        cycles["L1"] += _QUARTERS * (step.wavefronts + own) * executed
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / _QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, traffic, constants)
@@ -176,6 +171,25 @@ def _time_resources(
     times["L2"] = moved / constants.l2_tbps / 1e6
     times["DRAM"] = (traffic.read_bytes + traffic.written_bytes) / gpu.dram_gbps / 1e3
     return times
+
+
+def _count_wavefronts(execution: Execution, traffic: Traffic) -> list[float]:
+    """Return the wavefronts on the SM's data path of each access to global memory: one per line of a request.
+
+    The lines of a kind of access are distributed in proportion to the bytes of its instructions.
+    """
+    least = [
+        max(1.0, step.nominal_bytes / 128) if step.traffic in ("load", "store", "atomic") else 0.0
+        for step in execution.steps
+    ]
+    nominal: Counter[str] = Counter()
+    for step, wavefronts, executed in zip(execution.steps, least, execution.executed, strict=True):
+        nominal[step.traffic] += wavefronts * executed
+    scale = {kind: traffic.lines.get(kind, size) / size for kind, size in nominal.items() if size}
+    return [
+        wavefronts * scale.get(step.traffic, 1.0)
+        for step, wavefronts in zip(execution.steps, least, strict=True)
+    ]
 
 
 def _queue(load: float) -> float:
@@ -282,7 +296,7 @@ def _cost_accesses(
     merged = _merged(execution, traffic, constants)
     l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarters / clock / share
     accesses: list[Access | None] = []
-    for step in execution.steps:
+    for step, wavefronts in zip(execution.steps, _count_wavefronts(execution, traffic), strict=True):
         kind = step.traffic
         if not kind or not nominal[kind]:
             accesses.append(None)
@@ -295,8 +309,6 @@ def _cost_accesses(
             latency = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
         if kind == "descriptor load":
             latency += _DESCRIPTOR_CYCLES
-        requested = weight * traffic.requested_bytes.get(kind, 0.0) / nominal[kind]
-        wavefronts = 0.0 if "copy" in kind or "descriptor" in kind else max(weight, requested) / 128
         accesses.append(
             Access(
                 data_path=busy_quarters * wavefronts,

@@ -74,11 +74,13 @@ def predict_traffic(
         held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
     """
     by_kind: dict[str, list[_Accesses]] = {}
+    lines: dict[str, float] = {}
     requested: dict[str, float] = {}
     for op, accesses in zip(operations, _place(operations, at_once), strict=True):
         if accesses is not None:
             kind = find_kind(op)
             by_kind.setdefault(kind, []).append(accesses)
+            lines[kind] = lines.get(kind, 0.0) + op.launch.lines
             requested[kind] = requested.get(kind, 0.0) + _count_sectors(op) * SECTOR_BYTES
     moved = {
         kind: float(sum(part.bytes.sum() for part in parts)) for kind, parts in by_kind.items()
@@ -94,9 +96,9 @@ def predict_traffic(
     distinct, read = _count_reads(_join(loads), written, waves, l2_bytes) if loads else (0.0, 0.0)
     deferred = max(0.0, written - kept_bytes)
     if distinct + written <= held_bytes:
-        return Traffic(requested, moved, read, deferred, read - distinct, 0.0)
+        return Traffic(lines, moved, read, deferred, read - distinct, 0.0)
     # The data that the launch before wrote leave the L2 now.
-    return Traffic(requested, moved, read, deferred, read, written)
+    return Traffic(lines, moved, read, deferred, read, written)
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
