@@ -1,6 +1,7 @@
 """Count the operations of captured launches."""
 
 import logging
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +21,7 @@ from kernels.evaluate.evaluator import Evaluator
 from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.matching import counter_of, read_instructions
+from kernels.evaluate.touches import Touches
 from kernels.instructions import Instruction
 from kernels.sectors import SECTORS
 
@@ -79,7 +81,9 @@ def _evaluate(
             op: i if isinstance(i, str) else i.textbook for op, i in instructions.items()
         }
     arguments = [read_argument(capture, argument) for argument in launch.arguments]
-    memory = GlobalMemory(body, read_storages(capture, launch), instructions, kernel.num_warps)
+    storages = read_storages(capture, launch)
+    count = math.prod(launch.grid)
+    memory = GlobalMemory(body, storages, instructions, kernel.num_warps, count)
     evaluator = Evaluator(
         body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
     )
@@ -135,6 +139,7 @@ def _evaluate(
             if not mismatch.text:  # the compiler found that nothing needs it
                 tally.counts[:] = 0
                 tally.elements = 0
+                tally.touches = Touches()
         if compiled and compiled.swaps:
             loaded = tally.counts.copy()
             loaded[SECTORS] = tally.loaded_sectors

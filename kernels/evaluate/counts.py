@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kernels.evaluate.touches import Touches
 from kernels.instructions import Instruction
 from kernels.sectors import SECTOR_BYTES
 
@@ -130,7 +131,7 @@ class Tally:
         example: an early execution, the one with the most requests in the first batch.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         spans: for each of these, the bytes from its lowest to its highest element, and the number of active elements.
-        touches: (program, first byte, last byte, sectors) of executions, (executions,) each.
+        touches: a sample of its executions.
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the counts are an upper bound, not a lower one.
@@ -149,7 +150,7 @@ class Tally:
     example: Example | None = None
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     spans: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    touches: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    touches: Touches = field(default_factory=Touches)
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
     is_upper_bound: bool = False

@@ -14,15 +14,12 @@ import numpy as np
 
 from kernels.evaluate.counts import OperationCounts
 from kernels.evaluate.global_memory import storage_number
+from kernels.evaluate.touches import Touches
 from kernels.sectors import SECTOR_BYTES
 from kernels.timing.model import LOADS, Traffic
 
 # Number of programs to sample for repeated loads.
 _SAMPLE = 48
-# Number of accesses that are examined; more would take seconds. Accesses to the same bytes are all examined or none.
-_MOST_ACCESSES = 1 << 19
-_SAMPLED_BYTES = 2048
-_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class _Accesses:
     """Executions of accesses, (executions,) each. `time` is in waves of programs.
 
     Attributes:
-        scale: the number of sectors for each that they touch; 1 if they are all accesses.
+        scale: see `Touches`.
     """
 
     program: np.ndarray
@@ -75,21 +72,22 @@ def predict_traffic(
     """
     by_kind: dict[str, list[_Accesses]] = {}
     requested: dict[str, float] = {}
-    for op, accesses in zip(operations, _place(operations, at_once), strict=True):
-        if accesses is not None:
+    moved: dict[str, float] = {}
+    for op in operations:
+        if op.tally.touches.bytes:
             kind = find_kind(op)
-            by_kind.setdefault(kind, []).append(accesses)
-            requested[kind] = requested.get(kind, 0.0) + _count_sectors(op) * SECTOR_BYTES
-    moved = {
-        kind: float(sum(part.bytes.sum() for part in parts)) for kind, parts in by_kind.items()
-    }
+            requested[kind] = requested.get(kind, 0.0) + op.sectors * SECTOR_BYTES
+            moved[kind] = moved.get(kind, 0.0) + op.tally.touches.bytes
     # The L1 merges a program's repeated loads, but no stores and atomics.
     moved |= {kind: size for kind, size in requested.items() if kind in ("store", "atomic")}
+    for op, accesses in zip(operations, _place(operations, at_once), strict=True):
+        if accesses is not None:
+            by_kind.setdefault(find_kind(op), []).append(accesses)
     if "load" in by_kind:
         moved["load"] -= _count_repeated(_join(by_kind["load"]), l1_bytes)
     loads = [part for kind in LOADS for part in by_kind.get(kind, ())]
     stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
-    written = _count_distinct(_join(stores)) if stores else 0.0
+    written = sum(map(_count_distinct, _split(_join(stores)))) if stores else 0.0
     waves = math.ceil(programs / at_once)
     distinct, read = _count_reads(_join(loads), written, waves, l2_bytes) if loads else (0.0, 0.0)
     deferred = max(0.0, written - kept_bytes)
@@ -100,49 +98,28 @@ def predict_traffic(
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
-    """Return the accesses of each operation. Operations share a program's time in proportion to their bytes.
-
-    Of very many accesses, those to a sample of the memory stand for all.
-    """
-    weights = list(map(_count_sectors, operations))
-    count = sum(len(touch[0]) for op in operations for touch in op.tally.touches)
-    scale = math.ceil(count / _MOST_ACCESSES)
-    whole = sum(weights) or 1.0
+    """Return the sampled accesses of each operation. Operations share a program's time in proportion to their bytes."""
+    whole = sum(op.tally.touches.bytes for op in operations)
     begin = 0.0
     placed: list[_Accesses | None] = []
-    for op, weight in zip(operations, weights, strict=True):
-        share = weight / whole
-        accesses = _select(op, at_once, begin, share, scale) if weight else None
-        placed.append(accesses if accesses and len(accesses.bytes) else None)
+    for op in operations:
+        touches = op.tally.touches
+        share = touches.bytes / whole if whole else 0.0
+        placed.append(_place_one(touches, at_once, begin, share))
         begin += share
     return placed
 
 
-def _count_sectors(op: OperationCounts) -> float:
-    return sum(float(touch[3].sum()) for touch in op.tally.touches)
-
-
-def _select(op: OperationCounts, at_once: int, begin: float, share: float, scale: int) -> _Accesses:
-    """Return one of `scale` parts of an operation's accesses, whose bytes stand for all."""
-    touches = op.tally.touches
-    executed = np.zeros(1 + max(int(touch[0].max(initial=0)) for touch in touches))
-    parts = []
-    moved = 0.0
-    for program, low, high, sectors in touches:
-        number = executed[program]
-        issued = sectors > 0
-        executed[program] += issued
-        span = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
-        size = np.minimum(sectors, span) * SECTOR_BYTES
-        moved += float(size.sum())
-        # Multiples of the golden ratio are spread evenly, whatever the stride between blocks.
-        chosen = issued & (low // _SAMPLED_BYTES * _GOLDEN_RATIO % 1 < 1 / scale)
-        parts.append((program[chosen], low[chosen], high[chosen], size[chosen], number[chosen]))
-    program, low, high, size, number = map(np.concatenate, zip(*parts, strict=True))
-    progress = (number + 0.5) / np.maximum(executed[program], 1)
+def _place_one(touches: Touches, at_once: int, begin: float, share: float) -> _Accesses | None:
+    if not any(len(part[0]) for part in touches.parts):
+        return None
+    program, low, high, size, number = map(np.concatenate, zip(*touches.parts, strict=True))
+    progress = np.full(1, 0.5)
+    if len(touches.executed):
+        progress = (number + 0.5) / touches.executed[program]
     time = program // at_once + begin + share * progress
-    size = size * (moved / max(float(size.sum()), 1.0))
-    return _Accesses(program, low, high, size, time, scale)
+    size = size * (touches.bytes / float(size.sum()))
+    return _Accesses(program, low, high, size, time, touches.scale)
 
 
 def _join(parts: Sequence[_Accesses]) -> _Accesses:
@@ -155,14 +132,22 @@ def _join(parts: Sequence[_Accesses]) -> _Accesses:
 
 
 def _count_distinct(accesses: _Accesses) -> float:
-    """Return the bytes of the distinct sectors that accesses touch."""
+    """Return the bytes of the distinct sectors that accesses to a storage touch."""
     order = np.argsort(accesses.low, kind="stable")
     low = accesses.low[order] // SECTOR_BYTES
     high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)
     is_new = np.append(True, low[1:] > high[:-1])
     ends = high[np.append(np.flatnonzero(is_new)[1:] - 1, len(high) - 1)]
-    covered = int((ends - low[is_new]).sum()) * SECTOR_BYTES * accesses.scale
-    return float(min(covered, accesses.bytes.sum()))
+    covered = int((ends - low[is_new]).sum()) * accesses.scale
+    # Blocks of many rows overlap: a sample of them covers the same memory as all.
+    covered = min(covered, int(high[-1] - low[0]))
+    return float(min(covered * SECTOR_BYTES, accesses.bytes.sum()))
+
+
+def _split(accesses: _Accesses) -> list[_Accesses]:
+    """Return the accesses to each storage."""
+    storage = storage_number(accesses.low)
+    return [accesses.select(storage == number) for number in np.unique(storage).tolist()]
 
 
 def _count_repeated(loads: _Accesses, l1_bytes: float) -> float:
@@ -186,9 +171,7 @@ def _count_reads(
     """Return the distinct bytes that loads need, and those that they read from DRAM."""
     distinct = 0.0
     groups = []
-    storage = storage_number(loads.low)
-    for number in np.unique(storage).tolist():
-        part = loads.select(storage == number)
+    for part in _split(loads):
         order = np.lexsort((part.time, part.high, part.low))
         part = part.select(order)
         is_new = np.append(
