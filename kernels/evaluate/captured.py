@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -104,6 +105,11 @@ def _evaluate(
         (argument.name, name)
         for argument, name in zip(launch.arguments, body.arguments, strict=True)
     ]
+    loops = {
+        op: number
+        for number, loop in enumerate(_outer_loops(body), 1)
+        for op in ttgir.memory_ops(ttgir.Region([], [loop]))
+    }
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     operations = []
     for op in ttgir.memory_ops(body):
@@ -129,6 +135,7 @@ def _evaluate(
             addressed_by=frozenset(argument for argument, name in given if name in pointer),
             masked_by=frozenset(argument for argument, name in given if name in mask),
             index_line=indices[-1] if indices else 0,  # of a chain of loads, the last
+            loop=loops.get(op, 0),
         )
         if evaluator.slice.sunk.get(op, op) is None:
             text = "The compiler moved this load behind a branch. The count is an upper bound."
@@ -160,6 +167,15 @@ def _evaluate(
         work=memory.work,
         overflows=tuple(evaluator.overflows.by_line.values()),
     )
+
+
+def _outer_loops(region: ttgir.Region) -> Iterator[ttgir.Op]:
+    for op in region.ops:
+        if op.name in ("scf.for", "scf.while"):
+            yield op
+        else:
+            for inner in op.regions:
+                yield from _outer_loops(inner)
 
 
 def read_storages(capture: BaseCapture, launch: CapturedLaunch) -> list[Storage]:

@@ -173,6 +173,7 @@ class OperationCounts:
         addressed_by, masked_by: names of the arguments that its addresses and its mask depend on, other than through a
             quotient.
         index_line: the source line of a load that its addresses depend on; 0 without one.
+        loop: the number of the outermost loop around it, from 1; 0 outside loops.
     """
 
     op: str
@@ -184,6 +185,7 @@ class OperationCounts:
     addressed_by: frozenset[str] = frozenset()
     masked_by: frozenset[str] = frozenset()
     index_line: int = 0
+    loop: int = 0
     sector_bytes: int = SECTOR_BYTES
 
     @property

@@ -23,6 +23,7 @@ class Touches:
     Attributes:
         executed: (programs,) int32, number of all executions of each program; (0,) in a very large launch.
         bytes: that all executions move.
+        low, high: the first and the last byte of all executions.
         scale: one in `scale` pieces of memory is sampled.
         parts: (program, first byte, last byte, bytes moved, number of earlier executions by the program) of the
             sampled executions, (executions,) each.
@@ -30,6 +31,8 @@ class Touches:
 
     executed: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     bytes: float = 0.0
+    low: int = 1 << 62
+    high: int = 0
     scale: int = 1
     parts: list[tuple[np.ndarray, ...]] = field(default_factory=list)
 
@@ -67,6 +70,8 @@ class Sampler:
             touches.executed = np.zeros(self._programs, np.int32)
             touches.scale = self._scale
             self._touches.append(touches)
+        touches.low = min(touches.low, int(low.min()))
+        touches.high = max(touches.high, int((low + length).max()))
         touches.bytes += float(size.sum()) * len(program) / len(size)
         number = self._count(touches, program)
         length = np.broadcast_to(length, low.shape)

@@ -1,13 +1,14 @@
 """Predict the bytes that a launch moves between the SMs, the L2 and DRAM from the addresses of its accesses.
 
 An access hits in the L2 if the bytes touched since its block's last use fit in the L2. Programs
-run in waves; within a wave, all programs progress alike.
+run in waves; within a wave, all programs progress alike. The operations of a loop alternate.
 Omitted: programs that drift apart, and blocks of different shapes that overlap.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,18 @@ def predict_traffic(
             by_kind.setdefault(find_kind(op), []).append(accesses)
     if "load" in by_kind:
         moved["load"] -= _count_repeated(_join(by_kind["load"]), l1_bytes)
-    loads = [part for kind in LOADS for part in by_kind.get(kind, ())]
+    # The L2 reads what atomics update.
+    loads = [part for kind in (*LOADS, "atomic") for part in by_kind.get(kind, ())]
     stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
-    written = sum(map(_count_distinct, _split(_join(stores)))) if stores else 0.0
+    spans = _measure_storages(operations)
+    written = 0.0
+    if stores:
+        written = sum(_count_distinct(*each) for each in _split(_join(stores), spans))
     waves = math.ceil(programs / at_once)
-    distinct, read = _count_reads(_join(loads), written, waves, l2_bytes) if loads else (0.0, 0.0)
+    distinct = read = 0.0
+    if loads:
+        parts = _split(_join(loads), spans)
+        distinct, read = _count_reads(parts, written, waves, l2_bytes)
     deferred = max(0.0, written - kept_bytes)
     if distinct + written <= held_bytes:
         return Traffic(requested, moved, read, deferred, read - distinct, 0.0)
@@ -98,14 +106,18 @@ def predict_traffic(
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
-    """Return the sampled accesses of each operation. Operations share a program's time in proportion to their bytes."""
-    whole = sum(op.tally.touches.bytes for op in operations)
+    """Return the sampled accesses of each operation.
+
+    Loops, and operations outside loops, share a program's time in proportion to their bytes.
+    """
+    whole = sum(op.tally.touches.bytes for op in operations) or 1.0
     begin = 0.0
     placed: list[_Accesses | None] = []
-    for op in operations:
-        touches = op.tally.touches
-        share = touches.bytes / whole if whole else 0.0
-        placed.append(_place_one(touches, at_once, begin, share))
+    groups = groupby(enumerate(operations), key=lambda each: each[1].loop or -each[0])
+    for _, group in groups:
+        tallies = [op.tally.touches for _, op in group]
+        share = sum(touches.bytes for touches in tallies) / whole
+        placed += [_place_one(touches, at_once, begin, share) for touches in tallies]
         begin += share
     return placed
 
@@ -131,23 +143,43 @@ def _join(parts: Sequence[_Accesses]) -> _Accesses:
     return replace(parts[0], **arrays)
 
 
-def _count_distinct(accesses: _Accesses) -> float:
-    """Return the bytes of the distinct sectors that accesses to a storage touch."""
+def _count_distinct(accesses: _Accesses, span: float = math.inf) -> float:
+    """Return the bytes of the distinct sectors that accesses touch.
+
+    Args:
+        span: from the first to the last byte of all accesses to their storage. A sample of overlapping blocks with many
+            rows covers more than its share of the bytes.
+    """
     order = np.argsort(accesses.low, kind="stable")
     low = accesses.low[order] // SECTOR_BYTES
     high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)
     is_new = np.append(True, low[1:] > high[:-1])
     ends = high[np.append(np.flatnonzero(is_new)[1:] - 1, len(high) - 1)]
-    covered = int((ends - low[is_new]).sum()) * accesses.scale
-    # Blocks of many rows overlap: a sample of them covers the same memory as all.
-    covered = min(covered, int(high[-1] - low[0]))
-    return float(min(covered * SECTOR_BYTES, accesses.bytes.sum()))
+    covered = int((ends - low[is_new]).sum()) * SECTOR_BYTES * accesses.scale
+    return float(min(covered, accesses.bytes.sum(), span))
 
 
-def _split(accesses: _Accesses) -> list[_Accesses]:
-    """Return the accesses to each storage."""
+def _measure_storages(operations: Sequence[OperationCounts]) -> dict[int, float]:
+    """Return the bytes from the first to the last byte of the accesses to each storage, by its number.
+
+    If an operation accesses several storages, none is measured.
+    """
+    ends: dict[int, list[int]] = {}
+    for op in operations:
+        touches = op.tally.touches
+        if touches.bytes:
+            first, last = map(storage_number, (touches.low, touches.high))
+            if first != last:
+                return {}
+            ends.setdefault(first, []).extend((touches.low, touches.high))
+    return {number: max(each) - min(each) + SECTOR_BYTES for number, each in ends.items()}
+
+
+def _split(accesses: _Accesses, spans: Mapping[int, float]) -> Iterator[tuple[_Accesses, float]]:
+    """Yield the accesses to each storage, and their span."""
     storage = storage_number(accesses.low)
-    return [accesses.select(storage == number) for number in np.unique(storage).tolist()]
+    for number in np.unique(storage).tolist():
+        yield accesses.select(storage == number), spans.get(number, math.inf)
 
 
 def _count_repeated(loads: _Accesses, l1_bytes: float) -> float:
@@ -166,28 +198,31 @@ def _count_repeated(loads: _Accesses, l1_bytes: float) -> float:
 
 
 def _count_reads(
-    loads: _Accesses, written: float, waves: int, l2_bytes: float
+    loads: Iterable[tuple[_Accesses, float]], written: float, waves: int, l2_bytes: float
 ) -> tuple[float, float]:
-    """Return the distinct bytes that loads need, and those that they read from DRAM."""
+    """Return the distinct bytes that loads need, and those that they read from DRAM.
+
+    Args:
+        loads: those from each storage, and their span.
+    """
     distinct = 0.0
-    groups = []
-    for part in _split(loads):
-        order = np.lexsort((part.time, part.high, part.low))
-        part = part.select(order)
+    gaps = []
+    sizes = []
+    for part, span in loads:
+        part = part.select(np.lexsort((part.time, part.high, part.low)))
         is_new = np.append(
             True, (part.low[1:] != part.low[:-1]) | (part.high[1:] != part.high[:-1])
         )
         first_bytes = float(part.bytes[is_new].sum())
-        covered = min(_count_distinct(part), first_bytes)
+        covered = min(_count_distinct(part, span), first_bytes)
         distinct += covered
-        gap = np.where(is_new, np.inf, np.append(0.0, np.diff(part.time)))
-        groups.append((gap, part.bytes * (covered / max(first_bytes, 1.0))))
-    # Bytes that were not touched during the previous wave.
-    fresh = sum(float(size[gap >= 1].sum()) for gap, size in groups)
-    per_wave = (fresh + written) / waves
-    read = distinct
-    if distinct + written > l2_bytes:
-        for gap, size in groups:
-            is_evicted = np.isfinite(gap) & (gap * per_wave > l2_bytes)
-            read += float(size[is_evicted].sum())
-    return distinct, read
+        gaps.append(np.diff(part.time)[~is_new[1:]])
+        sizes.append(part.bytes[~is_new] * (covered / max(first_bytes, 1.0)))
+    gap = np.concatenate(gaps)
+    order = np.argsort(gap)
+    gap = gap[order]
+    size = np.concatenate(sizes)[order]
+    # The mean number of bytes touched in a time is the integral of the rate of accesses that repeat none in that time.
+    longer = size.sum() - np.cumsum(size)
+    touched = (np.cumsum(size * gap) + (longer + distinct + written) * gap) / waves
+    return distinct, distinct + float(size[touched > l2_bytes].sum())
