@@ -1,6 +1,8 @@
 """Count the operations of captured launches."""
 
 import logging
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +22,7 @@ from kernels.evaluate.evaluator import Evaluator
 from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.matching import counter_of, read_instructions
+from kernels.evaluate.touches import Touches
 from kernels.instructions import Instruction
 from kernels.sectors import SECTORS
 
@@ -79,7 +82,9 @@ def _evaluate(
             op: i if isinstance(i, str) else i.textbook for op, i in instructions.items()
         }
     arguments = [read_argument(capture, argument) for argument in launch.arguments]
-    memory = GlobalMemory(body, read_storages(capture, launch), instructions, kernel.num_warps)
+    storages = read_storages(capture, launch)
+    count = math.prod(launch.grid)
+    memory = GlobalMemory(body, storages, instructions, kernel.num_warps, count)
     evaluator = Evaluator(
         body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
     )
@@ -100,6 +105,11 @@ def _evaluate(
         (argument.name, name)
         for argument, name in zip(launch.arguments, body.arguments, strict=True)
     ]
+    loops = {
+        op: number
+        for number, loop in enumerate(_outer_loops(body), 1)
+        for op in ttgir.memory_ops(ttgir.Region([], [loop]))
+    }
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     operations = []
     for op in ttgir.memory_ops(body):
@@ -125,6 +135,7 @@ def _evaluate(
             addressed_by=frozenset(argument for argument, name in given if name in pointer),
             masked_by=frozenset(argument for argument, name in given if name in mask),
             index_line=indices[-1] if indices else 0,  # of a chain of loads, the last
+            loop=loops.get(op, 0),
         )
         if evaluator.slice.sunk.get(op, op) is None:
             text = "The compiler moved this load behind a branch. The count is an upper bound."
@@ -135,6 +146,7 @@ def _evaluate(
             if not mismatch.text:  # the compiler found that nothing needs it
                 tally.counts[:] = 0
                 tally.elements = 0
+                tally.touches = Touches()
         if compiled and compiled.swaps:
             loaded = tally.counts.copy()
             loaded[SECTORS] = tally.loaded_sectors
@@ -155,6 +167,15 @@ def _evaluate(
         work=memory.work,
         overflows=tuple(evaluator.overflows.by_line.values()),
     )
+
+
+def _outer_loops(region: ttgir.Region) -> Iterator[ttgir.Op]:
+    for op in region.ops:
+        if op.name in ("scf.for", "scf.while"):
+            yield op
+        else:
+            for inner in op.regions:
+                yield from _outer_loops(inner)
 
 
 def read_storages(capture: BaseCapture, launch: CapturedLaunch) -> list[Storage]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kernels.evaluate.touches import Touches
 from kernels.instructions import Instruction
 from kernels.sectors import SECTOR_BYTES
 
@@ -130,7 +131,7 @@ class Tally:
         example: an early execution, the one with the most requests in the first batch.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         spans: for each of these, the bytes from its lowest to its highest element, and the number of active elements.
-        touches: (program, first byte, last byte, sectors) of executions, (executions,) each.
+        touches: a sample of its executions.
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the counts are an upper bound, not a lower one.
@@ -149,7 +150,7 @@ class Tally:
     example: Example | None = None
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     spans: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    touches: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    touches: Touches = field(default_factory=Touches)
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
     is_upper_bound: bool = False
@@ -172,6 +173,7 @@ class OperationCounts:
         addressed_by, masked_by: names of the arguments that its addresses and its mask depend on, other than through a
             quotient.
         index_line: the source line of a load that its addresses depend on; 0 without one.
+        loop: the number of the outermost loop around it, from 1; 0 outside loops.
     """
 
     op: str
@@ -183,6 +185,7 @@ class OperationCounts:
     addressed_by: frozenset[str] = frozenset()
     masked_by: frozenset[str] = frozenset()
     index_line: int = 0
+    loop: int = 0
     sector_bytes: int = SECTOR_BYTES
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 from kernels.atomics import ADDRESS_RANGE
 from kernels.evaluate.counts import Example, Tally
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.touches import Sampler
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.evaluate.values import Value, apply, check_size, group, pick
 from kernels.instructions import Instruction
@@ -37,8 +38,6 @@ CHUNK = 1 << 22
 _MOST_REMEMBERED = 1 << 12
 # Maximum number of classes whose lanes are kept at a time, for copies to shared memory.
 _MOST_COPIES = 1 << 8
-# Number of executions whose range is remembered.
-_MOST_TOUCHES = 1 << 24
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -90,6 +89,7 @@ class GlobalMemory:
         storages: storage number n starts at (n + 1) · STORAGE_STEP.
         instructions: for each operation its instruction, or why it is unknown.
         num_warps: warps of a program.
+        programs: of the launch.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class GlobalMemory:
         storages: Sequence[Storage],
         instructions: Mapping[Op, Instruction | str],
         num_warps: int,
+        programs: int,
     ) -> None:
         self.storages = storages
         self.instructions = instructions
@@ -108,7 +109,7 @@ class GlobalMemory:
         )
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
-        self.touched = 0
+        self.sampler = Sampler(programs)
         self.tallies = {op: Tally() for op in memory_ops(body)}
 
     def spend(self, work: int) -> None:
@@ -226,10 +227,7 @@ class GlobalMemory:
             low, high, elements = facts[each[some]][:, [7, 8, 10]].T
             tally.starts.append((programs[running[some]], starts[some] + low))
             tally.spans.append((high - low, elements))
-        if self.touched < _MOST_TOUCHES:
-            self.touched += len(running)
-            low, high, sectors = facts[each][:, [7, 8, SECTORS]].T
-            tally.touches.append((programs[running], starts + low, starts + high, sectors))
+        self._sample(tally, programs[running], starts, facts, first, index)
         span = lowest + facts[issued, 7].min(), highest + facts[issued, 8].max()
         if tally.outside is None and self._are_outside(np.array(span)).any():
             some = np.flatnonzero(issued[each])
@@ -243,6 +241,36 @@ class GlobalMemory:
                     example,
                     tuple(np.argwhere(active & self._are_outside(address))[0].tolist()),
                 )
+
+    def _sample(
+        self,
+        tally: Tally,
+        programs: np.ndarray,
+        starts: np.ndarray,
+        facts: np.ndarray,
+        first: np.ndarray,
+        index: np.ndarray | None,
+    ) -> None:
+        """Sample executions, (executions,) each: their programs, and the address of their first element.
+
+        Args:
+            facts: of each class.
+            first, index: one member of each class, and the class of each execution; None with one class.
+        """
+        low, high = facts[:, 7:9].T
+        start = starts[first]
+        spanned = (start + high) // SECTOR_BYTES - (start + low) // SECTOR_BYTES + 1
+        sectors = facts[:, SECTORS]
+        size = np.where(sectors > 0, np.minimum(sectors, spanned), 0) * SECTOR_BYTES
+        length = high - low
+        if index is not None:
+            low, length, size = (each[index] for each in (low, length, size))
+        low = starts + low
+        if not size.all():
+            issued = np.flatnonzero(size)
+            programs = programs[issued]
+            low, length, size = (each[issued] for each in (low, length, size))
+        self.sampler.add(tally.touches, programs, low, length, size)
 
     def _are_outside(self, address: np.ndarray) -> np.ndarray:
         """Return which addresses lie outside their storage. Pointers read from memory have none and are not checked."""
@@ -350,10 +378,10 @@ class GlobalMemory:
             counts = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
             tally.counts[SECTORS] += count * counts[:, SECTORS].sum()
             tally.elements += int(inside.sum()) * GRANULE_BYTES // size * count
-        self.touched += len(start)
-        last = start + ((block - 1) * strides).sum(axis=1) * size + size - 1
-        sectors = np.full(len(start), tally.counts[SECTORS] // max(1, tally.executions))
-        tally.touches.append((programs, start, last, sectors))
+        length = ((block - 1) * strides).sum(axis=1) * size + size - 1
+        spanned = (start + length) // SECTOR_BYTES - start // SECTOR_BYTES + 1
+        sectors = np.minimum(spanned, tally.counts[SECTORS] // max(1, tally.executions))
+        self.sampler.add(tally.touches, programs, start, length, sectors * SECTOR_BYTES)
 
 
 def _blocks(

@@ -307,14 +307,14 @@ def _with_conflicts(
 
 def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) -> float:
     """Return the work of the busiest SM / the mean work of an SM. A program's work is the number of its accesses."""
-    work = np.ones(programs)
-    for op in operations:
-        for touch in op.tally.touches:
-            work += np.bincount(touch[0], minlength=programs)
-    if programs <= sms:
-        return float(work.max() * sms / work.sum())
     if programs > _MOST_SCHEDULED:
         return math.ceil(programs / sms) * sms / programs
+    work = np.ones(programs)
+    for op in operations:
+        if len(op.tally.touches.executed):
+            work += op.tally.touches.executed
+    if programs <= sms:
+        return float(work.max() * sms / work.sum())
     busy = [0.0] * sms
     for each in work.tolist():
         heapq.heapreplace(busy, busy[0] + each)

@@ -2,7 +2,6 @@
 
 import math
 import operator
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -182,9 +181,9 @@ def _count_wavefronts(execution: Execution, traffic: Traffic) -> list[float]:
         max(1.0, step.nominal_bytes / 128) if step.traffic in ("load", "store", "atomic") else 0.0
         for step in execution.steps
     ]
-    nominal: Counter[str] = Counter()
+    nominal: dict[str, float] = {}
     for step, wavefronts, executed in zip(execution.steps, least, execution.executed, strict=True):
-        nominal[step.traffic] += wavefronts * executed
+        nominal[step.traffic] = nominal.get(step.traffic, 0.0) + wavefronts * executed
     scale = {kind: traffic.lines.get(kind, size) / size for kind, size in nominal.items() if size}
     return [
         wavefronts * scale.get(step.traffic, 1.0)

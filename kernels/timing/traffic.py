@@ -1,28 +1,26 @@
 """Predict the bytes that a launch moves between the SMs, the L2 and DRAM from the addresses of its accesses.
 
 An access hits in the L2 if the bytes touched since its block's last use fit in the L2. Programs
-run in waves; within a wave, all programs progress alike.
+run in waves; within a wave, all programs progress alike. The operations of a loop alternate.
 Omitted: programs that drift apart, and blocks of different shapes that overlap.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from kernels.evaluate.counts import OperationCounts
 from kernels.evaluate.global_memory import storage_number
+from kernels.evaluate.touches import Touches
 from kernels.sectors import SECTOR_BYTES
 from kernels.timing.model import LOADS, Traffic
 
 # Number of programs to sample for repeated loads.
 _SAMPLE = 48
-# Number of accesses that are examined; more would take seconds. Accesses to the same bytes are all examined or none.
-_MOST_ACCESSES = 1 << 19
-_SAMPLED_BYTES = 2048
-_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class _Accesses:
     """Executions of accesses, (executions,) each. `time` is in waves of programs.
 
     Attributes:
-        scale: the number of sectors for each that they touch; 1 if they are all accesses.
+        scale: see `Touches`.
     """
 
     program: np.ndarray
@@ -76,24 +74,32 @@ def predict_traffic(
     by_kind: dict[str, list[_Accesses]] = {}
     lines: dict[str, float] = {}
     requested: dict[str, float] = {}
-    for op, accesses in zip(operations, _place(operations, at_once), strict=True):
-        if accesses is not None:
+    moved: dict[str, float] = {}
+    for op in operations:
+        if op.tally.touches.bytes:
             kind = find_kind(op)
-            by_kind.setdefault(kind, []).append(accesses)
             lines[kind] = lines.get(kind, 0.0) + op.launch.lines
-            requested[kind] = requested.get(kind, 0.0) + _count_sectors(op) * SECTOR_BYTES
-    moved = {
-        kind: float(sum(part.bytes.sum() for part in parts)) for kind, parts in by_kind.items()
-    }
+            requested[kind] = requested.get(kind, 0.0) + op.sectors * SECTOR_BYTES
+            moved[kind] = moved.get(kind, 0.0) + op.tally.touches.bytes
     # The L1 merges a program's repeated loads, but no stores and atomics.
     moved |= {kind: size for kind, size in requested.items() if kind in ("store", "atomic")}
+    for op, accesses in zip(operations, _place(operations, at_once), strict=True):
+        if accesses is not None:
+            by_kind.setdefault(find_kind(op), []).append(accesses)
     if "load" in by_kind:
         moved["load"] -= _count_repeated(_join(by_kind["load"]), l1_bytes)
-    loads = [part for kind in LOADS for part in by_kind.get(kind, ())]
+    # The L2 reads what atomics update.
+    loads = [part for kind in (*LOADS, "atomic") for part in by_kind.get(kind, ())]
     stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
-    written = _count_distinct(_join(stores)) if stores else 0.0
+    spans = _measure_storages(operations)
+    written = 0.0
+    if stores:
+        written = sum(_count_distinct(*each) for each in _split(_join(stores), spans))
     waves = math.ceil(programs / at_once)
-    distinct, read = _count_reads(_join(loads), written, waves, l2_bytes) if loads else (0.0, 0.0)
+    distinct = read = 0.0
+    if loads:
+        parts = _split(_join(loads), spans)
+        distinct, read = _count_reads(parts, written, waves, l2_bytes)
     deferred = max(0.0, written - kept_bytes)
     if distinct + written <= held_bytes:
         return Traffic(lines, moved, read, deferred, read - distinct, 0.0)
@@ -102,49 +108,32 @@ def predict_traffic(
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
-    """Return the accesses of each operation. Operations share a program's time in proportion to their bytes.
+    """Return the sampled accesses of each operation.
 
-    Of very many accesses, those to a sample of the memory stand for all.
+    Loops, and operations outside loops, share a program's time in proportion to their bytes.
     """
-    weights = list(map(_count_sectors, operations))
-    count = sum(len(touch[0]) for op in operations for touch in op.tally.touches)
-    scale = math.ceil(count / _MOST_ACCESSES)
-    whole = sum(weights) or 1.0
+    whole = sum(op.tally.touches.bytes for op in operations) or 1.0
     begin = 0.0
     placed: list[_Accesses | None] = []
-    for op, weight in zip(operations, weights, strict=True):
-        share = weight / whole
-        accesses = _select(op, at_once, begin, share, scale) if weight else None
-        placed.append(accesses if accesses and len(accesses.bytes) else None)
+    groups = groupby(enumerate(operations), key=lambda each: each[1].loop or -each[0])
+    for _, group in groups:
+        tallies = [op.tally.touches for _, op in group]
+        share = sum(touches.bytes for touches in tallies) / whole
+        placed += [_place_one(touches, at_once, begin, share) for touches in tallies]
         begin += share
     return placed
 
 
-def _count_sectors(op: OperationCounts) -> float:
-    return sum(float(touch[3].sum()) for touch in op.tally.touches)
-
-
-def _select(op: OperationCounts, at_once: int, begin: float, share: float, scale: int) -> _Accesses:
-    """Return one of `scale` parts of an operation's accesses, whose bytes stand for all."""
-    touches = op.tally.touches
-    executed = np.zeros(1 + max(int(touch[0].max(initial=0)) for touch in touches))
-    parts = []
-    moved = 0.0
-    for program, low, high, sectors in touches:
-        number = executed[program]
-        issued = sectors > 0
-        executed[program] += issued
-        span = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
-        size = np.minimum(sectors, span) * SECTOR_BYTES
-        moved += float(size.sum())
-        # Multiples of the golden ratio are spread evenly, whatever the stride between blocks.
-        chosen = issued & (low // _SAMPLED_BYTES * _GOLDEN_RATIO % 1 < 1 / scale)
-        parts.append((program[chosen], low[chosen], high[chosen], size[chosen], number[chosen]))
-    program, low, high, size, number = map(np.concatenate, zip(*parts, strict=True))
-    progress = (number + 0.5) / np.maximum(executed[program], 1)
+def _place_one(touches: Touches, at_once: int, begin: float, share: float) -> _Accesses | None:
+    if not any(len(part[0]) for part in touches.parts):
+        return None
+    program, low, high, size, number = map(np.concatenate, zip(*touches.parts, strict=True))
+    progress = np.full(1, 0.5)
+    if len(touches.executed):
+        progress = (number + 0.5) / touches.executed[program]
     time = program // at_once + begin + share * progress
-    size = size * (moved / max(float(size.sum()), 1.0))
-    return _Accesses(program, low, high, size, time, scale)
+    size = size * (touches.bytes / float(size.sum()))
+    return _Accesses(program, low, high, size, time, touches.scale)
 
 
 def _join(parts: Sequence[_Accesses]) -> _Accesses:
@@ -156,15 +145,43 @@ def _join(parts: Sequence[_Accesses]) -> _Accesses:
     return replace(parts[0], **arrays)
 
 
-def _count_distinct(accesses: _Accesses) -> float:
-    """Return the bytes of the distinct sectors that accesses touch."""
+def _count_distinct(accesses: _Accesses, span: float = math.inf) -> float:
+    """Return the bytes of the distinct sectors that accesses touch.
+
+    Args:
+        span: from the first to the last byte of all accesses to their storage. A sample of overlapping blocks with many
+            rows covers more than its share of the bytes.
+    """
     order = np.argsort(accesses.low, kind="stable")
     low = accesses.low[order] // SECTOR_BYTES
     high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)
     is_new = np.append(True, low[1:] > high[:-1])
     ends = high[np.append(np.flatnonzero(is_new)[1:] - 1, len(high) - 1)]
     covered = int((ends - low[is_new]).sum()) * SECTOR_BYTES * accesses.scale
-    return float(min(covered, accesses.bytes.sum()))
+    return float(min(covered, accesses.bytes.sum(), span))
+
+
+def _measure_storages(operations: Sequence[OperationCounts]) -> dict[int, float]:
+    """Return the bytes from the first to the last byte of the accesses to each storage, by its number.
+
+    If an operation accesses several storages, none is measured.
+    """
+    ends: dict[int, list[int]] = {}
+    for op in operations:
+        touches = op.tally.touches
+        if touches.bytes:
+            first, last = map(storage_number, (touches.low, touches.high))
+            if first != last:
+                return {}
+            ends.setdefault(first, []).extend((touches.low, touches.high))
+    return {number: max(each) - min(each) + SECTOR_BYTES for number, each in ends.items()}
+
+
+def _split(accesses: _Accesses, spans: Mapping[int, float]) -> Iterator[tuple[_Accesses, float]]:
+    """Yield the accesses to each storage, and their span."""
+    storage = storage_number(accesses.low)
+    for number in np.unique(storage).tolist():
+        yield accesses.select(storage == number), spans.get(number, math.inf)
 
 
 def _count_repeated(loads: _Accesses, l1_bytes: float) -> float:
@@ -183,30 +200,31 @@ def _count_repeated(loads: _Accesses, l1_bytes: float) -> float:
 
 
 def _count_reads(
-    loads: _Accesses, written: float, waves: int, l2_bytes: float
+    loads: Iterable[tuple[_Accesses, float]], written: float, waves: int, l2_bytes: float
 ) -> tuple[float, float]:
-    """Return the distinct bytes that loads need, and those that they read from DRAM."""
+    """Return the distinct bytes that loads need, and those that they read from DRAM.
+
+    Args:
+        loads: those from each storage, and their span.
+    """
     distinct = 0.0
-    groups = []
-    storage = storage_number(loads.low)
-    for number in np.unique(storage).tolist():
-        part = loads.select(storage == number)
-        order = np.lexsort((part.time, part.high, part.low))
-        part = part.select(order)
+    gaps = []
+    sizes = []
+    for part, span in loads:
+        part = part.select(np.lexsort((part.time, part.high, part.low)))
         is_new = np.append(
             True, (part.low[1:] != part.low[:-1]) | (part.high[1:] != part.high[:-1])
         )
         first_bytes = float(part.bytes[is_new].sum())
-        covered = min(_count_distinct(part), first_bytes)
+        covered = min(_count_distinct(part, span), first_bytes)
         distinct += covered
-        gap = np.where(is_new, np.inf, np.append(0.0, np.diff(part.time)))
-        groups.append((gap, part.bytes * (covered / max(first_bytes, 1.0))))
-    # Bytes that were not touched during the previous wave.
-    fresh = sum(float(size[gap >= 1].sum()) for gap, size in groups)
-    per_wave = (fresh + written) / waves
-    read = distinct
-    if distinct + written > l2_bytes:
-        for gap, size in groups:
-            is_evicted = np.isfinite(gap) & (gap * per_wave > l2_bytes)
-            read += float(size[is_evicted].sum())
-    return distinct, read
+        gaps.append(np.diff(part.time)[~is_new[1:]])
+        sizes.append(part.bytes[~is_new] * (covered / max(first_bytes, 1.0)))
+    gap = np.concatenate(gaps)
+    order = np.argsort(gap)
+    gap = gap[order]
+    size = np.concatenate(sizes)[order]
+    # The mean number of bytes touched in a time is the integral of the rate of accesses that repeat none in that time.
+    longer = size.sum() - np.cumsum(size)
+    touched = (np.cumsum(size * gap) + (longer + distinct + written) * gap) / waves
+    return distinct, distinct + float(size[touched > l2_bytes].sum())

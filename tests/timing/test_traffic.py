@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kernels.evaluate.counts import OperationCounts, Tally
+from kernels.evaluate.touches import Sampler
 from kernels.timing.traffic import predict_traffic
 
 BLOCK = 4096
@@ -15,11 +16,11 @@ def copy_blocks(mib):
     """Return the loads and stores of a launch that copies a tensor to another one, and its number of programs."""
     programs = np.arange(mib * MIB // BLOCK)
     operations = []
+    sampler = Sampler(len(programs))
     for op, counter, base in (("load", "ld", 1 << 40), ("store", "st", 2 << 40)):
         first = base + programs * BLOCK
-        sectors = np.full(len(programs), BLOCK // 32)
         tally = Tally()
-        tally.touches.append((programs, first, first + BLOCK - 1, sectors))
+        sampler.add(tally.touches, programs, first, np.full(1, BLOCK - 1), np.full(1, BLOCK))
         operations.append(OperationCounts(op, counter, ("copy.py", 1), (), None, tally))
     return operations, len(programs)
 
