@@ -84,7 +84,9 @@ def _evaluate(
     arguments = [read_argument(capture, argument) for argument in launch.arguments]
     storages = read_storages(capture, launch)
     count = math.prod(launch.grid)
-    memory = GlobalMemory(body, storages, instructions, kernel.num_warps, count)
+    memory = GlobalMemory(
+        body, storages, instructions, kernel.num_warps, count, capture.content.gpu["sms"]
+    )
     evaluator = Evaluator(
         body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kernels.evaluate.probe import Loads
 from kernels.evaluate.touches import Touches
 from kernels.instructions import Instruction
 from kernels.sectors import SECTOR_BYTES
@@ -132,6 +133,7 @@ class Tally:
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         spans: for each of these, the bytes from its lowest to its highest element, and the number of active elements.
         touches: a sample of its executions.
+        loads: the recorded loads of some programs of an SM; see `Probe`.
         outside: an execution with an element outside its storage, and the element's index in the block.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         is_upper_bound: whether the counts are an upper bound, not a lower one.
@@ -151,6 +153,7 @@ class Tally:
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     spans: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     touches: Touches = field(default_factory=Touches)
+    loads: list[Loads] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
     refused: str = ""
     is_upper_bound: bool = False

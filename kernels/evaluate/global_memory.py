@@ -13,6 +13,7 @@ import numpy as np
 from kernels.atomics import ADDRESS_RANGE
 from kernels.evaluate.counts import Example, Tally
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.probe import Probe
 from kernels.evaluate.touches import Sampler
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from kernels.evaluate.values import Value, apply, check_size, group, pick
@@ -90,6 +91,7 @@ class GlobalMemory:
         instructions: for each operation its instruction, or why it is unknown.
         num_warps: warps of a program.
         programs: of the launch.
+        sms: of the GPU.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class GlobalMemory:
         instructions: Mapping[Op, Instruction | str],
         num_warps: int,
         programs: int,
+        sms: int,
     ) -> None:
         self.storages = storages
         self.instructions = instructions
@@ -110,6 +113,7 @@ class GlobalMemory:
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
         self.sampler = Sampler(programs)
+        self.probe = Probe(programs, sms)
         self.tallies = {op: Tally() for op in memory_ops(body)}
 
     def spend(self, work: int) -> None:
@@ -228,6 +232,10 @@ class GlobalMemory:
             tally.starts.append((programs[running[some]], starts[some] + low))
             tally.spans.append((high - low, elements))
         self._sample(tally, programs[running], starts, facts, first, index)
+        if op.name == "tt.load":
+            members = self.probe.find_members(programs, running)
+            lanes = self._lanes(op, pointer, mask, instruction, members)
+            self.probe.record(tally.loads, programs[members], *lanes)
         span = lowest + facts[issued, 7].min(), highest + facts[issued, 8].max()
         if tally.outside is None and self._are_outside(np.array(span)).any():
             some = np.flatnonzero(issued[each])

@@ -133,8 +133,9 @@ def describe_launch(
     traffic = predict_traffic(
         counts.operations,
         programs,
-        at_once=gpu.sms * resident,
-        l1_bytes=(gpu.shared_bytes_per_sm - shared) / min(resident, max(1, programs / gpu.sms)),
+        sms=gpu.sms,
+        resident=resident,
+        l1_bytes=gpu.shared_bytes_per_sm - shared,
         l2_bytes=_L2_SHARE * gpu.l2_bytes,
         kept_bytes=constants.kept_bytes,
         held_bytes=_HELD_SHARE * gpu.l2_bytes,

@@ -18,10 +18,8 @@ from kernels.evaluate.global_memory import storage_number
 from kernels.evaluate.touches import Touches
 from kernels.evaluate.ttgir import Source
 from kernels.sectors import SECTOR_BYTES
+from kernels.timing.l1 import find_hits
 from kernels.timing.model import LOADS, Request, Traffic
-
-# Number of programs to sample for repeated loads.
-_SAMPLE = 48
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,8 @@ def find_kind(op: OperationCounts) -> str:
 def predict_traffic(
     operations: Sequence[OperationCounts],
     programs: int,
-    at_once: int,
+    sms: int,
+    resident: int,
     l1_bytes: float,
     l2_bytes: float,
     kept_bytes: float,
@@ -69,31 +68,31 @@ def predict_traffic(
     """Predict the traffic of a launch.
 
     Args:
-        at_once: programs that are resident on the GPU.
-        l1_bytes: size of the L1 cache per resident program.
+        sms: number of SMs.
+        resident: programs that run on an SM at a time.
+        l1_bytes: size of an SM's L1.
         l2_bytes: maximum bytes touched between two uses of a block that stays in the L2.
         kept_bytes: written bytes that remain in the L2 when the launch ends.
         held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
     """
+    at_once = sms * resident
+    hits = find_hits(operations, resident, math.ceil(programs / sms), l1_bytes)
     by_kind: dict[str, list[_Accesses]] = {}
     lines: dict[str, float] = {}
-    requested: dict[str, float] = {}
     moved: dict[str, float] = {}
-    for op in operations:
-        if op.tally.touches.bytes:
-            kind = find_kind(op)
-            lines[kind] = lines.get(kind, 0.0) + op.launch.lines
-            requested[kind] = requested.get(kind, 0.0) + op.sectors * SECTOR_BYTES
-            moved[kind] = moved.get(kind, 0.0) + op.tally.touches.bytes
-    # The L1 merges a program's repeated loads, but no stores and atomics.
-    moved |= {kind: size for kind, size in requested.items() if kind in ("store", "atomic")}
-    for op, accesses in zip(operations, _place(operations, at_once), strict=True):
+    sizes = np.zeros(len(operations))
+    placed = _place(operations, at_once)
+    for number, (op, accesses) in enumerate(zip(operations, placed, strict=True)):
+        if not op.tally.touches.bytes:
+            continue
+        kind = find_kind(op)
+        is_merged = kind in ("async copy", "descriptor load", "descriptor store")
+        requested = op.tally.touches.bytes if is_merged else op.sectors * SECTOR_BYTES
+        sizes[number] = requested * (1 - hits[number])
+        lines[kind] = lines.get(kind, 0.0) + op.launch.lines
+        moved[kind] = moved.get(kind, 0.0) + float(sizes[number])
         if accesses is not None:
-            by_kind.setdefault(find_kind(op), []).append(accesses)
-    repeated = np.zeros(len(operations))
-    if "load" in by_kind:
-        repeated = _count_repeated(by_kind["load"], len(operations), l1_bytes)
-        moved["load"] -= float(repeated.sum())
+            by_kind.setdefault(kind, []).append(accesses)
     # The L2 reads what atomics update.
     loads = [part for kind in (*LOADS, "atomic") for part in by_kind.get(kind, ())]
     stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
@@ -116,7 +115,7 @@ def predict_traffic(
         # The data that the launch before wrote leave the L2 now.
         read,
         written,
-        _describe_requests(operations, repeated, reads),
+        _describe_requests(operations, hits, sizes, reads),
     )
     if distinct + written <= held_bytes:
         return replace(traffic, warm_read_bytes=read - distinct, warm_written_bytes=0.0)
@@ -124,25 +123,30 @@ def predict_traffic(
 
 
 def _describe_requests(
-    operations: Sequence[OperationCounts], repeated: np.ndarray, reads: np.ndarray
+    operations: Sequence[OperationCounts], hits: np.ndarray, sizes: np.ndarray, reads: np.ndarray
 ) -> dict[tuple[str, Source], Request]:
-    """Return the mean request of the operations of each kind and source line."""
+    """Return the mean request of the operations of each kind and source line.
+
+    Args:
+        hits, sizes, reads: the part of each operation that the L1 holds, and its bytes from the L2 and from DRAM;
+            (operations,).
+    """
     sums: dict[tuple[str, Source], np.ndarray] = {}
-    for op, from_l1, from_dram in zip(operations, repeated, reads, strict=True):
+    for op, hit, size, read in zip(operations, hits, sizes, reads, strict=True):
         key = (find_kind(op), op.source)
-        size = op.tally.touches.bytes
-        amounts = np.array([op.requests, op.launch.lines, size, from_l1, from_dram])
+        amounts = np.array([op.requests, op.launch.lines, op.requests * hit, size, read])
         sums[key] = sums.get(key, 0.0) + amounts
     return {
         key: Request(
             lines / requests,
-            (size - from_l1) / requests,
-            from_l1 / size,
-            min(1.0, from_dram / max(size - from_l1, 1.0)),
+            size / requests,
+            hit / requests,
+            # What the L1 holds is not read again, although blocks of different shapes count as different.
+            min(1.0, read / max(size, 1.0)),
         )
         for key, amounts in sums.items()
-        for requests, lines, size, from_l1, from_dram in (amounts.tolist(),)
-        if requests and size
+        for requests, lines, hit, size, read in (amounts.tolist(),)
+        if requests
     }
 
 
@@ -226,35 +230,6 @@ def _split(accesses: _Accesses, spans: Mapping[int, float]) -> Iterator[tuple[_A
     storage = storage_number(accesses.low)
     for number in np.unique(storage).tolist():
         yield accesses.select(storage == number), spans.get(number, math.inf)
-
-
-def _count_repeated(parts: Sequence[_Accesses], operations: int, l1_bytes: float) -> np.ndarray:
-    """Return the bytes of each operation that programs load again while the L1 holds them, (operations,)."""
-    repeated = np.zeros(operations)
-    loads = _join(parts)
-    programs = np.unique(loads.program)
-    sample = programs[np.linspace(0, len(programs) - 1, min(_SAMPLE, len(programs))).astype(int)]
-    loads = loads.select(np.isin(loads.program, sample))
-    loads = loads.select(np.lexsort((loads.time, loads.program)))
-    asked = np.bincount(loads.op, loads.bytes, operations)
-    fetched = np.zeros(operations)
-    for program in sample.tolist():
-        own = loads.select(loads.program == program)
-        before = 0.0
-        # An operation fetches what the operations before it did not.
-        ops, first = np.unique(own.op, return_index=True)
-        for count, op in enumerate(ops[np.argsort(first)].tolist(), 1):
-            earlier = ops[np.argsort(first)][:count]
-            distinct = _count_distinct(own.select(np.isin(own.op, earlier)))
-            fetched[op] += max(0.0, distinct - before)
-            before = max(before, distinct)
-    if fetched.sum() / len(sample) > l1_bytes:
-        return repeated
-    for part in parts:
-        op = int(part.op[0])
-        if asked[op]:
-            repeated[op] = part.bytes.sum() * max(0.0, 1 - fetched[op] / asked[op])
-    return repeated
 
 
 def _count_reads(
