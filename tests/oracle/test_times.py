@@ -1,6 +1,7 @@
 """Times of launches with an L2 that held none of their data, measured on an H100 (Triton 3.6.0)."""
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,8 @@ from kernels.capture.reader import Capture
 from kernels.evaluate.captured import count_launch
 from kernels.gpus import GPUS
 from kernels.inside.inspect import inspect
-from kernels.timing.launches import add_time
+from kernels.timing.gpus import find_constants
+from kernels.timing.launches import add_time, predict_launch
 from kernels.timing.scores import shipped_scores, stated_errors, summarize
 from visualize.reports.comparison import differences
 from visualize.reports.launch import make_report, read_report
@@ -35,7 +37,11 @@ def make_report_of(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_measured_time_is_in_the_predicted_range(name):
     (launch, *_) = make_report_of(name).launches
-    score = next(each for each in shipped_scores() if each.case == CASES[name] and each.number == 0)
+    (score,) = (
+        each
+        for each in shipped_scores()
+        if (each.case, each.number, each.gpu) == (CASES[name], 0, "H100")
+    )
     low, high = launch.range_us
     assert low < score.measured_us < high
     assert launch.predicted_us == pytest.approx(score.predicted_us, rel=0.01)
@@ -108,10 +114,32 @@ def test_other_gpus_have_times_of_their_datasheets_that_are_marked_as_assumed():
     ranked = sorted(times, key=lambda name: -times[name].predicted_us)
     assert ranked == ["L4", "A100-80GB", "H100", "H200"]
     assert times["L4"].assumed.startswith("L4: nothing was measured.")
-    assert not times["H200"].assumed
+    assert times["H200"].assumed.startswith("H200: its bandwidths were measured.")
     assert times["L4"].by_resource_us["DRAM"] == pytest.approx(
         times["H100"].by_resource_us["DRAM"] * 3350 / 300, rel=0.01
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "elements-layer-norm-16384-4096",
+        "elements-softmax-8192-4096",
+        "flash-full-32-heads-of-64-small-tiles",
+    ],
+)
+def test_a_higher_bandwidth_lengthens_no_predicted_time_by_more_than_two_percent(name):
+    capture = Capture(FOLDER / f"{name}.tilescope")
+    launch = capture.content.launches[0]
+    counts = count_launch(capture, launch)
+    _, executions = inspect(capture, launch, counts)
+    shortest_us = math.inf
+    for dram_gbps in range(2500, 6500, 500):
+        gpu = replace(GPUS["H200"], dram_gbps=dram_gbps)
+        constants, _ = find_constants(GPUS["H200"])
+        prediction = predict_launch(capture, launch, counts, executions, gpu, constants)
+        assert prediction.total_us < 1.02 * shortest_us, dram_gbps
+        shortest_us = min(shortest_us, prediction.total_us)
 
 
 def test_unknown_rates_of_a_gpu_are_refused_with_a_sentence():
