@@ -34,6 +34,7 @@ _L2_SHARE = 0.46
 # Part of the L2 whose data survive until the next launch: measured, 34 MB did, and 39 MB did not.
 _HELD_SHARE = 0.7
 _SYSTEM_SHARED_BYTES = 1024
+_SPILLS = {"LDL": "spill load", "STL": "spill store"}
 # Steps that are simulated to compare changes, and the smallest saving that is reported.
 _TRIAL_STEPS = 3000
 _LEAST_SAVING = 0.05
@@ -138,24 +139,32 @@ def describe_launch(
         kept_bytes=constants.kept_bytes,
         held_bytes=_HELD_SHARE * gpu.l2_bytes,
     )
-    # Spilled registers that do not fit in the L2 reach DRAM: each byte is written and read.
-    spilled = resident * gpu.sms * kernel.num_warps * LANES * kernel.spilled_bytes
-    if spilled > _L2_SHARE * gpu.l2_bytes:
-        moved = {"LDL": 0.0, "STL": 0.0}
+    steps = _with_conflicts(
+        scale_steps(read_steps(codes["sass"]), instructions, gpu), instructions, executions
+    )
+    # Spilled registers that do not fit in the L1 reach the L2, and then DRAM: each byte is written and read.
+    spilled = resident * kernel.num_warps * LANES * kernel.spilled_bytes
+    if spilled > gpu.shared_bytes_per_sm - shared:
+        steps = [
+            replace(step, traffic=_SPILLS.get(instruction.name, step.traffic))
+            for step, instruction in zip(steps, instructions, strict=True)
+        ]
+        moved = dict.fromkeys(_SPILLS, 0.0)
         for instruction, executed in zip(instructions, times, strict=True):
             if instruction.name in moved:
                 moved[instruction.name] += executed * count_lane_bytes(instruction.opcode) * LANES
+        reaches_dram = spilled * gpu.sms > _L2_SHARE * gpu.l2_bytes
         traffic = replace(
             traffic,
-            read_bytes=traffic.read_bytes + moved["LDL"],
-            written_bytes=traffic.written_bytes + moved["STL"],
-            warm_read_bytes=traffic.warm_read_bytes + moved["LDL"],
-            warm_written_bytes=traffic.warm_written_bytes + moved["STL"],
+            l2_bytes={**traffic.l2_bytes, **{_SPILLS[name]: size for name, size in moved.items()}},
+            read_bytes=traffic.read_bytes + moved["LDL"] * reaches_dram,
+            written_bytes=traffic.written_bytes + moved["STL"] * reaches_dram,
+            warm_read_bytes=traffic.warm_read_bytes + moved["LDL"] * reaches_dram,
+            warm_written_bytes=traffic.warm_written_bytes + moved["STL"] * reaches_dram,
         )
-    steps = scale_steps(read_steps(codes["sass"]), instructions, gpu)
     execution = Execution(
         instructions,
-        _with_conflicts(steps, instructions, executions),
+        steps,
         times,
         programs,
         kernel.num_warps,
@@ -212,7 +221,7 @@ def _try_changes(
 def _scale(traffic: Traffic, l2: float, dram: float) -> Traffic:
     return replace(
         traffic,
-        requested_bytes={kind: size * l2 for kind, size in traffic.requested_bytes.items()},
+        lines={kind: number * l2 for kind, number in traffic.lines.items()},
         l2_bytes={kind: size * l2 for kind, size in traffic.l2_bytes.items()},
         read_bytes=traffic.read_bytes * dram,
         written_bytes=traffic.written_bytes * dram,

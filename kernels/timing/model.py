@@ -3,8 +3,9 @@
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from kernels.evaluate.ttgir import Source
 from kernels.gpus import Gpu
 from kernels.inside.sass import Instruction
 from kernels.timing.constants import Constants
@@ -17,10 +18,27 @@ _MOST_STEPS = 30_000
 _FIRST_STEPS = 12_000
 _HIGHEST_LOAD = 0.9
 _BOUND_SHARE = 0.6
-LOADS = ("load", "async copy", "descriptor load")
+LOADS = ("load", "async copy", "descriptor load", "spill load")
 _QUARTERS = 4
 _L2_SLICES = 96
 _DESCRIPTOR_CYCLES = 200
+
+
+@dataclass(frozen=True)
+class Request:
+    """A mean request of an operation.
+
+    Attributes:
+        lines: 128-byte lines that it touches.
+        l2_bytes: bytes that it moves between the SM and the L2.
+        l1_share: the part of its bytes that the L1 holds.
+        dram_share: the part of `l2_bytes` that the L2 reads from DRAM.
+    """
+
+    lines: float
+    l2_bytes: float
+    l1_share: float = 0.0
+    dram_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,18 +46,20 @@ class Traffic:
     """Bytes that a launch moves.
 
     Attributes:
-        requested_bytes: the sectors of all requests, by kind of access (see `steps.GLOBAL`).
+        lines: 128-byte lines that the requests touch, by kind of access (see `steps.GLOBAL`).
         l2_bytes: between the SMs and the L2, by kind of access.
         read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
         warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.
+        requests: by kind of access and source line.
     """
 
-    requested_bytes: Mapping[str, float]
+    lines: Mapping[str, float]
     l2_bytes: Mapping[str, float]
     read_bytes: float
     written_bytes: float
     warm_read_bytes: float
     warm_written_bytes: float
+    requests: Mapping[tuple[str, Source], Request] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,17 +178,11 @@ def _time_resources(
 ) -> dict[str, float]:
     """Return the microseconds for which a launch would occupy each resource at its peak rate."""
     cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
-    nominal: dict[str, float] = {}
-    for step, executed in zip(execution.steps, execution.executed, strict=True):
+    requests = _find_requests(execution, traffic)
+    for step, executed, request in zip(execution.steps, execution.executed, requests, strict=True):
         cycles["issue"] += executed
         cycles[PIPES[step.pipe]] += step.busy * executed
-        cycles["L1"] += _QUARTERS * step.wavefronts * executed
-        if step.traffic in ("load", "store"):
-            moved = nominal.get(step.traffic, 0.0)
-            nominal[step.traffic] = moved + step.nominal_bytes * executed
-    for kind, size in nominal.items():
-        size = max(size, traffic.requested_bytes.get(kind, 0.0))
-        cycles["L1"] += _QUARTERS * size / 128
+        cycles["L1"] += _QUARTERS * (step.wavefronts + _count_wavefronts(step, request)) * executed
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / _QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, traffic, constants)
@@ -176,6 +190,43 @@ def _time_resources(
     times["L2"] = moved / constants.l2_tbps / 1e6
     times["DRAM"] = (traffic.read_bytes + traffic.written_bytes) / gpu.dram_gbps / 1e3
     return times
+
+
+def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | None]:
+    """Return the request of each instruction that accesses global memory.
+
+    The lines and bytes of each kind of access sum to those of the launch.
+    """
+    requests: list[Request | None] = []
+    lines: dict[str, float] = {}
+    moved: dict[str, float] = {}
+    for step, instruction, executed in zip(
+        execution.steps, execution.instructions, execution.executed, strict=True
+    ):
+        kind = step.traffic
+        request = None
+        if kind:
+            bytes_of_lanes = step.nominal_bytes or execution.warps
+            source = instruction.location[0][:2] if instruction.location else ()
+            default = Request(max(1.0, bytes_of_lanes / 128), bytes_of_lanes)
+            request = traffic.requests.get((kind, source), default)
+            lines[kind] = lines.get(kind, 0.0) + request.lines * executed
+            moved[kind] = moved.get(kind, 0.0) + request.l2_bytes * executed
+        requests.append(request)
+    return [
+        request
+        and replace(
+            request,
+            lines=request.lines * _ratio(traffic.lines.get(step.traffic, 0.0), lines[step.traffic]),
+            l2_bytes=request.l2_bytes
+            * _ratio(traffic.l2_bytes.get(step.traffic, 0.0), moved[step.traffic]),
+        )
+        for step, request in zip(execution.steps, requests, strict=True)
+    ]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
 
 
 def _queue(load: float) -> float:
@@ -264,15 +315,17 @@ def _cost_accesses(
     share: float,
     busy_quarters: float,
 ) -> list[Access | None]:
-    """Return the cost of an access of each instruction. Accesses of a kind move bytes in proportion to their widths."""
-    nominal: dict[str, float] = {}
-    for step, executed in zip(execution.steps, execution.executed, strict=True):
-        if step.traffic:
-            weight = step.nominal_bytes or execution.warps
-            nominal[step.traffic] = nominal.get(step.traffic, 0.0) + weight * executed
-    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
-    stored = sum(traffic.l2_bytes.values()) - loaded
-    misses = _misses(traffic)
+    """Return the cost of an access of each instruction."""
+    requests = _find_requests(execution, traffic)
+    read = sum(
+        request.l2_bytes * request.dram_share * executed
+        for step, request, executed in zip(
+            execution.steps, requests, execution.executed, strict=True
+        )
+        if request and step.traffic in LOADS
+    )
+    read_ratio = _ratio(traffic.read_bytes, read)
+    stored = sum(size for kind, size in traffic.l2_bytes.items() if kind not in LOADS)
     both = traffic.read_bytes + traffic.written_bytes
     turnaround = (
         constants.turnaround * min(traffic.read_bytes, traffic.written_bytes) / max(both, 1)
@@ -282,30 +335,33 @@ def _cost_accesses(
     merged = _merged(execution, traffic, constants)
     l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarters / clock / share
     accesses: list[Access | None] = []
-    for step in execution.steps:
-        kind = step.traffic
-        if not kind or not nominal[kind]:
+    for step, request in zip(execution.steps, requests, strict=True):
+        if request is None:
             accesses.append(None)
             continue
-        weight = step.nominal_bytes or 1
-        size = weight * traffic.l2_bytes.get(kind, 0.0) / nominal[kind]
-        is_load = kind in LOADS
+        size = request.l2_bytes
+        is_load = step.traffic in LOADS
+        misses = min(1.0, request.dram_share * read_ratio) * is_load
         latency = L1_CYCLES
         if size:
-            latency = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
-        if kind == "descriptor load":
+            missed = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
+            latency += (1 - request.l1_share) * (missed - L1_CYCLES)
+        if step.traffic == "descriptor load":
             latency += _DESCRIPTOR_CYCLES
-        requested = weight * traffic.requested_bytes.get(kind, 0.0) / nominal[kind]
-        wavefronts = 0.0 if "copy" in kind or "descriptor" in kind else max(weight, requested) / 128
         accesses.append(
             Access(
-                data_path=busy_quarters * wavefronts,
+                data_path=busy_quarters * _count_wavefronts(step, request),
                 port=busy_quarters * size / constants.port_bytes,
                 l2=size / l2,
-                dram_read=size * traffic.read_bytes / max(loaded, 1) / dram * is_load,
-                dram_write=size * traffic.written_bytes / max(stored, 1) / dram * (not is_load),
+                dram_read=size * request.dram_share * read_ratio / dram * is_load,
+                dram_write=size * _ratio(traffic.written_bytes, stored) / dram * (not is_load),
                 atomic=step.elements * quarters / _L2_SLICES / constants.atomics_per_cycle,
                 latency=latency,
             )
         )
     return accesses
+
+
+def _count_wavefronts(step: Step, request: Request | None) -> float:
+    """Return the wavefronts on the SM's data path of a request: one per line."""
+    return request.lines if request and step.traffic in ("load", "store", "atomic") else 0.0

@@ -190,11 +190,13 @@ def read_steps(sass: str) -> tuple[Step, ...]:
                 step.latency = _SHARED_CYCLES[name]
             case "IMAD" if re.search("WIDE|HI", opcode):
                 step.busy = _WIDE_PRODUCT_CYCLES
+            case "LDL" | "STL":
+                step.latency = _SHARED_CYCLES[name]
+                step.nominal_bytes = 32 * count_lane_bytes(opcode)
+                step.wavefronts = step.nominal_bytes / 128
             case _ if name in _SHARED_CYCLES:
                 step.latency = _SHARED_CYCLES[name]
-                step.wavefronts = (
-                    count_lane_bytes(opcode) / 4 if name in ("LDL", "STL") else _width(opcode)
-                )
+                step.wavefronts = _width(opcode)
             case _ if name in GLOBAL:
                 step.traffic = GLOBAL[name]
                 step.nominal_bytes = 32 * count_lane_bytes(opcode)

@@ -16,8 +16,9 @@ import numpy as np
 from kernels.evaluate.counts import OperationCounts
 from kernels.evaluate.global_memory import storage_number
 from kernels.evaluate.touches import Touches
+from kernels.evaluate.ttgir import Source
 from kernels.sectors import SECTOR_BYTES
-from kernels.timing.model import LOADS, Traffic
+from kernels.timing.model import LOADS, Request, Traffic
 
 # Number of programs to sample for repeated loads.
 _SAMPLE = 48
@@ -28,8 +29,11 @@ class _Accesses:
     """Executions of accesses, (executions,) each. `time` is in waves of programs.
 
     Attributes:
+        op: number of the operation.
         scale: see `Touches`.
     """
+
+    op: np.ndarray
 
     program: np.ndarray
     low: np.ndarray
@@ -43,7 +47,7 @@ class _Accesses:
         return replace(self, **arrays)
 
 
-_ARRAYS = ("program", "low", "high", "bytes", "time")
+_ARRAYS = ("op", "program", "low", "high", "bytes", "time")
 
 
 def find_kind(op: OperationCounts) -> str:
@@ -72,11 +76,13 @@ def predict_traffic(
         held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
     """
     by_kind: dict[str, list[_Accesses]] = {}
+    lines: dict[str, float] = {}
     requested: dict[str, float] = {}
     moved: dict[str, float] = {}
     for op in operations:
         if op.tally.touches.bytes:
             kind = find_kind(op)
+            lines[kind] = lines.get(kind, 0.0) + op.launch.lines
             requested[kind] = requested.get(kind, 0.0) + op.sectors * SECTOR_BYTES
             moved[kind] = moved.get(kind, 0.0) + op.tally.touches.bytes
     # The L1 merges a program's repeated loads, but no stores and atomics.
@@ -84,8 +90,10 @@ def predict_traffic(
     for op, accesses in zip(operations, _place(operations, at_once), strict=True):
         if accesses is not None:
             by_kind.setdefault(find_kind(op), []).append(accesses)
+    repeated = np.zeros(len(operations))
     if "load" in by_kind:
-        moved["load"] -= _count_repeated(_join(by_kind["load"]), l1_bytes)
+        repeated = _count_repeated(by_kind["load"], len(operations), l1_bytes)
+        moved["load"] -= float(repeated.sum())
     # The L2 reads what atomics update.
     loads = [part for kind in (*LOADS, "atomic") for part in by_kind.get(kind, ())]
     stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
@@ -94,15 +102,48 @@ def predict_traffic(
     if stores:
         written = sum(_count_distinct(*each) for each in _split(_join(stores), spans))
     waves = math.ceil(programs / at_once)
-    distinct = read = 0.0
+    distinct = 0.0
+    reads = np.zeros(len(operations))
     if loads:
         parts = _split(_join(loads), spans)
-        distinct, read = _count_reads(parts, written, waves, l2_bytes)
-    deferred = max(0.0, written - kept_bytes)
+        distinct, reads = _count_reads(parts, len(operations), written, waves, l2_bytes)
+    read = float(reads.sum())
+    traffic = Traffic(
+        lines,
+        moved,
+        read,
+        max(0.0, written - kept_bytes),
+        # The data that the launch before wrote leave the L2 now.
+        read,
+        written,
+        _describe_requests(operations, repeated, reads),
+    )
     if distinct + written <= held_bytes:
-        return Traffic(requested, moved, read, deferred, read - distinct, 0.0)
-    # The data that the launch before wrote leave the L2 now.
-    return Traffic(requested, moved, read, deferred, read, written)
+        return replace(traffic, warm_read_bytes=read - distinct, warm_written_bytes=0.0)
+    return traffic
+
+
+def _describe_requests(
+    operations: Sequence[OperationCounts], repeated: np.ndarray, reads: np.ndarray
+) -> dict[tuple[str, Source], Request]:
+    """Return the mean request of the operations of each kind and source line."""
+    sums: dict[tuple[str, Source], np.ndarray] = {}
+    for op, from_l1, from_dram in zip(operations, repeated, reads, strict=True):
+        key = (find_kind(op), op.source)
+        size = op.tally.touches.bytes
+        amounts = np.array([op.requests, op.launch.lines, size, from_l1, from_dram])
+        sums[key] = sums.get(key, 0.0) + amounts
+    return {
+        key: Request(
+            lines / requests,
+            (size - from_l1) / requests,
+            from_l1 / size,
+            min(1.0, from_dram / max(size - from_l1, 1.0)),
+        )
+        for key, amounts in sums.items()
+        for requests, lines, size, from_l1, from_dram in (amounts.tolist(),)
+        if requests and size
+    }
 
 
 def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
@@ -117,12 +158,17 @@ def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesse
     for _, group in groups:
         tallies = [op.tally.touches for _, op in group]
         share = sum(touches.bytes for touches in tallies) / whole
-        placed += [_place_one(touches, at_once, begin, share) for touches in tallies]
+        placed += [
+            _place_one(number, touches, at_once, begin, share)
+            for number, touches in enumerate(tallies, len(placed))
+        ]
         begin += share
     return placed
 
 
-def _place_one(touches: Touches, at_once: int, begin: float, share: float) -> _Accesses | None:
+def _place_one(
+    op: int, touches: Touches, at_once: int, begin: float, share: float
+) -> _Accesses | None:
     if not any(len(part[0]) for part in touches.parts):
         return None
     program, low, high, size, number = map(np.concatenate, zip(*touches.parts, strict=True))
@@ -131,7 +177,7 @@ def _place_one(touches: Touches, at_once: int, begin: float, share: float) -> _A
         progress = (number + 0.5) / touches.executed[program]
     time = program // at_once + begin + share * progress
     size = size * (touches.bytes / float(size.sum()))
-    return _Accesses(program, low, high, size, time, touches.scale)
+    return _Accesses(np.full(len(program), op), program, low, high, size, time, touches.scale)
 
 
 def _join(parts: Sequence[_Accesses]) -> _Accesses:
@@ -182,30 +228,50 @@ def _split(accesses: _Accesses, spans: Mapping[int, float]) -> Iterator[tuple[_A
         yield accesses.select(storage == number), spans.get(number, math.inf)
 
 
-def _count_repeated(loads: _Accesses, l1_bytes: float) -> float:
-    """Return the bytes that programs load again while the L1 holds them."""
+def _count_repeated(parts: Sequence[_Accesses], operations: int, l1_bytes: float) -> np.ndarray:
+    """Return the bytes of each operation that programs load again while the L1 holds them, (operations,)."""
+    repeated = np.zeros(operations)
+    loads = _join(parts)
     programs = np.unique(loads.program)
     sample = programs[np.linspace(0, len(programs) - 1, min(_SAMPLE, len(programs))).astype(int)]
-    loads_of_sample = loads.select(np.isin(loads.program, sample))
-    asked = float(loads_of_sample.bytes.sum())
-    distinct = sum(
-        _count_distinct(loads_of_sample.select(loads_of_sample.program == program))
-        for program in sample.tolist()
-    )
-    if distinct / len(sample) > l1_bytes:
-        return 0.0
-    return float(loads.bytes.sum()) * (1 - distinct / asked)
+    loads = loads.select(np.isin(loads.program, sample))
+    loads = loads.select(np.lexsort((loads.time, loads.program)))
+    asked = np.bincount(loads.op, loads.bytes, operations)
+    fetched = np.zeros(operations)
+    for program in sample.tolist():
+        own = loads.select(loads.program == program)
+        before = 0.0
+        # An operation fetches what the operations before it did not.
+        ops, first = np.unique(own.op, return_index=True)
+        for count, op in enumerate(ops[np.argsort(first)].tolist(), 1):
+            earlier = ops[np.argsort(first)][:count]
+            distinct = _count_distinct(own.select(np.isin(own.op, earlier)))
+            fetched[op] += max(0.0, distinct - before)
+            before = max(before, distinct)
+    if fetched.sum() / len(sample) > l1_bytes:
+        return repeated
+    for part in parts:
+        op = int(part.op[0])
+        if asked[op]:
+            repeated[op] = part.bytes.sum() * max(0.0, 1 - fetched[op] / asked[op])
+    return repeated
 
 
 def _count_reads(
-    loads: Iterable[tuple[_Accesses, float]], written: float, waves: int, l2_bytes: float
-) -> tuple[float, float]:
-    """Return the distinct bytes that loads need, and those that they read from DRAM.
+    loads: Iterable[tuple[_Accesses, float]],
+    operations: int,
+    written: float,
+    waves: int,
+    l2_bytes: float,
+) -> tuple[float, np.ndarray]:
+    """Return the distinct bytes that loads need, and those that each operation reads from DRAM, (operations,).
 
     Args:
         loads: those from each storage, and their span.
     """
     distinct = 0.0
+    read = np.zeros(operations)
+    ops = []
     gaps = []
     sizes = []
     for part, span in loads:
@@ -216,8 +282,11 @@ def _count_reads(
         first_bytes = float(part.bytes[is_new].sum())
         covered = min(_count_distinct(part, span), first_bytes)
         distinct += covered
+        size = part.bytes * (covered / max(first_bytes, 1.0))
+        read += np.bincount(part.op[is_new], size[is_new], operations)
+        ops.append(part.op[~is_new])
         gaps.append(np.diff(part.time)[~is_new[1:]])
-        sizes.append(part.bytes[~is_new] * (covered / max(first_bytes, 1.0)))
+        sizes.append(size[~is_new])
     gap = np.concatenate(gaps)
     order = np.argsort(gap)
     gap = gap[order]
@@ -225,4 +294,6 @@ def _count_reads(
     # The mean number of bytes touched in a time is the integral of the rate of accesses that repeat none in that time.
     longer = size.sum() - np.cumsum(size)
     touched = (np.cumsum(size * gap) + (longer + distinct + written) * gap) / waves
-    return distinct, distinct + float(size[touched > l2_bytes].sum())
+    evicted = touched > l2_bytes
+    op = np.concatenate(ops)[order]
+    return distinct, read + np.bincount(op[evicted], size[evicted], operations)
