@@ -22,8 +22,14 @@ def by_family() -> dict[tuple[str, str], list[TimeScore]]:
 
 
 def worst_scores() -> list[TimeScore]:
-    """Return the launches with the largest errors, with constants that were fitted to other families."""
-    return sorted(shipped_scores(), key=lambda score: -abs(score.unseen_error))[:_WORST]
+    """Return the launches with the largest errors, with constants that were fitted to other families.
+
+    A launch is listed for the GPU on which its error is larger.
+    """
+    worst: dict[tuple[str, str, int], TimeScore] = {}
+    for score in sorted(shipped_scores(), key=lambda score: -abs(score.unseen_error)):
+        worst.setdefault((score.family, score.case, score.number), score)
+    return list(worst.values())[:_WORST]
 
 
 def unpredicted_scores() -> list[TimeScore]:
