@@ -228,7 +228,7 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
     Raises:
         ValueError: the compute capability is not in the table.
     """
-    row = GPUS.get(table_name(device_name) or "")
+    row = GPUS.get(device_name) or GPUS.get(table_name(device_name) or "")
     if capability not in _LIMITS:
         known = ", ".join(f"{major}.{minor}" for major, minor in _LIMITS)
         raise ValueError(

@@ -1,7 +1,7 @@
 """Compare predicted times with measured ones: `python -m scripts.score_times FOLDER...`. No GPU needed.
 
-The folders hold FAMILY.jsonl.gz, a launch per line with its times, and the captures that its lines name. Writes the
-file whose errors the report and the page state.
+The folders hold FAMILY.jsonl.gz, a launch per line with its times and its `device` (an H100 if it has none), and the
+captures that its lines name. Writes the file whose errors the report and the page state.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from kernels.evaluate.listings import UnsupportedOperation
 from kernels.gpus import GPUS
 from kernels.inside.inspect import inspect
 from kernels.results import codec
-from kernels.timing.constants import H100
+from kernels.timing.gpus import find_constants
 from kernels.timing.launches import predict_launch
 from kernels.timing.scores import FILE, TimeScore, stated_errors, summarize
 
+_DEVICE = "NVIDIA H100 80GB HBM3"
 _NOT_CAPTURED = "Its arguments depend on a value that the host reads from an earlier launch."
 # The constants that are fitted to times, if a family is left out.
 WITHOUT = {
@@ -64,7 +65,7 @@ WITHOUT = {
         "matrix_issue_cycles": 0.85,
     },
 }
-# What warps wait for in launches with large errors, by Nsight Compute's counters.
+# What Nsight Compute's counters show for launches with large errors.
 REASONS = {
     ("embedding", 1): "Half of the waits are for memory barriers around its atomics.",
     ("float16 odd", 0): "Rows are misaligned, and most waits are for loads.",
@@ -83,55 +84,73 @@ REASONS = {
 }
 
 
-def read_launches(folders: Sequence[Path]) -> Iterator[tuple[dict[str, Any], Path | None]]:
-    """Yield each timed launch and its capture; None if there is none."""
-    for path in sorted(path for folder in folders for path in folder.glob("*.jsonl.gz")):
+def read_launches(folders: Sequence[Path]) -> Iterator[tuple[list[dict[str, Any]], Path | None]]:
+    """Yield the timings of each launch, one per GPU, and its capture; None if there is none."""
+    timings: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl.gz"))):
         with gzip.open(path, "rt", encoding="utf-8") as lines:
             for row in map(json.loads, lines):
-                captures = (folder / row["capture"] for folder in folders)
-                yield row, next((each for each in captures if each.exists()), None)
+                key = row["family"], row["case"], row["number"], row["capture"]
+                timings.setdefault(key, []).append(row)
+    for (*_, name), rows in timings.items():
+        captures = (folder / name for folder in folders)
+        yield rows, next((each for each in captures if each.exists()), None)
 
 
-def score_launch(row: dict[str, Any], path: Path | None) -> TimeScore:
-    score = TimeScore(
-        row["family"],
-        row["case"],
-        row["number"],
-        row["kernel"],
-        row["times"]["cold"]["median_us"],
-        why=REASONS.get((row["case"], row["number"]), ""),
-    )
-    if path is None:
-        return replace(score, why=_NOT_CAPTURED)
-    capture = Capture(path)
-    if row["number"] >= len(capture.content.launches):
-        return replace(score, why=_NOT_CAPTURED)
-    launch = capture.content.launches[row["number"]]
+def score_launch(rows: Sequence[dict[str, Any]], path: Path | None) -> list[TimeScore]:
+    """Return the scores of a launch, one per GPU."""
+    scores = [
+        TimeScore(
+            row["family"],
+            row["case"],
+            row["number"],
+            row["kernel"],
+            row.get("device", _DEVICE).split()[1],
+            row["times"]["cold"]["median_us"],
+            why=REASONS.get((row["case"], row["number"]), ""),
+        )
+        for row in rows
+    ]
+    number = scores[0].number
+    capture = Capture(path) if path else None
+    if capture is None or number >= len(capture.content.launches):
+        return [replace(score, why=_NOT_CAPTURED) for score in scores]
+    launch = capture.content.launches[number]
     counts = count_launch(capture, launch)
     inside, executions = inspect(capture, launch, counts)
     if executions is None or counts.refused:
-        return replace(score, why=counts.refused or inside.not_executed)
-    gpu = GPUS["H100"]
-    unseen = replace(H100, **WITHOUT[row["family"]])
-    try:
-        prediction = predict_launch(capture, launch, counts, executions, gpu, H100)
-        other = predict_launch(capture, launch, counts, executions, gpu, unseen)
-    except UnsupportedOperation as error:
-        return replace(score, why=str(error))
-    return replace(
-        score,
-        predicted_us=round(prediction.total_us, 1),
-        unseen_us=round(other.total_us, 1),
-        bound_by=prediction.bound_by,
-    )
+        why = counts.refused or inside.not_executed
+        return [replace(score, why=why) for score in scores]
+    for place, score in enumerate(scores):
+        gpu = GPUS[score.gpu]
+        constants, _ = find_constants(gpu)
+        unseen = replace(constants, **WITHOUT[score.family])
+        try:
+            prediction = predict_launch(capture, launch, counts, executions, gpu, constants)
+            other = predict_launch(capture, launch, counts, executions, gpu, unseen)
+        except UnsupportedOperation as error:
+            return [replace(score, why=str(error)) for score in scores]
+        scores[place] = replace(
+            score,
+            predicted_us=round(prediction.total_us, 1),
+            unseen_us=round(other.total_us, 1),
+            bound_by=prediction.bound_by,
+        )
+    return scores
 
 
 def main(folders: Sequence[Path]) -> None:
     scores = []
-    for row, path in read_launches(folders):
-        score = score_launch(row, path)
-        scores.append(score)
-        print(f"{score.error:+.1%} {score.unseen_error:+.1%}", score.case, score.why, flush=True)
+    for rows, path in read_launches(folders):
+        for score in score_launch(rows, path):
+            scores.append(score)
+            print(
+                f"{score.error:+.1%} {score.unseen_error:+.1%}",
+                score.gpu,
+                score.case,
+                score.why,
+                flush=True,
+            )
     lines = (
         json.dumps(
             codec.to_json(score, omit_defaults=True), ensure_ascii=False, separators=(",", ":")
@@ -140,8 +159,12 @@ def main(folders: Sequence[Path]) -> None:
     )
     FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     print(f"{FILE}: {len(scores)} launches, {FILE.stat().st_size:,} bytes")
-    print("all:", summarize(score.error for score in scores if score.predicted_us))
-    print("family left out:", stated_errors())
+    for gpu in dict.fromkeys(score.gpu for score in scores):
+        own = [score for score in scores if score.gpu == gpu and score.predicted_us]
+        print(gpu, "all:", summarize(score.error for score in own))
+        print(gpu, "family left out:", summarize(score.unseen_error for score in own))
+    for is_dram_bound in (True, False):
+        print("bound by DRAM:" if is_dram_bound else "others:", stated_errors(is_dram_bound))
 
 
 if __name__ == "__main__":

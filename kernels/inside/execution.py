@@ -202,10 +202,8 @@ class _Run:
 
     def _count_warps(self, active: Any) -> int:
         programs, threads = self.shape
-        if active is True:
-            return programs * (-(-threads // LANES))
-        if active is False:
-            return 0
+        if not np.ndim(active):
+            return programs * (-(-threads // LANES)) if active else 0
         if active.shape[-1] == 1:
             return int(np.count_nonzero(np.broadcast_to(active, (programs, 1)))) * (
                 threads // LANES

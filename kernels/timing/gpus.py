@@ -15,7 +15,11 @@ from kernels.timing.constants import H100, H200, Constants
 from kernels.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 
 _MEASURED = GPUS["H100"]
-CONSTANTS = {"H100": H100, "H200": H200}
+# The constants of GPUs on which launches were timed, and what is assumed about them.
+CONSTANTS = {
+    "H100": (H100, ""),
+    "H200": (H200, "H200: its bandwidths were measured. Latencies are an H100's."),
+}
 # Results per cycle and SM of float32 and float64 arithmetic, by compute capability.
 _RESULTS = {
     (7, 5): (64, 2),
@@ -50,7 +54,7 @@ def find_gpu(name: str, sms: int, capability: tuple[int, int]) -> Gpu:
 def find_constants(gpu: Gpu) -> tuple[Constants, str]:
     """Return the constants of a GPU, and which of them are assumed; "" if all are measured."""
     if gpu.name in CONSTANTS:
-        return CONSTANTS[gpu.name], ""
+        return CONSTANTS[gpu.name]
     is_hopper = gpu.compute_capability == _MEASURED.compute_capability
     clock = H100.clock_ghz if is_hopper else gpu.clock_mhz / 1e3
     matrix_clock = H100.matrix_clock_ghz if is_hopper else clock

@@ -76,7 +76,7 @@ def add_time(
         assumed += " The predicted time assumes that no compare-and-swap loop retries."
     if executions.uncertain:
         assumed += f" {_ASSUMED_BRANCHES}"
-    high = stated_errors().high
+    high = stated_errors(prediction.bound_by == "DRAM").high
     total_us = prediction.total_us
     return replace(
         inside,

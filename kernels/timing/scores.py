@@ -12,7 +12,9 @@ from kernels import once
 from kernels.results import codec
 
 FILE = Path(__file__).parent / "scores.jsonl"
-SOURCE = "an H100 80GB HBM3 (driver 580.159.04), with an L2 that held none of the data, compiled by Triton 3.6.0"
+SOURCE = (
+    "an H100 80GB HBM3 and an H200, with an L2 that held none of the data, compiled by Triton 3.6.0"
+)
 # The percentile of the errors that is stated beside a prediction.
 PERCENTILE = 0.9
 
@@ -23,6 +25,7 @@ class TimeScore:
 
     Attributes:
         number: of the launch within its case.
+        gpu: its row in the table of `kernels.gpus`.
         measured_us: the median time.
         predicted_us: None without a prediction.
         unseen_us: predicted with constants that were fitted to the other families alone; None without a prediction.
@@ -34,6 +37,7 @@ class TimeScore:
     case: str
     number: int
     kernel: str
+    gpu: str
     measured_us: float
     predicted_us: float | None = None
     unseen_us: float | None = None
@@ -78,6 +82,14 @@ def summarize(errors: Iterable[float]) -> Errors:
 
 
 @once
-def stated_errors() -> Errors:
-    """Return the errors of launches whose family was left out when the constants were fitted."""
-    return summarize(score.unseen_error for score in shipped_scores() if score.unseen_us)
+def stated_errors(is_dram_bound: bool) -> Errors:
+    """Return the errors of launches whose family was left out when the constants were fitted.
+
+    Args:
+        is_dram_bound: of the launches that DRAM bounds, or of the others.
+    """
+    return summarize(
+        score.unseen_error
+        for score in shipped_scores()
+        if score.unseen_us and (score.bound_by == "DRAM") == is_dram_bound
+    )

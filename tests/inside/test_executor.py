@@ -109,6 +109,21 @@ def test_a_slow_path_for_unknown_values_is_uncertain_and_the_rest_is_known():
     assert executions.why_uncertain.startswith("Whether 1 of 6 instructions are executed depends")
 
 
+def test_a_branch_on_a_quotient_that_all_threads_share_is_known():
+    text = """
+        MOV R0, 0x5
+        I2F.U32.RP R1, R0
+        MUFU.RCP R1, R1
+        F2I.FTZ.U32.TRUNC.NTZ R2, R1
+        ISETP.GT.U32.AND P0, PT, R2, 0x7, PT
+        @P0 BRA `(.L_x_0)
+        NOP
+        .L_x_0:
+        EXIT
+    """
+    assert times(text) == [1, 1, 1, 1, 1, 1, 1, 1]
+
+
 def test_after_an_exit_on_an_unknown_value_all_counts_are_uncertain_and_assume_that_no_warp_exited():
     text = """
         LDG.E R0, desc[UR4][R2.64]

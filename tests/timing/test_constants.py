@@ -4,11 +4,18 @@ import pytest
 
 from kernels.gpus import GPUS
 from kernels.timing.constants import H200
-from kernels.timing.gpus import find_constants
+from kernels.timing.gpus import find_constants, find_gpu
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_only_constants_of_gpus_whose_launches_were_timed_are_not_assumed(name):
+def test_only_the_constants_of_the_gpu_to_which_they_were_fitted_are_not_assumed(name):
     constants, assumed = find_constants(GPUS[name])
-    assert bool(assumed) == (name not in ("H100", "H200"))
+    assert bool(assumed) == (name != "H100")
     assert (constants is H200) == (name == "H200")
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_a_gpu_is_found_by_its_name_in_the_table_and_by_the_name_that_its_driver_reports(gpu):
+    for name in (gpu.name, gpu.device_name):
+        known = find_gpu(name, gpu.sms, gpu.compute_capability)
+        assert (known.name, known.dram_gbps) == (gpu.name, gpu.dram_gbps)

@@ -33,3 +33,44 @@ def test_a_repeated_copy_reads_nothing_if_its_data_fit_and_else_evicts_what_the_
     traffic = predict_traffic(operations, programs, sms=132, resident=8, **L2)
     assert (traffic.read_bytes / MIB, traffic.written_bytes / MIB) == cold
     assert (traffic.warm_read_bytes / MIB, traffic.warm_written_bytes / MIB) == warm
+
+
+def loop_over(programs, operands):
+    """Return the operations of a loop in which each program loads its part of each operand, several times."""
+    operations = []
+    sampler = Sampler(programs)
+    for number, (mib, times) in enumerate(operands):
+        blocks = np.arange(mib * MIB // BLOCK).reshape(programs, -1)
+        first = (number + 1 << 40) + np.tile(blocks, times).ravel() * BLOCK
+        program = np.repeat(np.arange(programs), blocks.shape[1] * times)
+        tally = Tally()
+        sampler.add(tally.touches, program, first, np.full(1, BLOCK - 1), np.full(1, BLOCK))
+        operations.append(OperationCounts("load", "ld", ("loop.py", 1), (), None, tally, loop=1))
+    return operations
+
+
+@pytest.mark.parametrize(
+    ("operands", "read"),
+    [
+        ([(16, 4)], 16),  # fits in the L2
+        ([(64, 4)], 256),
+        ([(8, 4)], 8),
+        ([(64, 1), (8, 4)], 64 + 4 * 8),  # 24 MiB are touched between two uses
+        ([(32, 1), (8, 4)], 32 + 8),  # 16 MiB
+    ],
+)
+def test_a_loop_reads_a_block_again_if_more_bytes_than_the_l2_holds_were_touched_since(
+    operands, read
+):
+    traffic = predict_traffic(loop_over(128, operands), 128, at_once=128, **L2)
+    assert traffic.read_bytes / MIB == pytest.approx(read, rel=0.01)
+
+
+def test_the_traffic_of_many_executions_follows_from_a_sample():
+    operations, programs = copy_blocks(4096)
+    traffic = predict_traffic(operations, programs, at_once=1056, **L2)
+    kept = sum(len(part[0]) for op in operations for part in op.tally.touches.parts)
+    assert kept <= 1 << 18
+    assert traffic.read_bytes / MIB == pytest.approx(4096, rel=0.02)
+    assert traffic.written_bytes / MIB == pytest.approx(4096 - 16, rel=0.02)
+    assert traffic.l2_bytes["load"] / MIB == pytest.approx(4096, rel=0.001)

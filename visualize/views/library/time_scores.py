@@ -12,17 +12,24 @@ from visualize.views.tables import table
 _WORST = 10
 
 
-def by_family() -> dict[str, list[TimeScore]]:
-    families: dict[str, list[TimeScore]] = {}
+def by_family() -> dict[tuple[str, str], list[TimeScore]]:
+    """Return the predicted launches of each family and GPU."""
+    families: dict[tuple[str, str], list[TimeScore]] = {}
     for score in shipped_scores():
         if score.predicted_us:
-            families.setdefault(score.family, []).append(score)
+            families.setdefault((score.family, score.gpu), []).append(score)
     return families
 
 
 def worst_scores() -> list[TimeScore]:
-    """Return the launches with the largest errors, with constants that were fitted to other families."""
-    return sorted(shipped_scores(), key=lambda score: -abs(score.unseen_error))[:_WORST]
+    """Return the launches with the largest errors, with constants that were fitted to other families.
+
+    A launch is listed for the GPU on which its error is larger.
+    """
+    worst: dict[tuple[str, str, int], TimeScore] = {}
+    for score in sorted(shipped_scores(), key=lambda score: -abs(score.unseen_error)):
+        worst.setdefault((score.family, score.case, score.number), score)
+    return list(worst.values())[:_WORST]
 
 
 def unpredicted_scores() -> list[TimeScore]:
@@ -39,28 +46,33 @@ def _sign(error: float) -> str:
 
 def render_times() -> Markup:
     """Render a fold with the errors of each family, the largest errors, and the launches without a prediction."""
-    stated = stated_errors()
+    predicted = [score for score in shipped_scores() if score.predicted_us]
     about = say(
         "{} of other kernels, {} on {}.",
-        count_noun(stated.launches, "launch"),
+        count_noun(len(predicted), "launch"),
         Mark("measured"),
         SOURCE,
     )
     how = "An error is predicted / measured − 1. To predict a family, constants are fitted to the other families."
+    groups = by_family()
+    for gpu in dict.fromkeys(score.gpu for score in predicted):
+        groups["all", gpu] = [score for score in predicted if score.gpu == gpu]
+    groups["bound by DRAM", "all"] = [score for score in predicted if score.bound_by == "DRAM"]
+    groups["not bound by DRAM", "all"] = [score for score in predicted if score.bound_by != "DRAM"]
     rows: list[tuple[Any, ...]] = []
-    groups = {**by_family(), "all": [each for scores in by_family().values() for each in scores]}
-    for family, scores in groups.items():
+    for names, scores in groups.items():
         unseen = summarize(score.unseen_error for score in scores)
         fitted = summarize(score.error for score in scores)
         figures = unseen.median, unseen.high, unseen.within, fitted.median, fitted.high
-        rows.append((family, f"{len(scores)}", *map(percent, figures)))
+        rows.append((*names, f"{len(scores)}", *map(percent, figures)))
     header = (
-        "kernels", "launches", "median", "9 of 10 within", "share within 25 %", "median, all fitted",
+        "kernels", "GPU", "launches", "median", "9 of 10 within", "share within 25 %", "median, all fitted",
         "9 of 10 within, all fitted",
     )  # fmt: skip
     worst = [
         (
             _name(score),
+            score.gpu,
             milliseconds((score.unseen_us or 0.0) / 1e3),
             milliseconds(score.measured_us / 1e3),
             _sign(score.unseen_error),
@@ -68,16 +80,19 @@ def render_times() -> Markup:
         )
         for score in worst_scores()
     ]
-    missing = [(_name(score), score.why) for score in unpredicted_scores()]
+    missing = list(dict.fromkeys((_name(score), score.why) for score in unpredicted_scores()))
     content = (
         lead(about, how)
         + table(header, rows, "Errors of predicted times")
         + table(
-            ("launch", "predicted", "measured", "error", "what the counters show"),
+            ("launch", "GPU", "predicted", "measured", "error", "what the counters show"),
             worst,
             "The largest errors",
         )
         + table(("launch", "why"), missing, "Launches without a prediction")
     )
-    fold = Markup("<details><summary>Times: ± {}, measured on {} launches</summary>{}</details>")
-    return fold.format(percent(stated.high), stated.launches, content)
+    fold = Markup(
+        "<details><summary>Times: ± {} if DRAM bounds a launch, else ± {}</summary>{}</details>"
+    )
+    errors = [percent(stated_errors(is_dram_bound).high) for is_dram_bound in (True, False)]
+    return fold.format(*errors, content)

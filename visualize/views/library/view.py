@@ -295,6 +295,7 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
             for score in scores
         ]
 
+    unseen = [score.unseen_error for score in times.shipped_scores() if score.unseen_us]
     reply = {
         "totals": {
             name: {
@@ -319,7 +320,11 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
         },
         "times": {
             "source": times.SOURCE,
-            **to_json(times.stated_errors()),
+            **to_json(times.summarize(unseen)),
+            "stated": {
+                "bound_by_dram": to_json(times.stated_errors(True)),
+                "others": to_json(times.stated_errors(False)),
+            },
             "scores": to_json(times.shipped_scores()),
         },
     }

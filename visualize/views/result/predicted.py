@@ -26,14 +26,16 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     number, unit = milliseconds(inside.predicted_us / 1e3).split()
     low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
     bound = describe_bound(inside)
-    errors = stated_errors()
+    is_dram_bound = inside.bound_by == "DRAM"
+    errors = stated_errors(is_dram_bound)
     error = percent(errors.high)
+    kind = "bound by DRAM" if is_dram_bound else "not bound by DRAM"
     return headline(
         number,
         say("{} {}", unit, Mark("predicted")),
         f"{bound[0].upper()}{bound[1:]}.",
         inside.first_change,
-        f"The range is {low} to {high}: ± {error} in nine of ten cases, measured on {errors.launches} launches.",
+        f"The range is {low} to {high}: ± {error} in nine of ten cases, measured on {errors.launches} launches {kind}.",
         "The prediction assumes a cold L2 cache.",
         inside.assumed,
         say(
