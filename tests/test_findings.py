@@ -400,38 +400,59 @@ def test_a_change_that_accesses_fewer_elements_or_changes_a_divisor_is_not_advis
     assert not any(each.change for each in launches[number].findings)
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "changed", "warps"),
-    [(17, "spills", 18, 4), (18, "occupancy", 24, 8)],
-)
-def test_an_option_promises_the_resources_of_the_kernel_launched_with_it(
-    launches, number, kind, changed, warps
-):
-    finding = find(launches[number], kind)
-    assert finding.change == f"Pass num_warps = {warps}."
+def test_an_option_promises_the_resources_and_the_time_of_the_kernel_launched_with_it(launches):
+    before, after = launches[17:19]
+    finding = find(before, "spills")
+    assert finding.change == "Pass num_warps = 4."
     for name in ("registers", "spilled_bytes", "shared_bytes"):
-        assert finding.before[name] == getattr(launches[number], name)
-        assert finding.after[name] == getattr(launches[changed], name)
+        assert finding.before[name] == getattr(before, name)
+        assert finding.after[name] == getattr(after, name)
+    assert finding.before["predicted_ns"] == round(1e3 * before.predicted_us)
+    assert finding.after["predicted_ns"] == round(1e3 * after.predicted_us)
+
+
+def test_a_change_that_raises_the_predicted_time_of_a_launch_is_not_advised(launches):
+    """With twice as many warps, an SM would hold more of them."""
+    limited, changed = launches[18], launches[24]
+    assert limited.predicted_us < changed.predicted_us
+    assert find(limited, "occupancy").change == ""
+
+
+def test_the_first_change_takes_the_predicted_time_of_the_kernel_changed_by_hand(launches):
+    before, after = launches[69:71]
+    (change,) = (each for each in before.changes if each.change == "num_stages = 3")
+    assert change.is_compiled
+    assert change.predicted_us == pytest.approx(after.predicted_us, rel=0.001)
+    effect = f"time from {before.predicted_us:.1f} µs to {after.predicted_us:.1f} µs"
+    assert f"the predicted {effect}" in find(before, "stages").text
+    best = before.changes[0]
+    saving = 1 - best.predicted_us / before.predicted_us
+    assert best.is_compiled
+    assert before.first_change.startswith(
+        f"With {best.change}, it would take {best.predicted_us:.1f} µs, {saving:.0%}".replace(
+            "%", " %"
+        )
+    )
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "change", "needs"),
+    ("number", "kind", "changed", "change", "needs"),
     [
-        (63, "bank conflicts", "Store right transposed, so that the first axis", "users of right"),
-        (65, "bank conflicts", "Pass num_warps = 2.", ""),
-        (67, "conversion", "Store out transposed, so that the second axis", "users of out"),
-        (69, "stages", "Pass num_stages = 3.", ""),
+        (63, "bank conflicts", 64, "Store right transposed, so that the first", "users of right"),
+        (24, "bank conflicts", 18, "Pass num_warps = 4.", ""),
+        (67, "conversion", 68, "Store out transposed, so that the second axis", "users of out"),
+        (69, "stages", 70, "Pass num_stages = 3.", ""),
     ],
 )
 def test_a_change_promises_the_shared_memory_of_the_kernel_changed_by_hand(
-    launches, number, kind, change, needs
+    launches, number, kind, changed, change, needs
 ):
     finding = find(launches[number], kind)
     assert change in finding.change
     assert needs in finding.needs
     for numbers, launch in (
         (finding.before, launches[number]),
-        (finding.after, launches[number + 1]),
+        (finding.after, launches[changed]),
     ):
         wavefronts = sum(access.wavefronts for access in launch.shared)
         ideal = sum(access.ideal_wavefronts for access in launch.shared)
@@ -489,6 +510,13 @@ def test_conflicts_name_their_line_and_share(launches):
     worst = max(launches[63].shared, key=lambda access: access.conflicts)
     assert (worst.line, finding.line) == (line, line)
     assert f"script.py:{line} causes {worst.conflicts:,} of them ({worst.opcode})" in finding.text
+
+
+def test_conflicts_in_a_function_of_the_library_name_the_line_that_calls_it(launches):
+    finding = find(launches[65], "bank conflicts")
+    line = SCRIPT[: SCRIPT.index("tl.sum(tl.load(x + i[:, None] * 64")].count("\n") + 1
+    assert (finding.file, finding.line) == ("script.py", line)
+    assert f"script.py:{line} causes" in finding.text
 
 
 def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,18 +12,19 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from kernels.advice.ttir_edits import Module
-from kernels.capture.reader import Argument, Build, Capture, CapturedKernel, CapturedLaunch
+from kernels.capture.reader import TIME, Argument, Build, Capture, CapturedKernel, CapturedLaunch
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.global_memory import STORAGE_STEP
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.ttgir import Op
 from kernels.gpus import GPUS, occupancy
-from kernels.inside.execution import execute
+from kernels.inside.execution import Executions, execute
 from kernels.inside.inspect import add_executions
 from kernels.inside.launches import make_launch
 from kernels.inside.report import Inside
 from kernels.inside.sass import parse as parse_sass
+from kernels.timing.launches import predict_us
 
 # Maximum work of counting a launch with changes, in units of `LaunchCounts.work`.
 _MOST_WORK = 1 << 17
@@ -31,6 +33,9 @@ _KERNEL_TYPE = TypeAdapter(CapturedKernel)
 
 # Bank conflicts are reported if they are at least this fraction of the launch's wavefronts.
 _LEAST_CONFLICTS = 0.2
+
+# Changes of a launch that lengthen the predicted time by more than this factor are not advised.
+_MOST_SLOWDOWN = 1.05
 
 # Compiles modules: see `capture.recompile`.
 Compiler = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any] | None]]
@@ -125,9 +130,11 @@ class Lab:
         self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {
             (): (self.kernel, counts)
         }
-        self._shared: dict[Trial, Numbers] = {(): _count_shared(inside)}
-        wavefronts = self._shared[()].get("shared_wavefronts", 0)
-        conflicts = self._shared[()].get("bank_conflicts", 0)
+        self._builds: dict[Trial, tuple[CapturedLaunch, Build]] = {}
+        self._executions: dict[Trial, Executions | None] = {}
+        shared = _count_shared(inside)
+        wavefronts = shared.get("shared_wavefronts", 0)
+        conflicts = shared.get("bank_conflicts", 0)
         self.has_conflicts = conflicts > 0 and conflicts >= _LEAST_CONFLICTS * wavefronts
         self.conversions = [
             each
@@ -140,7 +147,7 @@ class Lab:
     @property
     def has_shared_costs(self) -> bool:
         """Whether trials must count wavefronts."""
-        return self.has_conflicts or bool(self.conversions and self._shared[()])
+        return self.has_conflicts or bool(self.conversions and _count_shared(self.inside))
 
     def find(self, op: OperationCounts) -> list[Op]:
         """Return the operations of the TTIR from which an operation comes."""
@@ -179,8 +186,7 @@ class Lab:
             counts = count_launch(self.capture, launch, build=build)
             self._work += counts.work
             self.outcomes[trial] = kernel, counts
-            if self.has_shared_costs:
-                self._shared[trial] = self._execute(launch, build, counts)
+            self._builds[trial] = launch, build
 
     def numbers(self, op: OperationCounts | None, trial: Trial = ()) -> dict[str, int]:
         """Return the numbers of an operation or of the whole launch; {} if they are unknown."""
@@ -189,7 +195,7 @@ class Lab:
             return {}
         kernel, counts = outcome
         if op is None:
-            shared = self._shared.get(trial, {}) if self.has_shared_costs else {}
+            shared = self._count_shared(trial) if self.has_shared_costs else {}
             return {**shared, **self._resources(kernel)}
         ops = find_same(op, counts)
         # The compiler may drop an operation whose values another one also loads.
@@ -208,14 +214,38 @@ class Lab:
             numbers["synchronous_requests"] = sum(loads)
         return numbers
 
-    def _execute(self, launch: CapturedLaunch, build: Build, counts: LaunchCounts) -> Numbers:
-        """Count the wavefronts of a kernel that was compiled again; {} if they are unknown."""
-        sass = build.codes["sass"]
-        try:
-            executions = execute(parse_sass(sass), make_launch(self.capture, launch, build))
-        except UnsupportedOperation:
+    def _execute(self, trial: Trial) -> Executions | None:
+        """Execute a kernel that was compiled again. Return None if its executions are unknown."""
+        if trial not in self._executions:
+            launch, build = self._builds[trial]
+            code = parse_sass(build.codes["sass"])
+            self._executions[trial] = None
+            with suppress(UnsupportedOperation):
+                given = make_launch(self.capture, launch, build)
+                self._executions[trial] = execute(code, given)
+        return self._executions[trial]
+
+    def _count_shared(self, trial: Trial) -> Numbers:
+        """Count the wavefronts of a launch; {} if they are unknown."""
+        if not trial:
+            return _count_shared(self.inside)
+        outcome = self.outcomes[trial]
+        executions = self._execute(trial)
+        if not outcome or not executions:
             return {}
-        return _count_shared(add_executions(Inside(), sass, executions, counts, 0))
+        sass = self._builds[trial][1].codes["sass"]
+        return _count_shared(add_executions(Inside(), sass, executions, outcome[1]))
+
+    def compare_times(self, trial: Trial) -> tuple[Numbers, Numbers]:
+        """Return the predicted times without and with changes; {} for both if one is unknown."""
+        outcome = self.outcomes[trial]
+        before_us = self.inside.predicted_us
+        if before_us and outcome and trial in self._builds and (executions := self._execute(trial)):
+            launch, build = self._builds[trial]
+            with suppress(UnsupportedOperation):
+                after_us = predict_us(self.capture, launch, outcome[1], executions, build)
+                return {TIME: round(1e3 * before_us)}, {TIME: round(1e3 * after_us)}
+        return {}, {}
 
     def _resources(self, kernel: CapturedKernel) -> dict[str, int]:
         names = ("registers", "spilled_bytes", "shared_bytes")
@@ -231,7 +261,7 @@ class Lab:
 
         They must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
         because masks, loops or programs that do less work lower any cost. No two programs may store to an address that
-        only one stored to before.
+        only one stored to before. If the cost is that of the whole launch, the predicted time must not rise.
         """
         before = self.numbers(hypothesis.op)
         after = self.numbers(hypothesis.op, trial)
@@ -249,7 +279,11 @@ class Lab:
         is_safe = find_races(counts).keys() <= find_races(self.counts).keys()
         is_counted = find_refusals(counts) <= find_refusals(self.counts)
         is_valid = has_same_work and is_safe and is_counted
-        return is_better and is_valid and not is_dearer and not has_spills
+        helps = is_better and is_valid and not is_dearer and not has_spills
+        if not helps or hypothesis.op:
+            return helps
+        before_ns, after_ns = (each.get(TIME, 0) for each in self.compare_times(trial))
+        return after_ns <= _MOST_SLOWDOWN * before_ns
 
 
 def _count_shared(inside: Inside) -> dict[str, int]:
@@ -327,7 +361,7 @@ def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> 
         open_pairs = [pair for pair in pairs if not any(each.trial for each in pair[1])]
         new = [(lab, each) for lab, choice in open_pairs for each in choice[rank : rank + 1]]
         tasks = [(lab, each) for lab, each in dict.fromkeys(new) if each.changes]
-        _run(compiler, [(lab, each.changes) for lab, each in tasks])
+        run_trials(compiler, [(lab, each.changes) for lab, each in tasks])
         for lab, each in tasks:
             if lab.helps(each, each.changes):
                 each.trial = each.changes
@@ -338,7 +372,7 @@ def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> 
             rest = tuple(change for change in each.trial if change not in each.changes[number:][:1])
             if rest:
                 shorter.append((lab, each, rest))
-        _run(compiler, [(lab, rest) for lab, _, rest in shorter])
+        run_trials(compiler, [(lab, rest) for lab, _, rest in shorter])
         for lab, each, rest in shorter:
             if lab.helps(each, rest):
                 costs = [each.cost(lab.numbers(each.op, trial)) for trial in (rest, each.trial)]
@@ -346,7 +380,7 @@ def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> 
                     each.trial = rest
 
 
-def _run(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:
+def run_trials(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:
     """Compile the kernels with changes, and count the launches."""
     new = [pair for pair in dict.fromkeys(trials) if pair[1] not in pair[0].outcomes]
     if not new:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernels.advice.access_costs import explain_costs
+from kernels.advice.changes import try_changes
 from kernels.advice.experiments import (
     Change,
     Choice,
@@ -32,7 +33,7 @@ from kernels.advice.shared_costs import (
     explain_conflicts,
     explain_conversions,
 )
-from kernels.capture.reader import Build, Capture, Finding, Tensor
+from kernels.capture.reader import Build, Capture, Finding, Tensor, find_equal_launches
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.causes import count_bytes
 from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
@@ -40,8 +41,7 @@ from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
 from kernels.evaluate.slices import Slice
 from kernels.evaluate.ttgir import memory_ops, parse
 from kernels.gpus import Gpu, occupancy
-from kernels.inside.inspect import Inspection
-from kernels.inside.report import SharedMap
+from kernels.inside.report import Inside, SharedMap
 from kernels.layouts import vectors
 
 # Operations on offsets, in Triton's default type.
@@ -56,13 +56,13 @@ _MOST_WARPS = 16
 def find(
     capture: Capture,
     counts: Callable[[int], LaunchCounts],
-    inspections: Callable[[int], Inspection],
+    insides: Callable[[int], Inside],
     compiler: Compiler | None = None,
 ) -> Sequence[Sequence[Finding]]:
     """Return each launch's findings, from the file if it has them.
 
     Args:
-        counts, inspections: return the counts and the inspection of a launch.
+        counts, insides: return the counts of a launch, and the inspection with the predicted time.
         compiler: None to state facts only. With a compiler, the findings are added to the file.
     """
     if capture.findings is not None:
@@ -72,15 +72,18 @@ def find(
     for number, launch in enumerate(capture.content.launches):
         keys.append((launch.kernel, launch.grid, launch.arguments, launch.tuned))
         if keys[-1] not in labs:
-            inside, _ = inspections(number)
-            labs[keys[-1]] = Lab(capture, launch, counts(number), inside)
+            labs[keys[-1]] = Lab(capture, launch, counts(number), insides(number))
     choices = {lab: list(_explain(lab)) for lab in labs.values()}
-    if compiler:
-        make_trials(compiler, choices)
+    if not compiler:
+        return [_report(labs[key], choices[labs[key]]) for key in keys]
+    equal = [labs[keys[first]] for first in find_equal_launches(capture.content)]
+    times = try_changes(compiler, Counter(equal))
+    make_trials(compiler, choices)
     reports = {lab: _report(lab, own) for lab, own in choices.items()}
-    findings = [reports[labs[key]] for key in keys]
-    if compiler:
-        capture.write_findings(findings)
+    findings = [
+        [*reports[labs[key]], *times.get(first, ())] for key, first in zip(keys, equal, strict=True)
+    ]
+    capture.write_findings(findings)
     return findings
 
 
@@ -113,6 +116,7 @@ def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
 def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
     op = hypothesis.op
     trial = hypothesis.trial
+    times = lab.compare_times(trial)
     file, line = Path(lab.kernel.file).name, lab.kernel.line
     if source := op.source if op else hypothesis.source:
         file, line = source
@@ -129,8 +133,8 @@ def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
         tensor=", ".join(op.tensors) if op else "",
         text=join(*(change.cause for change in trial), hypothesis.text),
         change=join(*(change.advice for change in trial)),
-        before=_count(lab, hypothesis, ()) if trial else {},
-        after=_count(lab, hypothesis, trial) if trial else {},
+        before={**_count(lab, hypothesis, ()), **times[0]} if trial else {},
+        after={**_count(lab, hypothesis, trial), **times[1]} if trial else {},
         needs=join(*(change.needs for change in trial), _require_memory(trial)),
     )
 
@@ -323,8 +327,10 @@ def _examine_resources(lab: Lab) -> Choice:
         if not limits or each.occupancy >= _LOW_OCCUPANCY:
             return []
         kind = "occupancy"
-        resident = f"{each.programs_per_sm} programs ({numbers['resident_warps']} warps)"
-        text = f"A program's {limits} limit an SM to {resident}."
+        s = "s" * (each.programs_per_sm != 1)
+        resident = f"{each.programs_per_sm} program{s} ({numbers['resident_warps']} warps)"
+        verb = "limit" if " and " in limits or limits == "registers" else "limits"
+        text = f"A program's {limits} {verb} an SM to {resident}."
 
         def cost(numbers: Numbers) -> int:
             return -numbers["resident_warps"]

@@ -22,22 +22,22 @@ def explain_conflicts(lab: Lab) -> Choice:
     wavefronts = numbers["shared_wavefronts"]
     worst = max(lab.inside.shared, key=lambda access: access.conflicts or 0)
     share = numbers["bank_conflicts"] / wavefronts
+    lines = " and ".join(f"{file}:{line}" for file, line in worst.user_lines)
+    verb = "causes" if len(worst.user_lines) == 1 else "cause"
     text = (
         f"{share:.0%} of the launch's {wavefronts:,} shared-memory wavefronts are bank conflicts. "
-        f"{worst.file}:{worst.line} causes {worst.conflicts:,} of them ({worst.opcode})."
+        f"{lines} {verb} {worst.conflicts:,} of them ({worst.opcode})."
     )
-    has_products = "tt.dot" in lab.ttir
-    trials = _transpose_operands(lab, worst.line) if has_products else _use_fewer_warps(lab)
+    trials = [*_transpose_operands(lab, worst.line), *_use_fewer_warps(lab)]
 
     def cost(changed: Numbers) -> int:
-        """Return the changed wavefronts if less than half of the conflicts and at least half of the warps remain."""
-        has_conflicts = 2 * changed["bank_conflicts"] >= numbers["bank_conflicts"]
+        """Return the changed wavefronts if at most 2/3 of the conflicts and at least half of the warps remain."""
+        has_conflicts = 3 * changed["bank_conflicts"] > 2 * numbers["bank_conflicts"]
         has_few_warps = 2 * changed.get("resident_warps", 0) < numbers.get("resident_warps", 0)
         return wavefronts if has_conflicts or has_few_warps else changed["shared_wavefronts"]
 
-    place = worst.file, worst.line
     return [
-        Hypothesis("bank conflicts", None, text, trial, cost=cost, source=place)
+        Hypothesis("bank conflicts", None, text, trial, cost=cost, source=worst.user_lines[0])
         for trial in [*trials, ()]
     ]
 

@@ -139,13 +139,20 @@ class CountedLaunch:
     elapsed_ms: float | None
 
 
+# The name of a launch's predicted time among the numbers of a finding.
+TIME = "predicted_ns"
+
+
 def describe_effect(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     """Return the effect of a change that was tried; "" if it has none."""
     changed = [
         f"{name.replace('_', ' ')} from {number:,} to {after[name]:,}"
         for name, number in before.items()
-        if number != after[name]
+        if number != after[name] and name != TIME
     ]
+    start, end = (f"{numbers.get(TIME, 0) / 1e3:,.1f} µs" for numbers in (before, after))
+    if start != end:
+        changed.append(f"the predicted time from {start} to {end}")
     return f"Tried: this changes {', '.join(changed)}." if changed else ""
 
 

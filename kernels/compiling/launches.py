@@ -3,6 +3,8 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,21 @@ from kernels.capture.reader import (
     CapturedStorage,
     Content,
 )
+from kernels.compiling.compile_cost import compile_seconds
 from kernels.compiling.compiler import compile_kernel, disassemble, stand_in_tensors
 from kernels.evaluate.captured import count_launch
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.inside.inspect import Inspection, inspect, join_launches
+from kernels.inside.report import ChangedTime, Inside
+from kernels.knobs import ConfigError, knobs, read_fields
 from kernels.results import Failure
 from kernels.spec import Kernel, Launch
+from kernels.timing.changes import LEAST_SAVING, MOST_TRIALS, choose_trials, sort_changes
 from kernels.timing.launches import add_time
+
+# The longest compilation of a change, in seconds.
+_MOST_TRIAL_S = 10.0
 
 
 def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
@@ -37,7 +46,61 @@ def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure
         counts = count_launch(capture, each)
         inspection = inspect(capture, each, counts)
         inspections.append((add_time(capture, each, counts, inspection), inspection[1]))
-    return functools.reduce(join_launches, inspections)
+    inside, executions = functools.reduce(join_launches, inspections)
+    options = vars(experiment.config).keys()
+    changes = tuple(each for each in inside.changes if each.options.keys() <= options)
+    return replace(inside, changes=changes), executions
+
+
+def list_trials(
+    experiment: Experiment, gpu: Gpu, inside: Inside
+) -> Sequence[tuple[ChangedTime, Experiment]]:
+    """Return the changed experiments that are worth a compilation; none if some were compiled."""
+    if any(each.is_compiled for each in inside.changes):
+        return []
+    trials = []
+    for change in (*_fill_grid(experiment, gpu), *choose_trials(inside)):
+        values = {**vars(experiment.config), **change.options}
+        with suppress(ConfigError):
+            config = read_fields(type(experiment.config), values, "the config")
+            changed = replace(experiment, config=config)
+            if compile_seconds(*launch_of(changed, gpu)) <= _MOST_TRIAL_S:
+                trials.append((change, changed))
+    return trials[:MOST_TRIALS]
+
+
+def _fill_grid(experiment: Experiment, gpu: Gpu) -> Sequence[ChangedTime]:
+    """Return the change of a block size that divides the work most equally among the SMs; () if none helps."""
+    kernel, launch = launch_of(experiment, gpu)
+
+    def imbalance(change: Mapping[str, int]) -> float:
+        changed = replace(launch, config=replace(launch.config, **change))
+        programs = kernel.programs(changed)
+        return math.ceil(programs / gpu.sms) * gpu.sms / programs
+
+    sizes = [
+        {name: size}
+        for name, knob in knobs(type(launch.config)).items()
+        if name.startswith("BLOCK")
+        for size in (getattr(launch.config, name) // 2, getattr(launch.config, name) * 2)
+        if size in (knob.choices or ())
+    ]
+    best = min(sizes, key=imbalance, default={})
+    if imbalance(best) > (1 - LEAST_SAVING) * imbalance({}):
+        return ()
+    return [ChangedTime(f"{name} = {size}", 0.0, best) for name, size in best.items()]
+
+
+def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
+    """Compile the changes that may shorten an experiment, and return the inspection with the predicted times."""
+    changes = {each.change: each for each in inside.changes}
+    for change, changed in list_trials(experiment, gpu, inside):
+        changes.pop(change.change, None)
+        inspection = inspect_experiment(changed, gpu)
+        if isinstance(inspection, tuple) and (time_us := inspection[0].predicted_us):
+            compiled = replace(change, predicted_us=time_us, is_compiled=True)
+            changes[change.change] = compiled
+    return replace(inside, changes=sort_changes(changes.values()))
 
 
 class LaunchCapture(BaseCapture):

@@ -7,6 +7,10 @@ import re
 Place = tuple[str, int, int]
 Location = tuple[Place, ...]
 
+# Triton's own functions, such as tl.sum, which are inlined into kernels.
+_LIBRARY = "standard.py"
+_CALLS_OF_SORT = 4
+
 _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
 # PTX: `.loc file line column` applies until the next `.loc`. Its comment names the file and, before Triton 3.8, the
 # calls. Since then, `inlined_at file line column` names an earlier `.loc`.
@@ -50,6 +54,16 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
         follows_marker = is_marker
         located.append((line, () if is_marker else current))
     return located
+
+
+def find_user_place(location: Location) -> tuple[str, int] | tuple[()]:
+    """Return the innermost file and line outside Triton's library; () if there is none."""
+    return next((place[:2] for place in location if place[0] != _LIBRARY), ())
+
+
+def is_in_sort(location: Location) -> bool:
+    """Return whether tl.sort or tl.topk contains an operation. No other function nests as many library functions."""
+    return sum(place[0] == _LIBRARY for place in location) >= _CALLS_OF_SORT
 
 
 def _place(match: re.Match[str]) -> Place:

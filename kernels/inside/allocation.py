@@ -16,7 +16,7 @@ from kernels.capture.reader import (
 )
 from kernels.capture.server import find_allocations
 from kernels.evaluate import ttgir
-from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.listings import UnsupportedOperation, is_in_sort
 from kernels.evaluate.ttgir import Op
 from kernels.gpus import Gpu, gpu_or_slice, occupancy
 from kernels.inside.report import MapLoop, MapStep, SharedBuffer, SharedMap, StageNeed
@@ -174,6 +174,8 @@ class _Buffer:
     def operation(self) -> str:
         if self.op is None:
             return _WARP_STATES
+        if self.op.name == "tt.reduce" and is_in_sort(self.op.location):
+            return "sort"
         if self.op.name in _SCRATCH:
             return _SCRATCH[self.op.name]
         parts = (part for part in _USES if any(part in user for user in self.users))

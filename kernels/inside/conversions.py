@@ -5,6 +5,7 @@ import operator
 import re
 from collections.abc import Iterator, Sequence
 
+from kernels.evaluate.listings import find_user_place, is_in_sort
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region
 from kernels.inside.encodings import Encodings, TensorType, tensor_types
 from kernels.inside.flow import Flow
@@ -41,8 +42,6 @@ _OPERANDS = {
 }
 # Triton shuffles elements within warps if at most this many bits of the lane become bits of the register.
 _MOST_SHUFFLED_BITS = 1
-# Operations in this file of Triton are described by the line that calls them.
-_LIBRARY = "standard.py"
 
 
 def read_layouts(body: Region, encodings: Encodings) -> tuple[TensorLayout, ...]:
@@ -158,5 +157,6 @@ def _describe(ops: Sequence[Op], encoding: str) -> str:
     ops = sorted((op for op in ops if op.name in _NOUNS), key=lambda op: op.name not in names)
     if not ops:
         return ""
-    lines = [line for file, line, _ in ops[0].location if file != _LIBRARY]
-    return " on line ".join(map(str, (f"the {_NOUNS[ops[0].name]}", *lines[:1])))
+    location = ops[0].location
+    noun = "sort" if is_in_sort(location) else _NOUNS[ops[0].name]
+    return " on line ".join(map(str, (f"the {noun}", *find_user_place(location)[1:])))

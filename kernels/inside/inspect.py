@@ -1,6 +1,7 @@
 """Inspect the programs of a captured launch."""
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 from kernels.capture.reader import BaseCapture, CapturedLaunch, UnreadableCapture
@@ -16,7 +17,7 @@ from kernels.inside.pipeline import read_pipelines
 from kernels.inside.registers import count_spills, measure_registers
 from kernels.inside.report import Inside
 from kernels.inside.sass import parse
-from kernels.inside.shared import sum_matrix_wavefronts, sum_shared
+from kernels.inside.shared import Callers, find_callers, sum_matrix_wavefronts, sum_shared
 
 # The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]
@@ -72,7 +73,8 @@ def _add_times(before: Inside, after: Inside) -> Inside:
             range_us=None,
             not_predicted=why,
         )
-    longest = max((before, after), key=lambda inside: inside.predicted_us or 0.0)
+    shortest, longest = sorted((before, after), key=lambda inside: inside.predicted_us or 0.0)
+    rest_us = shortest.predicted_us or 0.0
     resources = {
         name: time_us + before.by_resource_us[name]
         for name, time_us in after.by_resource_us.items()
@@ -84,7 +86,9 @@ def _add_times(before: Inside, after: Inside) -> Inside:
         predicted_warm_us=sum(filter(None, (before.predicted_warm_us, after.predicted_warm_us))),
         range_us=(low, high),
         bound_by=longest.bound_by,
-        first_change=longest.first_change,
+        changes=tuple(
+            replace(each, predicted_us=each.predicted_us + rest_us) for each in longest.changes
+        ),
         by_resource_us=resources,
     )
 
@@ -104,18 +108,27 @@ def _inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts)
     # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
     major, _ = capture.content.gpu["compute_capability"]
     start_bytes = 1024 if major >= 9 else 0
-    return add_executions(inside, codes["sass"], executions, counts, start_bytes), executions
+    inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
+    return inside, executions
 
 
 def add_executions(
-    inside: Inside, sass: str, executions: Executions, counts: LaunchCounts, start_bytes: int
+    inside: Inside,
+    sass: str,
+    executions: Executions,
+    counts: LaunchCounts,
+    start_bytes: int = 0,
+    ttgir: str = "",
 ) -> Inside:
     """Add the numbers that depend on how often each instruction is executed."""
     code = parse(sass)
     buffers = inside.shared_map.buffers if inside.shared_map else ()
+    callers: Callers = {}
+    with suppress(UnsupportedOperation):
+        callers = find_callers(parse_ttgir(ttgir).walk())
     return replace(
         inside,
-        shared=sum_shared(code, executions, counts, buffers, start_bytes),
+        shared=sum_shared(code, executions, counts, buffers, start_bytes, callers),
         instructions_executed=None if executions.uncertain else int(executions.times.sum()),
         gmma_wavefronts=sum_matrix_wavefronts(code, executions),
         not_executed=executions.why_uncertain,

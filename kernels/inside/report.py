@@ -25,6 +25,7 @@ class SharedAccess:
         ideal_wavefronts: wavefronts without bank conflicts.
         operation: the operation that they belong to, such as "layout conversion" or "reduction"; "" if unknown.
         why: why a number is missing (None); "" if none is.
+        callers: files and lines of the user's code that call the function of Triton's library; empty outside of it.
     """
 
     file: str
@@ -35,6 +36,12 @@ class SharedAccess:
     ideal_wavefronts: int | None
     operation: str = ""
     why: str = ""
+    callers: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def user_lines(self) -> tuple[tuple[str, int], ...]:
+        """The files and lines in the user's code."""
+        return self.callers or ((self.file, self.line),)
 
     @property
     def conflicts(self) -> int | None:
@@ -281,6 +288,22 @@ class SharedMap:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class ChangedTime:
+    """The predicted time of a launch with a change.
+
+    Attributes:
+        change: such as "num_stages = 4" or "no bank conflicts".
+        options: the options with which a user makes it; empty if it has none.
+        is_compiled: whether the kernel was compiled with it. Otherwise, its executed instructions are estimated.
+    """
+
+    change: str
+    predicted_us: float
+    options: Mapping[str, int] = field(default_factory=dict)
+    is_compiled: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inside:
     """The inside of the programs of one launch, and the time that follows from it.
@@ -301,7 +324,7 @@ class Inside:
         range_us: the times between which nine of ten launches are, by the errors of timed launches.
         bound_by: the busiest resource, or "latency" if none is busy for most of the time.
         by_resource_us: the time that each resource would take alone.
-        first_change: the change that shortens the predicted time most, of those that were tried; "" if none does.
+        changes: the predicted times with changes, the shortest first.
         not_predicted: why the time is unknown; "" if it is known.
         assumed: unmeasured properties of the GPU, and branches that depend on unknown values; "" without any.
     """
@@ -323,7 +346,7 @@ class Inside:
     range_us: tuple[float, float] | None = None
     bound_by: str = ""
     by_resource_us: Mapping[str, float] = field(default_factory=dict)
-    first_change: str = ""
+    changes: tuple[ChangedTime, ...] = ()
     not_predicted: str = ""
     assumed: str = ""
 

@@ -1,16 +1,22 @@
 """Sum the accesses to shared memory by source line and opcode."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
+from kernels.evaluate.listings import find_user_place
+from kernels.evaluate.ttgir import Op
 from kernels.inside.banks import Access, Wavefronts, count_copy_wavefronts, count_wavefronts
 from kernels.inside.execution import SHARED, Executions
 from kernels.inside.report import SharedAccess, SharedBuffer
 from kernels.inside.sass import Instruction
 from kernels.sectors import LANES
+
+# The user's files and lines that call a line of Triton's library.
+Callers = Mapping[tuple[str, int], tuple[tuple[str, int], ...]]
 
 _UNMATCHED = "The LDGSTS instructions could not be matched with the copies of the source line."
 
@@ -21,12 +27,14 @@ def sum_shared(
     counts: LaunchCounts,
     buffers: Sequence[SharedBuffer] = (),
     start_bytes: int = 0,
+    callers: Callers = MappingProxyType({}),
 ) -> tuple[SharedAccess, ...]:
     """Return the accesses of each line and opcode, in the order of the SASS.
 
     Args:
         buffers: the buffers of the memory map, which give the purpose of an access.
         start_bytes: address of the map's first byte.
+        callers: see `find_callers`.
     """
     places = defaultdict[tuple[str, int, str], list[int]](list)
     for index, instruction in enumerate(code):
@@ -52,8 +60,21 @@ def sum_shared(
         actual, ideal = (None, None) if why or total is None else total
         accesses = [executions.accesses.get(index) for index in indices]
         operation = _name_operation(accesses, (file, line), buffers, start_bytes)
-        rows.append(SharedAccess(file, line, opcode, executed, actual, ideal, operation, why))
+        names = callers.get((file, line), ())
+        row = SharedAccess(file, line, opcode, executed, actual, ideal, operation, why, names)
+        rows.append(row)
     return tuple(rows)
+
+
+def find_callers(ops: Iterable[Op]) -> Callers:
+    """Return the user's lines that call each line of Triton's library. The SASS does not name them."""
+    callers: dict[tuple[str, int], tuple[tuple[str, int], ...]] = {}
+    for op in ops:
+        place = find_user_place(op.location)
+        if place and op.source and place != op.source:
+            lines = callers.get(op.source, ())
+            callers[op.source] = tuple(dict.fromkeys((*lines, place)))
+    return callers
 
 
 def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -> int | None:

@@ -21,6 +21,7 @@ from kernels.compiling import compile_cost, compiler, launches
 from kernels.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import Gpu, on_zero_gpu, this_gpu
 from kernels.inside.inspect import Inspection
+from kernels.inside.report import Inside
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring import counters, group_sizes, run, timeline, worker
@@ -36,6 +37,7 @@ from kernels.measuring.pool import Pool, Stopped
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from kernels.results import Compiled, Failure, Measured, RunResult
 from kernels.results.store import KnownResult, Store, machine_store
+from kernels.timing.changes import MOST_TRIALS
 
 LOG = logging.getLogger("tilescope.session")
 
@@ -265,6 +267,25 @@ class Session:
 
         call = Call("compile", launches.inspect_experiment, (experiment, gpu), ("inspect", key))
         seconds = compile_cost.compile_seconds(*launch_of(experiment, gpu))
+        return self.compilers.submit(call, client, seconds, on_result=cache)
+
+    def try_changes(
+        self, experiment: Experiment, inspection: Inspection, client: Client = INTERNAL
+    ) -> Future[Inside | Failure]:
+        """Compile changes that may shorten an inspected experiment. `find_inspection` then returns their times.
+
+        Return immediately: see `compile`.
+        """
+        gpu = resolve_gpu(experiment, self.gpu)
+        key = launch_key(experiment, gpu.name)
+        inside, executions = inspection
+
+        def cache(changed: Inside | Failure) -> None:
+            if not isinstance(changed, Failure):
+                self._inspected.put(key, (changed, executions))
+
+        call = Call("compile", launches.try_changes, (experiment, gpu, inside), ("changes", key))
+        seconds = MOST_TRIALS * compile_cost.compile_seconds(*launch_of(experiment, gpu))
         return self.compilers.submit(call, client, seconds, on_result=cache)
 
     def find_inspection(self, experiment: Experiment) -> Inspection | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels.capture.reader import BaseCapture, CapturedKernel, CapturedLaunch
+from kernels.capture.reader import BaseCapture, Build, CapturedLaunch
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.ttgir import Source
@@ -20,6 +20,7 @@ from kernels.inside.inspect import Inspection
 from kernels.inside.report import Inside
 from kernels.inside.sass import Instruction, parse
 from kernels.sectors import LANES
+from kernels.timing.changes import estimate_changes
 from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps
 from kernels.timing.model import Execution, Prediction, Traffic, predict, time_launch
@@ -35,9 +36,6 @@ _L2_SHARE = 0.46
 _HELD_SHARE = 0.7
 _SYSTEM_SHARED_BYTES = 1024
 _SPILLS = {"LDL": "spill load", "STL": "spill store"}
-# Steps that are simulated to compare changes, and the smallest saving that is reported.
-_TRIAL_STEPS = 3000
-_LEAST_SAVING = 0.05
 
 _LOOPS = ("scf.for", "scf.while", "cf.cond_br")
 _ASSUMED_BRANCHES = (
@@ -56,38 +54,37 @@ def add_time(
     why = counts.refused or inside.not_executed
     if executions is None or counts.refused:
         return replace(inside, not_predicted=why)
-    device = capture.content.gpu
     kernel = capture.content.kernels[launch.kernel]
     try:
-        gpu = find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+        gpu = _find_gpu(capture)
         constants, assumed = find_constants(gpu)
         execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
         prediction = predict(execution, traffic, gpu, constants)
-        first_change = _try_changes(execution, traffic, executions, kernel, gpu, constants)
+        executed = [op.tally for op in counts.operations if op.tally.executions]
+        if any(tally.is_upper_bound for tally in executed):
+            assumed += " The predicted time includes upper bounds of the traffic."
+        if any(tally.refused == RETRIES for tally in executed):
+            assumed += " The predicted time assumes that no compare-and-swap loop retries."
+        if executions.uncertain:
+            assumed += f" {_ASSUMED_BRANCHES}"
+        high = stated_errors(prediction.bound_by == "DRAM").high
+        total_us = prediction.total_us
+        timed = replace(
+            inside,
+            predicted_us=total_us,
+            predicted_warm_us=prediction.warm_us,
+            range_us=(total_us / (1 + high), total_us / (1 - high)),
+            bound_by=prediction.bound_by,
+            by_resource_us=prediction.by_resource_us,
+            assumed=assumed.strip(),
+        )
+        changes = estimate_changes(timed, kernel, execution, traffic, executions, gpu, constants)
+        return replace(timed, changes=changes)
     except UnsupportedOperation as error:
         return replace(inside, not_predicted=str(error))
     except Exception:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("The time of a launch could not be predicted.", exc_info=True)
         return replace(inside, not_predicted="The compiled code has an unknown format.")
-    executed = [op.tally for op in counts.operations if op.tally.executions]
-    if any(tally.is_upper_bound for tally in executed):
-        assumed += " The predicted time includes upper bounds of the traffic."
-    if any(tally.refused == RETRIES for tally in executed):
-        assumed += " The predicted time assumes that no compare-and-swap loop retries."
-    if executions.uncertain:
-        assumed += f" {_ASSUMED_BRANCHES}"
-    high = stated_errors(prediction.bound_by == "DRAM").high
-    total_us = prediction.total_us
-    return replace(
-        inside,
-        predicted_us=total_us,
-        predicted_warm_us=prediction.warm_us,
-        range_us=(total_us / (1 + high), total_us / (1 - high)),
-        bound_by=prediction.bound_by,
-        by_resource_us=prediction.by_resource_us,
-        first_change=first_change,
-        assumed=assumed.strip(),
-    )
 
 
 def predict_launch(
@@ -107,6 +104,32 @@ def predict_launch(
     return predict(execution, traffic, gpu, constants)
 
 
+def predict_us(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    counts: LaunchCounts,
+    executions: Executions,
+    build: Build | None = None,
+) -> float:
+    """Predict the microseconds of a launch on its GPU.
+
+    Args:
+        build: the compiled kernel, if it is not the captured one.
+
+    Raises:
+        UnsupportedOperation: the launch's traffic or executions are unknown.
+    """
+    gpu = _find_gpu(capture)
+    constants, _ = find_constants(gpu)
+    description = describe_launch(capture, launch, counts, executions, gpu, constants, build)
+    return time_launch(*description, gpu, constants)[0]
+
+
+def _find_gpu(capture: BaseCapture) -> Gpu:
+    device = capture.content.gpu
+    return find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+
+
 def describe_launch(
     capture: BaseCapture,
     launch: CapturedLaunch,
@@ -114,13 +137,17 @@ def describe_launch(
     executions: Executions,
     gpu: Gpu,
     constants: Constants,
+    build: Build | None = None,
 ) -> tuple[Execution, Traffic]:
     """Return what a launch executes and the bytes that it moves.
+
+    Args:
+        build: the compiled kernel, if it is not the captured one.
 
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
     """
-    kernel, codes = capture.build(launch.kernel)
+    kernel, codes = build or capture.build(launch.kernel)
     instructions = parse(codes["sass"])
     loops = {op.source for op in parse_ttgir(codes["ttgir"]).walk() if op.name in _LOOPS}
     times = _assume_executed(instructions, executions, loops)
@@ -173,60 +200,6 @@ def describe_launch(
         _unevenness(counts.operations, programs, gpu.sms),
     )
     return execution, traffic
-
-
-def _try_changes(
-    execution: Execution,
-    traffic: Traffic,
-    executions: Executions,
-    kernel: CapturedKernel,
-    gpu: Gpu,
-    constants: Constants,
-) -> str:
-    """Return the change that shortens the predicted time most, with its effect; "" if none does."""
-
-    def time(execution: Execution, traffic: Traffic) -> float:
-        return time_launch(execution, traffic, gpu, constants, _TRIAL_STEPS)[0]
-
-    steps = list(execution.steps)
-    for number, wavefronts in executions.wavefronts.items():
-        if wavefronts.actual > wavefronts.ideal:
-            ratio = wavefronts.ideal / wavefronts.actual
-            steps[number] = replace(steps[number], wavefronts=steps[number].wavefronts * ratio)
-    times = {
-        "With half the DRAM traffic": time(execution, _scale(traffic, 1.0, 0.5)),
-        "Without bank conflicts": time(replace(execution, steps=steps), traffic),
-    }
-    limits = occupancy(gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes).limited_by
-    if not {"warps", "programs"} & {*limits}:
-        more = replace(execution, resident=execution.resident + 1)
-        name = f"With less use of {' and '.join(limits)}, for one more program per SM"
-        times[name] = time(more, traffic)
-    share = execution.programs // gpu.sms * gpu.sms / execution.programs
-    if share:
-        even = replace(
-            execution,
-            executed=[each * share for each in execution.executed],
-            programs=round(execution.programs * share),
-            unevenness=1.0,
-        )
-        in_full_waves = time(even, _scale(traffic, share, share)) / share
-        times["With a grid that gives each SM equal work"] = in_full_waves
-    best = min(times, key=lambda name: times[name])
-    saving = 1 - times[best] / time(execution, traffic)
-    if saving < _LEAST_SAVING:
-        return ""
-    return f"{best}, it would take {100 * saving:.0f} % less time."
-
-
-def _scale(traffic: Traffic, l2: float, dram: float) -> Traffic:
-    return replace(
-        traffic,
-        lines={kind: number * l2 for kind, number in traffic.lines.items()},
-        l2_bytes={kind: size * l2 for kind, size in traffic.l2_bytes.items()},
-        read_bytes=traffic.read_bytes * dram,
-        written_bytes=traffic.written_bytes * dram,
-    )
 
 
 def _check_traffic(

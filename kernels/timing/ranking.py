@@ -18,8 +18,7 @@ from kernels.evaluate.listings import UnsupportedOperation
 from kernels.inside.execution import execute
 from kernels.inside.launches import make_launch
 from kernels.inside.sass import parse
-from kernels.timing.gpus import find_constants, find_gpu
-from kernels.timing.launches import predict_launch
+from kernels.timing.launches import predict_us
 
 
 @functools.cache
@@ -32,14 +31,11 @@ def _predict_us(path: Path, number: int) -> float | str:
     """Return the predicted microseconds of a launch, or why it has no prediction."""
     capture = _open(path)
     launch = capture.content.launches[number]
-    device = capture.content.gpu
     try:
-        gpu = find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
-        constants, _ = find_constants(gpu)
         counts = count_launch(capture, launch)
         code = parse(capture.read_code(launch.kernel, "sass"))
         executions = execute(code, make_launch(capture, launch))
-        return predict_launch(capture, launch, counts, executions, gpu, constants).total_us
+        return predict_us(capture, launch, counts, executions)
     except UnsupportedOperation as error:
         return f"{error}"
     except Exception as error:  # one config must not hide the others' predictions

@@ -87,6 +87,12 @@ def pick(x, rows, c):
 
 
 @triton.jit
+def sort_rows(x, c):
+    m, n = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+    tl.store(c + n * 64 + m, tl.sort(tl.load(x + m * 64 + n)))
+
+
+@triton.jit
 def sort(x, c):
     i = tl.arange(0, 256)
     tl.store(c + i, tl.sort(tl.load(x + i)))
@@ -107,6 +113,7 @@ rotate[1,](x, c)
 row_sums[1,](x, c)
 pick[1,](x, rows, c)
 sort[1,](x, c)
+sort_rows[1,](x, c)
 """
 
 BINDINGS = """
@@ -221,6 +228,8 @@ def test_conversions_name_the_operations_that_force_them(capture):
         (512, "the load on line 2", "the split on line 2"),
         (512, "the join on line 3", "the store on line 3"),
     ]
+    (conversion,) = forced(capture, "sort_rows")
+    assert conversion[1:] == ("the sort on line 2", "the store on line 2")
     assert forced(capture, "row_sums") == [(256, "the reduction on line 2", "the store on line 2")]
     assert forced(capture, "pick") == [
         (16384, "the load on line 3", "the gather on line 3"),

@@ -12,12 +12,13 @@ from kernels.capture.reader import Capture
 from kernels.evaluate.captured import count_launch
 from kernels.gpus import GPUS
 from kernels.inside.inspect import inspect
+from kernels.inside.report import ChangedTime
 from kernels.timing.gpus import find_constants
 from kernels.timing.launches import add_time, predict_launch
 from kernels.timing.scores import shipped_scores, stated_errors, summarize
 from visualize.numbers import milliseconds, percent
 from visualize.reports.comparison import differences
-from visualize.reports.launch import make_report, read_report
+from visualize.reports.launch import describe_changes, make_report, read_report
 from visualize.reports.text import table
 
 FOLDER = Path(__file__).parent / "times"
@@ -98,6 +99,31 @@ def test_predicted_times_survive_json(tmp_path):
     busy = percent(launch.resource_shares["DRAM"])
     text = f"Predicted: {time} on H100 80GB HBM3 (± {error}), bound by DRAM ({busy})."
     assert text in table(report)
+
+
+def test_the_first_change_is_one_that_saves_five_percent():
+    """A change that was compiled comes before one that was not, unless the latter saves more."""
+    (launch,) = make_report_of("elements-softmax-8192-4096").launches
+    hundred = replace(launch, predicted_us=100.0)
+    stages = ChangedTime("num_stages = 4", 90.0, {"num_stages": 4}, is_compiled=True)
+    limited = ChangedTime("maxnreg = 64", 95.1, {"maxnreg": 64}, is_compiled=True)
+    conflicts = ChangedTime("no bank conflicts", 80.0)
+    grid = ChangedTime("a grid of 132 equal programs (1 per SM)", 92.0)
+    compiled = "With num_stages = 4, it would take 90.0 µs, 10 % less (compiled and predicted)."
+    estimated = (
+        "With no bank conflicts, it would take 80.0 µs, 20 % less (predicted without compiling)."
+    )
+    for changes, text in (
+        ((stages, grid), compiled),
+        ((conflicts, stages), f"{compiled} {estimated}"),
+        ((conflicts, limited), estimated),
+        (
+            (limited,),
+            "None of these changes shortens it by 5 % (predicted): maxnreg = 64.",
+        ),
+        ((), ""),
+    ):
+        assert describe_changes(replace(hundred, changes=changes)) == text
 
 
 def test_a_slower_prediction_is_printed_but_is_no_regression():

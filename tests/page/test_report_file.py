@@ -75,6 +75,8 @@ def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened: Tab) ->
     opened.says("#program-order-headline", "1 program")
     opened.tab("result")
     opened.says("#result", "Not run")
+    opened.says("#predicted-time", "Bound by latency")
+    opened.says("#predicted-plot", "predicted")
     opened.tab("shared-memory")
     opened.says("#shared-memory-headline", "This kernel uses no shared memory.")
     opened.tab("registers")

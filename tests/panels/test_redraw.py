@@ -268,6 +268,24 @@ def test_an_inspection_follows_in_the_stream(page):
     assert "shared-memory-plot" not in change(page, inside), "another process draws it"
 
 
+def test_the_times_of_compiled_changes_follow_in_the_stream(page):
+    result = "tab=result kernel=matmul.grouped gpu=H100"
+    before, after = (text_of(each["predicted-time"]) for each in stream(page, result)[-2:])
+    assert "(predicted without compiling)" in before
+    assert "(compiled and predicted)" not in before
+    experiment = opened(fields(result)).experiment
+    inside, _ = page.session.find_inspection(experiment)
+    compiled = [each for each in inside.changes if each.is_compiled]
+    assert 1 <= len(compiled) <= 2
+    for change_of_time in compiled:
+        config = replace(experiment.config, **change_of_time.options)
+        changed, _ = page.session.inspect(replace(experiment, config=config)).result()
+        assert change_of_time.predicted_us == changed.predicted_us
+    best = min(compiled, key=lambda each: each.predicted_us)
+    assert f"With {best.change}, it would take {best.predicted_us:.2f} µs" in after
+    assert not change(page, result)[WATCH]
+
+
 def test_every_slot_that_a_handler_fills_is_on_the_page(page):
     html = layout(page)
     for tab in SETTINGS.tabs:

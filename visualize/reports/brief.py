@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import Any
 
 from kernels.capture.reader import Finding
 from kernels.inside.report import SharedAccess
@@ -51,17 +52,18 @@ def _describe_findings(report: Report) -> Iterable[str]:
 
 def _describe_conflicts(report: Report) -> Iterable[str]:
     """Describe the lines with bank conflicts, most conflicts first. The launches of a kernel share a description."""
-    groups = defaultdict[tuple[str, str, int, str], list[tuple[int, int, SharedAccess]]](list)
+    groups = defaultdict[tuple[str, Any, str], list[tuple[int, int, SharedAccess]]](list)
     for number, launch in enumerate(report.launches):
         for access in launch.shared:
             if conflicts := access.conflicts:
-                key = (launch.kernel, access.file, access.line, access.opcode)
+                key = (launch.kernel, access.user_lines, access.opcode)
                 groups[key].append((conflicts, -number, access))
     for key, group in sorted(groups.items(), key=lambda item: -sum(each[0] for each in item[1])):
-        kernel, file, line, opcode = key
+        kernel, lines, opcode = key
         _, number, access = max(group, key=lambda each: each[:2])
         others = f"; {len(group) - 1} more like it" if len(group) > 1 else ""
-        where = f"{file}:{line} in {kernel}, {opcode} (launch {-number}{others})"
+        places = " and ".join(f"{file}:{line}" for file, line in lines)
+        where = f"{places} in {kernel}, {opcode} (launch {-number}{others})"
         yield f"{where}: {describe_conflicts(access)}."
 
 

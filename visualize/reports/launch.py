@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from kernels.advice.changes import split_findings
 from kernels.advice.findings import Compiler, find
 from kernels.capture.reader import (
     Capture,
@@ -33,7 +34,9 @@ from kernels.inside.report import (
     SharedAccess,
 )
 from kernels.results.codec import from_json, parse_json, to_json
+from kernels.timing.changes import LEAST_SAVING
 from kernels.timing.launches import add_time
+from visualize.numbers import milliseconds, percent
 
 # The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
 AMOUNTS = {
@@ -100,6 +103,7 @@ class LaunchReport(Inside):
         source, line: where its kernel is defined.
         settings: the case's parameters that were set.
         findings: their `text` includes the change and its effect.
+        first_change: which of the changes shorten the predicted time most, and by how much; "" if none was tried.
         totals: the launch-wide counters; None where the count of an operation is incomplete or a bound, where
             executions are unknown, and for all of INSIDE_COUNTERS if an atomic may retry.
         lower_bound: for each counter of global memory without a total, the sum over the other operations.
@@ -121,6 +125,7 @@ class LaunchReport(Inside):
     settings: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, OutputErrors] | None = None
     findings: tuple[Finding, ...] = ()
+    first_change: str = ""
     totals: Mapping[str, int | None] = field(default_factory=dict)
     lower_bound: Mapping[str, int] = field(default_factory=dict)
     refused: tuple[Refusal, ...] = ()
@@ -171,7 +176,13 @@ class LaunchReport(Inside):
         self, place: LineRegisters | HeldRegisters | LineSpills | SharedAccess
     ) -> str:
         """Return a place as "line N", or as "FILE:N" outside the kernel's file."""
-        return f"line {place.line}" if place.file == self.source else f"{place.file}:{place.line}"
+        lines: Sequence[tuple[str, int]] = [(place.file, place.line)]
+        if isinstance(place, SharedAccess):
+            lines = place.user_lines
+        names = (
+            f"line {line}" if file == self.source else f"{file}:{line}" for file, line in lines
+        )
+        return " and ".join(names)
 
 
 @dataclass(frozen=True)
@@ -214,12 +225,12 @@ def make_report(
     inspections = inspections or cache(
         lambda number: inspect(capture, launches[number], counts(number))
     )
-    findings = find(capture, counts, inspections, compiler)
     # Scripts repeat launches. Equal ones take equal times.
     firsts = find_equal_launches(content)
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))
     )
+    findings = find(capture, counts, lambda number: timed(firsts[number]), compiler)
     is_tried = capture.findings is not None
     return Report(
         triton=content.triton,
@@ -258,6 +269,7 @@ def _report_launch(
     findings: Sequence[Finding],
     inside: Inside,
 ) -> LaunchReport:
+    inside, findings = split_findings(inside, findings)
     memory = counts.totals()
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
     if counts.refused:
@@ -277,6 +289,7 @@ def _report_launch(
         settings=launch.settings,
         results=launch.results,
         findings=tuple(replace(finding, text=finding.sentences) for finding in findings),
+        first_change=describe_changes(inside),
         totals={**memory, **inside.predict_counters()},
         lower_bound={
             name: counts.lower_bound(name) for name in COUNTER_NAMES if memory[name] is None
@@ -290,6 +303,32 @@ def _report_launch(
     if report.counted is None:
         return report
     return replace(report, agrees=not report.wrong_counters)
+
+
+def describe_savings(inside: Inside) -> list[str]:
+    """Describe the compiled change that shortens a launch most, and one that was not compiled and would save more."""
+    sentences = []
+    longest_us = (1 - LEAST_SAVING) * (inside.predicted_us or 0.0)
+    for is_compiled, source in (
+        (True, "compiled and predicted"),
+        (False, "predicted without compiling"),
+    ):
+        best = next((each for each in inside.changes if each.is_compiled == is_compiled), None)
+        if best and inside.predicted_us and best.predicted_us <= longest_us:
+            time = milliseconds(best.predicted_us / 1e3)
+            saving = percent(1 - best.predicted_us / inside.predicted_us)
+            sentences.append(f"With {best.change}, it would take {time}, {saving} less ({source}).")
+            longest_us = best.predicted_us
+    return sentences
+
+
+def describe_changes(inside: Inside) -> str:
+    """Describe what would change a launch's predicted time first; "" if no change was tried."""
+    if not inside.changes:
+        return ""
+    names = ", ".join(each.change for each in inside.changes)
+    none = f"None of these changes shortens it by 5 % (predicted): {names}."
+    return " ".join(describe_savings(inside)) or none
 
 
 def report_operation(

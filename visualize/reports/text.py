@@ -279,6 +279,8 @@ def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
         error = percent(launch.predicted_us / launch.range_us[0] - 1)
         time = milliseconds(launch.predicted_us / 1e3)
         yield f"Predicted: {time} on {gpu} (± {error}), {describe_bound(launch)}."
+        if launch.first_change:
+            yield launch.first_change
     elif launch.not_predicted:
         yield f"No predicted time: {launch.not_predicted}"
     if launch.assumed:

@@ -309,6 +309,7 @@ class Panel(ABC):
         forms: the options that have controls, each with the slot of its form.
         uses_compiler: whether its picture changes once the kernel is compiled.
         uses_inspection: whether it needs an inspection of the programs.
+        tries_changes: whether it shows the times with changes.
         is_compared: whether a pinned experiment's values appear next to its own.
     """
 
@@ -316,6 +317,7 @@ class Panel(ABC):
     forms: ClassVar[tuple[tuple[str, type], ...]] = ()
     uses_compiler: ClassVar[bool] = True
     uses_inspection: ClassVar[bool] = False
+    tries_changes: ClassVar[bool] = False
     is_compared: ClassVar[bool] = True
 
     @abstractmethod

@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
+from kernels.compiling.launches import list_trials
 from kernels.experiment import Experiment, find_kernel
 from kernels.inside.inspect import Inspection
 from kernels.knobs import ConfigError, quote
@@ -230,7 +231,11 @@ class Redraw:
             else draw_view(panels, *snapshots)
         )
         has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
-        is_missing = _missing_compiles(panels, snapshots) or _missing_inspections(panels, snapshots)
+        is_missing = (
+            _missing_compiles(panels, snapshots)
+            or _missing_inspections(panels, snapshots)
+            or _has_trials(panels, snapshots[0])
+        )
         return slots, is_slow or has_live_updates or bool(is_missing)
 
     def take_snapshots(
@@ -283,6 +288,13 @@ class Redraw:
                 for experiment, inspection in zip(missing, inspections, strict=True)
             }
             snapshots = self.take_snapshots(state, outcome, results)
+        inspection = snapshots[0].inspected
+        if isinstance(inspection, tuple) and _has_trials(panels, snapshots[0]):
+            yield await asyncio.to_thread(draw_view, panels, *snapshots)
+            trials = self.session.try_changes(state.experiment, inspection, client)
+            async for _ in _wait([trials]):
+                pass
+            snapshots = self.take_snapshots(state, outcome)
         estimate_s = draw_seconds(panels, *snapshots)
         if estimate_s > NEAR_S:
             work = self.predictions.submit(
@@ -368,6 +380,17 @@ def _missing_inspections(
     return [
         each.state.experiment for each in snapshots if each and each.compiled and not each.inspected
     ]
+
+
+def _has_trials(panels: Sequence[Panel], snapshot: Snapshot) -> bool:
+    """Return whether the view shows changes that may shorten the launch, and are not compiled yet."""
+    if not any(panel.tries_changes for panel in panels):
+        return False
+    state = snapshot.state
+    inspected = snapshot.inspected
+    return isinstance(inspected, tuple) and bool(
+        list_trials(state.experiment, state.gpu, inspected[0])
+    )
 
 
 def draw_view(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot | None) -> Slots:

@@ -31,7 +31,7 @@ from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import ProgramOrderPanel
 from visualize.views.panel import Slots
 from visualize.views.prose import glossary_dialog
-from visualize.views.slots import PLOTLY_JS, slot
+from visualize.views.slots import PLOTLY_JS, plot, slot
 from visualize.web.sources import SCRIPTS, STYLES
 
 # Each view's title and slots, and the fields of a LaunchView on which their values depend.
@@ -39,7 +39,13 @@ _VIEWS: dict[str, tuple[str, Markup, tuple[str, ...]]] = {
     "requests": ("Requests", RequestsPanel().layout(), ("operation", "model")),
     "compiler": ("Compiler", CompilerPanel().layout(), ("operation",)),
     "program-order": ("Program order", ProgramOrderPanel().layout(), ()),
-    "result": ("Result", slot("result"), ()),
+    "result": (
+        "Result",
+        slot("result")
+        + slot("predicted-time")
+        + slots.picture(plot("predicted-plot", "The time that each resource would take alone")),
+        (),
+    ),
     **{
         name: (name.replace("-", " ").capitalize(), panel.layout(), ())
         for name, panel in INSIDE.items()

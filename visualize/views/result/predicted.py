@@ -6,6 +6,7 @@ from kernels.inside.report import Inside
 from kernels.timing.scores import SOURCE, stated_errors
 from visualize.numbers import milliseconds, percent
 from visualize.predict.bounds import Bound
+from visualize.reports.launch import describe_changes, describe_savings
 from visualize.reports.text import RESOURCES, describe_bound
 from visualize.views.order.figures import bounds_figure
 from visualize.views.prose import Link, Mark, headline, say
@@ -26,6 +27,7 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     number, unit = milliseconds(inside.predicted_us / 1e3).split()
     low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
     bound = describe_bound(inside)
+    savings = describe_savings(inside)
     is_dram_bound = inside.bound_by == "DRAM"
     errors = stated_errors(is_dram_bound)
     error = percent(errors.high)
@@ -33,8 +35,8 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     return headline(
         number,
         say("{} {}", unit, Mark("predicted")),
-        f"{bound[0].upper()}{bound[1:]}.",
-        inside.first_change,
+        " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
+        *(savings[1:] if savings else [describe_changes(inside)]),
         f"The range is {low} to {high}: ± {error} in nine of ten cases, measured on {errors.launches} launches {kind}.",
         "The prediction assumes a cold L2 cache.",
         inside.assumed,

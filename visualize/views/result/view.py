@@ -51,6 +51,7 @@ class ResultPanel(Panel):
     """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
 
     uses_inspection = True
+    tries_changes = True
 
     def layout(self) -> Markup:
         roofline = "This launch, the library's calls and recorded launches below the roofs"
