@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from kernels.compiling.estimated_time import predict_time
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS, Gpu
 from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
 from kernels.space import Space, space_from_json
 from kernels.sweep.search import Build, Outcome, Outcomes, Trial
 from kernels.sweep.sweep_run import SweepRun
-from visualize.predict.launch_time import predict_time
 
 # Each line holds all configs of one shape.
 RECORDED = Path(__file__).parent / "measured" / "searches_h200.jsonl"

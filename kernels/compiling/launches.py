@@ -18,12 +18,15 @@ from kernels.capture.reader import (
 )
 from kernels.compiling.compiler import compile_kernel, disassemble, stand_in_tensors
 from kernels.evaluate.captured import count_launch
+from kernels.evaluate.listings import UnsupportedOperation
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.inside.inspect import Inspection, inspect, join_launches
-from kernels.results import Failure
+from kernels.results import Failure, Prediction
 from kernels.spec import Kernel, Launch
 from kernels.timing.launches import add_time
+from kernels.timing.model import find_bound
+from kernels.timing.ranking import predict_captured
 
 
 def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
@@ -38,6 +41,25 @@ def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure
         inspection = inspect(capture, each, counts)
         inspections.append((add_time(capture, each, counts, inspection), inspection[1]))
     return functools.reduce(join_launches, inspections)
+
+
+def predict_experiment(experiment: Experiment, gpu: Gpu) -> Prediction | None:
+    """Predict the time of the experiment's launches from their compiled code; None if it is unknown."""
+    capture = capture_launches(*launch_of(experiment, gpu))
+    if isinstance(capture, Failure):
+        return None
+    try:
+        launches = [predict_captured(capture, each) for each in capture.content.launches]
+    except UnsupportedOperation:
+        return None
+    is_warm = experiment.run.l2 == "warm"
+    total_us = sum(each.warm_us if is_warm else each.total_us for each in launches)
+    by_resource = {
+        name: sum(each.by_resource_us[name] for each in launches) / 1e3
+        for name in launches[0].by_resource_us
+    }
+    ms = total_us / 1e3
+    return Prediction(ms, find_bound(by_resource, ms), tuple(by_resource.items()))
 
 
 class LaunchCapture(BaseCapture):

