@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernels import discover
-from kernels.accesses import AnyAccess
+from kernels.accesses import AnyAccess, FlatAccess
 from kernels.compiling.compile_cost import (
     MOST_REGISTERS,
     accumulator_registers,
@@ -23,7 +23,7 @@ from kernels.compiling.compile_cost import (
 from kernels.gpus import occupancy
 from kernels.inside.sass import Instruction
 from kernels.results import Prediction
-from kernels.sectors import LANES
+from kernels.sectors import LANES, SECTOR_BYTES
 from kernels.spec import TYPE_BYTES, Kernel, Launch
 from kernels.timing.gpus import RESULTS, find_constants
 from kernels.timing.model import Execution, Traffic, find_bound, time_launch, time_resources
@@ -38,7 +38,7 @@ _COPY_INSTRUCTIONS = 10.5
 # Copies of a tensor memory accelerator need the registers of about this many others.
 _TMA_COPIES = 6
 # Cycles per instruction while others wait for the register file.
-_ISSUE_CYCLES = 2
+_ISSUE_CYCLES = 1.75
 # Bytes that a lane copies with one instruction.
 _COPY_BYTES = 16
 _SHARED_BYTES_PER_CYCLE = 128
@@ -50,7 +50,7 @@ _WARP_PRODUCT_CYCLES = 20
 _GROUP_WARPS = 4
 _GROUP_ROWS = 64
 _QUARTERS = 4
-_SIMULATED_STEPS = 400
+_SIMULATED_STEPS = 500
 # Resources whose use is known before a compile.
 _RESOURCES = ("DRAM", "L2", "L1", "tensor", "fma")
 
@@ -94,6 +94,7 @@ def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic
     split = extents.get("partial", 0)
     whole = extents["m"] * extents["n"] * (1 if split else slices) - split // slices
     listing = _Listing(kernel, launch, whole + split)
+    listing.add(listing.programs, "alu", 2, _ARITHMETIC_CYCLES)
     panels = panel_loads(kernel, launch)
     if panels:
         _add_products(listing, panels)
@@ -138,6 +139,7 @@ class _Listing:
         self.launch = launch
         self.warps = launch.config.num_warps
         self.extents = kernel.extents(launch)
+        self.tensors = kernel.tensors(launch)
         self.programs = programs
         self.instructions: list[Instruction] = []
         self.steps: list[Step] = []
@@ -176,13 +178,16 @@ class _Listing:
     def move(self, kind: str, access: AnyAccess) -> float:
         """Record the bytes that an access moves. Return its bytes per execution and warp."""
         problem = self.launch.problem
-        spec = self.kernel.tensors(self.launch)[access.tensor]
-        block = access.elements * TYPE_BYTES[spec.dtype_in(problem)]
+        spec = self.tensors[access.tensor]
+        element_bytes = TYPE_BYTES[spec.dtype_in(problem)]
         # Blocks extend past the edges.
         blocks = math.prod(self.extents[axis.index] for axis in access.axes)
-        inside = min(block, spec.stored_bytes(problem) / blocks)
-        self.moved[kind] = self.moved.get(kind, 0.0) + self.count(access) * inside
-        return block / self.warps
+        inside = min(access.elements * element_bytes, spec.stored_bytes(problem) / blocks)
+        is_column = isinstance(access, FlatAccess) and access.transposed
+        run_bytes = element_bytes * (1 if is_column else access.axes[-1].block)
+        sectors = max(1.0, SECTOR_BYTES / run_bytes)
+        self.moved[kind] = self.moved.get(kind, 0.0) + self.count(access) * inside * sectors
+        return access.elements * element_bytes / self.warps
 
     def add_access(self, access: AnyAccess) -> None:
         """Add an access outside the loop over K. What it stores changes its layout through shared memory."""
@@ -266,7 +271,8 @@ def _add_products(listing: _Listing, panels: Sequence[AnyAccess]) -> None:
         listing.add_wait(times, "barrier")
     _add_product(listing, times, panels, is_pipelined)
     if is_pipelined:
-        listing.add_copy(times - listing.programs * ahead, kind, size, (address,))
+        # The last steps have nothing to copy. Here they do, but all copies are smaller.
+        listing.add_copy(times, kind, size, (address,))
     listing.end_loop(first)
     listing.add_wait(listing.programs, "wait for products")
 

@@ -94,8 +94,8 @@ def concurrent_compiles() -> int:
     return max(1, min(_MAX_COMPILES, usable - 1))
 
 
-def build(experiment: Experiment, gpu: Gpu) -> Build | Failure:
-    """Compile into the shared cache, and predict the compiled kernel's time. Runs in a compile worker."""
+def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> Build | Failure:
+    """Compile into the shared cache and, if asked, predict the compiled kernel's time. Runs in a compile worker."""
     if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
     return Build(
@@ -103,7 +103,7 @@ def build(experiment: Experiment, gpu: Gpu) -> Build | Failure:
         compiled.spilled_bytes,
         compiled.shared_bytes,
         compiled.seconds,
-        predict_experiment(experiment, gpu),
+        predict_experiment(experiment, gpu) if predicts else None,
     )
 
 
@@ -112,22 +112,24 @@ class Builder:
 
     Args:
         cache: directory of compiled kernels.
+        predicts: whether to predict the times of compiled kernels, which takes as long as compiling them.
 
     Raises:
         ConfigError: Triton is not installed.
     """
 
-    def __init__(self, gpu: Gpu, cache: str) -> None:
+    def __init__(self, gpu: Gpu, cache: str, predicts: bool) -> None:
         if not HAS_TRITON:
             raise ConfigError(
                 "no_triton", "Triton is not installed on this machine, so a sweep can't compile."
             )
         self._gpu = gpu
+        self._predicts = predicts
         self.max_concurrency = concurrent_compiles()
         self._pool = Pool("compile", cache, self.max_concurrency)
 
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:
-        return self._pool.submit(Call("compile", build, (experiment, self._gpu)))
+        return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predicts)))
 
     def close(self) -> None:
         self._pool.close()

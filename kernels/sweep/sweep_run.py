@@ -381,7 +381,7 @@ def sweep_here(
     """
     gpu = resolve_gpu(space.base, session.gpu)
     device = LocalDevice(session, space.base, gpu)
-    builder = Builder(gpu, session.cache)
+    builder = Builder(gpu, session.cache, predicts=not device.takes_times)
     return SweepRun(space, strategy, [device], builder, predict_time, resume, session.store)
 
 
@@ -403,5 +403,6 @@ def sweep_on_cluster(
         ConfigError: if the GPU does not support the space's dtype.
     """
     gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
-    builder = Builder(gpu, str(default_cache_directory() / "triton"))
+    cache = str(default_cache_directory() / "triton")
+    builder = Builder(gpu, cache, predicts=not devices[0].takes_times)
     return SweepRun(space, strategy, devices, builder, predict_time, resume, store)

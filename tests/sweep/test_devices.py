@@ -20,7 +20,7 @@ LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")
 
 
 def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing(tilescope_cache):
-    builder = Builder(GPU, str(tilescope_cache))
+    builder = Builder(GPU, str(tilescope_cache), predicts=True)
     build = builder.submit(SMALL).result(100)
     assert build.registers > 16
     assert build.shared_bytes > 0

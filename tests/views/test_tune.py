@@ -382,16 +382,16 @@ def test_the_texts_are_the_approved_ones(sweep, approve):
     approve("tune", texts)
 
 
-def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_one_percent_are_ties(
+def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_five_percent_are_ties(
     sweep,
 ):
     lines = re.findall(r"triton\.Config\((.*?)\),", text_of(text.config_lines(sweep, "", "")))
     for line, row in zip(lines, sweep.ranked, strict=True):
         assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line
         assert f"num_warps={row.experiment.config.num_warps}, " in line
-    for second, is_tie in ((0.2019, True), (0.203, False)):
-        headline = text_of(text.sweep_headline(predict_times(sweep, 0.2, second, 0.21, 0.3)))
-        assert ("2 configs are predicted within 1 % of the best" in headline) is is_tie
+    for second, is_tie in ((0.209, True), (0.211, False)):
+        headline = text_of(text.sweep_headline(predict_times(sweep, 0.2, second, 0.22, 0.3)))
+        assert ("2 configs are predicted within 5 % of the best" in headline) is is_tie
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,9 @@ AUTO = "auto"
 PICTURES = ("heatmap", "bound", "convergence", "library")
 _HEATMAP = ("sweep_picture", ("heatmap",))
 
-# A prediction takes 0.1 ms, and each change of a control predicts all configs again.
-MAX_PREDICTED = 1200
+# A prediction takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem predicts
+# all configs again.
+MAX_PREDICTED = 400
 
 # Each size takes as long as a sweep.
 MAX_SIZES = 12
