@@ -50,7 +50,8 @@ _WARP_PRODUCT_CYCLES = 20
 _GROUP_WARPS = 4
 _GROUP_ROWS = 64
 _QUARTERS = 4
-_SIMULATED_STEPS = 500
+# Simulated steps of each warp: about eight steps of K.
+_STEPS_PER_WARP = 60
 # Resources whose use is known before a compile.
 _RESOURCES = ("DRAM", "L2", "L1", "tensor", "fma")
 
@@ -71,7 +72,9 @@ def _predict(kernel_id: str, launch: Launch) -> Prediction | None:
     if described is None:
         return None
     constants, _ = find_constants(launch.gpu)
-    total_us, clock = time_launch(*described, launch.gpu, constants, _SIMULATED_STEPS)
+    execution, _ = described
+    warps = max(1, execution.resident * execution.warps // _QUARTERS)
+    total_us, clock = time_launch(*described, launch.gpu, constants, warps * _STEPS_PER_WARP)
     times = time_resources(*described, launch.gpu, constants, clock)
     first = kernel.first(launch)
     ms = total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
@@ -118,7 +121,8 @@ def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic
         sizes[spec.is_input] += spec.stored_bytes(problem)
     constants, _ = find_constants(gpu)
     written = max(0.0, sizes[False] - constants.kept_bytes)
-    return execution, Traffic(listing.moved, sizes[True], written, sizes[True], written)
+    moved = listing.moved
+    return execution, Traffic(moved, moved, sizes[True], written, sizes[True], written)
 
 
 def _estimate_registers(kernel: Kernel, launch: Launch) -> int:
