@@ -59,7 +59,7 @@ def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first
         experiments = [offered.experiment, *(entry.experiment for entry in similar)]
         launches = [Launch(problem, each.config, GPUS[gpu]) for each in experiments]
         first, *others = [predict_time(PERSISTENT, launch) for launch in launches]
-        assert all(first.ms <= 1.01 * time.ms for time in others if time)
+        assert all(first.ms <= 1.07 * time.ms for time in others if time)
 
 
 @pytest.mark.parametrize("gpu", GPUS)
