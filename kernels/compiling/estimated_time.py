@@ -152,18 +152,18 @@ class _Listing:
         self.loaded = [0]  # numbers of registers; 0 is the accumulator
 
     def add(
-        self, times: float, pipe: str, busy: float, latency: float, effect: str = "", **fields: Any
+        self,
+        times: float,
+        pipe: str,
+        busy: float,
+        latency: float,
+        effect: str = "",
+        reads: tuple[int, ...] = (),
+        writes: tuple[int, ...] = (),
+        **fields: Any,
     ) -> None:
         """Add a step that each warp of a program executes `times` times in the launch."""
-        step = Step(
-            effect,
-            PIPES.index(pipe),
-            busy,
-            latency,
-            fields.pop("reads", ()),
-            fields.pop("writes", ()),
-            **fields,
-        )
+        step = Step(effect, PIPES.index(pipe), busy, latency, reads, writes, **fields)
         self.steps.append(step)
         self.executed.append(times * self.warps)
         self.instructions.append(Instruction("", "NOP", (), ()))
@@ -201,27 +201,26 @@ class _Listing:
         if kind == "descriptor":
             kind = "descriptor load" if is_load else "descriptor store"
         size = self.move(kind, access)
-        busy = 4 * size / (LANES * _COPY_BYTES)
         more: dict[str, Any] = {"traffic": kind, "nominal_bytes": math.ceil(size)}
         if kind == "atomic":
             more["elements"] = access.elements // self.warps
         if kind == "load":
             self.loaded.append(len(self.steps))
-            self.add(times, "lsu", busy, 0, writes=(self.loaded[-1],), **more)
+            self.add(times, "lsu", 0, 0, writes=(self.loaded[-1],), **more)
             return
         if kind == "descriptor load":
             self._add_descriptor(times, kind, 0.0)
             self.add_wait(times, "wait for descriptor")
             return
         wavefronts = size / _SHARED_BYTES_PER_CYCLE
-        self.add(times, "lsu", busy, 1, reads=tuple(self.loaded), wavefronts=wavefronts)
+        self.add(times, "lsu", 0, 1, reads=tuple(self.loaded), wavefronts=wavefronts)
         self.add_wait(times, "barrier")
         if kind == "descriptor store":
             self._add_descriptor(times, kind, wavefronts)
             return
         register = len(self.steps)
-        self.add(times, "lsu", busy, _SHARED_CYCLES, wavefronts=wavefronts, writes=(register,))
-        self.add(times, "lsu", busy, 0, reads=(register,), **more)
+        self.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(register,))
+        self.add(times, "lsu", 0, 0, reads=(register,), **more)
 
     def _add_descriptor(self, times: float, kind: str, wavefronts: float) -> None:
         """Add a copy that one warp issues for its program."""
@@ -233,9 +232,8 @@ class _Listing:
         if kind == "descriptor load":
             self._add_descriptor(times, kind, wavefronts)
             return
-        busy = 4 * size / (LANES * _COPY_BYTES)
         traffic: dict[str, Any] = {"traffic": kind, "nominal_bytes": math.ceil(size)}
-        self.add(times, "lsu", busy, 0, reads=reads, wavefronts=wavefronts, **traffic)
+        self.add(times, "lsu", 0, 0, reads=reads, wavefronts=wavefronts, **traffic)
         self.add_wait(times, "commit")
 
 
@@ -247,8 +245,6 @@ def _add_products(listing: _Listing, panels: Sequence[AnyAccess]) -> None:
     steps = times / listing.programs
     kind = "descriptor load" if panels[0].op == "descriptor" else "async copy"
     is_pipelined = launch.gpu.compute_capability >= (8, 0) and stages > 1
-    if not is_pipelined:
-        kind = "load"
     size = sum(listing.move(kind, access) for access in panels)
     copies = size / (LANES * _COPY_BYTES)
     ahead = min(stages - 1, steps) if is_pipelined else 0
@@ -261,18 +257,11 @@ def _add_products(listing: _Listing, panels: Sequence[AnyAccess]) -> None:
         instructions += _COPY_INSTRUCTIONS * copies
     cycles = _ISSUE_CYCLES * instructions
     listing.add(times, "alu", cycles, cycles, writes=(address,))
-    if is_pipelined:
-        wait = "wait for descriptor" if kind == "descriptor load" else "wait for copies"
-        listing.add_wait(times, wait, stages - 2)
-        listing.add_wait(times, "barrier")
-    else:
-        register = address + 1
-        more: dict[str, Any] = {"traffic": kind, "nominal_bytes": math.ceil(size)}
-        listing.add(times, "lsu", 4 * copies, 0, reads=(address,), writes=(register,), **more)
-        listing.add_wait(times, "barrier")
-        wavefronts = size / _SHARED_BYTES_PER_CYCLE
-        listing.add(times, "lsu", 4 * copies, 1, reads=(register,), wavefronts=wavefronts)
-        listing.add_wait(times, "barrier")
+    if not is_pipelined:
+        listing.add_copy(times, kind, size, (address,))
+    wait = "wait for descriptor" if kind == "descriptor load" else "wait for copies"
+    listing.add_wait(times, wait, stages - 2 if is_pipelined else 0)
+    listing.add_wait(times, "barrier")
     _add_product(listing, times, panels, is_pipelined)
     if is_pipelined:
         # The last steps have nothing to copy. Here they do, but all copies are smaller.
@@ -299,7 +288,7 @@ def _add_product(
         operand = len(listing.steps)
         # A thread multiplies about 8 × 8 elements that it has loaded.
         wavefronts = products / LANES / 8
-        listing.add(times, "lsu", 4, _SHARED_CYCLES, wavefronts=wavefronts, writes=(operand,))
+        listing.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(operand,))
         cycles = products / (single / _QUARTERS)
         listing.add(times, "fma", cycles, _ARITHMETIC_CYCLES, reads=(operand, 0), writes=(0,))
         return
@@ -321,7 +310,7 @@ def _add_product(
     across = 2 ** (int(math.log2(warps)) // 2)
     wavefronts = operands * (rows * across + columns * (warps // across))
     operand = len(listing.steps)
-    listing.add(times, "lsu", 4, _SHARED_CYCLES, wavefronts=wavefronts, writes=(operand,))
+    listing.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(operand,))
     cycles /= WARP_PRODUCT_RATE if is_hopper else 1.0
     latency = cycles + _WARP_PRODUCT_CYCLES
     listing.add(times, "tensor", cycles, latency, "product", reads=(operand, 0), writes=(0,))
