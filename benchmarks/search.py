@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from kernels.compiling.estimated_time import predict_time
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS, Gpu
-from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
+from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.space import Space, space_from_json
 from kernels.sweep.search import Build, Outcome, Outcomes, Trial
 from kernels.sweep.sweep_run import SweepRun
-from visualize.predict.launch_time import predict_time
 
 # Each line holds all configs of one shape.
 RECORDED = Path(__file__).parent / "measured" / "searches_h200.jsonl"
@@ -45,14 +45,12 @@ class Timed:
 
     Attributes:
         config: the values of the varied knobs, in the space's order.
-        predicted_ms: the model's prediction after the compile, or None.
         median_ms: median time of one launch; None if the result was wrong or the launch failed.
         relative: its time / the reference's, the median over all turns.
         samples: some of the ratios whose median is `relative`.
     """
 
     config: tuple[int | str, ...]
-    predicted_ms: float | None
     median_ms: float | None
     relative: float | None
     samples: tuple[float, ...]
@@ -127,7 +125,7 @@ class ReplayedDevice:
 
 
 class ReplayedBuilder:
-    """A `Builder` that replays which configs could be compiled, and their predictions."""
+    """A `Builder` that replays which configs could be compiled."""
 
     max_concurrency = 15
 
@@ -139,9 +137,7 @@ class ReplayedBuilder:
         if experiment not in self._recorded.rows:
             result.set_result(Failure("compile", "out_of_resources", "It could not be compiled."))
             return result
-        ms = self._recorded.rows[experiment].predicted_ms
-        prediction = None if ms is None else Prediction(ms, "recorded", (("recorded", ms),))
-        result.set_result(Build(0, 0, 0, 0.0, prediction))
+        result.set_result(Build(0, 0, 0, 0.0, None))
         return result
 
     def close(self) -> None:

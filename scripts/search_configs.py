@@ -177,12 +177,9 @@ def candidates(
 def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
     """Search a case, print the finalists, and return the best; None if no config passed its check."""
     from kernels.sweep.sweep_run import sweep_here
-    from visualize.predict.launch_time import predict_time
 
     tried = candidates(*case)
-    sweeping = sweep_here(
-        session, ListedSpace(tried[0], (), tuple(tried)), Strategy("grid"), predict_time
-    )
+    sweeping = sweep_here(session, ListedSpace(tried[0], (), tuple(tried)), Strategy("grid"))
     sweeping.start()
     sweep = sweeping.result()
     print(

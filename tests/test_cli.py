@@ -46,7 +46,7 @@ class Command:
         self.out = self.err = ""
 
     def sweep(self, *arguments):
-        def prepare(session, space, strategy, predict, resume):
+        def prepare(session, space, strategy, resume):
             options = {"builder": self.builder, "resume": resume, "store": session.store}
             return make_run(strategy, self.device, within=space, **options)
 

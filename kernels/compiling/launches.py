@@ -21,15 +21,18 @@ from kernels.capture.reader import (
 from kernels.compiling.compile_cost import compile_seconds
 from kernels.compiling.compiler import compile_kernel, disassemble, stand_in_tensors
 from kernels.evaluate.captured import count_launch
+from kernels.evaluate.listings import UnsupportedOperation
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import Gpu
 from kernels.inside.inspect import Inspection, inspect, join_launches
 from kernels.inside.report import ChangedTime, Inside
 from kernels.knobs import ConfigError, knobs, read_fields
-from kernels.results import Failure
+from kernels.results import Failure, Prediction
 from kernels.spec import Kernel, Launch
 from kernels.timing.changes import LEAST_SAVING, MOST_TRIALS, choose_trials, sort_changes
 from kernels.timing.launches import add_time
+from kernels.timing.model import find_bound
+from kernels.timing.ranking import predict_captured
 
 # The longest compilation of a change, in seconds.
 _MOST_TRIAL_S = 10.0
@@ -101,6 +104,25 @@ def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
             compiled = replace(change, predicted_us=time_us, is_compiled=True)
             changes[change.change] = compiled
     return replace(inside, changes=sort_changes(changes.values()))
+
+
+def predict_experiment(experiment: Experiment, gpu: Gpu) -> Prediction | None:
+    """Predict the time of the experiment's launches from their compiled code; None if it is unknown."""
+    capture = capture_launches(*launch_of(experiment, gpu))
+    if isinstance(capture, Failure):
+        return None
+    try:
+        launches = [predict_captured(capture, each) for each in capture.content.launches]
+    except UnsupportedOperation:
+        return None
+    is_warm = experiment.run.l2 == "warm"
+    total_us = sum(each.warm_us if is_warm else each.total_us for each in launches)
+    by_resource = {
+        name: sum(each.by_resource_us[name] for each in launches) / 1e3
+        for name in launches[0].by_resource_us
+    }
+    ms = total_us / 1e3
+    return Prediction(ms, find_bound(by_resource, ms), tuple(by_resource.items()))
 
 
 class LaunchCapture(BaseCapture):

@@ -49,7 +49,7 @@ class Prediction:
     """A time that a model predicts for one launch.
 
     Attributes:
-        resource: the resource that takes longest.
+        resource: the busiest resource, or "latency" if none is busy for most of the time.
         by_resource: (resource, ms) for each resource.
     """
 

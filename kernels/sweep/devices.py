@@ -21,9 +21,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from kernels.compiling.compiler import compile_experiment
+from kernels.compiling.launches import predict_experiment
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
-from kernels.instructions import CompiledFacts
 from kernels.interpreter_time import explain_slow_launch
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
@@ -31,16 +31,12 @@ from kernels.measuring.fair_queue import Call
 from kernels.measuring.measurement import Job, Stages
 from kernels.measuring.pool import DEADLINES_S, Pool, Stopped, cancellation, worker_death
 from kernels.measuring.session import Session
-from kernels.results import Device, Failure, Prediction
-from kernels.spec import Kernel, Launch
+from kernels.results import Device, Failure
 from kernels.sweep import cluster_worker
 from kernels.sweep.search import Build, Outcomes, Trial
 from kernels.sweep.trial import run_trial
 
 V = TypeVar("V")
-
-# A model: kernel, launch and its compiled facts (None before the compile) → the predicted time of one launch.
-Predict = Callable[[Kernel, Launch, CompiledFacts | None], Prediction | None]
 
 # Failure kind of a permanently lost device: other devices take over its configs.
 DEVICE_LOST = "device_gone"
@@ -98,20 +94,16 @@ def concurrent_compiles() -> int:
     return max(1, min(_MAX_COMPILES, usable - 1))
 
 
-def build(experiment: Experiment, gpu: Gpu, predict: Predict) -> Build | Failure:
-    """Compile into the shared cache, and predict the compiled kernel's time. Runs in a compile worker."""
+def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> Build | Failure:
+    """Compile into the shared cache and, if asked, predict the compiled kernel's time. Runs in a compile worker."""
     if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
-    try:
-        predicted = predict(*launch_of(experiment, gpu), compiled)
-    except ConfigError:  # too many tiles for the model
-        predicted = None
     return Build(
         compiled.registers,
         compiled.spilled_bytes,
         compiled.shared_bytes,
         compiled.seconds,
-        predicted,
+        predict_experiment(experiment, gpu) if predicts else None,
     )
 
 
@@ -119,25 +111,25 @@ class Builder:
     """Compiles configs in worker processes, into the cache that the run worker uses.
 
     Args:
-        predict: a module-level function, because workers import it by name.
         cache: directory of compiled kernels.
+        predicts: whether to predict the times of compiled kernels, which takes as long as compiling them.
 
     Raises:
         ConfigError: Triton is not installed.
     """
 
-    def __init__(self, gpu: Gpu, predict: Predict, cache: str) -> None:
+    def __init__(self, gpu: Gpu, cache: str, predicts: bool) -> None:
         if not HAS_TRITON:
             raise ConfigError(
                 "no_triton", "Triton is not installed on this machine, so a sweep can't compile."
             )
         self._gpu = gpu
-        self._predict = predict
+        self._predicts = predicts
         self.max_concurrency = concurrent_compiles()
         self._pool = Pool("compile", cache, self.max_concurrency)
 
     def submit(self, experiment: Experiment) -> Future[Build | Failure]:
-        return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predict)))
+        return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predicts)))
 
     def close(self) -> None:
         self._pool.close()

@@ -6,8 +6,8 @@
 3. *Final*: the last few configs are timed against each other until their ratios are known.
 
 A guided search first orders configs by the model's estimate before compiling. It then compiles the next few ahead.
-For compiled configs, the model knows registers and shared memory, and its predictions are corrected by its errors so
-far. The search tries the best of the compiled configs first, so the order does not depend on which compile ends first.
+Predictions are corrected by their errors so far. The search tries the best of the compiled configs first, so the order
+does not depend on which compile ends first.
 """
 
 import math
@@ -56,7 +56,7 @@ MAX_PER_TRIAL = 15
 
 @dataclass(frozen=True)
 class Build:
-    """A compiled config's fields of a SweepRow. `predicted` is None if the model can't predict the config."""
+    """A compiled config's fields of a SweepRow. `predicted` is None if the estimate before the compile holds."""
 
     registers: int
     spilled_bytes: int

@@ -10,22 +10,27 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
 from kernels.compiling.compile_cost import explain_spill
+from kernels.compiling.estimated_time import predict_time
 from kernels.experiment import Experiment, launch_of, resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
-from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
+from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
 from kernels.results.store import Store
 from kernels.results.sweep import DONE, ResumePoint, Status
 from kernels.space import Space
-from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, Predict, TrialDevice
+from kernels.spec import Kernel, Launch
+from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, TrialDevice
 from kernels.sweep.search import Build, Search, Trial
+
+# A model: kernel and launch → the predicted time of the launch before its compile; None if it does not fit.
+Predict = Callable[[Kernel, Launch], Prediction | None]
 
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
@@ -75,7 +80,7 @@ class SweepRun:
     Args:
         devices: at least one.
         builder: closed at the end of the sweep.
-        predict: the model that orders configs.
+        predict: the model that orders configs before they are compiled.
         resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
         store: the store for the rows; None stores nothing.
 
@@ -354,7 +359,7 @@ def initial_rows(
         if reason := explain_refusal(experiment, gpu):
             rows[experiment] = SweepRow(experiment, "set aside", reason, gpu.name)
         else:
-            predicted = predict(*launch_of(experiment, gpu), None)
+            predicted = predict(*launch_of(experiment, gpu))
             rows[experiment] = SweepRow(
                 experiment, "not tried", device=gpu.name, predicted=predicted
             )
@@ -365,7 +370,6 @@ def sweep_here(
     session: Session,
     space: Space,
     strategy: Strategy,
-    predict: Predict,
     resume: ResumePoint | None = None,
 ) -> SweepRun:
     """Prepare a sweep on the session's GPU. Without it, the sweep only checks configs in the interpreter, or predicts.
@@ -377,8 +381,8 @@ def sweep_here(
     """
     gpu = resolve_gpu(space.base, session.gpu)
     device = LocalDevice(session, space.base, gpu)
-    builder = Builder(gpu, predict, session.cache)
-    return SweepRun(space, strategy, [device], builder, predict, resume, session.store)
+    builder = Builder(gpu, session.cache, predicts=not device.takes_times)
+    return SweepRun(space, strategy, [device], builder, predict_time, resume, session.store)
 
 
 def sweep_on_cluster(
@@ -386,7 +390,6 @@ def sweep_on_cluster(
     store: Store,
     space: Space,
     strategy: Strategy,
-    predict: Predict,
     resume: ResumePoint | None = None,
 ) -> SweepRun:
     """Prepare a sweep on the workers of a Dask cluster. This host compiles ahead and stores the rows.
@@ -400,5 +403,6 @@ def sweep_on_cluster(
         ConfigError: if the GPU does not support the space's dtype.
     """
     gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
-    builder = Builder(gpu, predict, str(default_cache_directory() / "triton"))
-    return SweepRun(space, strategy, devices, builder, predict, resume, store)
+    cache = str(default_cache_directory() / "triton")
+    builder = Builder(gpu, cache, predicts=not devices[0].takes_times)
+    return SweepRun(space, strategy, devices, builder, predict_time, resume, store)

@@ -21,7 +21,7 @@ CONSTANTS = {
     "H200": (H200, "H200: its bandwidths were measured. Latencies are an H100's."),
 }
 # Results per cycle and SM of float32 and float64 arithmetic, by compute capability.
-_RESULTS = {
+RESULTS = {
     (7, 5): (64, 2),
     (8, 0): (64, 32),
     (8, 6): (128, 2),
@@ -81,10 +81,10 @@ def scale_steps(
     """
     if gpu.compute_capability == _MEASURED.compute_capability:
         return steps
-    single, double = _RESULTS[gpu.compute_capability]
+    single, double = RESULTS[gpu.compute_capability]
     factors = dict.fromkeys(range(len(PIPES)), 1.0)
     factors[PIPES.index("fma")] = _QUARTER_RESULTS / single
-    factors[PIPES.index("fp64")] = _RESULTS[_MEASURED.compute_capability][1] / double
+    factors[PIPES.index("fp64")] = RESULTS[_MEASURED.compute_capability][1] / double
     tensor = PIPES.index("tensor")
     # Only on compute capability 9.0 do products of a warp run below the full rate.
     factors[tensor] = WARP_PRODUCT_RATE * _products_per_cycle(_MEASURED)

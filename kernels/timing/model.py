@@ -111,10 +111,14 @@ def predict(
         traffic, read_bytes=traffic.warm_read_bytes, written_bytes=traffic.warm_written_bytes
     )
     warm_us, _ = time_launch(execution, warm, gpu, constants)
-    by_resource_us = _time_resources(execution, traffic, gpu, constants, clock)
-    busiest = max(by_resource_us, key=lambda name: by_resource_us[name])
-    is_bound = by_resource_us[busiest] > _BOUND_SHARE * total_us
-    return Prediction(total_us, warm_us, by_resource_us, busiest if is_bound else "latency")
+    by_resource_us = time_resources(execution, traffic, gpu, constants, clock)
+    return Prediction(total_us, warm_us, by_resource_us, find_bound(by_resource_us, total_us))
+
+
+def find_bound(by_resource: Mapping[str, float], total: float) -> str:
+    """Return the busiest resource, or "latency" if none is busy for most of the time."""
+    busiest = max(by_resource, key=lambda name: by_resource[name])
+    return busiest if by_resource[busiest] > _BOUND_SHARE * total else "latency"
 
 
 def time_launch(
@@ -173,7 +177,7 @@ def time_launch(
     return constants.launch_us + cycles / clock / 1e3, clock
 
 
-def _time_resources(
+def time_resources(
     execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, clock: float
 ) -> dict[str, float]:
     """Return the microseconds for which a launch would occupy each resource at its peak rate."""

@@ -12,13 +12,15 @@ import sys
 import time
 from pathlib import Path
 
-from kernels.capture.reader import Capture
+from kernels.capture.reader import BaseCapture, Capture, CapturedLaunch
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.inside.execution import execute
 from kernels.inside.launches import make_launch
 from kernels.inside.sass import parse
-from kernels.timing.launches import predict_us
+from kernels.timing.gpus import find_constants, find_gpu
+from kernels.timing.launches import predict_launch
+from kernels.timing.model import Prediction
 
 
 @functools.cache
@@ -27,15 +29,26 @@ def _open(path: Path) -> Capture:
     return Capture(path)
 
 
+def predict_captured(capture: BaseCapture, launch: CapturedLaunch) -> Prediction:
+    """Evaluate a captured launch, and predict its time.
+
+    Raises:
+        UnsupportedOperation: the GPU, or the launch's traffic or executions are unknown.
+    """
+    device = capture.content.gpu
+    gpu = find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+    constants, _ = find_constants(gpu)
+    counts = count_launch(capture, launch)
+    code = parse(capture.read_code(launch.kernel, "sass"))
+    executions = execute(code, make_launch(capture, launch))
+    return predict_launch(capture, launch, counts, executions, gpu, constants)
+
+
 def _predict_us(path: Path, number: int) -> float | str:
     """Return the predicted microseconds of a launch, or why it has no prediction."""
     capture = _open(path)
-    launch = capture.content.launches[number]
     try:
-        counts = count_launch(capture, launch)
-        code = parse(capture.read_code(launch.kernel, "sass"))
-        executions = execute(code, make_launch(capture, launch))
-        return predict_us(capture, launch, counts, executions)
+        return predict_captured(capture, capture.content.launches[number]).total_us
     except UnsupportedOperation as error:
         return f"{error}"
     except Exception as error:  # one config must not hide the others' predictions

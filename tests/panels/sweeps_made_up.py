@@ -56,7 +56,7 @@ class Started:
         self.go = threading.Event()
         self.go.set()
 
-    def sweep_here(self, session, space, strategy, predict, resume):
+    def sweep_here(self, session, space, strategy, resume):
         """Replace `sweep_run.sweep_here`."""
         device = FakeDevice()
         device.before = lambda trial: self.go.wait(30)
@@ -76,7 +76,7 @@ class Started:
 
     def sweeps(self, **bounds):
         """Return the sweeps of a page, on these devices."""
-        return SharedSweeps(predicting(), self.sweep_here, **bounds)
+        return SharedSweeps(self.sweep_here, **bounds)
 
 
 def press(panel, button, session, state, page="page"):

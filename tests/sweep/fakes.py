@@ -52,7 +52,7 @@ def true_ms(experiment):
 def predicting(ms_of=true_ms, error=0.0, seed=0):
     """Return a model with a relative error that is random, but always the same for a config."""
 
-    def predict(kernel, launch, compiled):
+    def predict(kernel, launch):
         experiment = replace(grid().base, problem=launch.problem, config=launch.config)
         key = zlib.crc32(repr((seed, launch.config)).encode())
         ms = ms_of(experiment) * float(np.random.default_rng(key).lognormal(0, error))
@@ -164,9 +164,7 @@ class FakeBuilder:
         result = Future()
         failure = self.failures(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
-        result.set_result(
-            failure or Build(64, 0, shared, 1.0, self.predict(None, experiment, object()))
-        )
+        result.set_result(failure or Build(64, 0, shared, 1.0, self.predict(None, experiment)))
         return result
 
     def close(self):

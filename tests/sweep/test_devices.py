@@ -14,17 +14,17 @@ from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice
 from kernels.sweep.search import Trial
 from kernels.sweep.trial import describe_wrong_result
 from tests.experiments import experiment_of
-from visualize.predict.launch_time import predict_time
 
 SMALL = experiment_of("transpose.tiled M=65 N=33")
 LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")
 
 
 def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing(tilescope_cache):
-    builder = Builder(GPU, predict_time, str(tilescope_cache))
+    builder = Builder(GPU, str(tilescope_cache), predicts=True)
     build = builder.submit(SMALL).result(100)
     assert build.registers > 16
     assert build.shared_bytes > 0
+    assert build.predicted.ms > 0
     builder.close()
     assert builder.submit(SMALL).result(5).kind == "cancelled"
 

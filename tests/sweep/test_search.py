@@ -48,7 +48,7 @@ def test_timed_configs_correct_a_model_that_is_off_by_20_percent():
     for seed in SEEDS:
         predict = predicting(error=0.2, seed=seed)
         corrected.append(regret(swept(FIRST_8, FakeDevice(noise=0.01, seed=seed), predict)))
-        by_model = sorted(ALL, key=lambda experiment: predict(None, experiment, None).ms)
+        by_model = sorted(ALL, key=lambda experiment: predict(None, experiment).ms)
         plain.append(min(map(true_ms, by_model[:8])) / BEST_MS - 1)
     assert np.mean(corrected) < 0.8 * np.mean(plain)
 

@@ -97,7 +97,7 @@ def test_a_launch_without_a_timed_run_has_a_predicted_time():
         == f"{number} predicted without compiling predicted Dominated by latency."
     )
     alone, time, _ = decode(slots["predicted-plot"])["data"]
-    assert set(alone["y"]) == {"L2", "latency", "arithmetic", "shared memory", "DRAM"}
+    assert set(alone["y"]) == {"DRAM", "L2", "L1 and shared memory", "tensor cores"}
     assert f"{sum(time['x']):.1f} µs" == number
     for payload in (MATMUL, {"kernel": "matmul.split_k_race"}):
         slots, _ = drawn(payload)

@@ -28,7 +28,6 @@ from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, swee
 from visualize import startup
 from visualize.cli.command import FAILED, INTERRUPTED, USAGE, CommandFailed
 from visualize.numbers import count_noun, milliseconds, significant
-from visualize.predict.launch_time import predict_time
 from visualize.views.tune.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 
 _MAX_RANKED = 8
@@ -109,11 +108,9 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
             session = stack.enter_context(closing(Session.here()))
             if flags.gpus != 1 or os.environ.get(SCHEDULER):
                 devices = stack.enter_context(connect(flags.gpus, within.base, session))
-                run = sweep_on_cluster(
-                    devices, session.store, within, strategy, predict_time, resume
-                )
+                run = sweep_on_cluster(devices, session.store, within, strategy, resume)
             else:
-                run = prepare(session, within, strategy, predict_time, resume)
+                run = prepare(session, within, strategy, resume)
             result = _run_sweep(run, flags, rows)
     except (ConfigError, UnreadableRecording, OSError) as error:
         raise CommandFailed(str(error), USAGE) from error

@@ -8,12 +8,12 @@ from typing import Any
 
 from kernels import discover
 from kernels.compiling.compile_cost import estimate_shared_bytes
+from kernels.compiling.estimated_time import predict_time
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import knobs
 from kernels.recommended import Recommended, octaves, shipped, similar
 from kernels.spec import DTYPE_BYTES, Kernel, Launch, shape_text
-from visualize.predict.launch_time import predict_time
 
 # The values of an offer's origin.
 FOUND = "found for this shape"
@@ -27,6 +27,9 @@ PUBLISHED = "published default"
 _TILES = (
     (128, 256, 128, 8, 4), (256, 128, 128, 8, 4), (128, 128, 128, 4, 5), (64, 128, 256, 4, 4), (64, 128, 128, 4, 5)
 )  # fmt: skip
+
+# The model cannot rank times that differ by less than this share: half of its error in recorded searches.
+_TIE = 0.07
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,13 @@ def _offer(kernel_id: str, problem: Any, gpu: Gpu) -> Offer | None:
     for config in _standard_configs(kernel, problem, gpu):
         candidates.setdefault(config, None)
     predictions = {
-        config: predict_time(kernel, Launch(problem, config, gpu), None) for config in candidates
+        config: predict_time(kernel, Launch(problem, config, gpu)) for config in candidates
     }
     times_ms = {config: prediction.ms for config, prediction in predictions.items() if prediction}
     if not times_ms:
         return None
-    best = min(times_ms, key=lambda config: times_ms[config])
+    fastest_ms = min(times_ms.values())
+    best = next(config for config, ms in times_ms.items() if ms <= (1 + _TIE) * fastest_ms)
     return Offer(
         Experiment(kernel.id, problem, best),
         NEIGHBOUR if candidates[best] else RANKED,

@@ -10,13 +10,15 @@ from kernels.results import GroupSizeRow
 from visualize.numbers import count_noun, join_names, significant, time_unit
 from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
-from visualize.predict.launch_time import ENDS_MS
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule, loads
 from visualize.views import theme
 from visualize.views.order.map_figure import MOST_CELLS, Order
 
 TAIL = "tail wave"
+
+# A shorter time bounds no launch.
+_SHORT_MS = 0.004
 
 # Maximum number of points of the curve of loads: a screen tells no more apart.
 _CURVE_POINTS = 400
@@ -230,7 +232,7 @@ def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: st
     unit, scale = time_unit(longest)
     labels = [f" {significant(bound.ms * scale)} {unit}" for bound in resources]
     labels[resources.index(slowest)] += (
-        "<br> bottleneck" if slowest.ms > ENDS_MS else "<br> longest"
+        "<br> bottleneck" if slowest.ms > _SHORT_MS else "<br> longest"
     )
 
     def bars(

@@ -21,6 +21,7 @@ from kernels.spec import Kernel, Launch
 from visualize.numbers import bytes_of, milliseconds, percent, significant, source
 from visualize.predict.bounds import Bound, Point, Roof
 from visualize.predict.offer import offer
+from visualize.reports.text import RESOURCES
 from visualize.views.prose import (
     Hint,
     Link,
@@ -241,7 +242,8 @@ def _worst_values(check: Check) -> tuple[str, str]:
 def render_prediction(predicted: Prediction) -> Markup:
     """Render the predicted time of a launch."""
     beside = Sourced("predicted without compiling", "predicted")
-    return headline(milliseconds(predicted.ms), beside, f"Dominated by {predicted.resource}.")
+    resource = RESOURCES.get(predicted.resource, predicted.resource)
+    return headline(milliseconds(predicted.ms), beside, f"Dominated by {resource}.")
 
 
 def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object = "") -> Markup:

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from kernels import discover
+from kernels.compiling.estimated_time import predict_time
 from kernels.experiment import Json, without_gpu
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten
@@ -25,9 +26,9 @@ from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.numbers import Number, count_noun, source
 from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_point
-from visualize.predict.launch_time import predict_time
 from visualize.predict.reuse import requested_bytes
 from visualize.predict.schedule import schedule
+from visualize.reports.text import RESOURCES
 from visualize.views import slots, status
 from visualize.views.order.figures import bounds_figure
 from visualize.views.order.map_figure import MOST_CELLS
@@ -113,20 +114,20 @@ class ResultPanel(Panel):
                 "predicted-plot": plot_predicted(inside, about),
             }
         run = snapshot.result(RunResult)
-        predicted = predict_time(state.kernel, snapshot.launch, None)
+        predicted = predict_time(state.kernel, snapshot.launch)
         is_untimed = run is None or (run.check.passed and text.timed_run(run) is None)
         values: Slots = {"predicted-time": "", "predicted-plot": NONE}
         if predicted and (is_untimed or state.pinned):
             values["predicted-time"] = text.render_prediction(predicted)
         if predicted and run is None:
             slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
-            alone = [Bound(name, ms, "alone") for name, ms in slowest_first]
+            alone = [Bound(RESOURCES.get(name, name), ms, "alone") for name, ms in slowest_first]
             figure = bounds_figure(alone, predicted.ms, "predicted")
             values["predicted-plot"] = plot_value(figure, about=about)
         return values
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        predicted = predict_time(snapshot.state.kernel, snapshot.launch, None)
+        predicted = predict_time(snapshot.state.kernel, snapshot.launch)
         return (Number("predicted time", predicted.ms, "ms", "predicted"),) if predicted else ()
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:

@@ -15,7 +15,6 @@ from markupsafe import escape
 from kernels.results import Sweep
 from visualize.numbers import time_unit
 from visualize.predict.history import PastRuns
-from visualize.predict.launch_time import expected_best
 from visualize.views import theme
 from visualize.views.tune.text import change_label, ratio_text, run_label, sweep_unit, time_ms
 
@@ -167,6 +166,31 @@ def convergence_figure(sweep: Sweep) -> go.Figure:
         **_WITH_LEGEND,
     )
     return go.Figure(traces, layout)
+
+
+def expected_best(times_ms: np.ndarray) -> np.ndarray:
+    """Return the expected fastest of the first 1, 2, 3 … configs of a random search over the same times.
+
+    Of n times in ascending order, the i-th is the fastest of k draws with probability C(n − i, k − 1) / C(n, k).
+    Omitted: configs that were never timed, such as configs predicted to be slow when a search ended early.
+
+    Args:
+        times_ms: (n,), in any order.
+
+    Returns:
+        (n,), in ms; the last one is the fastest of all.
+
+    >>> expected_best(np.array([3.0, 1.0])).tolist()
+    [2.0, 1.0]
+    """
+    count = len(times_ms)
+    draws = np.arange(1, count + 1)
+    chance = draws / max(count, 1)
+    expected = np.zeros(count)
+    for rest, fastest_ms in zip(range(count - 1, -1, -1), np.sort(times_ms), strict=True):
+        expected += chance * fastest_ms
+        chance = chance * np.maximum(rest + 1 - draws, 0) / max(rest, 1)
+    return expected
 
 
 def history_figure(series: Sequence[PastRuns]) -> go.Figure:

@@ -15,7 +15,6 @@ from kernels.results import Strategy, Sweep
 from kernels.results.store import Store
 from kernels.results.sweep import ResumePoint
 from kernels.space import Space
-from kernels.sweep.devices import Predict
 from kernels.sweep.sweep_run import SweepRun, sweep_here
 
 # Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
@@ -31,18 +30,15 @@ class SharedSweeps:
     A sweep is cancelled once all its watchers have left, or if it has no watcher for `unwatched_s`.
 
     Args:
-        predict: the model that orders configs.
         prepare: makes a sweep, as `sweep_here` does.
         unwatched_s: longer than reloading a page takes.
     """
 
     def __init__(
         self,
-        predict: Predict,
         prepare: Callable[..., SweepRun] = sweep_here,
         unwatched_s: float = 30.0,
     ) -> None:
-        self._predict = predict
         self._prepare = prepare
         self._unwatched_s = unwatched_s
         self._lock = threading.RLock()
@@ -152,7 +148,7 @@ class SharedSweeps:
             else self._find_latest(session.store, space, resolve_gpu(space.base, session.gpu))
         )
         resume = latest[1] if latest else ResumePoint()
-        self._run = self._prepare(session, space, strategy, self._predict, resume)
+        self._run = self._prepare(session, space, strategy, resume)
         self._run.start()
         return self._run
 

@@ -12,6 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels import discover
+from kernels.compiling.estimated_time import predict_time
 from kernels.experiment import Experiment, JsonSchema, argument_schemas
 from kernels.export.script import config_line
 from kernels.gpus import Gpu
@@ -23,7 +24,6 @@ from kernels.space import MAX_CONFIGS, Space, parse_varied, space
 from kernels.sweep import files
 from kernels.sweep.devices import concurrent_compiles
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
-from visualize.predict.launch_time import predict_time
 from visualize.views import slots
 from visualize.views.panel import (
     Api,
@@ -56,8 +56,9 @@ AUTO = "auto"
 PICTURES = ("heatmap", "bound", "convergence", "library")
 _HEATMAP = ("sweep_picture", ("heatmap",))
 
-# A prediction takes 0.1 ms, and each change of a control predicts all configs again.
-MAX_PREDICTED = 1200
+# A prediction takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem predicts
+# all configs again.
+MAX_PREDICTED = 400
 
 # Each size takes as long as a sweep.
 MAX_SIZES = 12
@@ -217,7 +218,7 @@ class SweepPanel(Panel):
     max_call_s = MAX_CALL_S
 
     def __init__(self) -> None:
-        self.sweeps = SharedSweeps(predict_time)
+        self.sweeps = SharedSweeps()
 
     def layout(self) -> Markup:
         start = button("sweep-start", "Sweep", primary=True)
