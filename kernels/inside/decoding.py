@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
+from kernels.evaluate.sass import Instruction
 from kernels.inside import semantics
-from kernels.inside.sass import Instruction
 from kernels.inside.semantics import MASK, Number
 
 _REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import Instruction
 from kernels.inside import semantics
 from kernels.inside.banks import Access, Wavefronts, count_by_warp
 from kernels.inside.decoding import Source, Step, next_register, register, source, width_bytes
 from kernels.inside.plan import COLLECTIVE, JUMPS, SHARED, Budget, Plan, Planned
-from kernels.inside.sass import Instruction
 from kernels.inside.semantics import LANES, Number
 
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
@@ -526,6 +526,6 @@ class _Run:
 
 
 def _explain(planned: Planned, what: str = "A branch") -> str:
-    location = planned.instruction.location
-    line = f" on line {location[0][1]}" if location else ""
-    return f"{what}{line} depends on a value that is unknown until the kernel runs."
+    _, line = planned.instruction.source
+    place = f" on line {line}" if line else ""
+    return f"{what}{place} depends on a value that is unknown until the kernel runs."

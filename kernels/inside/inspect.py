@@ -6,6 +6,7 @@ from dataclasses import replace
 from kernels.capture.reader import BaseCapture, CapturedLaunch, UnreadableCapture
 from kernels.evaluate.counts import LaunchCounts
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import parse
 from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.inside.allocation import map_shared_memory
 from kernels.inside.conversions import read_conversions, read_layouts
@@ -15,7 +16,6 @@ from kernels.inside.launches import make_launch
 from kernels.inside.pipeline import read_pipelines
 from kernels.inside.registers import count_spills, measure_registers
 from kernels.inside.report import Inside
-from kernels.inside.sass import parse
 from kernels.inside.shared import sum_matrix_wavefronts, sum_shared
 
 # The inspection of a launch's programs, and its executions if they are known.

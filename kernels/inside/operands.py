@@ -3,7 +3,7 @@
 import functools
 import re
 
-from kernels.inside.sass import Instruction
+from kernels.evaluate.sass import Instruction
 
 _PREDICATE = re.compile(r"!?U?P[\dT]")
 _RESULT = re.compile(r"R(\d+|Z)")

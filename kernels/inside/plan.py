@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import Instruction
 from kernels.inside.decoding import (
     Source,
     Step,
@@ -15,7 +16,6 @@ from kernels.inside.decoding import (
     source,
     width_bytes,
 )
-from kernels.inside.sass import Instruction
 
 SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")

@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from kernels.evaluate.sass import Instruction, parse
 from kernels.inside.decoding import width_bytes
 from kernels.inside.operands import find_accesses
 from kernels.inside.report import HeldRegisters, LineRegisters, LineSpills
-from kernels.inside.sass import Instruction, parse
 from kernels.sectors import LANES
 
 # The GPU reserves two registers of each thread, and a thread has at least 16.
@@ -41,13 +41,13 @@ def measure_registers(
     most = dict[tuple[str, int], int]()
     needed = Counter[tuple[str, int]]()
     for number in sorted(range(len(live)), key=counts.__getitem__, reverse=True):
-        place = _place(instructions[number])
+        place = instructions[number].source
         most.setdefault(place, counts[number])
         needed[place] = max(needed[place], _FEWEST, live[number].bit_length() + _RESERVED)
     by_line = tuple(LineRegisters(*place, needed[place], count) for place, count in most.items())
     peak = counts.index(max(counts))
     writers = _find_writers(peak, live[peak], instructions, accesses, following)
-    held = Counter(_place(instructions[number]) for number in writers.values())
+    held = Counter(instructions[number].source for number in writers.values())
     return by_line, tuple(HeldRegisters(*place, count) for place, count in held.most_common())
 
 
@@ -66,7 +66,7 @@ def count_spills(
     """
     groups = defaultdict[tuple[str, int], list[int]](list)
     for number in _find_spills(instructions):
-        groups[_place(instructions[number])].append(number)
+        groups[instructions[number].source].append(number)
     spills = []
     for place, numbers in groups.items():
         widths = {number: width_bytes(instructions[number].opcode) for number in numbers}
@@ -102,11 +102,6 @@ def _find_spills(instructions: Sequence[Instruction]) -> list[int]:
     )
     matching = {"STL": reloaded, "LDL": stored}
     return [each for each in slots if slots[each] & matching[instructions[each].name]]
-
-
-def _place(instruction: Instruction) -> tuple[str, int]:
-    """Return the innermost file and line; ("", 0) if they are unknown."""
-    return instruction.location[0][:2] if instruction.location else ("", 0)
 
 
 @lru_cache(maxsize=8)

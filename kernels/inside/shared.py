@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
+from kernels.evaluate.sass import Instruction
 from kernels.inside.banks import Access, Wavefronts, count_copy_wavefronts, count_wavefronts
 from kernels.inside.execution import SHARED, Executions
 from kernels.inside.report import SharedAccess, SharedBuffer
-from kernels.inside.sass import Instruction
 from kernels.sectors import LANES
 
 _UNMATCHED = "The LDGSTS instructions could not be matched with the copies of the source line."
@@ -31,8 +31,7 @@ def sum_shared(
     places = defaultdict[tuple[str, int, str], list[int]](list)
     for index, instruction in enumerate(code):
         if instruction.name in SHARED:
-            file, line = instruction.location[0][:2] if instruction.location else ("", 0)
-            places[file, line, instruction.name].append(index)
+            places[*instruction.source, instruction.name].append(index)
     rows = []
     for (file, line, opcode), indices in places.items():
         why = next((executions.refused[i] for i in indices if i in executions.refused), "")

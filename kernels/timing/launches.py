@@ -12,13 +12,13 @@ import numpy as np
 from kernels.capture.reader import BaseCapture, CapturedKernel, CapturedLaunch
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import Instruction, parse
 from kernels.evaluate.ttgir import Source
 from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.execution import Executions
 from kernels.inside.inspect import Inspection
 from kernels.inside.report import Inside
-from kernels.inside.sass import Instruction, parse
 from kernels.sectors import LANES
 from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps

@@ -9,8 +9,8 @@ import functools
 import re
 from dataclasses import dataclass
 
+from kernels.evaluate.sass import Instruction, parse
 from kernels.inside.operands import find_accesses
-from kernels.inside.sass import Instruction, parse
 
 _PREDICATE = re.compile(r"U?P[\dT]")
 # Uniform registers and predicates.

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import parse
 from kernels.inside import semantics
 from kernels.inside.banks import Wavefronts
 from kernels.inside.decoding import decode, destinations
 from kernels.inside.execution import Launch, execute
-from kernels.inside.sass import parse
 
 WORDS = st.integers(0, 2**32 - 1)
 

@@ -38,6 +38,11 @@ class Instruction:
         """The opcode without its suffixes."""
         return self.opcode.partition(".")[0]
 
+    @property
+    def source(self) -> tuple[str, int]:
+        """The innermost file and line; ("", 0) if they are unknown."""
+        return self.location[0][:2] if self.location else ("", 0)
+
 
 @functools.lru_cache(maxsize=8)
 def parse(sass: str) -> tuple[Instruction, ...]:
