@@ -35,8 +35,10 @@ _MOST_PROGRAMS = 1 << 12
 _SHARED_BYTES = 1 << 18
 _SYSTEM_BYTES = 1 << 10
 _WIDEST_BYTES = 16
-_BLOCK_WORK = 2000
-_STEP_WORK = 600
+# Work to execute a block, one of its steps, and an access to shared memory, whatever the number of threads.
+_BLOCK_WORK = 5000
+_STEP_WORK = 2000
+_ACCESS_WORK = 25_000
 
 
 @dataclass
@@ -470,7 +472,7 @@ class _Run:
             code = code + part.astype(np.uint64) @ factors[: part.shape[1]]
         _, first, times = np.unique(code, return_index=True, return_counts=True)
         shape = len(first), self.shape[1]
-        self.budget.spend(10 * math.prod(shape))
+        self.budget.spend(_ACCESS_WORK + 10 * math.prod(shape))
         chosen = [
             np.broadcast_to(each[first % len(each)], shape).reshape(shape[0], -1, LANES)
             for each in (address, on)
@@ -513,7 +515,7 @@ class _Run:
         on = np.broadcast_to(where, self.shape)
         target = np.broadcast_to(rows, self.shape)[on], at[on]
         for k in range(max(1, width_bytes(instruction.opcode) // 4)):
-            self.budget.spend(6 * at.size)
+            self.budget.spend(_ACCESS_WORK + 6 * at.size)
             if is_store:
                 value, value_known = self._read(register(next_register(instruction.operands[1], k)))
                 contents[target[0], target[1] + k] = np.broadcast_to(value, self.shape)[on]
