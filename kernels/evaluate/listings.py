@@ -1,6 +1,7 @@
 """Read the lines of TTGIR, PTX and SASS: source locations and widths."""
 
 import functools
+import logging
 import re
 
 # A place is (file without its folders, line, column). A location adds the inlined calls, innermost first.
@@ -16,8 +17,23 @@ _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File 
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 
 
+LOG = logging.getLogger("tilescope.captures")
+
+
 class UnsupportedOperation(Exception):
     """The compiled code has an unknown format, or contains an operation that is not modeled."""
+
+
+def log_damage(kernel: str, error: Exception) -> None:
+    """Log that a kernel's compiled code can't be read, in one sentence; at debug level, with the traceback.
+
+    A capture file may hold arbitrary text as compiled code, so any exception may occur.
+    """
+    reason = f"{type(error).__name__}: {error}"
+    LOG.warning(
+        "The compiled code of %r is damaged or has an unknown form (%.200s).", kernel, reason
+    )
+    LOG.debug("It can't be read.", exc_info=error)
 
 
 def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:

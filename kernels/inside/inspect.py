@@ -1,11 +1,10 @@
 """Inspect the programs of a captured launch."""
 
-import logging
 from dataclasses import replace
 
 from kernels.capture.reader import BaseCapture, CapturedLaunch, UnreadableCapture
 from kernels.evaluate.counts import LaunchCounts
-from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.listings import UnsupportedOperation, log_damage
 from kernels.evaluate.sass import parse
 from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.inside.allocation import map_shared_memory
@@ -21,8 +20,6 @@ from kernels.inside.shared import sum_matrix_wavefronts, sum_shared
 # The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]
 
-LOG = logging.getLogger("tilescope.inside")
-
 
 def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:
     """Inspect a launch's programs. Return the result, and the launch's executions if they are known.
@@ -37,8 +34,8 @@ def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) 
         return _inspect(capture, launch, counts)
     except UnreadableCapture:
         raise
-    except Exception:  # a capture file may hold arbitrary text as compiled code
-        LOG.warning("A launch could not be inspected.", exc_info=True)
+    except Exception as error:
+        log_damage(capture.content.kernels[launch.kernel].name, error)
         why = "The compiled code is damaged or has an unknown format."
         return Inside(unread=why, not_executed=why), None
 

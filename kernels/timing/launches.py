@@ -1,7 +1,6 @@
 """Predict the time of a captured launch."""
 
 import heapq
-import logging
 import math
 from collections import Counter
 from collections.abc import Sequence, Set
@@ -11,7 +10,7 @@ import numpy as np
 
 from kernels.capture.reader import BaseCapture, CapturedKernel, CapturedLaunch
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
-from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.listings import UnsupportedOperation, log_damage
 from kernels.evaluate.sass import Instruction, parse
 from kernels.evaluate.ttgir import Source
 from kernels.evaluate.ttgir import parse as parse_ttgir
@@ -44,8 +43,6 @@ _ASSUMED_BRANCHES = (
     "paths of mathematical functions."
 )
 
-LOG = logging.getLogger("tilescope.timing")
-
 
 def add_time(
     capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inspection: Inspection
@@ -65,8 +62,8 @@ def add_time(
         first_change = _try_changes(execution, traffic, executions, kernel, gpu, constants)
     except UnsupportedOperation as error:
         return replace(inside, not_predicted=str(error))
-    except Exception:  # a capture file may hold arbitrary text as compiled code
-        LOG.warning("The time of a launch could not be predicted.", exc_info=True)
+    except Exception as error:
+        log_damage(kernel.name, error)
         return replace(inside, not_predicted="The compiled code has an unknown format.")
     executed = [op.tally for op in counts.operations if op.tally.executions]
     if any(tally.is_upper_bound for tally in executed):
