@@ -15,7 +15,6 @@ import pytest
 from hypothesis import settings
 
 from kernels import discover
-from kernels.capture.reader import Capture
 from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.measuring.measurement import Measurement
@@ -24,7 +23,6 @@ from kernels.results import Compiled
 from kernels.results.store import Store
 from kernels.spec import Launch
 from scripts.record_examples import record, start_server
-from visualize.reports.launch import make_report
 from visualize.startup import quick_import
 
 # Two tests run at a time, so more threads would only compete. torch reads this when it is imported.
@@ -225,19 +223,24 @@ def capture_server(compiled_before):
 
 
 @pytest.fixture(scope="module")
-def captured(request, tmp_path_factory, capture_server):
-    """Capture the script in the module's SCRIPT, with its findings. Return the capture's path."""
+def recorded(request, tmp_path_factory, capture_server):
+    """Capture the script in the module's SCRIPT, with its findings. Return the capture's path and its report."""
     script = tmp_path_factory.mktemp("captured") / "script.py"
     script.write_text(request.module.SCRIPT)
     path = script.with_suffix(".tilescope")
-    record(capture_server, script, path, capture_server.compile)
-    return path
+    return path, record(capture_server, script, path)
 
 
 @pytest.fixture(scope="module")
-def launches(captured):
-    """Return the reports of the script's launches."""
-    return make_report(Capture(captured)).launches
+def captured(recorded):
+    """Return the path of the capture of the module's SCRIPT."""
+    return recorded[0]
+
+
+@pytest.fixture(scope="module")
+def launches(recorded):
+    """Return the reports of the launches of the module's SCRIPT."""
+    return recorded[1].launches
 
 
 @pytest.fixture(scope="session")

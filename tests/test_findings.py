@@ -327,6 +327,38 @@ product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=5)  # 6
 product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=3)
 """
 
+SHORTAGE = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(left, right, out, depth, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for first in range(0, depth, BLOCK):
+        a = tl.load(left + i[:, None] * depth + first + i[None, :])
+        b = tl.load(right + (first + i[:, None]) * BLOCK + i[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(out + i[:, None] * BLOCK + i[None, :], total)
+
+
+halves = torch.empty(1 << 19, dtype=torch.float16, device="cuda")
+out = torch.empty(1 << 14, device="cuda")
+for stages in (3, 5):
+    product[(1,)](halves, halves.clone(), out, 4096, BLOCK=128, num_stages=stages)
+"""
+
+
+@pytest.fixture(scope="module")
+def shortage(tmp_path_factory, capture_server):
+    """Capture SHORTAGE with its findings. Return the capture's path and its report."""
+    script = tmp_path_factory.mktemp("shortage") / "script.py"
+    script.write_text(SHORTAGE)
+    path = script.with_suffix(".tilescope")
+    return path, record(capture_server, script, path)
+
 
 def find(launch, kind, op=""):
     return next(each for each in launch.findings if each.kind == kind and op in each.op)
@@ -442,35 +474,8 @@ def test_a_change_promises_the_shared_memory_of_the_kernel_changed_by_hand(
     assert finding.after != finding.before
 
 
-def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_that_fit(
-    tmp_path, capture_server
-):
-    script = tmp_path / "script.py"
-    script.write_text("""
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def product(left, right, out, depth, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK, BLOCK), tl.float32)
-    for first in range(0, depth, BLOCK):
-        a = tl.load(left + i[:, None] * depth + first + i[None, :])
-        b = tl.load(right + (first + i[:, None]) * BLOCK + i[None, :])
-        total = tl.dot(a, b, total)
-    tl.store(out + i[:, None] * BLOCK + i[None, :], total)
-
-
-halves = torch.empty(1 << 19, dtype=torch.float16, device="cuda")
-out = torch.empty(1 << 14, device="cuda")
-for stages in (3, 5):
-    product[(1,)](halves, halves.clone(), out, 4096, BLOCK=128, num_stages=stages)
-""")
-    path = tmp_path / "script.tilescope"
-    record(capture_server, script, path, capture_server.compile)
-    fits, fails = make_report(Capture(path)).launches
+def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_that_fit(shortage):
+    fits, fails = shortage[1].launches
     finding = find(fails, "shared memory")
     assert finding.text.startswith(
         f"The launch fails on NVIDIA H200: a program needs {fails.shared_bytes:,} bytes of shared memory, and the "
@@ -607,14 +612,13 @@ def test_a_small_grid_leaves_sms_idle(launches):
 
 
 def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(
-    captured, launches
+    shortage,
 ):
-    again = make_report(Capture(captured))
-    assert [launch.findings for launch in again.launches] == [
-        launch.findings for launch in launches
-    ]
+    path, report = shortage
+    capture = Capture(path)
+    again = make_report(capture)
+    assert [each.findings for each in again.launches] == [each.findings for each in report.launches]
     assert again.untried == ""
-    capture = Capture(captured)
     capture.findings = None
     untried = make_report(capture)
     assert "No changes were tried" in table(untried)
