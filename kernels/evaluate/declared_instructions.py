@@ -160,9 +160,7 @@ def match_instructions(
     for place, each in enumerate(code):
         if numbers[place] != -1:
             continue
-        # LDG.E.128 moves 16 bytes per lane, LDG.E.U16 2, LDG.E 4. A descriptor copy has no lanes: 0.
-        bits = re.search(r"\.[US]?(128|64|16|8)(?=\.|$)", each.opcode)
-        widths = (0, int(bits[1]) // 8 if bits else 4)
+        widths = 0, each.lane_bytes  # a descriptor copy has no lanes
         kinds = _kinds_of(each)
         lacking = [
             n

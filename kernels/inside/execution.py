@@ -18,7 +18,7 @@ from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.sass import Instruction
 from kernels.inside import semantics
 from kernels.inside.banks import Access, Wavefronts, count_by_warp
-from kernels.inside.decoding import Source, Step, next_register, register, source, width_bytes
+from kernels.inside.decoding import Source, Step, next_register, register, source
 from kernels.inside.plan import COLLECTIVE, JUMPS, SHARED, Budget, Plan, Planned
 from kernels.inside.semantics import LANES, Number
 
@@ -228,15 +228,15 @@ class _Run:
             UnsupportedOperation: the paths do not reconverge before the end.
         """
         plan = self.plan
-        after = plan.meeting_point(start)
+        after = plan.find_reconvergence(start)
         if after is None:
             raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
-        self._distrust(plan.reach(start, after) - {start})
+        self._mark_unknown(plan.reach(start, after) - {start})
         if plan.code[after].name == "BSYNC":
             self.executions.uncertain.add(after)
         return after
 
-    def _distrust(self, blocks: set[int]) -> None:
+    def _mark_unknown(self, blocks: set[int]) -> None:
         """Mark as unknown how often some blocks run, and what they write.
 
         They are slow paths for rare operands, or functions. Triton's functions compute floating-point numbers.
@@ -414,8 +414,7 @@ class _Run:
     def _load(self, planned: Planned, condition: Any) -> None:
         place, known = self._read(planned.sources[-1])
         where = self.active & condition
-        width = width_bytes(planned.instruction.opcode)
-        each = min(width, 4)
+        each = min(planned.instruction.lane_bytes, 4)
         for k, name in enumerate(planned.writes):
             if known is not True:
                 self._write(name, 0, False, condition)
@@ -507,14 +506,14 @@ class _Run:
             for name in planned.writes:
                 self._write(name, 0, False, condition)
             return
-        each = min(width_bytes(instruction.opcode), 4)
+        each = min(instruction.lane_bytes, 4)
         contents, are_known = (table.view(f"u{each}") for table in self._bytes())
         all_known = int.from_bytes(b"\1" * each)
         rows = np.arange(self.shape[0])[:, None]
         at = np.broadcast_to(place, self.shape) % _SHARED_BYTES // each
         on = np.broadcast_to(where, self.shape)
         target = np.broadcast_to(rows, self.shape)[on], at[on]
-        for k in range(max(1, width_bytes(instruction.opcode) // 4)):
+        for k in range(instruction.lane_registers):
             self.budget.spend(_ACCESS_WORK + 6 * at.size)
             if is_store:
                 value, value_known = self._read(register(next_register(instruction.operands[1], k)))

@@ -10,18 +10,18 @@ class Flow:
     """How values pass through a kernel.
 
     Attributes:
-        makers: the operation that computes each value.
+        definitions: the operation that computes each value.
         users: the operations that use it.
         sources, targets: the values from which it derives, and that derive from it.
     """
 
     def __init__(self, body: Region) -> None:
-        self.makers = dict[str, Op]()
+        self.definitions = dict[str, Op]()
         self.users = defaultdict[str, list[Op]](list)
         self.sources = defaultdict[str, list[str]](list)
         self.targets = defaultdict[str, list[str]](list)
         for op in body.walk():
-            self.makers.update(dict.fromkeys(op.results, op))
+            self.definitions.update(dict.fromkeys(op.results, op))
             for name in op.operands:
                 self.users[name].append(op)
             if op.name.startswith("scf."):
@@ -53,8 +53,8 @@ class Flow:
         found = list(values)
         reached = {*found, without}
         for name in found:
-            maker = self.makers.get(name)
-            if maker is None or maker.name not in stops:
+            definition = self.definitions.get(name)
+            if definition is None or definition.name not in stops:
                 new = [each for each in dict.fromkeys(edges.get(name, ())) if each not in reached]
                 reached.update(new)
                 found += new

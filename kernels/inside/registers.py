@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from kernels.evaluate.sass import Instruction, parse
-from kernels.inside.decoding import width_bytes
-from kernels.inside.operands import find_accesses
+from kernels.inside.operands import find_accesses, list_registers
 from kernels.inside.report import HeldRegisters, LineRegisters, LineSpills
 from kernels.sectors import LANES
 
@@ -69,7 +68,7 @@ def count_spills(
         groups[instructions[number].source].append(number)
     spills = []
     for place, numbers in groups.items():
-        widths = {number: width_bytes(instructions[number].opcode) for number in numbers}
+        widths = {number: instructions[number].lane_bytes for number in numbers}
         stores = [number for number in numbers if instructions[number].name == "STL"]
         times = None
         moved = None
@@ -94,7 +93,7 @@ def _find_spills(instructions: Sequence[Instruction]) -> list[int]:
             slot = _SLOT.search(", ".join(instruction.operands))
             if slot:
                 start = int(slot[1] or "0", 16)
-                slots[number] = frozenset(range(start, start + width_bytes(instruction.opcode)))
+                slots[number] = frozenset(range(start, start + instruction.lane_bytes))
     names = ("LDL", "STL")
     reloaded, stored = (
         set[int]().union(*(slots[each] for each in slots if instructions[each].name == name))
@@ -230,7 +229,7 @@ def _find_writers(
         if _is_call(instructions[number]) and target is not None:
             preceding[target].append(number)
     _, writes = accesses[start]
-    writers = dict.fromkeys(_numbers(writes), start)
+    writers = dict.fromkeys(list_registers(writes), start)
     sought = defaultdict[int, int](int)
     waiting = [(start, registers & ~writes)]
     while waiting:
@@ -241,12 +240,8 @@ def _find_writers(
             continue
         for each in preceding[number]:
             _, writes = accesses[each]
-            for register in _numbers(wanted & writes):
+            for register in list_registers(wanted & writes):
                 writers[register] = max(each, writers.get(register, 0))
             is_conditional = bool(instructions[each].predicate)
             waiting.append((each, wanted if is_conditional else wanted & ~writes))
     return writers
-
-
-def _numbers(registers: int) -> list[int]:
-    return [number for number in range(registers.bit_length()) if registers >> number & 1]

@@ -23,7 +23,7 @@ from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps
 from kernels.timing.model import Execution, Prediction, Traffic, predict, time_launch
 from kernels.timing.scores import stated_errors
-from kernels.timing.steps import GLOBAL, Step, count_lane_bytes, read_steps
+from kernels.timing.steps import GLOBAL, Step, read_steps
 from kernels.timing.traffic import predict_traffic
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
@@ -141,7 +141,7 @@ def describe_launch(
         moved = {"LDL": 0.0, "STL": 0.0}
         for instruction, executed in zip(instructions, times, strict=True):
             if instruction.name in moved:
-                moved[instruction.name] += executed * count_lane_bytes(instruction.opcode) * LANES
+                moved[instruction.name] += executed * instruction.lane_bytes * LANES
         traffic = replace(
             traffic,
             read_bytes=traffic.read_bytes + moved["LDL"],
