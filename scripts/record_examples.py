@@ -20,16 +20,10 @@ from kernels.capture.reader import Capture
 from kernels.capture.server import CaptureServer
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS
-from visualize.reports.launch import Report, make_report
+from visualize.reports.launch import make_report
 
 # Debug information in the PTX contains the folder.
 _FOLDER = Path(tempfile.gettempdir(), "tilescope-examples")
-
-
-def record(server: CaptureServer, source: Path, path: Path) -> Report:
-    """Capture a script with its findings, and return its report."""
-    server.capture(path, [str(source)])
-    return make_report(Capture(path), server.compile)
 
 
 def start_server(stack: ExitStack) -> CaptureServer:
@@ -59,7 +53,8 @@ def main() -> None:
         for example in map(Path, EXAMPLES):
             source = Path(shutil.copy(example, _FOLDER))
             capture = source.with_suffix(".tilescope")
-            record(server, source, capture)
+            server.capture(capture, [str(source)])
+            make_report(Capture(capture), server.compile)  # adds the findings
             path = example.with_suffix(".tilescope")
             write_without_folders(capture, path)
             print(f"{path.name}: {path.stat().st_size:,} bytes")

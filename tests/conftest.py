@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from kernels import discover
+from kernels.capture.reader import Capture
 from kernels.gpus import GPUS, this_gpu
 from kernels.knobs import ConfigError, knobs
 from kernels.measuring.measurement import Measurement
@@ -22,7 +23,8 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled
 from kernels.results.store import Store
 from kernels.spec import Launch
-from scripts.record_examples import record, start_server
+from scripts.record_examples import start_server
+from visualize.reports.launch import make_report
 from visualize.startup import quick_import
 
 # Two tests run at a time, so more threads would only compete. torch reads this when it is imported.
@@ -223,24 +225,19 @@ def capture_server(compiled_before):
 
 
 @pytest.fixture(scope="module")
-def recorded(request, tmp_path_factory, capture_server):
-    """Capture the script in the module's SCRIPT, with its findings. Return the capture's path and its report."""
+def captured(request, tmp_path_factory, capture_server):
+    """Capture the script in the module's SCRIPT. Return the capture's path."""
     script = tmp_path_factory.mktemp("captured") / "script.py"
     script.write_text(request.module.SCRIPT)
     path = script.with_suffix(".tilescope")
-    return path, record(capture_server, script, path)
+    capture_server.capture(path, [str(script)])
+    return path
 
 
 @pytest.fixture(scope="module")
-def captured(recorded):
-    """Return the path of the capture of the module's SCRIPT."""
-    return recorded[0]
-
-
-@pytest.fixture(scope="module")
-def launches(recorded):
-    """Return the reports of the launches of the module's SCRIPT."""
-    return recorded[1].launches
+def launches(captured, capture_server):
+    """Return the reports of the script's launches, with their findings."""
+    return make_report(Capture(captured), capture_server.compile).launches
 
 
 @pytest.fixture(scope="session")

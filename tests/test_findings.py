@@ -3,7 +3,6 @@
 import pytest
 
 from kernels.capture.reader import Capture
-from scripts.record_examples import record
 from visualize.reports.launch import make_report
 from visualize.reports.text import table
 
@@ -342,7 +341,8 @@ def shortage(tmp_path_factory, capture_server):
     script = tmp_path_factory.mktemp("shortage") / "script.py"
     script.write_text(SHORTAGE)
     path = script.with_suffix(".tilescope")
-    return path, record(capture_server, script, path)
+    capture_server.capture(path, [str(script)])
+    return path, make_report(Capture(path), capture_server.compile)
 
 
 def find(launch, kind, op=""):
