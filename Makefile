@@ -5,7 +5,7 @@ VENV ?= .venv
 VENV_PYTHON ?= $(VENV)/bin/python
 HOST ?= 127.0.0.1
 PORT ?= 7860
-JOBS ?= 2
+JOBS ?= 3
 GPU_JOBS ?= 4
 ARGS ?=
 
@@ -32,7 +32,8 @@ help: ## List the targets
 run: $(RUN_READY) ## Serve the page on http://127.0.0.1:7860 (HOST=, PORT=)
 	$(VENV_PYTHON) app.py --host $(HOST) --port $(PORT)
 
-# Browser tests wait for drawings, so they run after all other tests. JOBS tests run in parallel.
+# Browser tests wait for drawings, so they run after all other tests. JOBS tests run in parallel: more than CI's two cores,
+# because a third of their time is waiting for processes and browsers.
 PYTEST = $(VENV_PYTHON) -m pytest -m 'not gpu' $(1)
 IN_PARALLEL = -n $(JOBS) --dist loadgroup
 RUN_TESTS = $(TIMED) CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && \

@@ -27,7 +27,7 @@ from scripts.record_examples import start_server
 from visualize.reports.launch import make_report
 from visualize.startup import quick_import
 
-# Two tests run at a time, so more threads would only compete. torch reads this when it is imported.
+# Several tests run at a time, so more threads would only compete. torch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FEW_SMS = replace(GPUS["H200"], sms=7)
