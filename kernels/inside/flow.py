@@ -1,9 +1,18 @@
 """Follow values through a kernel's TTGIR."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from kernels.evaluate.slices import reach
 from kernels.evaluate.ttgir import Op, Region
+
+
+def pass_values(op: Op) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of a loop or a branch: a result or an argument, and a value that may become it."""
+    # A loop's counter, or its condition, comes first.
+    for names in (op.results, *(region.arguments for region in op.regions)):
+        for values in (op.inits, *(region.yielded for region in op.regions)):
+            yield from zip(reversed(names), reversed(values), strict=False)
 
 
 class Flow:
@@ -25,9 +34,7 @@ class Flow:
             for name in op.operands:
                 self.users[name].append(op)
             if op.name.startswith("scf."):
-                for names in (op.results, *(region.arguments for region in op.regions)):
-                    for values in (op.inits, *(region.yielded for region in op.regions)):
-                        self.connect(zip(reversed(names), reversed(values), strict=False))
+                self.connect(pass_values(op))
             else:
                 self.connect((name, value) for name in op.results for value in op.operands)
 
@@ -50,12 +57,11 @@ class Flow:
             stops: names of operations whose results end the search.
             without: a value to leave out.
         """
-        found = list(values)
-        reached = {*found, without}
-        for name in found:
+
+        def follow(name: str) -> list[str]:
             definition = self.definitions.get(name)
-            if definition is None or definition.name not in stops:
-                new = [each for each in dict.fromkeys(edges.get(name, ())) if each not in reached]
-                reached.update(new)
-                found += new
-        return found
+            if definition and definition.name in stops:
+                return []
+            return [each for each in edges.get(name, ()) if each != without]
+
+        return reach(values, follow)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.sass import Instruction
+from kernels.evaluate.slices import reach
 from kernels.inside.decoding import (
     Source,
     Step,
@@ -159,14 +160,8 @@ class Plan:
 
     def reach(self, start: int, end: int | None) -> set[int]:
         """Return the blocks that `start` reaches without passing `end`."""
-        reached = {start}
-        pending = [start]
-        while pending:
-            for each in self._following[pending.pop()]:
-                if each not in reached and each != end:
-                    reached.add(each)
-                    pending.append(each)
-        return reached
+        following = self._following
+        return set(reach([start], lambda block: [each for each in following[block] if each != end]))
 
     def find_reconvergence(self, start: int) -> int | None:
         """Return where all paths from a block reconverge: the first later block that each passes, if any."""
