@@ -5,12 +5,13 @@ VENV ?= .venv
 VENV_PYTHON ?= $(VENV)/bin/python
 HOST ?= 127.0.0.1
 PORT ?= 7860
-JOBS ?= 2
+JOBS ?= 3
 GPU_JOBS ?= 4
 ARGS ?=
 
 # Another VENV_PYTHON is used unchanged: nothing is created or installed.
 ifeq ($(VENV_PYTHON),$(VENV)/bin/python)
+VENV_READY := $(VENV_PYTHON)
 RUN_READY := $(VENV)/run-ready
 DEV_READY := $(VENV)/dev-ready
 endif
@@ -31,7 +32,8 @@ help: ## List the targets
 run: $(RUN_READY) ## Serve the page on http://127.0.0.1:7860 (HOST=, PORT=)
 	$(VENV_PYTHON) app.py --host $(HOST) --port $(PORT)
 
-# Browser tests wait for drawings, so they run after all other tests. JOBS tests run in parallel.
+# Browser tests wait for drawings, so they run after all other tests. JOBS tests run in parallel: more than CI's two cores,
+# because a third of their time is waiting for processes and browsers.
 PYTEST = $(VENV_PYTHON) -m pytest -m 'not gpu' $(1)
 IN_PARALLEL = -n $(JOBS) --dist loadgroup
 RUN_TESTS = $(TIMED) CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && \
@@ -60,7 +62,7 @@ TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/or
 	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/oracle/test_captured_examples.py
 OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)/site-packages
 
-$(OTHER_TRITON)/ready: | $(DEV_READY)
+$(OTHER_TRITON)/ready: | $(VENV_READY)
 	$(VENV_PYTHON) -m pip install -q --no-compile --no-deps --target $(OTHER_TRITON) triton==$(TRITON)
 	touch $@
 
@@ -119,10 +121,12 @@ clean: ## Remove the virtual environment and all caches
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/run-ready: requirements.lock requirements.txt
+$(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit("$(PYTHON) is Python " \
 		+ sys.version.split()[0] + "; Tilescope needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run-ready: requirements.lock requirements.txt | $(VENV)/bin/python
 	$(VENV_PYTHON) -m pip install --require-hashes -r requirements.lock
 	$(VENV_PYTHON) -m pip install -r requirements.txt
 	touch $@

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from kernels.advice.findings import Compiler
 from kernels.capture.reader import Capture
 from kernels.capture.server import CaptureServer
 from kernels.examples import EXAMPLES
@@ -25,14 +24,6 @@ from visualize.reports.launch import make_report
 
 # Debug information in the PTX contains the folder.
 _FOLDER = Path(tempfile.gettempdir(), "tilescope-examples")
-
-
-def record(server: CaptureServer, source: Path, path: Path, compiler: Compiler | None) -> Capture:
-    """Capture an example, and return its capture with findings."""
-    server.capture(path, [str(source)])
-    capture = Capture(path)
-    make_report(capture, compiler)
-    return capture
 
 
 def start_server(stack: ExitStack) -> CaptureServer:
@@ -62,7 +53,8 @@ def main() -> None:
         for example in map(Path, EXAMPLES):
             source = Path(shutil.copy(example, _FOLDER))
             capture = source.with_suffix(".tilescope")
-            record(server, source, capture, server.compile)
+            server.capture(capture, [str(source)])
+            make_report(Capture(capture), server.compile)  # adds the findings
             path = example.with_suffix(".tilescope")
             write_without_folders(capture, path)
             print(f"{path.name}: {path.stat().st_size:,} bytes")

@@ -23,11 +23,11 @@ from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Compiled
 from kernels.results.store import Store
 from kernels.spec import Launch
-from scripts.record_examples import record, start_server
+from scripts.record_examples import start_server
 from visualize.reports.launch import make_report
 from visualize.startup import quick_import
 
-# Two tests run at a time, so more threads would only compete. torch reads this when it is imported.
+# Several tests run at a time, so more threads would only compete. torch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FEW_SMS = replace(GPUS["H200"], sms=7)
@@ -226,18 +226,18 @@ def capture_server(compiled_before):
 
 @pytest.fixture(scope="module")
 def captured(request, tmp_path_factory, capture_server):
-    """Capture the script in the module's SCRIPT, with its findings. Return the capture's path."""
+    """Capture the script in the module's SCRIPT. Return the capture's path."""
     script = tmp_path_factory.mktemp("captured") / "script.py"
     script.write_text(request.module.SCRIPT)
     path = script.with_suffix(".tilescope")
-    record(capture_server, script, path, capture_server.compile)
+    capture_server.capture(path, [str(script)])
     return path
 
 
 @pytest.fixture(scope="module")
-def launches(captured):
-    """Return the reports of the script's launches."""
-    return make_report(Capture(captured)).launches
+def launches(captured, capture_server):
+    """Return the reports of the script's launches, with their findings."""
+    return make_report(Capture(captured), capture_server.compile).launches
 
 
 @pytest.fixture(scope="session")

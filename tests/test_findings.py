@@ -3,7 +3,6 @@
 import pytest
 
 from kernels.capture.reader import Capture
-from scripts.record_examples import record
 from visualize.reports.launch import make_report
 from visualize.reports.text import table
 
@@ -199,11 +198,6 @@ def rescale_constant_rows(x, out, stride: tl.constexpr, n: tl.constexpr, BLOCK: 
 
 
 @triton.jit
-def count(out, ORDER: tl.constexpr):
-    tl.atomic_add(out + tl.program_id(0) % 4, 1.0, sem=ORDER)
-
-
-@triton.jit
 def look_up(starts, indices, x, out, BLOCK: tl.constexpr):
     start = tl.load(starts + tl.program_id(0))
     index = tl.load(indices + start + tl.arange(0, BLOCK))
@@ -293,39 +287,62 @@ indices = torch.randint(0, 1024, (1024,), dtype=torch.int32, device="cuda")
 gathered[(400,)](halves, indices, halves.clone(), x, 1024, num_stages=2)  # 37
 gathered[(400,)](halves, indices, halves.clone(), x, 1024, num_stages=3)
 to_halves = halves.clone()
-copy[(2,)](halves[1:], to_halves, 1024, 1, BLOCK=512)  # 39
-copy[(2,)](halves, to_halves, 1024, 1, BLOCK=512)
-copy[(8,)](halves, to_halves, 1024, 8, BLOCK=128)  # 41
-copy[(8,)](halves, to_halves, 1024, 1, BLOCK=128)
-bounded[(1,)](halves, to_halves, 1004, BLOCK=1024)  # 43
+bounded[(1,)](halves, to_halves, 1004, BLOCK=1024)  # 39
 bounded[(1,)](halves, to_halves, 1008, BLOCK=1024)
-add[(16,)](halves, to_halves, BLOCK=256, ORDER="acq_rel")  # 45
-add[(16,)](halves, to_halves, BLOCK=256, ORDER="relaxed")
-few[(8,)](halves, to_halves, BLOCK=64, num_warps=8)  # 47
-few[(8,)](halves, to_halves, BLOCK=64, num_warps=2)
-product[(1,)](halves, halves.clone(), x, out, 1000, STEP=1)  # 49
+product[(1,)](halves, halves.clone(), x, out, 1000, STEP=1)  # 41
 product_of_constant_depth[(1,)](halves, halves.clone(), x, out, 1000, STEP=1)
-center[(8,)](x, out, 1001, 1001, BLOCK=1024)  # 51
-strided_rows[(8,)](x, out, 1001, 1001, 1001, BLOCK=1024)  # 52
+center[(8,)](x, out, 1001, 1001, BLOCK=1024)  # 43
+strided_rows[(8,)](x, out, 1001, 1001, 1001, BLOCK=1024)  # 44
 strided_rows[(8,)](x, out, 1008, 1008, 1008, BLOCK=1024)
-strided_rows[(8,)](x, out, 1008, 1001, 1008, BLOCK=1024)  # 54
-rescale[(8,)](halves, to_halves, 1000, 1000, BLOCK=1024)  # 55
+strided_rows[(8,)](x, out, 1008, 1001, 1008, BLOCK=1024)  # 46
+rescale[(8,)](halves, to_halves, 1000, 1000, BLOCK=1024)  # 47
 rescale_constant_rows[(8,)](halves, to_halves, 1000, 1000, BLOCK=1024)
-count[(64,)](out, ORDER="acq_rel")  # 57
-count[(64,)](out, ORDER="relaxed")
-copy[(16,)](x[1:], out, 2048, 1, BLOCK=128)  # 59
+copy[(16,)](x[1:], out, 2048, 1, BLOCK=128)  # 49
 copy[(16,)](x, out, 2048, 1, BLOCK=128)
-look_up[(8,)](indices * 64, (torch.randperm(1 << 16, device="cuda")).int(), x, out, BLOCK=64)  # 61
-share[(16,)](x, out, BLOCK=4096)  # 62
-single_product[(4,)](x, x.clone(), out, 128, 64, 1)  # 63
+look_up[(8,)](indices * 64, (torch.randperm(1 << 16, device="cuda")).int(), x, out, BLOCK=64)  # 51
+share[(16,)](x, out, BLOCK=4096)  # 52
+single_product[(4,)](x, x.clone(), out, 128, 64, 1)  # 53
 single_product[(4,)](x, x.clone(), out, 128, 1, 128)
-sum_columns[(8,)](x, out, num_warps=4)  # 65
+sum_columns[(8,)](x, out, num_warps=4)  # 55
 sum_columns[(8,)](x, out, num_warps=2)
-move[(8,)](x, out, 1, 64)  # 67
+move[(8,)](x, out, 1, 64)  # 57
 move[(8,)](x, out, 64, 1)
-product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=5)  # 69
+product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=5)  # 59
 product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=3)
 """
+
+SHORTAGE = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(left, right, out, depth, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for first in range(0, depth, BLOCK):
+        a = tl.load(left + i[:, None] * depth + first + i[None, :])
+        b = tl.load(right + (first + i[:, None]) * BLOCK + i[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(out + i[:, None] * BLOCK + i[None, :], total)
+
+
+halves = torch.empty(1 << 19, dtype=torch.float16, device="cuda")
+out = torch.empty(1 << 14, device="cuda")
+for stages in (3, 5):
+    product[(1,)](halves, halves.clone(), out, 4096, BLOCK=128, num_stages=stages)
+"""
+
+
+@pytest.fixture(scope="module")
+def shortage(tmp_path_factory, capture_server):
+    """Capture SHORTAGE with its findings. Return the capture's path and its report."""
+    script = tmp_path_factory.mktemp("shortage") / "script.py"
+    script.write_text(SHORTAGE)
+    path = script.with_suffix(".tilescope")
+    capture_server.capture(path, [str(script)])
+    return path, make_report(Capture(path), capture_server.compile)
 
 
 def find(launch, kind, op=""):
@@ -348,16 +365,11 @@ CHANGES = """
 27 | repeated | load | warps load the same sectors 4 times |
 29 | divisibility | load | Each lane accesses only 2 bytes per request |
 29 | divisibility | store | Each lane accesses only 2 bytes per request |
-39 | misaligned | load | x starts 2 bytes past a 16-byte boundary |
-41 | strided | load | adjacent lanes are 16 bytes apart | only if all users of x expect
-43 | mask | load | The mask's bound 1004 is not a multiple | only if out and x have memory
-43 | mask | store | Each lane accesses only 8 bytes per request | only if out and x have memory
-45 | ordering | atomic | acq_rel | only if no other program synchronizes
-47 | repeated | load | warps load the same sectors 4 times |
-52 | divisibility | load | n = 1001 is not | only if out and x have memory for
-52 | divisibility | store | out_stride = 1001 is not | only if out and x have memory
-57 | ordering | atomic | acq_rel | only if no other program synchronizes
-59 | misaligned | load | x starts 4 bytes past a 32-byte boundary |
+39 | mask | load | The mask's bound 1004 is not a multiple | only if out and x have memory
+39 | mask | store | Each lane accesses only 8 bytes per request | only if out and x have memory
+44 | divisibility | load | n = 1001 is not | only if out and x have memory for
+44 | divisibility | store | out_stride = 1001 is not | only if out and x have memory
+49 | misaligned | load | x starts 4 bytes past a 32-byte boundary |
 """
 
 
@@ -393,7 +405,7 @@ def test_bytes_loaded_more_than_once_are_compared_with_the_size_of_the_tensor(la
     assert finding.after["sectors"] == words
 
 
-@pytest.mark.parametrize("number", [*range(32, 37), 51])
+@pytest.mark.parametrize("number", [*range(32, 37), 43])
 def test_a_change_that_accesses_fewer_elements_or_changes_a_divisor_is_not_advised(
     launches, number
 ):
@@ -419,7 +431,7 @@ def test_a_change_that_raises_the_predicted_time_of_a_launch_is_not_advised(laun
 
 
 def test_the_first_change_takes_the_predicted_time_of_the_kernel_changed_by_hand(launches):
-    before, after = launches[69:71]
+    before, after = launches[59:61]
     (change,) = (each for each in before.changes if each.change == "num_stages = 3")
     assert change.is_compiled
     assert change.predicted_us == pytest.approx(after.predicted_us, rel=0.001)
@@ -438,10 +450,10 @@ def test_the_first_change_takes_the_predicted_time_of_the_kernel_changed_by_hand
 @pytest.mark.parametrize(
     ("number", "kind", "changed", "change", "needs"),
     [
-        (63, "bank conflicts", 64, "Store right transposed, so that the first", "users of right"),
+        (53, "bank conflicts", 54, "Store right transposed, so that the first", "users of right"),
         (24, "bank conflicts", 18, "Pass num_warps = 4.", ""),
-        (67, "conversion", 68, "Store out transposed, so that the second axis", "users of out"),
-        (69, "stages", 70, "Pass num_stages = 3.", ""),
+        (57, "conversion", 58, "Store out transposed, so that the second axis", "users of out"),
+        (59, "stages", 60, "Pass num_stages = 3.", ""),
     ],
 )
 def test_a_change_promises_the_shared_memory_of_the_kernel_changed_by_hand(
@@ -463,35 +475,8 @@ def test_a_change_promises_the_shared_memory_of_the_kernel_changed_by_hand(
     assert finding.after != finding.before
 
 
-def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_that_fit(
-    tmp_path, capture_server
-):
-    script = tmp_path / "script.py"
-    script.write_text("""
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def product(left, right, out, depth, BLOCK: tl.constexpr):
-    i = tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK, BLOCK), tl.float32)
-    for first in range(0, depth, BLOCK):
-        a = tl.load(left + i[:, None] * depth + first + i[None, :])
-        b = tl.load(right + (first + i[:, None]) * BLOCK + i[None, :])
-        total = tl.dot(a, b, total)
-    tl.store(out + i[:, None] * BLOCK + i[None, :], total)
-
-
-halves = torch.empty(1 << 19, dtype=torch.float16, device="cuda")
-out = torch.empty(1 << 14, device="cuda")
-for stages in (3, 5):
-    product[(1,)](halves, halves.clone(), out, 4096, BLOCK=128, num_stages=stages)
-""")
-    path = tmp_path / "script.tilescope"
-    record(capture_server, script, path, capture_server.compile)
-    fits, fails = make_report(Capture(path)).launches
+def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_that_fit(shortage):
+    fits, fails = shortage[1].launches
     finding = find(fails, "shared memory")
     assert finding.text.startswith(
         f"The launch fails on NVIDIA H200: a program needs {fails.shared_bytes:,} bytes of shared memory, and the "
@@ -505,15 +490,15 @@ for stages in (3, 5):
 
 
 def test_conflicts_name_their_line_and_share(launches):
-    finding = find(launches[63], "bank conflicts")
+    finding = find(launches[53], "bank conflicts")
     line = SCRIPT[: SCRIPT.index("b = tl.load(right + (first + k")].count("\n") + 1
-    worst = max(launches[63].shared, key=lambda access: access.conflicts)
+    worst = max(launches[53].shared, key=lambda access: access.conflicts)
     assert (worst.line, finding.line) == (line, line)
     assert f"script.py:{line} causes {worst.conflicts:,} of them ({worst.opcode})" in finding.text
 
 
 def test_conflicts_in_a_function_of_the_library_name_the_line_that_calls_it(launches):
-    finding = find(launches[65], "bank conflicts")
+    finding = find(launches[55], "bank conflicts")
     line = SCRIPT[: SCRIPT.index("tl.sum(tl.load(x + i[:, None] * 64")].count("\n") + 1
     assert (finding.file, finding.line) == ("script.py", line)
     assert f"script.py:{line} causes" in finding.text
@@ -535,7 +520,7 @@ def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
     ("number", "kind", "tensor", "cause", "change"),
     [
         (37, "synchronous", "indices", "num_stages is only 2", "Pass num_stages = 3."),
-        (49, "divisibility", "left", "depth = 1000 is not", "Declare depth as tl.constexpr."),
+        (41, "divisibility", "left", "depth = 1000 is not", "Declare depth as tl.constexpr."),
     ],
 )
 def test_the_cure_of_a_synchronous_load_promises_the_copies_of_the_kernel_changed_by_hand(
@@ -559,8 +544,8 @@ def test_the_cure_of_a_synchronous_load_promises_the_copies_of_the_kernel_change
 
 
 def test_a_load_that_the_change_merges_into_another_costs_nothing(launches):
-    findings = {each.line: each for each in launches[55].findings if each.kind == "divisibility"}
-    changed = {op.line: op for op in launches[56].ops}
+    findings = {each.line: each for each in launches[47].findings if each.kind == "divisibility"}
+    changed = {op.line: op for op in launches[48].ops}
     dropped = findings.keys() - changed.keys()
     assert len(dropped) == 1
     for line, finding in findings.items():
@@ -569,21 +554,21 @@ def test_a_load_that_the_change_merges_into_another_costs_nothing(launches):
 
 
 def test_padding_names_all_tensors_so_that_no_row_overlaps_another(launches):
-    finding = find(launches[52], "divisibility", "store")
+    finding = find(launches[44], "divisibility", "store")
     for change in ("Pad out, and pass out_stride = 1008.", "Pass n = 1008."):
         assert change in finding.change
-    assert "Programs 0 and 1" in find(launches[54], "race").text
+    assert "Programs 0 and 1" in find(launches[46], "race").text
 
 
 def test_the_last_load_of_a_chain_gives_the_addresses(launches):
     line = SCRIPT[: SCRIPT.index("index = tl.load(indices + start")].count("\n") + 1
     assert (
-        f"the load on line {line} determines the addresses" in find(launches[61], "scattered").text
+        f"the load on line {line} determines the addresses" in find(launches[51], "scattered").text
     )
 
 
 def test_bytes_that_lanes_of_a_request_share_save_no_sectors(launches):
-    text = find(launches[62], "repeated", "load").text
+    text = find(launches[52], "repeated", "load").text
     assert "lanes of one request load the same bytes 32 times" in text
     assert "would suffice" not in text.partition("requests of one warp")[0]
 
@@ -635,14 +620,13 @@ def test_a_small_grid_leaves_sms_idle(launches):
 
 
 def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(
-    captured, launches
+    shortage,
 ):
-    again = make_report(Capture(captured))
-    assert [launch.findings for launch in again.launches] == [
-        launch.findings for launch in launches
-    ]
+    path, report = shortage
+    capture = Capture(path)
+    again = make_report(capture)
+    assert [each.findings for each in again.launches] == [each.findings for each in report.launches]
     assert again.untried == ""
-    capture = Capture(captured)
     capture.findings = None
     untried = make_report(capture)
     assert "No changes were tried" in table(untried)

@@ -64,20 +64,20 @@ def tiled(x, out, rows, cols, IS_WIDE: tl.constexpr, BLOCK: tl.constexpr):
 out = torch.zeros(1 << 16, device="cuda")
 huge = torch.empty((1 << 31) + (1 << 16), dtype=torch.int8, device="cuda")
 
-wide_rows[((1 << 21) + 2,)](huge, out, 1024, IS_WIDE=False, BLOCK=1024)  # 0
-wide_rows[((1 << 21) + 2,)](huge, out, 1024, IS_WIDE=True, BLOCK=1024)
-plane[((1 << 12) + 1, 64)](huge, out, 512, 1024, IS_WIDE=False, BLOCK=1024)  # 2
-plane[((1 << 12) + 1, 64)](huge, out, 512, 1024, IS_WIDE=True, BLOCK=1024)
+wide_rows[((1 << 16) + 2,)](huge, out, 1 << 15, IS_WIDE=False, BLOCK=1024)  # 0
+wide_rows[((1 << 16) + 2,)](huge, out, 1 << 15, IS_WIDE=True, BLOCK=1024)
+plane[((1 << 12) + 1, 4)](huge, out, 512, 1024, IS_WIDE=False, BLOCK=1024)  # 2
+plane[((1 << 12) + 1, 4)](huge, out, 512, 1024, IS_WIDE=True, BLOCK=1024)
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=False, BLOCK=1024)  # 4
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=True, BLOCK=1024)
-plane[(100_004, 1)](huge, out, 1, 21_474, IS_WIDE=False, BLOCK=32768)  # 6
-plane[(100_004, 1)](huge, out, 1, 21_474, IS_WIDE=True, BLOCK=32768)
-long_rows = huge[: 214_750 * 10_000].view(-1, 10_000)
-for rows in (214_749, 214_748):  # 8, 9
-    packed[(rows,)](long_rows[:rows], out, 10_000, 10_000, IS_WIDE=False, BLOCK=16384)
-for rows in (214_750, 214_749):  # 10, 11
-    packed[(rows,)](long_rows[:rows, :3000], out, 10_000, 3000, IS_WIDE=False, BLOCK=16384)
-packed[(214_750,)](long_rows[:, :3000], out, 10_000, 3000, IS_WIDE=True, BLOCK=16384)
+plane[(20_010, 1)](huge, out, 5, 21_465, IS_WIDE=False, BLOCK=32768)  # 6
+plane[(20_010, 1)](huge, out, 5, 21_465, IS_WIDE=True, BLOCK=32768)
+long_rows = huge[: 71_584 * 30_000].view(-1, 30_000)
+for rows in (71_583, 71_582):  # 8, 9
+    packed[(rows,)](long_rows[:rows], out, 30_000, 30_000, IS_WIDE=False, BLOCK=32768)
+for rows in (71_584, 71_583):  # 10, 11
+    packed[(rows,)](long_rows[:rows, :3000], out, 30_000, 3000, IS_WIDE=False, BLOCK=4096)
+packed[(71_584,)](long_rows[:, :3000], out, 30_000, 3000, IS_WIDE=True, BLOCK=4096)
 tiled[(725, 725)](huge[: 46341**2].view(46341, 46341), out, 46341, 46341, IS_WIDE=False, BLOCK=64)  # 13
 """
 
@@ -89,10 +89,10 @@ def find(launch, kind, op=""):
 @pytest.mark.parametrize(
     ("number", "program", "statement"),
     [
-        (0, 1 << 21, "tl.load(x + row * stride + i)"),
+        (0, 1 << 16, "tl.load(x + row * stride + i)"),
         (2, 1 << 12, "place = z * height * width"),
         (4, 0, "else row * cols"),
-        (6, 100_003, "place = z * height * width"),
+        (6, 20_009, "place = z * height * width"),
     ],
 )
 def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it(
@@ -115,8 +115,8 @@ def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it
 @pytest.mark.parametrize(
     ("number", "program", "offset", "size"),
     [
-        (8, 214_748, 1 << 31, "214,749 × 10,000"),
-        (10, 214_749, 2_147_490_000, "214,750 × 3,000"),
+        (8, 71_582, 1 << 31, "71,583 × 30,000"),
+        (10, 71_583, 2_147_490_000, "71,584 × 3,000"),
         (13, 724 + 651 * 725, 1 << 31, "46,341 × 46,341"),
     ],
 )

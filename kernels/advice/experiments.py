@@ -17,13 +17,13 @@ from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.global_memory import STORAGE_STEP
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import parse as parse_sass
 from kernels.evaluate.ttgir import Op
 from kernels.gpus import GPUS, occupancy
 from kernels.inside.execution import Executions, execute
 from kernels.inside.inspect import add_executions
 from kernels.inside.launches import make_launch
 from kernels.inside.report import Inside
-from kernels.inside.sass import parse as parse_sass
 from kernels.timing.launches import predict_us
 
 # Maximum work of counting a launch with changes, in units of `LaunchCounts.work`.

@@ -20,8 +20,8 @@ from kernels.compiling.compile_cost import (
     panel_loads,
     uses_matrix_units,
 )
+from kernels.evaluate.sass import Instruction
 from kernels.gpus import occupancy
-from kernels.inside.sass import Instruction
 from kernels.results import Prediction
 from kernels.sectors import LANES, LINE_BYTES, SECTOR_BYTES
 from kernels.spec import TYPE_BYTES, Kernel, Launch

@@ -3,12 +3,14 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kernels.evaluate.counts import Tally
-from kernels.evaluate.listings import instructions, locate_lines, skip_depths
+from kernels.evaluate.listings import locate_lines
 from kernels.evaluate.matching import find_instructions, find_opcodes
+from kernels.evaluate.sass import Instruction as SassInstruction
+from kernels.evaluate.sass import parse
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
 from kernels.instructions import Instruction
 
@@ -128,9 +130,7 @@ def _merged_in_unrolled_loops(
                 if at and at[0][:2] in lines
             )
             in_sass = sum(
-                opcode[:4] in ("FADD", "FFMA")
-                for opcode, at in instructions(sass)
-                if at and at[0][:2] in lines
+                each.name in ("FADD", "FFMA") and each.source in lines for each in parse(sass)
             )
             most = max(max(ratios)[0], round(in_sass / in_ptx) if in_ptx else 0)
             for kind in ("load", "store"):
@@ -146,8 +146,31 @@ def _merged_in_unrolled_loops(
 
 def load_depths(sass: str) -> dict[Source, int]:
     """Return, for each source line with accesses, the smallest number of branches that skip one of them."""
+    code = parse(sass)
     depths = dict[Source, int]()
-    for (opcode, location), depth in zip(instructions(sass), skip_depths(sass), strict=True):
-        if opcode.startswith(("LDG.", "STG.")) and location:
-            depths[location[0][:2]] = min(depth, depths.get(location[0][:2], depth))
+    for instruction, depth in zip(code, _skip_depths(code), strict=True):
+        if instruction.name in ("LDG", "STG") and instruction.location:
+            source = instruction.source
+            depths[source] = min(depth, depths.get(source, depth))
+    return depths
+
+
+def _skip_depths(code: Sequence[SassInstruction]) -> list[int]:
+    """Return for every instruction how many branches may skip it."""
+    branches = list[tuple[int, int]]()
+    exits = []
+    for number, instruction in enumerate(code, 1):
+        if instruction.name == "BRA" and instruction.target is not None:
+            branches.append((number, instruction.target))
+        if instruction.name == "EXIT" and instruction.predicate:
+            exits.append(number)
+    # The code after a conditional exit is skipped, up to code that another branch reaches.
+    branches += [
+        (start, min((end for at, end in branches if at < start < end), default=len(code)))
+        for start in exits
+    ]
+    depths = [0] * len(code)
+    for start, end in branches:
+        for skipped in range(start, end):
+            depths[skipped] += 1
     return depths

@@ -1,6 +1,5 @@
 """Count the operations of captured launches."""
 
-import logging
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,13 +19,11 @@ from kernels.evaluate.assembly import Mismatch, find_mismatches, load_depths
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
 from kernels.evaluate.evaluator import Evaluator
 from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
-from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.listings import UnsupportedOperation, log_damage
 from kernels.evaluate.matching import counter_of, read_instructions
 from kernels.evaluate.touches import Touches
 from kernels.instructions import Instruction
 from kernels.sectors import SECTORS
-
-LOG = logging.getLogger("tilescope.captures")
 
 _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
 
@@ -54,8 +51,8 @@ def count_launch(
         return LaunchCounts((), str(error))
     except UnreadableCapture:
         raise
-    except Exception:  # a capture file may hold arbitrary text as compiled code
-        LOG.warning("A launch could not be evaluated.", exc_info=True)
+    except Exception as error:
+        log_damage(capture.content.kernels[launch.kernel].name, error)
         why = "The compiled code is damaged, or has an unknown form. On a GPU, --count counts the launch."
         return LaunchCounts((), why)
 

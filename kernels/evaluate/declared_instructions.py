@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernels.accesses import AnyAccess, FlatAccess
-from kernels.evaluate.listings import Location, UnsupportedOperation, instructions, locate_lines
+from kernels.evaluate.listings import UnsupportedOperation, locate_lines
 from kernels.evaluate.matching import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
-from kernels.evaluate.ttgir import MEMORY_OPS, Op, memory_ops, parse
+from kernels.evaluate.sass import Instruction as SassInstruction
+from kernels.evaluate.sass import parse
+from kernels.evaluate.ttgir import MEMORY_OPS, Op, memory_ops
+from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.instructions import Conversion, Instruction
 from kernels.jit import last_line
 from kernels.layouts import Layout
@@ -70,7 +73,7 @@ def read_operations(
     """
     from kernels.capture.record import read_ttgir  # imports torch and Triton
 
-    body = parse(ttgir)
+    body = parse_ttgir(ttgir)
     in_ptx = find_instructions(ptx)
     layouts = [
         Layout(
@@ -101,10 +104,10 @@ def read_operations(
             )
         declared.append(variants.pop())
         _check_count(declared[-1], len(ops), access, shape)
-    listed = instructions(sass)
+    code = parse(sass)
     opcodes: dict[int | None, dict[str, None]] = defaultdict(dict)
-    for (opcode, _), number in zip(listed, match_instructions(listed, declared), strict=True):
-        opcodes[number][opcode] = None
+    for each, number in zip(code, match_instructions(code, declared), strict=True):
+        opcodes[number][each.opcode] = None
     return tuple(
         replace(operation, opcodes=tuple(opcodes[number]))
         for number, operation in enumerate(declared)
@@ -125,19 +128,19 @@ def _check(op: Op, instruction: Instruction | str) -> Instruction:
     return instruction
 
 
-def _kinds_of(opcode: str) -> tuple[str, ...]:
+def _kinds_of(instruction: SassInstruction) -> tuple[str, ...]:
     """Return the operations that a SASS instruction may implement.
 
     An atomic on half a word first loads the word that it swaps.
     """
-    kind = SASS_KINDS.get(opcode.partition(".")[0])
+    kind = SASS_KINDS.get(instruction.name)
     if kind == "load":
         return "load", "atomic"
     return (kind,) if kind else ()
 
 
 def match_instructions(
-    listed: Sequence[tuple[str, Location]], operations: Sequence[Instruction]
+    code: Sequence[SassInstruction], operations: Sequence[Instruction]
 ) -> list[int | None]:
     """Return, for each SASS instruction, the index of the operation that it implements; None if it accesses no memory.
 
@@ -145,23 +148,20 @@ def match_instructions(
     only operation of the same kind and width that still lacks instructions. The index is -1 if that is ambiguous.
     """
     numbers: list[int | None] = []
-    for opcode, location in listed:
-        kinds = _kinds_of(opcode)
-        source = location[0][:2] if location else None
+    for each in code:
+        kinds = _kinds_of(each)
         on_line = (
             n
             for n, operation in enumerate(operations)
-            if operation.op in kinds and operation.source == source
+            if operation.op in kinds and operation.source == each.source
         )
         numbers.append(next(on_line, -1) if kinds else None)
     have = Counter(numbers)
-    for place, (opcode, _) in enumerate(listed):
+    for place, each in enumerate(code):
         if numbers[place] != -1:
             continue
-        # LDG.E.128 moves 16 bytes per lane, LDG.E.U16 2, LDG.E 4. A descriptor copy has no lanes: 0.
-        bits = re.search(r"\.[US]?(128|64|16|8)(?=\.|$)", opcode)
-        widths = (0, int(bits[1]) // 8 if bits else 4)
-        kinds = _kinds_of(opcode)
+        widths = 0, each.lane_bytes  # a descriptor copy has no lanes
+        kinds = _kinds_of(each)
         lacking = [
             n
             for n, operation in enumerate(operations)

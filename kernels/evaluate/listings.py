@@ -1,6 +1,7 @@
-"""Read the lines of TTGIR, PTX and SASS: source locations, opcodes and widths."""
+"""Read the lines of TTGIR, PTX and SASS: source locations and widths."""
 
 import functools
+import logging
 import re
 
 # A place is (file without its folders, line, column). A location adds the inlined calls, innermost first.
@@ -18,13 +19,25 @@ _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
 _CALL = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.* inlined_at (\d+ \d+ \d+))?")
 _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
-_INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([\w.]+)")
-_LABEL = re.compile(r"(\.L_\w+):")
-_BRANCH = re.compile(r"\bBRA\b.*`\((\.L_\w+)\)|@!?U?P\w+\s+(EXIT)\b")
+
+
+LOG = logging.getLogger("tilescope.captures")
 
 
 class UnsupportedOperation(Exception):
     """The compiled code has an unknown format, or contains an operation that is not modeled."""
+
+
+def log_damage(kernel: str, error: Exception) -> None:
+    """Log that a kernel's compiled code can't be read, in one sentence; at debug level, with the traceback.
+
+    A capture file may hold arbitrary text as compiled code, so any exception may occur.
+    """
+    reason = f"{type(error).__name__}: {error}"
+    LOG.warning(
+        "The compiled code of %r is damaged or has an unknown form (%.200s).", kernel, reason
+    )
+    LOG.debug("It can't be read.", exc_info=error)
 
 
 def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
@@ -87,40 +100,6 @@ def _ttgir_locations(lines: list[str]) -> list[Location]:
 
     used = (re.search(r"loc\((#loc\d*)\)$", line) for line in lines)
     return [resolve(match[1]) if match else () for match in used]
-
-
-@functools.lru_cache(maxsize=4)
-def instructions(sass: str) -> tuple[tuple[str, Location], ...]:
-    """Return the opcode and location of every SASS instruction, in order."""
-    located = (
-        (_INSTRUCTION.match(line), location) for line, location in locate_lines(sass, "sass")
-    )
-    return tuple((match[1], location) for match, location in located if match)
-
-
-def skip_depths(sass: str) -> list[int]:
-    """Return for every SASS instruction how many branches may skip it."""
-    labels = dict[str, int]()
-    branches = list[tuple[int, str]]()
-    count = 0
-    for line in sass.splitlines():
-        if label := _LABEL.match(line):
-            labels[label[1]] = count
-        elif _INSTRUCTION.match(line):
-            count += 1
-            if target := _BRANCH.search(line):
-                branches.append((count, target[1] or target[2]))
-    jumps = [(start, labels[label]) for start, label in branches if label in labels]
-    # The code after a conditional exit is skipped, up to code that another branch reaches.
-    exits = [start for start, label in branches if label == "EXIT"]
-    jumps += [
-        (start, min((end for a, end in jumps if a < start < end), default=count)) for start in exits
-    ]
-    depths = [0] * count
-    for start, end in jumps:
-        for skipped in range(start, end):
-            depths[skipped] += 1
-    return depths
 
 
 def lane_bytes(instruction: str, line: str) -> int:

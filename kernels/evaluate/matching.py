@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernels.evaluate.listings import Location, instructions, lane_bytes, locate_lines
+from kernels.evaluate.listings import Location, lane_bytes, locate_lines
+from kernels.evaluate.sass import parse
 from kernels.evaluate.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from kernels.instructions import Instruction
 from kernels.layouts import Layout
@@ -122,9 +123,10 @@ def read_instructions(
 def find_opcodes(sass: str) -> dict[Site, list[str]]:
     """Return the opcodes of the accesses to global memory at each site, in order."""
     result: dict[Site, list[str]] = defaultdict(list)
-    for opcode, location in instructions(sass):
-        if kind := SASS_KINDS.get(opcode.partition(".")[0]):
-            result[kind, location[0][:2] if location else ()].append(opcode)
+    for instruction in parse(sass):
+        if kind := SASS_KINDS.get(instruction.name):
+            source = instruction.source if instruction.location else ()
+            result[kind, source].append(instruction.opcode)
     return dict(result)
 
 

@@ -1,10 +1,24 @@
 """Find the values that addresses, masks and control flow depend on, and the loads that ptxas moves."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import pairwise
+from typing import TypeVar
 
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, Source
+
+Node = TypeVar("Node")
+
+
+def reach(starts: Iterable[Node], follow: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """Return the starts and all that they lead to, the nearest first."""
+    reached = dict.fromkeys(starts)
+    found = list(reached)
+    for node in found:
+        new = [each for each in dict.fromkeys(follow(node)) if each not in reached]
+        reached.update(dict.fromkeys(new))
+        found += new
+    return found
 
 
 class Slice:
@@ -36,13 +50,9 @@ class Slice:
         Args:
             without: values whose operands are left out.
         """
-        todo = list(names)
-        reached = set[str]()
-        while todo:
-            if (name := todo.pop()) not in reached:
-                reached.add(name)
-                todo += [] if name in without else self._sources.get(name, [])
-        return reached
+        return set(
+            reach(names, lambda name: () if name in without else self._sources.get(name, ()))
+        )
 
     def _collect(self, region: Region) -> bool:
         for op in region.ops:

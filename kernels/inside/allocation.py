@@ -17,8 +17,10 @@ from kernels.capture.reader import (
 from kernels.capture.server import find_allocations
 from kernels.evaluate import ttgir
 from kernels.evaluate.listings import UnsupportedOperation, is_in_sort
+from kernels.evaluate.slices import reach
 from kernels.evaluate.ttgir import Op
 from kernels.gpus import Gpu, gpu_or_slice, occupancy
+from kernels.inside.flow import pass_values
 from kernels.inside.report import MapLoop, MapStep, SharedBuffer, SharedMap, StageNeed
 
 # The purpose of the scratch memory of each operation.
@@ -252,23 +254,15 @@ def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
 
 def _reach(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the given values, and all values that the edges lead to."""
-    todo = list(names)
-    reached = set[str]()
-    while todo:
-        if (name := todo.pop()) not in reached:
-            reached.add(name)
-            todo += edges.get(name, ())
-    return reached
+    return set(reach(names, lambda name: edges.get(name, ())))
 
 
 def _flows(op: Op) -> Iterator[tuple[str, str]]:
     """Yield pairs of values. The second may be a copy of the first, or point to the same memory."""
     match op.name:
         case name if name.startswith("scf."):
-            # A loop's counter, or its condition, comes first
-            for targets in (op.results, *(region.arguments for region in op.regions)):
-                for sources in (op.inits, *(region.yielded for region in op.regions)):
-                    yield from zip(reversed(sources), reversed(targets), strict=False)
+            for target, source in pass_values(op):
+                yield source, target
         case "ttg.warp_specialize":
             for region in op.regions:
                 yield from zip(op.operands, region.arguments, strict=False)

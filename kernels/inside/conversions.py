@@ -94,7 +94,7 @@ def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversi
         element_bytes = -(-int(bits[1]) // 8) if bits else 8  # a pointer
         is_shared = _needs_shared_memory(source, destination)
         values = flow.search(op.operands, flow.sources, _FREE)
-        makers = [flow.makers[name] for name in values if name in flow.makers]
+        definitions = [flow.definitions[name] for name in values if name in flow.definitions]
         file, line = op.source or ("", 0)
         conversions.append(
             LayoutConversion(
@@ -104,7 +104,7 @@ def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversi
                 source=source,
                 destination=destination,
                 shared_bytes=math.prod(before.shape) * element_bytes * is_shared,
-                maker=_describe(makers, encodings.expand(before.encoding)),
+                maker=_describe(definitions, encodings.expand(before.encoding)),
                 user=_find_user(flow, op.results[0], encodings.expand(after.encoding)),
             )
         )
@@ -147,7 +147,7 @@ def _find_user(flow: Flow, value: str, encoding: str) -> str:
     users = [op for name in derived for op in flow.users[name]]
     if "mma" in encoding and not any(op.name in _DOTS for op in users):
         partners = flow.search(derived[1:], flow.sources, _FREE, without=value)
-        users += (op for op in map(flow.makers.get, partners) if op and op.name in _DOTS)
+        users += (op for op in map(flow.definitions.get, partners) if op and op.name in _DOTS)
     return _describe(users, encoding)
 
 

@@ -1,14 +1,14 @@
 """Decode SASS instructions on integers and predicates into steps that NumPy can compute."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from kernels.evaluate.sass import Instruction
 from kernels.inside import semantics
-from kernels.inside.sass import Instruction
 from kernels.inside.semantics import MASK, Number
 
 _REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")
@@ -17,10 +17,7 @@ _CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
 _ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
 _ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
 _LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
-_WIDTH_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
-_SINGLE_PREDICATE = ("SYNCS", "FCHK", "UCGABAR_WAIT", "R2P")
-_CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
 
 
 @dataclass(frozen=True)
@@ -144,66 +141,39 @@ def address(text: str) -> Source:
     return Source(tuple(registers), combine)
 
 
-def width_bytes(opcode: str) -> int:
-    """Return the bytes that a lane moves, by the opcode's suffixes."""
-    return next((_WIDTH_BYTES[part] for part in opcode.split(".") if part in _WIDTH_BYTES), 4)
-
-
-def destinations(instruction: Instruction) -> tuple[list[str], list[str]]:
-    """Split the operands into those that are written and those that are read.
-
-    A predicate result is followed by a second result. A numeric result may be followed by its carries.
-    """
-    operands = list(instruction.operands)
-    name = instruction.name
-    if not operands or not _REGISTER.match(operands[0]):
-        return [], operands
-    if name in ("VOTE", "VOTEU"):
-        return operands[:-1], operands[-1:]
-    if operands[0].lstrip("U").startswith("P"):
-        count = 1 if name in _SINGLE_PREDICATE else 2
-    else:
-        count = 1
-        while name in _CARRY:
-            if len(operands) <= count or not operands[count].lstrip("U").startswith("P"):
-                break
-            count += 1
-    return operands[:count], operands[count:]
-
-
-def decode(instruction: Instruction, writes: list[str], reads: list[str]) -> Step | None:
+def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]) -> Step | None:
     """Return how to compute an instruction's results; None if it is not modeled.
 
     Args:
-        writes: the operands that are written, as `destinations` splits them.
+        writes: the operands that are written, as `split_operands` splits them.
     """
     if instruction.name in ("LDL", "STL"):
         return _move_local(instruction)
     parts = instruction.opcode.split(".")
-    maker = _MAKERS.get(parts[0]) or _MAKERS.get(parts[0].removeprefix("U"))
-    if not maker or not writes:
+    decoder = _DECODERS.get(parts[0]) or _DECODERS.get(parts[0].removeprefix("U"))
+    if not decoder or not writes:
         return None
     try:
-        made = maker(parts[1:], writes, reads)
+        decoded = decoder(parts[1:], list(writes), list(reads))
     except (KeyError, ValueError, IndexError):
         return None
-    if made is None:
+    if decoded is None:
         return None
-    names, sources, compute = made
+    names, sources, compute = decoded
     known = tuple(filter(None, sources))
     return Step(tuple(names), known, compute) if len(known) == len(sources) else None
 
 
-Made = tuple[list[str], list[Source | None], Callable[..., tuple[Number, ...]]] | None
+Decoded = tuple[list[str], list[Source | None], Callable[..., tuple[Number, ...]]] | None
 
 
-def _plain(compute: Callable[..., Number]) -> Callable[[list[str], list[str], list[str]], Made]:
-    """Return a maker for an instruction of 32-bit operands without variants."""
+def _plain(compute: Callable[..., Number]) -> Callable[[list[str], list[str], list[str]], Decoded]:
+    """Return a decoder for an instruction of 32-bit operands without variants."""
 
-    def make(_: list[str], writes: list[str], reads: list[str]) -> Made:
+    def decode_plain(_: list[str], writes: list[str], reads: list[str]) -> Decoded:
         return writes[:1], [source(each) for each in reads], lambda *values: (compute(*values),)
 
-    return make
+    return decode_plain
 
 
 def _move_local(instruction: Instruction) -> Step | None:
@@ -214,7 +184,7 @@ def _move_local(instruction: Instruction) -> Step | None:
     offset = int(match[1] or "0", 0)
     names = []
     words = []
-    for k in range(max(1, width_bytes(instruction.opcode) // 4)):
+    for k in range(instruction.lane_registers):
         names.append(next_register(register_name, k))
         words.append(f"[{offset + 4 * k}]")
     if instruction.name == "STL":
@@ -223,18 +193,22 @@ def _move_local(instruction: Instruction) -> Step | None:
     return Step(tuple(names), tuple(register(word) for word in words), lambda *values: values)
 
 
-def _move(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _move(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     return writes[:1], [source(reads[0])], lambda value: (value,)
 
 
-def _clear(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _read_special(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    return writes, [register(reads[0])], lambda value: (value,)
+
+
+def _clear(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if reads[0] != "SRZ":
         return None
     names = writes if "32" in parts else [writes[0], next_register(writes[0], 1)]
     return names, [], lambda: (0,) * len(names)
 
 
-def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if "64" in parts:
         names = [writes[0], next_register(writes[0], 1)]
         return names, [wide_source(each) for each in reads[:3]], _add_wide
@@ -250,7 +224,7 @@ def _add_wide(*values: Number) -> tuple[Number, ...]:
     return semantics.halves(total)
 
 
-def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     sign = (lambda value: value) if "U32" in parts else semantics.signed
     if "WIDE" in parts:
         names = [writes[0], next_register(writes[0], 1)]
@@ -271,7 +245,7 @@ def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Made:
     return writes, sources, compute
 
 
-def _load_effective_address(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _load_effective_address(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     is_high = "HI" in parts
     is_sign = "SX32" in parts
     carries = reads[-1:] if "X" in parts else []
@@ -296,19 +270,19 @@ def _load_effective_address(parts: list[str], writes: list[str], reads: list[str
     return writes, sources, compute
 
 
-def _shift(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _shift(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     kind = ".".join(part for part in parts if part != "HI")
     shift = partial(semantics.shift, kind, "HI" in parts)
     return writes, [source(each) for each in reads[:3]], lambda *values: (shift(*values),)
 
 
-def _extend(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _extend(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     is_signed = "U32" not in parts
     bits = min(int(reads[1], 0), 32)
     return writes, [source(reads[0])], lambda value: (semantics.extend(value, bits, is_signed),)
 
 
-def _logic(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _logic(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     """LOP3.LUT. A predicate among the results says whether any bit is set."""
     table = int(reads[3], 0)
     sources = [source(each) for each in reads[:3]]
@@ -322,7 +296,7 @@ def _logic(parts: list[str], writes: list[str], reads: list[str]) -> Made:
     return writes, sources, compute
 
 
-def _predicate_logic(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _predicate_logic(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     tables = [int(each, 0) for each in reads[3:5]]
 
     def compute(*values: Number) -> tuple[Number, ...]:
@@ -338,7 +312,7 @@ _COMBINE: dict[str, Callable[[Number, Number], Number]] = {
 }
 
 
-def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     test = parts[0]
     is_unsigned = "U32" in parts
     is_extended = "EX" in parts
@@ -354,18 +328,18 @@ def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Made:
     return writes, [source(each) for each in reads], compute
 
 
-def _select(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _select(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     sources = [source(each) for each in reads]
     return writes, sources, lambda a, b, condition: (semantics.select(condition, a, b),)
 
 
-def _permute(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _permute(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if parts:
         return None
     return writes, [source(each) for each in reads], lambda *values: (semantics.permute(*values),)
 
 
-def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     """Return the minimum if the last operand is true, otherwise the maximum. The first operand may be a sum."""
     sources = [source(each) for each in reads]
     sign = (lambda value: value) if "U32" in parts else semantics.signed
@@ -379,7 +353,7 @@ def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Made:
     return writes, sources, compute
 
 
-def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     """P2R writes predicates to a byte of a number."""
     first = 8 * int(parts[0][1:]) if parts else 0
     mask = int(reads[2], 0)
@@ -395,14 +369,14 @@ def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> M
     return writes, sources, compute
 
 
-def _unpack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _unpack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     mask = int(reads[1], 0)
     bits = [k for k in range(7) if mask >> k & 1]
     names = [f"P{k}" for k in bits]
     return names, [source(reads[0])], lambda value: tuple((value >> k & 1) != 0 for k in bits)
 
 
-def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     """Return the constant that `HFMA2 R, -RZ, RZ, high, low` adds to zero."""
     if reads[0].lstrip("-") != "RZ" or reads[1] != "RZ" or len(reads) < 4:
         return None
@@ -410,7 +384,7 @@ def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> M
     return writes, [], lambda: (high << 16 | low,)
 
 
-def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if {"F16", "F64", "U64", "S64", "BF16"} & set(parts):
         return None
     is_signed = "U32" not in parts and not (parts and parts[0] == "RP")
@@ -422,31 +396,23 @@ def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Made:
     )
 
 
-def _to_integer(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _to_integer(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if "TRUNC" not in parts or {"F16", "F64", "U64", "S64", "BF16"} & set(parts):
         return None
     return writes, [source(reads[0])], lambda value: (semantics.to_integer(value),)
 
 
-def _reciprocal(parts: list[str], writes: list[str], reads: list[str]) -> Made:
+def _reciprocal(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if parts != ["RCP"]:
         return None
     return writes, [source(reads[0])], lambda value: (semantics.reciprocal(value),)
 
 
-_MAKERS: dict[str, Callable[[list[str], list[str], list[str]], Made]] = {
+_DECODERS: dict[str, Callable[[list[str], list[str], list[str]], Decoded]] = {
     "MOV": _move,
     "R2UR": _move,
-    "S2R": lambda parts, writes, reads: (
-        writes,
-        [Source((reads[0],), lambda value: value)],
-        lambda value: (value,),
-    ),
-    "S2UR": lambda parts, writes, reads: (
-        writes,
-        [Source((reads[0],), lambda value: value)],
-        lambda value: (value,),
-    ),
+    "S2R": _read_special,
+    "S2UR": _read_special,
     "CS2R": _clear,
     "IADD3": _add3,
     "VIADD": _add3,

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import Instruction
 from kernels.inside import semantics
 from kernels.inside.banks import Access, Wavefronts, count_by_warp
-from kernels.inside.decoding import Source, Step, next_register, register, source, width_bytes
+from kernels.inside.decoding import Source, Step, next_register, register, source
 from kernels.inside.plan import COLLECTIVE, JUMPS, SHARED, Budget, Plan, Planned
-from kernels.inside.sass import Instruction
 from kernels.inside.semantics import LANES, Number
 
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
@@ -35,8 +35,10 @@ _MOST_PROGRAMS = 1 << 12
 _SHARED_BYTES = 1 << 18
 _SYSTEM_BYTES = 1 << 10
 _WIDEST_BYTES = 16
-_BLOCK_WORK = 2000
-_STEP_WORK = 600
+# Work to execute a block, one of its steps, and an access to shared memory, whatever the number of threads.
+_BLOCK_WORK = 5000
+_STEP_WORK = 2000
+_ACCESS_WORK = 25_000
 
 
 @dataclass
@@ -224,15 +226,15 @@ class _Run:
             UnsupportedOperation: the paths do not reconverge before the end.
         """
         plan = self.plan
-        after = plan.meeting_point(start)
+        after = plan.find_reconvergence(start)
         if after is None:
             raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
-        self._distrust(plan.reach(start, after) - {start})
+        self._mark_unknown(plan.reach(start, after) - {start})
         if plan.code[after].name == "BSYNC":
             self.executions.uncertain.add(after)
         return after
 
-    def _distrust(self, blocks: set[int]) -> None:
+    def _mark_unknown(self, blocks: set[int]) -> None:
         """Mark as unknown how often some blocks run, and what they write.
 
         They are slow paths for rare operands, or functions. Triton's functions compute floating-point numbers.
@@ -410,8 +412,7 @@ class _Run:
     def _load(self, planned: Planned, condition: Any) -> None:
         place, known = self._read(planned.sources[-1])
         where = self.active & condition
-        width = width_bytes(planned.instruction.opcode)
-        each = min(width, 4)
+        each = min(planned.instruction.lane_bytes, 4)
         for k, name in enumerate(planned.writes):
             if known is not True:
                 self._write(name, 0, False, condition)
@@ -468,7 +469,7 @@ class _Run:
             code = code + part.astype(np.uint64) @ factors[: part.shape[1]]
         _, first, times = np.unique(code, return_index=True, return_counts=True)
         shape = len(first), self.shape[1]
-        self.budget.spend(10 * math.prod(shape))
+        self.budget.spend(_ACCESS_WORK + 10 * math.prod(shape))
         chosen = [
             np.broadcast_to(each[first % len(each)], shape).reshape(shape[0], -1, LANES)
             for each in (address, on)
@@ -503,15 +504,15 @@ class _Run:
             for name in planned.writes:
                 self._write(name, 0, False, condition)
             return
-        each = min(width_bytes(instruction.opcode), 4)
+        each = min(instruction.lane_bytes, 4)
         contents, are_known = (table.view(f"u{each}") for table in self._bytes())
         all_known = int.from_bytes(b"\1" * each)
         rows = np.arange(self.shape[0])[:, None]
         at = np.broadcast_to(place, self.shape) % _SHARED_BYTES // each
         on = np.broadcast_to(where, self.shape)
         target = np.broadcast_to(rows, self.shape)[on], at[on]
-        for k in range(max(1, width_bytes(instruction.opcode) // 4)):
-            self.budget.spend(6 * at.size)
+        for k in range(instruction.lane_registers):
+            self.budget.spend(_ACCESS_WORK + 6 * at.size)
             if is_store:
                 value, value_known = self._read(register(next_register(instruction.operands[1], k)))
                 contents[target[0], target[1] + k] = np.broadcast_to(value, self.shape)[on]
@@ -524,6 +525,6 @@ class _Run:
 
 
 def _explain(planned: Planned, what: str = "A branch") -> str:
-    location = planned.instruction.location
-    line = f" on line {location[0][1]}" if location else ""
-    return f"{what}{line} depends on a value that is unknown until the kernel runs."
+    _, line = planned.instruction.source
+    place = f" on line {line}" if line else ""
+    return f"{what}{place} depends on a value that is unknown until the kernel runs."

@@ -1,33 +1,40 @@
 """Follow values through a kernel's TTGIR."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from kernels.evaluate.slices import reach
 from kernels.evaluate.ttgir import Op, Region
+
+
+def pass_values(op: Op) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of a loop or a branch: a result or an argument, and a value that may become it."""
+    # A loop's counter, or its condition, comes first.
+    for names in (op.results, *(region.arguments for region in op.regions)):
+        for values in (op.inits, *(region.yielded for region in op.regions)):
+            yield from zip(reversed(names), reversed(values), strict=False)
 
 
 class Flow:
     """How values pass through a kernel.
 
     Attributes:
-        makers: the operation that computes each value.
+        definitions: the operation that computes each value.
         users: the operations that use it.
         sources, targets: the values from which it derives, and that derive from it.
     """
 
     def __init__(self, body: Region) -> None:
-        self.makers = dict[str, Op]()
+        self.definitions = dict[str, Op]()
         self.users = defaultdict[str, list[Op]](list)
         self.sources = defaultdict[str, list[str]](list)
         self.targets = defaultdict[str, list[str]](list)
         for op in body.walk():
-            self.makers.update(dict.fromkeys(op.results, op))
+            self.definitions.update(dict.fromkeys(op.results, op))
             for name in op.operands:
                 self.users[name].append(op)
             if op.name.startswith("scf."):
-                for names in (op.results, *(region.arguments for region in op.regions)):
-                    for values in (op.inits, *(region.yielded for region in op.regions)):
-                        self.connect(zip(reversed(names), reversed(values), strict=False))
+                self.connect(pass_values(op))
             else:
                 self.connect((name, value) for name in op.results for value in op.operands)
 
@@ -50,12 +57,11 @@ class Flow:
             stops: names of operations whose results end the search.
             without: a value to leave out.
         """
-        found = list(values)
-        reached = {*found, without}
-        for name in found:
-            maker = self.makers.get(name)
-            if maker is None or maker.name not in stops:
-                new = [each for each in dict.fromkeys(edges.get(name, ())) if each not in reached]
-                reached.update(new)
-                found += new
-        return found
+
+        def follow(name: str) -> list[str]:
+            definition = self.definitions.get(name)
+            if definition and definition.name in stops:
+                return []
+            return [each for each in edges.get(name, ()) if each != without]
+
+        return reach(values, follow)

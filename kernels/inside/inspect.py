@@ -1,12 +1,12 @@
 """Inspect the programs of a captured launch."""
 
-import logging
 from contextlib import suppress
 from dataclasses import replace
 
 from kernels.capture.reader import BaseCapture, CapturedLaunch, UnreadableCapture
 from kernels.evaluate.counts import LaunchCounts
-from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.listings import UnsupportedOperation, log_damage
+from kernels.evaluate.sass import parse
 from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.inside.allocation import map_shared_memory
 from kernels.inside.conversions import read_conversions, read_layouts
@@ -16,13 +16,10 @@ from kernels.inside.launches import make_launch
 from kernels.inside.pipeline import read_pipelines
 from kernels.inside.registers import count_spills, measure_registers
 from kernels.inside.report import Inside
-from kernels.inside.sass import parse
 from kernels.inside.shared import Callers, find_callers, sum_matrix_wavefronts, sum_shared
 
 # The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]
-
-LOG = logging.getLogger("tilescope.inside")
 
 
 def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:
@@ -38,8 +35,8 @@ def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) 
         return _inspect(capture, launch, counts)
     except UnreadableCapture:
         raise
-    except Exception:  # a capture file may hold arbitrary text as compiled code
-        LOG.warning("A launch could not be inspected.", exc_info=True)
+    except Exception as error:
+        log_damage(capture.content.kernels[launch.kernel].name, error)
         why = "The compiled code is damaged or has an unknown format."
         return Inside(unread=why, not_executed=why), None
 

@@ -2,11 +2,12 @@
 
 import functools
 import re
+from collections.abc import Sequence
 
-from kernels.inside.sass import Instruction
+from kernels.evaluate.sass import Instruction
 
 _PREDICATE = re.compile(r"!?U?P[\dT]")
-_RESULT = re.compile(r"R(\d+|Z)")
+_RESULT = re.compile(r"U?(R(\d+|Z)|P[\dTR])$")
 _REGISTER = re.compile(r"\bR(\d+)\b(\.64)?")
 _SHAPE = re.compile(r"(16|8)x?8x?(\d+)")  # 16816 or 16x8x16: rows, 8 columns, depth
 _VECTOR = re.compile(r"B?[FUS]?(\d+)x(\d+)")  # F32x4
@@ -17,27 +18,36 @@ _DOUBLE = re.compile(r"[FSU]?64")
 _ZERO_REGISTER = 255
 
 # Instructions without a result, although their first operand may be a register.
-_WITHOUT_RESULT = frozenset(
-    (
-        "BAR",
-        "BRX",
-        "CALL",
-        "DSETP",
-        "FCHK",
-        "FSETP",
-        "HSETP2",
-        "ISETP",
-        "NANOSLEEP",
-        "RET",
-        "WARPSYNC",
-    )
-)
+_WITHOUT_RESULT = ("BAR", "BRA", "BRX", "CALL", "JMP", "NANOSLEEP", "RET", "WARPSYNC")
+# Instructions whose predicate result is not followed by a second one.
+_SINGLE_PREDICATE = ("SYNCS", "FCHK", "UCGABAR_WAIT", "R2P")
+# Instructions whose numeric result may be followed by its carries.
+_CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
 # Instructions whose operands are pairs of registers: 64-bit numbers, or addresses of instructions.
 _PAIRS = frozenset(("BRX", "CALL", "DADD", "DFMA", "DMNMX", "DMUL", "DSETP", "LEPC", "RET"))
 # Matrix instructions on registers, and the bits of the elements that they multiply.
 _MATRIX_BITS = {"HMMA": 16, "IMMA": 8, "QMMA": 8, "OMMA": 4, "DMMA": 64}
 # Tensor memory: registers per element of the vector, by the bits of a row.
 _TENSOR_MEMORY = {"16dp128bit": 2, "16dp256bit": 4}
+
+
+def split_operands(name: str, operands: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Split the operands of an instruction into those that it writes and those that it reads."""
+    if not operands or name in _WITHOUT_RESULT or not _RESULT.match(operands[0]):
+        return (), operands
+    count = 1
+    if name in ("VOTE", "VOTEU"):
+        count = len(operands) - 1
+    elif _is_predicate(operands[0]):
+        count = 1 if name in _SINGLE_PREDICATE else 2
+    elif name in _CARRY:
+        while len(operands) > count and _is_predicate(operands[count]):
+            count += 1
+    return operands[:count], operands[count:]
+
+
+def _is_predicate(operand: str) -> bool:
+    return operand.lstrip("U").startswith("P")
 
 
 def find_accesses(instruction: Instruction) -> tuple[int, int]:
@@ -53,21 +63,27 @@ def find_accesses(instruction: Instruction) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _find_accesses(opcode: str, operands: tuple[str, ...]) -> tuple[int, int]:
-    values = [each for each in operands if not _PREDICATE.fullmatch(each)]
     name, *suffixes = opcode.split(".")
-    result, *sources = _widths(name, suffixes)
+    results, values = split_operands(name, operands)
+    result_width, *widths = _widths(name, suffixes)
     writes = 0
-    if values and name not in _WITHOUT_RESULT and _RESULT.fullmatch(values[0]):
-        writes = _registers(values.pop(0), result)
+    for value in results:
+        writes |= _registers(value, result_width)
     # Global addresses have 64 bits, even where the listing names one register of the pair.
     is_global = "E" in suffixes and name != "LDGSTS"
     reads = 0
-    for number, value in enumerate(values):
-        width = sources[min(number, len(sources) - 1)]
+    numbers = (value for value in values if not _PREDICATE.fullmatch(value))
+    for number, value in enumerate(numbers):
+        width = widths[min(number, len(widths) - 1)]
         if "[" in value:
             width = 2 if is_global else 1
         reads |= _registers(value, width)
     return reads, writes
+
+
+def list_registers(numbers: int) -> list[int]:
+    """Return the numbers of the registers in a set of bits."""
+    return [number for number in range(numbers.bit_length()) if numbers >> number & 1]
 
 
 def _registers(operand: str, width: int) -> int:

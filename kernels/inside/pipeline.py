@@ -134,7 +134,7 @@ class _Kernel:
             is_specialized |= op.name == "ttg.warp_specialize"
             if op.name in _COPIES:  # it produces the values that are read from its buffer
                 copy = f"copy {op.line}"
-                self.flow.makers[copy] = op
+                self.flow.definitions[copy] = op
                 self.flow.connect([(self.buffer(self.target(op)), copy)])
         self.num_stages = None if is_specialized else num_stages
         target = _CAPABILITY.search(ttgir)
@@ -159,7 +159,7 @@ class _Kernel:
 
     def buffer(self, value: str) -> str:
         """Return the value that allocates the shared memory of a view."""
-        while (op := self.flow.makers.get(value)) and op.name.startswith("ttg.memdesc_"):
+        while (op := self.flow.definitions.get(value)) and op.name.startswith("ttg.memdesc_"):
             value = op.operands[0]
         return value
 
@@ -244,7 +244,7 @@ class _Loop:
         if op.name in _COPIES:
             view = self.kernel.target(op)
             buffer = self.kernel.buffer(view)
-            allocation = self.kernel.flow.makers.get(buffer)
+            allocation = self.kernel.flow.definitions.get(buffer)
             match = _SLOTS.search(allocation.text) if allocation and view != buffer else None
             slots = int(match[1]) if match else 1
             readers = (
@@ -338,7 +338,7 @@ class _Loop:
         distance = 0
         while level:
             for user, values in level:
-                for load in map(flow.makers.get, flow.search(values, flow.sources, _LOADS)):
+                for load in map(flow.definitions.get, flow.search(values, flow.sources, _LOADS)):
                     if load and _key(load) in self.loads:
                         found.setdefault(_key(load), (distance, []))[1].append(user)
             keys = [key for key, (depth, _) in found.items() if depth == distance]

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import Instruction
+from kernels.evaluate.slices import reach
 from kernels.inside.decoding import (
     Source,
     Step,
     address,
     decode,
-    destinations,
     next_register,
     register,
     source,
-    width_bytes,
 )
-from kernels.inside.sass import Instruction
+from kernels.inside.operands import split_operands
 
 SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
@@ -76,7 +76,7 @@ class Plan:
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
         self._following = {start: self._find_successors(start) for start in self.starts}
-        self._meetings = dict[int, int | None]()
+        self._reconvergences = dict[int, int | None]()
         self.planned = [self._plan(index, each) for index, each in enumerate(code)]
         self.reads_shared = False
         self.allocates_tensor_memory = any(each.name == "UTCATOMSWS" for each in code)
@@ -102,16 +102,16 @@ class Plan:
     def _plan(self, index: int, instruction: Instruction) -> Planned:
         name = instruction.name
         condition = source(instruction.predicate) if instruction.predicate else None
-        writes, reads = destinations(instruction)
+        writes, reads = split_operands(name, instruction.operands)
         step = decode(instruction, writes, reads)
         if step:
             return Planned(index, instruction, condition, step.writes, step.sources, step)
         names = [each.lstrip("-!~") for each in writes if each not in ("RZ", "PT", "URZ", "UPT")]
         sources: list[Source | None] = []
         if name in ("LDG", "LDS", "LDC", "ULDC", "LDCU", "LDSM", "ATOMG", "ATOM", "ATOMS"):
-            count = max(1, width_bytes(instruction.opcode) // 4)
             result = writes[-1] if writes else ""
-            names = [next_register(result, k) for k in range(count) if result not in ("RZ", "URZ")]
+            if result not in ("RZ", "URZ"):
+                names = [next_register(result, k) for k in range(instruction.lane_registers)]
             sources = [address(each) for each in reads if "[" in each and not each.startswith("c[")]
             if "CAS" in instruction.opcode:
                 sources.append(source(reads[1]))
@@ -144,10 +144,7 @@ class Plan:
         roots += planned.sources[:1]
         if self.reads_shared and name == "STS":
             value = instruction.operands[1]
-            roots += [
-                register(next_register(value, k))
-                for k in range(max(1, width_bytes(instruction.opcode) // 4))
-            ]
+            roots += [register(next_register(value, k)) for k in range(instruction.lane_registers)]
         return roots
 
     def _find_successors(self, start: int) -> list[int]:
@@ -163,23 +160,19 @@ class Plan:
 
     def reach(self, start: int, end: int | None) -> set[int]:
         """Return the blocks that `start` reaches without passing `end`."""
-        reached = {start}
-        pending = [start]
-        while pending:
-            for each in self._following[pending.pop()]:
-                if each not in reached and each != end:
-                    reached.add(each)
-                    pending.append(each)
-        return reached
+        following = self._following
+        return set(reach([start], lambda block: [each for each in following[block] if each != end]))
 
-    def meeting_point(self, start: int) -> int | None:
+    def find_reconvergence(self, start: int) -> int | None:
         """Return where all paths from a block reconverge: the first later block that each passes, if any."""
-        if start not in self._meetings:
+        if start not in self._reconvergences:
             later = sorted(each for each in self.reach(start, None) if each > start)
-            self._meetings[start] = next((each for each in later if self._meets(start, each)), None)
-        return self._meetings[start]
+            self._reconvergences[start] = next(
+                (each for each in later if self._is_reconvergence(start, each)), None
+            )
+        return self._reconvergences[start]
 
-    def _meets(self, start: int, end: int) -> bool:
+    def _is_reconvergence(self, start: int, end: int) -> bool:
         reached = self.reach(start, end)
         self._budget.spend(100 * len(reached))
         ends = (self.code[self.blocks[each] - 1].name for each in reached)

@@ -6,10 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from kernels.inside.decoding import width_bytes
-from kernels.inside.operands import find_accesses
+from kernels.evaluate.sass import Instruction, parse
+from kernels.inside.operands import find_accesses, list_registers
 from kernels.inside.report import HeldRegisters, LineRegisters, LineSpills
-from kernels.inside.sass import Instruction, parse
 from kernels.sectors import LANES
 
 # The GPU reserves two registers of each thread, and a thread has at least 16.
@@ -41,13 +40,13 @@ def measure_registers(
     most = dict[tuple[str, int], int]()
     needed = Counter[tuple[str, int]]()
     for number in sorted(range(len(live)), key=counts.__getitem__, reverse=True):
-        place = _place(instructions[number])
+        place = instructions[number].source
         most.setdefault(place, counts[number])
         needed[place] = max(needed[place], _FEWEST, live[number].bit_length() + _RESERVED)
     by_line = tuple(LineRegisters(*place, needed[place], count) for place, count in most.items())
     peak = counts.index(max(counts))
     writers = _find_writers(peak, live[peak], instructions, accesses, following)
-    held = Counter(_place(instructions[number]) for number in writers.values())
+    held = Counter(instructions[number].source for number in writers.values())
     return by_line, tuple(HeldRegisters(*place, count) for place, count in held.most_common())
 
 
@@ -66,10 +65,10 @@ def count_spills(
     """
     groups = defaultdict[tuple[str, int], list[int]](list)
     for number in _find_spills(instructions):
-        groups[_place(instructions[number])].append(number)
+        groups[instructions[number].source].append(number)
     spills = []
     for place, numbers in groups.items():
-        widths = {number: width_bytes(instructions[number].opcode) for number in numbers}
+        widths = {number: instructions[number].lane_bytes for number in numbers}
         stores = [number for number in numbers if instructions[number].name == "STL"]
         times = None
         moved = None
@@ -94,7 +93,7 @@ def _find_spills(instructions: Sequence[Instruction]) -> list[int]:
             slot = _SLOT.search(", ".join(instruction.operands))
             if slot:
                 start = int(slot[1] or "0", 16)
-                slots[number] = frozenset(range(start, start + width_bytes(instruction.opcode)))
+                slots[number] = frozenset(range(start, start + instruction.lane_bytes))
     names = ("LDL", "STL")
     reloaded, stored = (
         set[int]().union(*(slots[each] for each in slots if instructions[each].name == name))
@@ -102,11 +101,6 @@ def _find_spills(instructions: Sequence[Instruction]) -> list[int]:
     )
     matching = {"STL": reloaded, "LDL": stored}
     return [each for each in slots if slots[each] & matching[instructions[each].name]]
-
-
-def _place(instruction: Instruction) -> tuple[str, int]:
-    """Return the innermost file and line; ("", 0) if they are unknown."""
-    return instruction.location[0][:2] if instruction.location else ("", 0)
 
 
 @lru_cache(maxsize=8)
@@ -235,7 +229,7 @@ def _find_writers(
         if _is_call(instructions[number]) and target is not None:
             preceding[target].append(number)
     _, writes = accesses[start]
-    writers = dict.fromkeys(_numbers(writes), start)
+    writers = dict.fromkeys(list_registers(writes), start)
     sought = defaultdict[int, int](int)
     waiting = [(start, registers & ~writes)]
     while waiting:
@@ -246,12 +240,8 @@ def _find_writers(
             continue
         for each in preceding[number]:
             _, writes = accesses[each]
-            for register in _numbers(wanted & writes):
+            for register in list_registers(wanted & writes):
                 writers[register] = max(each, writers.get(register, 0))
             is_conditional = bool(instructions[each].predicate)
             waiting.append((each, wanted if is_conditional else wanted & ~writes))
     return writers
-
-
-def _numbers(registers: int) -> list[int]:
-    return [number for number in range(registers.bit_length()) if registers >> number & 1]

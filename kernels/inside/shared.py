@@ -8,11 +8,11 @@ import numpy as np
 
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.listings import find_user_place
+from kernels.evaluate.sass import Instruction
 from kernels.evaluate.ttgir import Op
 from kernels.inside.banks import Access, Wavefronts, count_copy_wavefronts, count_wavefronts
 from kernels.inside.execution import SHARED, Executions
 from kernels.inside.report import SharedAccess, SharedBuffer
-from kernels.inside.sass import Instruction
 from kernels.sectors import LANES
 
 # The user's files and lines that call a line of Triton's library.
@@ -39,8 +39,7 @@ def sum_shared(
     places = defaultdict[tuple[str, int, str], list[int]](list)
     for index, instruction in enumerate(code):
         if instruction.name in SHARED:
-            file, line = instruction.location[0][:2] if instruction.location else ("", 0)
-            places[file, line, instruction.name].append(index)
+            places[*instruction.source, instruction.name].append(index)
     rows = []
     for (file, line, opcode), indices in places.items():
         why = next((executions.refused[i] for i in indices if i in executions.refused), "")

@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 
 from kernels.evaluate.declared_instructions import match_instructions
-from kernels.evaluate.listings import instructions
+from kernels.evaluate.sass import parse
 from kernels.experiment import Experiment, Json, from_json, launch_key, launch_of, resolve_gpu
 from kernels.gpus import this_gpu
 from kernels.instructions import CompiledFacts, Instruction
@@ -294,7 +294,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts
     number = 0
     for part in filter(None, (compiled.first, compiled)):
         own = part.operations[number:]
-        end = len(instructions(part.sass)) if part is compiled.first else None
+        end = len(parse(part.sass)) if part is compiled.first else None
         of_memory, of_shared = sum_instructions(rows[:end], part.sass, own)
         # An instruction that belongs to no declared operation keeps its negative number.
         ops += tuple(
@@ -325,22 +325,18 @@ def sum_instructions(
     Raises:
         CountingFailed: if ncu's code differs from the SASS, or a column is missing.
     """
-    listed = instructions(sass)
+    code = parse(sass)
     # "@!P1  LDG.E R0, …" → "LDG.E"
     words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
-    if [opcode for opcode, _ in listed] != [next(row_words, "").rstrip(";") for row_words in words]:
+    if [each.opcode for each in code] != [next(row_words, "").rstrip(";") for row_words in words]:
         raise CountingFailed("The code that ncu counted differs from the compiled code.")
     ops = defaultdict[tuple[int, str], list[list[int]]](list)
     shared = defaultdict[tuple[tuple[str, int], str], list[list[int]]](list)
-    for (opcode, location), number, row in zip(
-        listed, match_instructions(listed, operations), rows, strict=True
-    ):
-        kind = opcode.partition(".")[0]
-        if kind in GLOBAL_OPCODES and number is not None:
-            ops[number, opcode].append(_counts(row, _GLOBAL))
-        if kind in SHARED_OPCODES and row["Address Space"]:
-            source = location[0][:2] if location else ("", 0)
-            shared[source, opcode].append(_counts(row, _SHARED))
+    for each, number, row in zip(code, match_instructions(code, operations), rows, strict=True):
+        if each.name in GLOBAL_OPCODES and number is not None:
+            ops[number, each.opcode].append(_counts(row, _GLOBAL))
+        if each.name in SHARED_OPCODES and row["Address Space"]:
+            shared[each.source, each.opcode].append(_counts(row, _SHARED))
     return (
         tuple(OpCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in ops.items()),
         tuple(

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import Instruction
 from kernels.gpus import GPUS, Gpu, gpu_or_slice
-from kernels.inside.sass import Instruction
 from kernels.timing.constants import H100, H200, Constants
 from kernels.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 

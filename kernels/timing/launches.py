@@ -1,7 +1,6 @@
 """Predict the time of a captured launch."""
 
 import heapq
-import logging
 import math
 from collections import Counter
 from collections.abc import Sequence, Set
@@ -11,21 +10,21 @@ import numpy as np
 
 from kernels.capture.reader import BaseCapture, Build, CapturedLaunch
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
-from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.listings import UnsupportedOperation, log_damage
+from kernels.evaluate.sass import Instruction, parse
 from kernels.evaluate.ttgir import Source
 from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.execution import Executions
 from kernels.inside.inspect import Inspection
 from kernels.inside.report import Inside
-from kernels.inside.sass import Instruction, parse
 from kernels.sectors import LANES
 from kernels.timing.changes import estimate_changes
 from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps
 from kernels.timing.model import Execution, Prediction, Traffic, predict, time_launch
 from kernels.timing.scores import stated_errors
-from kernels.timing.steps import GLOBAL, Step, count_lane_bytes, read_steps
+from kernels.timing.steps import GLOBAL, Step, read_steps
 from kernels.timing.traffic import predict_traffic
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
@@ -42,8 +41,6 @@ _ASSUMED_BRANCHES = (
     "The predicted time assumes that warps take both sides of branches that depend on unknown values, but not the slow "
     "paths of mathematical functions."
 )
-
-LOG = logging.getLogger("tilescope.timing")
 
 
 def add_time(
@@ -82,8 +79,8 @@ def add_time(
         return replace(timed, changes=changes)
     except UnsupportedOperation as error:
         return replace(inside, not_predicted=str(error))
-    except Exception:  # a capture file may hold arbitrary text as compiled code
-        LOG.warning("The time of a launch could not be predicted.", exc_info=True)
+    except Exception as error:
+        log_damage(kernel.name, error)
         return replace(inside, not_predicted="The compiled code has an unknown format.")
 
 
@@ -180,7 +177,7 @@ def describe_launch(
         moved = dict.fromkeys(_SPILLS, 0.0)
         for instruction, executed in zip(instructions, times, strict=True):
             if instruction.name in moved:
-                moved[instruction.name] += executed * count_lane_bytes(instruction.opcode) * LANES
+                moved[instruction.name] += executed * instruction.lane_bytes * LANES
         reaches_dram = spilled * gpu.sms > _L2_SHARE * gpu.l2_bytes
         traffic = replace(
             traffic,

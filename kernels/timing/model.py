@@ -5,9 +5,9 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kernels.evaluate.sass import Instruction
 from kernels.evaluate.ttgir import Source
 from kernels.gpus import Gpu
-from kernels.inside.sass import Instruction
 from kernels.timing.constants import Constants
 from kernels.timing.sm import Access, Quarter, simulate
 from kernels.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, Step

@@ -15,9 +15,9 @@ from pathlib import Path
 from kernels.capture.reader import BaseCapture, Capture, CapturedLaunch
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import parse
 from kernels.inside.execution import execute
 from kernels.inside.launches import make_launch
-from kernels.inside.sass import parse
 from kernels.timing.gpus import find_constants, find_gpu
 from kernels.timing.launches import predict_launch
 from kernels.timing.model import Prediction

@@ -9,8 +9,8 @@ import functools
 import re
 from dataclasses import dataclass
 
-from kernels.inside.operands import find_accesses
-from kernels.inside.sass import Instruction, parse
+from kernels.evaluate.sass import Instruction, parse
+from kernels.inside.operands import find_accesses, list_registers
 
 _PREDICATE = re.compile(r"U?P[\dT]")
 # Uniform registers and predicates.
@@ -113,22 +113,6 @@ class Step:
     pending: int = 0
 
 
-def _width(opcode: str) -> int:
-    """Return the number of registers of an operand."""
-    if re.search(r"\.128|\.MT?88\.4", opcode):
-        return 4
-    return 2 if re.search(r"\.64|WIDE|\.MT?88\.2", opcode) else 1
-
-
-def count_lane_bytes(opcode: str) -> int:
-    """Return the bytes that an access moves per lane."""
-    if match := re.search(r"\.[US](8|16)\b", opcode):
-        return int(match[1]) // 8
-    vector = re.search(r"x(\d)\b", opcode)
-    scalar = 2 if "F16" in opcode else 4
-    return scalar * int(vector[1]) if vector else 4 * _width(opcode)
-
-
 def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
     """Return the registers that an instruction reads and writes, uniform ones and predicates included."""
     operands = instruction.operands
@@ -138,14 +122,10 @@ def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
         while results < min(3, len(operands)) and _PREDICATE.fullmatch(operands[results]):
             results += 1
     accesses = find_accesses(instruction)
-    reads, writes = ([f"R{number}" for number in _bits(each)] for each in accesses)
+    reads, writes = ([f"R{number}" for number in list_registers(each)] for each in accesses)
     reads += _OTHER.findall(" ".join((instruction.predicate, *operands[results:])))
     writes += _OTHER.findall(" ".join(operands[:results]))
     return reads, writes
-
-
-def _bits(numbers: int) -> list[int]:
-    return [number for number in range(numbers.bit_length()) if numbers >> number & 1]
 
 
 @functools.lru_cache(maxsize=8)
@@ -192,14 +172,14 @@ def read_steps(sass: str) -> tuple[Step, ...]:
                 step.busy = _WIDE_PRODUCT_CYCLES
             case "LDL" | "STL":
                 step.latency = _SHARED_CYCLES[name]
-                step.nominal_bytes = 32 * count_lane_bytes(opcode)
+                step.nominal_bytes = 32 * instruction.lane_bytes
                 step.wavefronts = step.nominal_bytes / 128
             case _ if name in _SHARED_CYCLES:
                 step.latency = _SHARED_CYCLES[name]
-                step.wavefronts = _width(opcode)
+                step.wavefronts = instruction.lane_registers
             case _ if name in GLOBAL:
                 step.traffic = GLOBAL[name]
-                step.nominal_bytes = 32 * count_lane_bytes(opcode)
+                step.nominal_bytes = 32 * instruction.lane_bytes
                 if step.traffic == "atomic":
                     step.elements = step.nominal_bytes // (2 if "F16" in opcode else 4)
             case _ if product := _GROUP_PRODUCT.match(opcode):

@@ -100,9 +100,8 @@ def sort(x, c):
 
 a, b = torch.zeros(64, 256, dtype=torch.float16), torch.zeros(256, 64, dtype=torch.float16)
 x, c, rows = torch.zeros(64, 64), torch.zeros(64, 64), torch.zeros(64, 64, dtype=torch.int32)
-for warps in (1, 4, 8):
-    for block in (16, 64):
-        product[1,](a, b, c, 256, PRECISION="tf32", BLOCK=block, num_warps=warps)
+for warps, block in (1, 16), (4, 64), (8, 16):
+    product[1,](a, b, c, 256, PRECISION="tf32", BLOCK=block, num_warps=warps)
 product[1,](a.float(), b.float(), c, 256, PRECISION="tf32", BLOCK=64)
 product[1,](a.float(), b.float(), c, 256, PRECISION="ieee", BLOCK=64)
 two_products[1,](a, b, c)

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import parse
 from kernels.inside import semantics
 from kernels.inside.banks import Wavefronts
-from kernels.inside.decoding import decode, destinations
+from kernels.inside.decoding import decode
 from kernels.inside.execution import Launch, execute
-from kernels.inside.sass import parse
+from kernels.inside.operands import split_operands
 
 WORDS = st.integers(0, 2**32 - 1)
 
@@ -253,7 +254,7 @@ def low(value):
 def compute(text, *values):
     """Return an instruction's results, once of Python's integers and once of arrays."""
     (instruction,) = make_code(text)
-    step = decode(instruction, *destinations(instruction))
+    step = decode(instruction, *split_operands(instruction.name, instruction.operands))
     registers = {f"R{number}": value for number, value in enumerate(values)}
     results = []
     for make in (int, lambda value: np.array([value])):

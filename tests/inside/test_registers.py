@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from kernels.capture.reader import Capture
+from kernels.evaluate.sass import Instruction, parse
 from kernels.examples import EXAMPLES
 from kernels.inside.operands import find_accesses
 from kernels.inside.registers import count_live, count_spills, measure_registers
 from kernels.inside.report import HeldRegisters, LineRegisters, LineSpills
-from kernels.inside.sass import Instruction, parse
 from visualize.reports.comparison import differences
 from visualize.reports.launch import LaunchReport, Report
 from visualize.reports.text import table

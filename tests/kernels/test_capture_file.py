@@ -169,9 +169,11 @@ def main(first, count, folder):
 def test_damaged_captures_are_counted_or_refused(tmp_path):
     command = [sys.executable, __file__, "0", str(CAPTURES), tmp_path]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     *failures, ends = ended.stdout.splitlines()
     assert not failures
+    assert "is damaged or has an unknown form (" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert (
         min(json.loads(ends)[end] for end in ("counted", "refused", "unreadable")) > CAPTURES / 20
     )

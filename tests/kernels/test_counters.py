@@ -5,9 +5,8 @@ import select
 
 import pytest
 
-from kernels.evaluate.listings import instructions
+from kernels.evaluate.sass import parse
 from kernels.experiment import from_json
-from kernels.inside.sass import parse
 from kernels.measuring import counters
 from kernels.measuring.counters import METRICS, SHARED_OPCODES, sum_instructions
 
@@ -147,9 +146,7 @@ def rows_of(compiled, **changed):
         "L1 Wavefronts Shared": "5",
         "L1 Wavefronts Shared Ideal": "5",
     } | changed
-    return [
-        {"Source": f"@!P1  {opcode} R0, R1", **columns} for opcode, _ in instructions(compiled.sass)
-    ]
+    return [{"Source": f"@!P1  {each.opcode} R0, R1", **columns} for each in parse(compiled.sass)]
 
 
 def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compiled):

@@ -11,6 +11,7 @@ from kernels import discover
 from kernels.capture.record import keep_source_lines
 from kernels.evaluate import declared_instructions, listings
 from kernels.evaluate.declared import count_accesses
+from kernels.evaluate.sass import Instruction as SassInstruction
 from kernels.experiment import Experiment, launch_of
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
@@ -149,10 +150,11 @@ def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
     descriptors = [
         Instruction("descriptor", ("tile.py", line), None, 0, 0, "", 1) for line in (57, 61)
     ]
-    listed = [
-        ("UTMALDG.2D", ((file, line, 0),)) for file, line in (("orders.py", 57), ("tile.py", 61))
+    code = [
+        SassInstruction("", "UTMALDG.2D", (), ((file, line, 0),))
+        for file, line in (("orders.py", 57), ("tile.py", 61))
     ]
-    assert declared_instructions.match_instructions(listed, descriptors) == [0, 1]
+    assert declared_instructions.match_instructions(code, descriptors) == [0, 1]
 
 
 # Below compute capability 9.0, Triton adds bfloat16 by a branch with a compare-and-swap loop, not by inline assembly.

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kernels.evaluate.sass import Instruction
 from kernels.gpus import GPUS
-from kernels.inside.sass import Instruction
 from kernels.timing.constants import H100
 from kernels.timing.model import Execution, Traffic, time_launch
 from kernels.timing.steps import PIPES, Step

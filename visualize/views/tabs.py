@@ -1,15 +1,11 @@
 """The tabs of the page, in their order, and the panels that each is made of. A new tab or panel is a line here."""
 
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from visualize.views.inside.view import (
-    LayoutsPanel,
-    MemoryMapPanel,
-    PipelinePanel,
-    RegistersPanel,
-    SharedMemoryPanel,
-)
+from visualize.views.inside.view import INSIDE
 from visualize.views.library.view import RecordedPanel, ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
@@ -24,10 +20,10 @@ from visualize.views.tune.view import SweepPanel
 
 @dataclass(frozen=True)
 class Tab:
-    """A tab: its title, and its panels from top to bottom."""
+    """A tab: its title, and functions that return its panels, from top to bottom."""
 
     title: str
-    panels: tuple[type[Panel], ...]
+    panels: tuple[Callable[[], Panel], ...]
 
     @property
     def name(self) -> str:
@@ -41,11 +37,10 @@ TABS = (
     Tab("DRAM reads", (DramReadsPanel,)),
     Tab("Requests", (RequestsPanel, WhatIfPanel)),
     Tab("Compiler", (CompilerPanel,)),
-    Tab("Shared memory", (SharedMemoryPanel,)),
-    Tab("Memory map", (MemoryMapPanel,)),
-    Tab("Registers", (RegistersPanel,)),
-    Tab("Layouts", (LayoutsPanel,)),
-    Tab("Pipeline", (PipelinePanel,)),
+    *(
+        Tab(name.capitalize().replace("-", " "), (partial(INSIDE.__getitem__, name),))
+        for name in INSIDE
+    ),
     Tab("Sweep", (SweepPanel,)),
     Tab("Scoreboard", (ScoreboardPanel,)),
     Tab("Recorded", (RecordedPanel,)),
@@ -56,7 +51,7 @@ TABS = (
 VIEWS = {
     "Order": ("program-order", "dram-reads"),
     "Memory": ("requests", "compiler"),
-    "Inside": ("shared-memory", "memory-map", "registers", "layouts", "pipeline"),
+    "Inside": tuple(INSIDE),
     "Result": ("result",),
     "Tune": ("sweep", "history"),
 }
@@ -70,7 +65,7 @@ _OPENING = (
 SETTINGS = Settings(
     tabs={tab.name: tab.title for tab in TABS},
     opened="program-order",
-    options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel.options),
+    options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel().options),
     opening=dict(urllib.parse.parse_qsl(_OPENING, strict_parsing=True)),
 )
 

@@ -42,7 +42,6 @@ USED = "#0072B2"
 WASTED = "#D55E00"
 MODEL = "#5B6CE6"  # predicted, compiled, textbook
 HARDWARE = "#009E73"  # counted, measured, recorded
-TENSORS = {"A": "#8250DF", "B": "#C2588A", "C": "#64748B"}
 # The operations that hardware counters distinguish: reads in blue, writes in yellow.
 OPERATIONS = {
     "load": CATEGORIES[0], "TMA load": CATEGORIES[4], "store": CATEGORIES[1], "TMA store": CATEGORIES[6],

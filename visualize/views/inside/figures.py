@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernels.evaluate.sass import Instruction
 from kernels.inside.banks import BANKS, WORD_BYTES, Access, serve_words
 from kernels.inside.pipeline import unroll
 from kernels.inside.registers import count_live
 from kernels.inside.report import Moment, Pipeline, SharedBuffer
-from kernels.inside.sass import Instruction
 from kernels.layouts import Layout, expand_bases
 from kernels.sectors import LANES
 from visualize.numbers import count_noun
@@ -309,8 +309,8 @@ def registers_figure(program: Program) -> dict[str, Any]:
 
 
 def _source(instruction: Instruction) -> str:
-    file, line, _ = (*instruction.location, ("no line", 0, 0))[0]
-    return f"{file}:{line}" if line else file
+    file, line = instruction.source
+    return f"{file}:{line}" if line else "no line"
 
 
 def _border(axis: str, at: float) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernels.capture.reader import CapturedKernel
+from kernels.evaluate.sass import Instruction, parse
 from kernels.gpus import Gpu
 from kernels.inside.banks import Access
 from kernels.inside.inspect import Inspection
 from kernels.inside.report import Inside, SharedAccess
-from kernels.inside.sass import Instruction, parse
 from kernels.instructions import CompiledFacts
 from kernels.results import Compiled, Counters, SharedCounts
 from visualize.predict.agreement import LaunchCosts
@@ -48,8 +48,7 @@ class Program:
         groups = dict[tuple[str, int, str], list[Access]]()
         for index, access in self.accesses.items():
             instruction = self.instructions[index]
-            file, line, _ = instruction.location[0]
-            groups.setdefault((file, line, instruction.name), []).append(access)
+            groups.setdefault((*instruction.source, instruction.name), []).append(access)
         rows = sorted(self.inside.shared, key=lambda row: row.conflicts or 0, reverse=True)
         named = ((row, groups.get((row.file, row.line, row.opcode))) for row in rows)
         return {f"{row.opcode}, {place(row)}": group for row, group in named if group}

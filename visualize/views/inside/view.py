@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -26,6 +28,7 @@ _STEPPER = (
 )
 
 
+@dataclass(frozen=True)
 class InsidePanel(Panel):
     """A headline, a picture of the inside of a program, and tables.
 
@@ -36,11 +39,11 @@ class InsidePanel(Panel):
     """
 
     uses_inspection = True
-    name: ClassVar[str]
-    label: ClassVar[str]
-    headline: ClassVar[staticmethod[[Program], Markup]]
-    figure: ClassVar[staticmethod[[Program], dict[str, Any] | None]]
-    tables: ClassVar[staticmethod[[Program], Markup]]
+    name: str
+    label: str
+    headline: Callable[[Program], Markup]
+    figure: Callable[[Program], dict[str, Any] | None]
+    tables: Callable[[Program], Markup]
 
     def layout(self) -> Markup:
         return (
@@ -84,57 +87,43 @@ class InsidePanel(Panel):
         }
 
 
-class SharedMemoryPanel(InsidePanel):
-    """The wavefronts of each line's accesses, and the banks of one access."""
-
-    name = "shared-memory"
-    label = "Words that each bank serves in each wavefront, beside a conflict-free order"
-    headline = staticmethod(text.shared_headline)
-    figure = staticmethod(figures.banks_figure)
-    tables = staticmethod(text.shared_table)
-
-
-class MemoryMapPanel(InsidePanel):
-    """The offset and the live range of each buffer in shared memory."""
-
-    name = "memory-map"
-    label = "Buffers in shared memory: bytes over the program's operations"
-    headline = staticmethod(text.map_headline)
-    figure = staticmethod(figures.memory_map_figure)
-    tables = staticmethod(text.map_tables)
-
-
-class RegistersPanel(InsidePanel):
-    """The live registers at each instruction, and the spills of each line."""
-
-    name = "registers"
-    label = "Live registers at each SASS instruction"
-    headline = staticmethod(text.registers_headline)
-    figure = staticmethod(figures.registers_figure)
-    tables = staticmethod(text.registers_table)
-
-
-class LayoutsPanel(InsidePanel):
-    """The warp and the lane that hold each element of a block, and the layout conversions."""
-
-    name = "layouts"
-    label = "Warp and lane that hold each element of a block"
-    headline = staticmethod(text.layouts_headline)
-    figure = staticmethod(figures.layouts_figure)
-    tables = staticmethod(text.layouts_table)
-
-
-class PipelinePanel(InsidePanel):
-    """The first steps of each loop, and why a load is not pipelined."""
-
-    name = "pipeline"
-    label = "The first steps of a loop: copies in flight, waits and multiplications"
-    headline = staticmethod(text.pipeline_headline)
-    figure = staticmethod(figures.pipeline_figure)
-    tables = staticmethod(text.pipeline_table)
-
-
-_PANELS = SharedMemoryPanel, MemoryMapPanel, RegistersPanel, LayoutsPanel, PipelinePanel
+_PANELS = (
+    InsidePanel(
+        "shared-memory",
+        "Words that each bank serves in each wavefront, beside a conflict-free order",
+        text.shared_headline,
+        figures.banks_figure,
+        text.shared_table,
+    ),
+    InsidePanel(
+        "memory-map",
+        "Buffers in shared memory: bytes over the program's operations",
+        text.map_headline,
+        figures.memory_map_figure,
+        text.map_tables,
+    ),
+    InsidePanel(
+        "registers",
+        "Live registers at each SASS instruction",
+        text.registers_headline,
+        figures.registers_figure,
+        text.registers_table,
+    ),
+    InsidePanel(
+        "layouts",
+        "Warp and lane that hold each element of a block",
+        text.layouts_headline,
+        figures.layouts_figure,
+        text.layouts_table,
+    ),
+    InsidePanel(
+        "pipeline",
+        "The first steps of a loop: copies in flight, waits and multiplications",
+        text.pipeline_headline,
+        figures.pipeline_figure,
+        text.pipeline_table,
+    ),
+)
 
 # The panels by the name of their tab.
-INSIDE: dict[str, InsidePanel] = {panel.name: panel() for panel in _PANELS}
+INSIDE = {panel.name: panel for panel in _PANELS}

@@ -11,6 +11,10 @@ _LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)(
 _NAME = r"(\.L_\w+|\$[\w$]+)"
 _LABEL = re.compile(f"{_NAME}:")
 _TARGET = re.compile(rf"`\({_NAME}\)")
+# Widths of accesses: bits, such as "U16" or "128"; a vector, such as "F32x4"; or matrices, such as "M88.4".
+_BITS = re.compile(r"\.(?:[US](8|16)|(64|128|256))\b")
+_VECTOR = re.compile(r"x(\d)\b")
+_MATRICES = re.compile(r"\.MT?88\.(\d)")
 # For some GPUs, nvdisasm adds the barriers and the stalls of an instruction, such as "&req={0} ?trans5".
 _CONTROL = re.compile(r"(^|\s)[&?]\w.*")
 
@@ -37,6 +41,26 @@ class Instruction:
     def name(self) -> str:
         """The opcode without its suffixes."""
         return self.opcode.partition(".")[0]
+
+    @functools.cached_property
+    def lane_bytes(self) -> int:
+        """The bytes that an access moves per lane."""
+        if vector := _VECTOR.search(self.opcode):
+            return int(vector[1]) * (2 if "F16" in self.opcode else 4)
+        if matrices := _MATRICES.search(self.opcode):
+            return 4 * int(matrices[1])
+        bits = _BITS.search(self.opcode)
+        return int(bits[1] or bits[2]) // 8 if bits else 4
+
+    @property
+    def lane_registers(self) -> int:
+        """The registers per lane that an access moves, each of up to four bytes."""
+        return -(-self.lane_bytes // 4)
+
+    @property
+    def source(self) -> tuple[str, int]:
+        """The innermost file and line; ("", 0) if they are unknown."""
+        return self.location[0][:2] if self.location else ("", 0)
 
 
 @functools.lru_cache(maxsize=8)
