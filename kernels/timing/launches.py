@@ -69,10 +69,10 @@ def add_time(
     except Exception:  # a capture file may hold arbitrary text as compiled code
         LOG.warning("The time of a launch could not be predicted.", exc_info=True)
         return replace(inside, not_predicted="The compiled code has an unknown format.")
-    executed = [op.tally for op in counts.operations if op.tally.executions]
-    if any(tally.is_upper_bound for tally in executed):
+    executed = [op for op in counts.operations if op.tally.executions]
+    if any(map(_is_bounded, executed)):
         assumed += " The predicted time includes upper bounds of the traffic."
-    if any(tally.refused == RETRIES for tally in executed):
+    if any(op.tally.refused == RETRIES for op in executed):
         assumed += " The predicted time assumes that no compare-and-swap loop retries."
     if executions.uncertain:
         assumed += f" {_ASSUMED_BRANCHES}"
@@ -248,9 +248,15 @@ def _check_traffic(
     for op in operations:
         # The slow path of a function has accesses that the TTGIR lacks.
         is_executed = op.tally.executions or executed[op.op, op.source] > 0
-        is_bounded = op.tally.is_upper_bound or op.tally.refused == RETRIES
-        if op.tally.refused and is_executed and not is_bounded:
+        is_known = _is_bounded(op) or op.tally.refused == RETRIES
+        if op.tally.refused and is_executed and not is_known:
             raise UnsupportedOperation(op.tally.refused)
+
+
+def _is_bounded(op: OperationCounts) -> bool:
+    """Return whether the counted traffic of an operation is an upper bound, as that of a store in a merged branch."""
+    is_merged = op.op == "store" and op.instruction is None and op.tally.touches.bytes > 0
+    return op.tally.is_upper_bound or is_merged
 
 
 def _assume_executed(

@@ -83,7 +83,8 @@ def predict_traffic(
         if op.tally.touches.bytes:
             kind = find_kind(op)
             lines[kind] = lines.get(kind, 0.0) + op.launch.lines
-            requested[kind] = requested.get(kind, 0.0) + op.sectors * SECTOR_BYTES
+            asked = max(op.sectors * SECTOR_BYTES, op.tally.touches.bytes)
+            requested[kind] = requested.get(kind, 0.0) + asked
             moved[kind] = moved.get(kind, 0.0) + op.tally.touches.bytes
     # The L1 merges a program's repeated loads, but no stores and atomics.
     moved |= {kind: size for kind, size in requested.items() if kind in ("store", "atomic")}
