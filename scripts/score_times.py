@@ -67,7 +67,7 @@ WITHOUT = {
         "matrix_issue_cycles": 0.85,
     },
 }
-# What Nsight Compute's counters show for launches with large errors.
+# Explanations of large errors, from Nsight Compute's counters.
 REASONS = {
     ("embedding", 1): "Half of the waits are for memory barriers around its atomics.",
     ("float16 odd", 0): "Rows are misaligned, and most waits are for loads.",
@@ -83,6 +83,18 @@ REASONS = {
         0,
     ): "Warps wait for loads and barriers; tensor cores are 36 % busy.",
     ("cross_entropy", 0): "Warps wait for loads; DRAM is 65 % busy.",
+    ("attn_res", 1): "A third of the waits are for memory barriers around its atomics.",
+    ("batch of 1024 × 128", 0): "Half of the waits are for loads; DRAM is 56 % busy.",
+    ("sum of columns, narrow", 0): "Warps wait for loads; DRAM is 82 % busy.",
+    ("group_norm", 0): "It spills 8.7 KB per thread; warps wait for loads, and DRAM is 73 % busy.",
+    ("sort 16384 × 1024", 0): "Warps wait for shared memory, which is 95 % busy.",
+    ("tf32x3 2048", 0): "Warps wait for loads and shared memory, which is 71 % busy.",
+    ("transpose int8 32 × 128", 0): "Warps wait for loads; DRAM is 76 % busy.",
+    (
+        "cross_entropy_large",
+        0,
+    ): "It reads each row twice, and a third of the second reads hit in the L2.",
+    ("dyt", 0): "The issue slots are 82 % busy, and DRAM is 74 % busy.",
 }
 
 
