@@ -91,14 +91,14 @@ def _evaluate(
     )
     evaluator.run()
     for op in merged:
-        # Only the traffic of these stores is known.
         tally = memory.tallies[op]
-        memory.tallies[op] = Tally(
-            executions=tally.executions,
-            storages=tally.storages,
-            touches=tally.touches,
-            refused=tally.refused or str(instructions[op]),
-        )
+        if tally.executions:  # only the traffic of these stores is known
+            memory.tallies[op] = Tally(
+                executions=tally.executions,
+                storages=tally.storages,
+                touches=tally.touches,
+                refused=tally.refused or str(instructions[op]),
+            )
     mismatches = (
         {}
         if is_textbook
