@@ -24,7 +24,7 @@ from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps
 from kernels.timing.model import Execution, Prediction, Traffic, predict, time_launch
 from kernels.timing.scores import stated_errors
-from kernels.timing.steps import GLOBAL, Step, count_lane_bytes, read_steps
+from kernels.timing.steps import GLOBAL, Step, count_lane_bytes, find_pipe, read_steps
 from kernels.timing.traffic import predict_traffic
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
@@ -127,6 +127,9 @@ def describe_launch(
     loops = {op.source for op in parse_ttgir(codes["ttgir"]).walk() if op.name in _LOOPS}
     times = _assume_executed(instructions, executions, loops)
     _check_traffic(counts.operations, instructions, times)
+    for instruction, executed in zip(instructions, times, strict=True):
+        if executed and not find_pipe(instruction.name):
+            raise UnsupportedOperation(f"The rate of {instruction.opcode} is unknown.")
     programs = math.prod(launch.grid)
     resident = occupancy(
         gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes
