@@ -20,8 +20,9 @@ from kernels.evaluate.ttgir import Source
 from kernels.sectors import SECTOR_BYTES
 from kernels.timing.model import LOADS, Request, Traffic
 
-# Number of programs to sample for repeated loads.
+# Number of programs, and smallest number of SMs, to sample for repeated loads.
 _SAMPLE = 48
+_FEWEST_GROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def find_kind(op: OperationCounts) -> str:
 def predict_traffic(
     operations: Sequence[OperationCounts],
     programs: int,
-    at_once: int,
+    sms: int,
+    resident: int,
     l1_bytes: float,
     l2_bytes: float,
     kept_bytes: float,
@@ -69,12 +71,13 @@ def predict_traffic(
     """Predict the traffic of a launch.
 
     Args:
-        at_once: programs that are resident on the GPU.
-        l1_bytes: size of the L1 cache per resident program.
+        resident: programs that an SM holds at a time.
+        l1_bytes: maximum bytes that the resident programs of an SM load if its L1 keeps them.
         l2_bytes: maximum bytes touched between two uses of a block that stays in the L2.
         kept_bytes: written bytes that remain in the L2 when the launch ends.
         held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
     """
+    at_once = sms * resident
     by_kind: dict[str, list[_Accesses]] = {}
     lines: dict[str, float] = {}
     requested: dict[str, float] = {}
@@ -93,7 +96,7 @@ def predict_traffic(
             by_kind.setdefault(find_kind(op), []).append(accesses)
     repeated = np.zeros(len(operations))
     if "load" in by_kind:
-        repeated = _count_repeated(by_kind["load"], len(operations), l1_bytes)
+        repeated = _count_repeated(by_kind["load"], len(operations), sms, resident, l1_bytes)
         moved["load"] -= float(repeated.sum())
     # The L2 reads what atomics update.
     loads = [part for kind in (*LOADS, "atomic") for part in by_kind.get(kind, ())]
@@ -197,6 +200,8 @@ def _count_distinct(accesses: _Accesses, span: float = math.inf) -> float:
         span: from the first to the last byte of all accesses to their storage. A sample of overlapping blocks with many
             rows covers more than its share of the bytes.
     """
+    if not len(accesses.low):
+        return 0.0
     order = np.argsort(accesses.low, kind="stable")
     low = accesses.low[order] // SECTOR_BYTES
     high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)
@@ -229,27 +234,32 @@ def _split(accesses: _Accesses, spans: Mapping[int, float]) -> Iterator[tuple[_A
         yield accesses.select(storage == number), spans.get(number, math.inf)
 
 
-def _count_repeated(parts: Sequence[_Accesses], operations: int, l1_bytes: float) -> np.ndarray:
-    """Return the bytes of each operation that programs load again while the L1 holds them, (operations,)."""
+def _count_repeated(
+    parts: Sequence[_Accesses], operations: int, sms: int, resident: int, l1_bytes: float
+) -> np.ndarray:
+    """Return the bytes of each operation that an SM loads again while its L1 holds them, (operations,)."""
     repeated = np.zeros(operations)
     loads = _join(parts)
-    programs = np.unique(loads.program)
-    sample = programs[np.linspace(0, len(programs) - 1, min(_SAMPLE, len(programs))).astype(int)]
-    loads = loads.select(np.isin(loads.program, sample))
-    loads = loads.select(np.lexsort((loads.time, loads.program)))
+    # Programs that share an SM in a wave.
+    group = loads.program // (sms * resident) * sms + loads.program % sms
+    groups = np.unique(group)
+    count = min(max(_FEWEST_GROUPS, _SAMPLE // resident), len(groups))
+    sample = groups[np.linspace(0, len(groups) - 1, count).astype(int)]
+    chosen = np.isin(group, sample)
+    loads = loads.select(chosen)
+    group = group[chosen]
     asked = np.bincount(loads.op, loads.bytes, operations)
     fetched = np.zeros(operations)
-    for program in sample.tolist():
-        own = loads.select(loads.program == program)
+    for each in sample.tolist():
+        own = loads.select(group == each)
         before = 0.0
-        # An operation fetches what the operations before it did not.
-        ops, first = np.unique(own.op, return_index=True)
-        for count, op in enumerate(ops[np.argsort(first)].tolist(), 1):
-            earlier = ops[np.argsort(first)][:count]
+        # An operation fetches what earlier ones did not.
+        for number in range(len(parts)):
+            earlier = [int(part.op[0]) for part in parts[: number + 1]]
             distinct = _count_distinct(own.select(np.isin(own.op, earlier)))
-            fetched[op] += max(0.0, distinct - before)
+            fetched[earlier[-1]] += max(0.0, distinct - before)
             before = max(before, distinct)
-    if fetched.sum() / len(sample) > l1_bytes:
+    if fetched.sum() / count > l1_bytes:
         return repeated
     for part in parts:
         op = int(part.op[0])

@@ -30,7 +30,7 @@ def test_a_repeated_copy_reads_nothing_if_its_data_fit_and_else_evicts_what_the_
     mib, cold, warm
 ):
     operations, programs = copy_blocks(mib)
-    traffic = predict_traffic(operations, programs, at_once=1056, **L2)
+    traffic = predict_traffic(operations, programs, sms=132, resident=8, **L2)
     assert (traffic.read_bytes / MIB, traffic.written_bytes / MIB) == cold
     assert (traffic.warm_read_bytes / MIB, traffic.warm_written_bytes / MIB) == warm
 
