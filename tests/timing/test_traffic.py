@@ -62,13 +62,13 @@ def loop_over(programs, operands):
 def test_a_loop_reads_a_block_again_if_more_bytes_than_the_l2_holds_were_touched_since(
     operands, read
 ):
-    traffic = predict_traffic(loop_over(128, operands), 128, at_once=128, **L2)
+    traffic = predict_traffic(loop_over(128, operands), 128, sms=128, resident=1, **L2)
     assert traffic.read_bytes / MIB == pytest.approx(read, rel=0.01)
 
 
 def test_the_traffic_of_many_executions_follows_from_a_sample():
     operations, programs = copy_blocks(4096)
-    traffic = predict_traffic(operations, programs, at_once=1056, **L2)
+    traffic = predict_traffic(operations, programs, sms=132, resident=8, **L2)
     kept = sum(len(part[0]) for op in operations for part in op.tally.touches.parts)
     assert kept <= 1 << 18
     assert traffic.read_bytes / MIB == pytest.approx(4096, rel=0.02)
