@@ -1,7 +1,8 @@
 """Compare predicted times with measured ones: `python -m scripts.score_times FOLDER...`. No GPU needed.
 
 The folders hold FAMILY.jsonl.gz, a launch per line with its times and its `device` (an H100 if it has none), and the
-captures that its lines name. Writes the file whose errors the report and the page state.
+captures that its lines name. Writes the file whose errors the report and the page state, and prints the tables of
+docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from kernels.inside.inspect import inspect
 from kernels.results import codec
 from kernels.timing.gpus import find_constants
 from kernels.timing.launches import predict_launch
-from kernels.timing.scores import FILE, TimeScore, stated_errors, summarize
+from kernels.timing.scores import FILE, TimeScore
+from visualize.views.library.time_scores import list_errors, list_worst
 
 _DEVICE = "NVIDIA H100 80GB HBM3"
 _NOT_CAPTURED = "Its arguments depend on a value that the host reads from an earlier launch."
@@ -65,7 +67,7 @@ WITHOUT = {
         "matrix_issue_cycles": 0.85,
     },
 }
-# What Nsight Compute's counters show for launches with large errors.
+# Explanations of large errors, from Nsight Compute's counters.
 REASONS = {
     ("embedding", 1): "Half of the waits are for memory barriers around its atomics.",
     ("float16 odd", 0): "Rows are misaligned, and most waits are for loads.",
@@ -81,6 +83,18 @@ REASONS = {
         0,
     ): "Warps wait for loads and barriers; tensor cores are 36 % busy.",
     ("cross_entropy", 0): "Warps wait for loads; DRAM is 65 % busy.",
+    ("attn_res", 1): "A third of the waits are for memory barriers around its atomics.",
+    ("batch of 1024 × 128", 0): "Half of the waits are for loads; DRAM is 56 % busy.",
+    ("sum of columns, narrow", 0): "Warps wait for loads; DRAM is 82 % busy.",
+    ("group_norm", 0): "It spills 8.7 KB per thread; warps wait for loads, and DRAM is 73 % busy.",
+    ("sort 16384 × 1024", 0): "Warps wait for shared memory, which is 95 % busy.",
+    ("tf32x3 2048", 0): "Warps wait for loads and shared memory, which is 71 % busy.",
+    ("transpose int8 32 × 128", 0): "Warps wait for loads; DRAM is 76 % busy.",
+    (
+        "cross_entropy_large",
+        0,
+    ): "It reads each row twice, and a third of the second reads hit in the L2.",
+    ("dyt", 0): "The issue slots are 82 % busy, and DRAM is 74 % busy.",
 }
 
 
@@ -159,12 +173,9 @@ def main(folders: Sequence[Path]) -> None:
     )
     FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     print(f"{FILE}: {len(scores)} launches, {FILE.stat().st_size:,} bytes")
-    for gpu in dict.fromkeys(score.gpu for score in scores):
-        own = [score for score in scores if score.gpu == gpu and score.predicted_us]
-        print(gpu, "all:", summarize(score.error for score in own))
-        print(gpu, "family left out:", summarize(score.unseen_error for score in own))
-    for is_dram_bound in (True, False):
-        print("bound by DRAM:" if is_dram_bound else "others:", stated_errors(is_dram_bound))
+    for header, *rows in (list_errors(), list_worst()):
+        for row in (header, ["---"] * len(header), *rows):
+            print(f"| {' | '.join(row)} |")
 
 
 if __name__ == "__main__":

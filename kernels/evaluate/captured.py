@@ -1,7 +1,7 @@
 """Count the operations of captured launches."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -81,13 +81,28 @@ def _evaluate(
     arguments = [read_argument(capture, argument) for argument in launch.arguments]
     storages = read_storages(capture, launch)
     count = math.prod(launch.grid)
+    merged = _find_merged_stores(instructions)
     memory = GlobalMemory(
-        body, storages, instructions, kernel.num_warps, count, capture.content.gpu["sms"]
+        body,
+        storages,
+        instructions | merged,
+        kernel.num_warps,
+        count,
+        capture.content.gpu["sms"],
     )
     evaluator = Evaluator(
         body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
     )
     evaluator.run()
+    for op in merged:
+        tally = memory.tallies[op]
+        if tally.executions:  # only the traffic of these stores is known
+            memory.tallies[op] = Tally(
+                executions=tally.executions,
+                storages=tally.storages,
+                touches=tally.touches,
+                refused=tally.refused or str(instructions[op]),
+            )
     mismatches = (
         {}
         if is_textbook
@@ -166,6 +181,25 @@ def _evaluate(
         work=memory.work,
         overflows=tuple(evaluator.overflows.by_line.values()),
     )
+
+
+def _find_merged_stores(
+    instructions: Mapping[ttgir.Op, Instruction | str],
+) -> dict[ttgir.Op, Instruction]:
+    """Return stores without an instruction, each with the instruction of a store of the same type.
+
+    The compiler merges stores in different branches.
+    """
+    known = {
+        op.type: instruction
+        for op, instruction in instructions.items()
+        if op.name == "tt.store" and isinstance(instruction, Instruction)
+    }
+    return {
+        op: known[op.type]
+        for op, instruction in instructions.items()
+        if op.name == "tt.store" and isinstance(instruction, str) and op.type in known
+    }
 
 
 def _outer_loops(region: ttgir.Region) -> Iterator[ttgir.Op]:

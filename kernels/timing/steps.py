@@ -30,15 +30,20 @@ _PIPES = {
 }
 PIPES = tuple(_PIPES)
 _OPCODES = {
-    "xu": "MUFU I2F F2I F2F POPC FLO BREV FRND FCHK I2I",
+    "alu": "LOP3 ISETP IADD IADD3 SHF LEA SEL FSEL F2FP PRMT FSETP MOV VIADD FMNMX P2R R2P PLOP3 I2FP IABS SGXT VOTE "
+    "VOTEU VIMNMX IMNMX VHMNMX VIADDMNMX HMNMX2 HSETP2 FSET HSET2 BMSK LOP PSETP",
+    "xu": "MUFU I2F F2I F2F POPC FLO BREV FRND FCHK I2I REDUX",
     "fma": "FFMA FMUL FADD HFMA2 HADD2 HMUL2 FSWZADD",
     "fma heavy": "IMAD IDP",
     "fp64": "DFMA DADD DMUL DSETP",
     "lsu": "LDG STG LDS STS LDSM STSM SHFL ATOM ATOMG RED REDG LDGSTS ATOMS LDL STL LD ST",
-    "control": "BRA EXIT BSSY BSYNC CALL RET NOP WARPSYNC BREAK DEPBAR LDGDEPBAR MEMBAR ERRBAR CCTL WARPGROUP BAR "
-    "SYNCS R2UR S2R CS2R S2UR LDC ULDC FENCE ELECT UTMALDG UTMASTG UTMACMDFLUSH CGAERRBAR",
+    "tensor": "HMMA IMMA DMMA QMMA HGMMA QGMMA IGMMA",
+    "control": "BRA BRX EXIT BSSY BSYNC CALL RET NOP WARPSYNC BREAK YIELD NANOSLEEP BPT LEPC DEPBAR LDGDEPBAR MEMBAR "
+    "ERRBAR CCTL WARPGROUP BAR SYNCS R2UR S2R CS2R S2UR LDC LDCU ULDC FENCE ELECT UTMALDG UTMASTG "
+    "UTMACMDFLUSH CGAERRBAR",
 }
 _PIPE_OF = {opcode: pipe for pipe, opcodes in _OPCODES.items() for opcode in opcodes.split()}
+_UNIFORM = re.compile(r"U(?!TC|BLK|VIRT)")
 # Instructions whose first operand is not a result.
 _WITHOUT_RESULT = (
     "STG STS STSM RED REDG BAR BRA EXIT LDGSTS DEPBAR LDGDEPBAR MEMBAR WARPSYNC UTMALDG UTMASTG SYNCS STL WARPGROUP "
@@ -113,6 +118,11 @@ class Step:
     pending: int = 0
 
 
+def find_pipe(name: str) -> str:
+    """Return the pipe of an instruction; "" if its rate is unknown."""
+    return _PIPE_OF.get(name) or ("uniform" if _UNIFORM.match(name) else "")
+
+
 def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
     """Return the registers that an instruction reads and writes, uniform ones and predicates included."""
     operands = instruction.operands
@@ -141,9 +151,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
         name = instruction.name
         opcode = instruction.opcode
         operands = instruction.operands
-        pipe = _PIPE_OF.get(name, "uniform" if name.startswith("U") else "alu")
-        if "MMA" in name and not name.startswith("UTMA"):
-            pipe = "tensor"
+        pipe = find_pipe(name) or "control"
         busy, latency = _PIPES[pipe]
         reads, writes = _registers(instruction)
         step = Step("", PIPES.index(pipe), busy, latency, (), ())

@@ -87,7 +87,9 @@ def predict_traffic(
             continue
         kind = find_kind(op)
         is_merged = kind in ("async copy", "descriptor load", "descriptor store")
-        requested = op.tally.touches.bytes if is_merged else op.sectors * SECTOR_BYTES
+        requested = op.tally.touches.bytes
+        if not is_merged:
+            requested = max(requested, op.sectors * SECTOR_BYTES)
         sizes[number] = requested * (1 - hits[number])
         lines[kind] = lines.get(kind, 0.0) + op.launch.lines
         moved[kind] = moved.get(kind, 0.0) + float(sizes[number])
@@ -200,6 +202,8 @@ def _count_distinct(accesses: _Accesses, span: float = math.inf) -> float:
         span: from the first to the last byte of all accesses to their storage. A sample of overlapping blocks with many
             rows covers more than its share of the bytes.
     """
+    if not len(accesses.low):
+        return 0.0
     order = np.argsort(accesses.low, kind="stable")
     low = accesses.low[order] // SECTOR_BYTES
     high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)

@@ -157,6 +157,13 @@ def test_the_figures_are_the_approved_ones(approve):
     approve("order_figures", validated)
 
 
+def test_no_resource_is_called_a_bottleneck_of_a_launch_that_latency_bounds():
+    for has_bottleneck in (True, False):
+        figure = figures.bounds_figure(BOUNDS, 500.0, "predicted", has_bottleneck)
+        assert ("bottleneck" in f"{figure}") == has_bottleneck
+        assert ("longest" in f"{figure}") != has_bottleneck
+
+
 def test_the_curve_of_loads_holds_both_orders():
     orders = grouped(9, 9, 3, 9)
     traces = {trace.name: trace for trace in go.Figure(figures.loads_figure(orders, 9)).data}

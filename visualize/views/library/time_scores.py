@@ -1,7 +1,5 @@
 """The scoreboard's part about times: predicted and measured launches of other kernels, by family."""
 
-from typing import Any
-
 from markupsafe import Markup
 
 from kernels.timing.scores import SOURCE, TimeScore, shipped_scores, stated_errors, summarize
@@ -11,29 +9,8 @@ from visualize.views.tables import table
 
 _WORST = 10
 
-
-def by_family() -> dict[tuple[str, str], list[TimeScore]]:
-    """Return the predicted launches of each family and GPU."""
-    families: dict[tuple[str, str], list[TimeScore]] = {}
-    for score in shipped_scores():
-        if score.predicted_us:
-            families.setdefault((score.family, score.gpu), []).append(score)
-    return families
-
-
-def worst_scores() -> list[TimeScore]:
-    """Return the launches with the largest errors, with constants that were fitted to other families.
-
-    A launch is listed for the GPU on which its error is larger.
-    """
-    worst: dict[tuple[str, str, int], TimeScore] = {}
-    for score in sorted(shipped_scores(), key=lambda score: -abs(score.unseen_error)):
-        worst.setdefault((score.family, score.case, score.number), score)
-    return list(worst.values())[:_WORST]
-
-
-def unpredicted_scores() -> list[TimeScore]:
-    return [score for score in shipped_scores() if not score.predicted_us]
+# A table: its header, and its rows.
+Rows = list[tuple[str, ...]]
 
 
 def _name(score: TimeScore) -> str:
@@ -44,55 +21,73 @@ def _sign(error: float) -> str:
     return f"{'+' if error > 0 else '−'}{percent(abs(error))}"
 
 
-def render_times() -> Markup:
-    """Render a fold with the errors of each family, the largest errors, and the launches without a prediction."""
+def _group_scores() -> dict[tuple[str, str], list[TimeScore]]:
     predicted = [score for score in shipped_scores() if score.predicted_us]
-    about = say(
-        "{} of other kernels, {} on {}.",
-        count_noun(len(predicted), "launch"),
-        Mark("measured"),
-        SOURCE,
-    )
-    how = "An error is predicted / measured − 1. To predict a family, constants are fitted to the other families."
-    groups = by_family()
+    groups: dict[tuple[str, str], list[TimeScore]] = {}
+    for score in predicted:
+        groups.setdefault((score.family, score.gpu), []).append(score)
     for gpu in dict.fromkeys(score.gpu for score in predicted):
         groups["all", gpu] = [score for score in predicted if score.gpu == gpu]
     groups["bound by DRAM", "all"] = [score for score in predicted if score.bound_by == "DRAM"]
     groups["not bound by DRAM", "all"] = [score for score in predicted if score.bound_by != "DRAM"]
-    rows: list[tuple[Any, ...]] = []
-    for names, scores in groups.items():
+    return groups
+
+
+def list_errors() -> Rows:
+    """List the errors of each family and GPU, of each GPU, and of both kinds of launches whose errors are stated."""
+    rows: Rows = [
+        ("kernels", "GPU", "launches", "median", "9 of 10 within", "share within 25 %", "median, all fitted",
+         "9 of 10 within, all fitted"),
+    ]  # fmt: skip
+    for names, scores in _group_scores().items():
         unseen = summarize(score.unseen_error for score in scores)
         fitted = summarize(score.error for score in scores)
         figures = unseen.median, unseen.high, unseen.within, fitted.median, fitted.high
         rows.append((*names, f"{len(scores)}", *map(percent, figures)))
-    header = (
-        "kernels", "GPU", "launches", "median", "9 of 10 within", "share within 25 %", "median, all fitted",
-        "9 of 10 within, all fitted",
-    )  # fmt: skip
-    worst = [
-        (
-            _name(score),
-            score.gpu,
-            milliseconds((score.unseen_us or 0.0) / 1e3),
-            milliseconds(score.measured_us / 1e3),
-            _sign(score.unseen_error),
-            score.why,
-        )
-        for score in worst_scores()
-    ]
+    return rows
+
+
+def list_worst() -> Rows:
+    """List the launches with the largest errors, with constants that were fitted to other families.
+
+    A launch is listed for the GPU on which its error is larger.
+    """
+    worst: dict[tuple[str, str, int], TimeScore] = {}
+    for score in sorted(shipped_scores(), key=lambda score: -abs(score.unseen_error)):
+        worst.setdefault((score.family, score.case, score.number), score)
+    rows: Rows = [("launch", "GPU", "predicted", "measured", "error", "what the counters show")]
+    for score in list(worst.values())[:_WORST]:
+        times = [(score.unseen_us or 0.0) / 1e3, score.measured_us / 1e3]
+        error = _sign(score.unseen_error)
+        rows.append((_name(score), score.gpu, *map(milliseconds, times), error, score.why))
+    return rows
+
+
+def unpredicted_scores() -> list[TimeScore]:
+    return [score for score in shipped_scores() if not score.predicted_us]
+
+
+def render_times() -> Markup:
+    """Render a fold with the errors of each family, the largest errors, and the launches without a prediction."""
+    launches = sum(1 for score in shipped_scores() if score.predicted_us)
+    about = say(
+        "{} of other kernels, {} on {}.",
+        count_noun(launches, "launch"),
+        Mark("measured"),
+        SOURCE,
+    )
+    how = "An error is predicted / measured − 1. To predict a family, constants are fitted to the other families."
+    header, *errors = list_errors()
+    worst_header, *worst = list_worst()
     missing = list(dict.fromkeys((_name(score), score.why) for score in unpredicted_scores()))
     content = (
         lead(about, how)
-        + table(header, rows, "Errors of predicted times")
-        + table(
-            ("launch", "GPU", "predicted", "measured", "error", "what the counters show"),
-            worst,
-            "The largest errors",
-        )
+        + table(header, errors, "Errors of predicted times")
+        + table(worst_header, worst, "The largest errors")
         + table(("launch", "why"), missing, "Launches without a prediction")
     )
     fold = Markup(
         "<details><summary>Times: ± {} if DRAM bounds a launch, else ± {}</summary>{}</details>"
     )
-    errors = [percent(stated_errors(is_dram_bound).high) for is_dram_bound in (True, False)]
-    return fold.format(*errors, content)
+    stated = [percent(stated_errors(is_dram_bound).high) for is_dram_bound in (True, False)]
+    return fold.format(*stated, content)

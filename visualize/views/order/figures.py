@@ -219,21 +219,26 @@ def _group_size_layout(
     )
 
 
-def bounds_figure(bounds: Sequence[Bound], measured_ms: float | None, source: str) -> Figure:
+def bounds_figure(
+    bounds: Sequence[Bound],
+    measured_ms: float | None,
+    source: str,
+    has_bottleneck: bool = True,
+) -> Figure:
     """Plot the time that each resource would take alone and, below, the launch's time and its unexplained rest.
 
     Args:
         measured_ms: the launch's time; None if unknown.
         source: "measured", "recorded" or "predicted".
+        has_bottleneck: whether the busiest resource, and not latency, bounds the launch.
     """
     resources = [bound for bound in bounds if bound.name != TAIL]
     slowest = max(resources, key=lambda bound: bound.ms)
     longest = max(slowest.ms, measured_ms or 0.0)
     unit, scale = time_unit(longest)
     labels = [f" {significant(bound.ms * scale)} {unit}" for bound in resources]
-    labels[resources.index(slowest)] += (
-        "<br> bottleneck" if slowest.ms > _SHORT_MS else "<br> longest"
-    )
+    is_bottleneck = has_bottleneck and slowest.ms > _SHORT_MS
+    labels[resources.index(slowest)] += "<br> bottleneck" if is_bottleneck else "<br> longest"
 
     def bars(
         name: str, rows: list[str], ms: list[float], marker: Figure, about: list[str]

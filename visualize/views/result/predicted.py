@@ -59,5 +59,6 @@ def plot_predicted(inside: Inside, about: str) -> str:
         for name, share in shares.items()
         if share >= least
     ]
-    figure = bounds_figure(bounds, inside.predicted_us / 1e3, "predicted")
+    has_bottleneck = inside.bound_by != "latency"
+    figure = bounds_figure(bounds, inside.predicted_us / 1e3, "predicted", has_bottleneck)
     return plot_value(figure, about=about)

@@ -1,0 +1,40 @@
+"""The pipes of instructions."""
+
+import pytest
+
+from kernels.timing.steps import PIPES, find_pipe, read_steps
+
+
+@pytest.mark.parametrize(
+    ("name", "pipe"),
+    [
+        ("F2FP", "alu"),
+        ("PRMT", "alu"),
+        ("I2FP", "alu"),
+        ("VOTE", "alu"),
+        ("I2F", "xu"),
+        ("REDUX", "xu"),
+        ("HFMA2", "fma"),
+        ("QGMMA", "tensor"),
+        ("IGMMA", "tensor"),
+        ("UIADD3", "uniform"),
+        ("UTMALDG", "control"),
+        ("BRX", "control"),
+    ],
+)
+def test_instructions_have_the_pipe_of_their_documented_rate(name, pipe):
+    assert find_pipe(name) == pipe
+    assert pipe in PIPES
+
+
+@pytest.mark.parametrize("name", ["MATCH", "STAS", "UBLKCP", "UTCHMMA", "UTCBAR", "LDTM", "FFMA9"])
+def test_instructions_of_unknown_rate_have_no_pipe(name):
+    assert find_pipe(name) == ""
+
+
+def test_a_listing_with_an_unknown_instruction_has_a_step_for_each():
+    sass = "\n".join(
+        f"        /*{16 * number:04x}*/                   {text} ;"
+        for number, text in enumerate(["FADD R0, R1, R2", "LDTM.x32 R4, tmem[UR4]", "EXIT"])
+    )
+    assert len(read_steps(sass)) == 3
