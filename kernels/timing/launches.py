@@ -286,7 +286,7 @@ def _with_conflicts(
     result = list(steps)
     for number, wavefronts in executions.wavefronts.items():
         times = int(executions.times[number])
-        if times and instructions[number].name != "LDGSTS":
+        if times:
             result[number] = replace(steps[number], wavefronts=wavefronts.actual / times)
     return result
 
