@@ -224,8 +224,8 @@ class _Listing:
         self.add(times, "lsu", 0, 0, reads=(register,), **more)
 
     def _add_descriptor(self, times: float, kind: str, wavefronts: float) -> None:
-        """Add a copy that one warp issues for its program."""
-        self.add(times / self.warps, "control", 0, 0, traffic=kind, wavefronts=wavefronts)
+        """Add a copy that one warp issues for its program. All warps execute it, each for a part of the block."""
+        self.add(times, "control", 0, 0, traffic=kind, wavefronts=wavefronts)
 
     def add_copy(self, times: float, kind: str, size: float, reads: tuple[int, ...]) -> None:
         """Add a copy of `size` bytes per warp to shared memory."""

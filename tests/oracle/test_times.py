@@ -170,7 +170,7 @@ def test_other_gpus_have_times_of_their_datasheets_that_are_marked_as_assumed():
         "flash-full-32-heads-of-64-small-tiles",
     ],
 )
-def test_a_higher_bandwidth_lengthens_no_predicted_time_by_more_than_two_percent(name):
+def test_a_higher_bandwidth_lengthens_no_predicted_time_by_more_than_five_percent(name):
     capture = Capture(FOLDER / f"{name}.tilescope")
     launch = capture.content.launches[0]
     counts = count_launch(capture, launch)
@@ -180,7 +180,7 @@ def test_a_higher_bandwidth_lengthens_no_predicted_time_by_more_than_two_percent
         gpu = replace(GPUS["H200"], dram_gbps=dram_gbps)
         constants, _ = find_constants(GPUS["H200"])
         prediction = predict_launch(capture, launch, counts, executions, gpu, constants)
-        assert prediction.total_us < 1.02 * shortest_us, dram_gbps
+        assert prediction.total_us < 1.05 * shortest_us, dram_gbps
         shortest_us = min(shortest_us, prediction.total_us)
 
 
