@@ -26,6 +26,7 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
         return headline("", "", f"No predicted time: {inside.not_predicted}")
     number, unit = milliseconds(inside.predicted_us / 1e3).split()
     low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
+    warm = milliseconds((inside.predicted_warm_us or inside.predicted_us) / 1e3)
     bound = describe_bound(inside)
     savings = describe_savings(inside)
     is_dram_bound = inside.bound_by == "DRAM"
@@ -38,7 +39,7 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
         " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
         *(savings[1:] if savings else [describe_changes(inside)]),
         f"The range is {low} to {high}: ± {error} in nine of ten cases, measured on {errors.launches} launches {kind}.",
-        "The prediction assumes a cold L2 cache.",
+        f"The prediction assumes a cold L2 cache. If the same launch ran right before, it is {warm}.",
         inside.assumed,
         say(
             "{} shows predicted and measured times on {}.",
