@@ -55,7 +55,7 @@ def list_worst() -> Rows:
     worst: dict[tuple[str, str, int], TimeScore] = {}
     for score in sorted(shipped_scores(), key=lambda score: -abs(score.unseen_error)):
         worst.setdefault((score.family, score.case, score.number), score)
-    rows: Rows = [("launch", "GPU", "predicted", "measured", "error", "what the counters show")]
+    rows: Rows = [("launch", "GPU", "predicted", "measured", "error", "reason, if known")]
     for score in list(worst.values())[:_WORST]:
         times = [(score.unseen_us or 0.0) / 1e3, score.measured_us / 1e3]
         error = _sign(score.unseen_error)
