@@ -73,7 +73,7 @@ WITHOUT: dict[str, dict[str, float]] = {
 }
 # Explanations of large errors: of gemm, elements, flash and liger from Nsight Compute's counters, of the others from
 # their compiled code and addresses.
-_SCATTERED = "Each lane of a request accesses another cache line."
+_SCATTERED = "Each lane of a request accesses a different cache line."
 REASONS = {
     ("rms_norm_residual", 1): "It spills 1.6 KB per thread; the model overstates the cost.",
     ("attorch_batch_norm", 0): "It spills 6 KB per thread; the model overstates the cost.",

@@ -265,7 +265,7 @@ def _add_products(listing: _Listing, panels: Sequence[AnyAccess]) -> None:
     listing.add_wait(times, "barrier")
     _add_product(listing, times, panels, is_pipelined)
     if is_pipelined:
-        # The last steps have nothing to copy. Here they do, but all copies are smaller.
+        # In reality, the last steps copy nothing. Here, the same bytes are spread over all steps.
         listing.add_copy(times, kind, size, (address,))
     listing.end_loop(first)
     listing.add_wait(listing.programs, "wait for products")

@@ -15,8 +15,8 @@ class Probe:
     """Records the loads of a few programs that run on the same SM.
 
     Args:
-        programs: of the launch.
-        sms: of the GPU.
+        programs: number of programs in the launch.
+        sms: number of SMs of the GPU.
     """
 
     def __init__(self, programs: int, sms: int) -> None:

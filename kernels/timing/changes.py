@@ -99,7 +99,7 @@ def _change_stages(
 
 
 def _shift_waits(execution: Execution, stages: int) -> list[Step]:
-    """Let each loop wait for copies of earlier or later iterations. Loads that become copies wait for nothing."""
+    """Let each loop wait for copies of earlier or later iterations. Nothing waits for loads that become copies."""
     steps = list(execution.steps)
     loops = find_loops(execution.instructions, execution.executed)
     for first, last in loops.items():
@@ -128,7 +128,7 @@ def _halve_warps(execution: Execution, kernel: CapturedKernel, gpu: Gpu) -> Iter
 
 
 def _limit_registers(execution: Execution, kernel: CapturedKernel, gpu: Gpu) -> Iterator[_Change]:
-    """Use as few registers as one more program per SM needs. The compiler may have to spill."""
+    """Limit the registers so that one more program fits on an SM. The compiler may have to spill."""
     for registers in range(kernel.registers // _REGISTER_STEP, 3, -1):
         limit = registers * _REGISTER_STEP
         resident = occupancy(gpu, kernel.num_warps, limit, kernel.shared_bytes).programs_per_sm

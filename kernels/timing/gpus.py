@@ -18,7 +18,7 @@ _MEASURED = GPUS["H100"]
 # The constants of GPUs on which launches were timed, and what is assumed about them.
 CONSTANTS = {
     "H100": (H100, ""),
-    "H200": (H200, "H200: its bandwidths were measured. Latencies are an H100's."),
+    "H200": (H200, "H200: bandwidths were measured; latencies are the H100's."),
 }
 # Results per cycle and SM of float32 and float64 arithmetic, by compute capability.
 RESULTS = {

@@ -1,6 +1,6 @@
 """Predict which of a launch's loads hit in the L1, from the sectors that a few programs of an SM load.
 
-Resident programs progress alike. A sector stays in the L1 until as many bytes as fit are fetched.
+Resident programs progress alike. A sector stays in the L1 until the bytes fetched after it exceed the L1's size.
 """
 
 import operator
@@ -23,7 +23,7 @@ def find_hits(
         per_sm: programs that an SM runs in all.
         l1_bytes: size of an SM's L1.
     """
-    # Of many programs, the first half of the recorded ones fills the L1.
+    # If an SM runs more programs than were recorded, the first half only fills the L1.
     at_once = min(resident, MOST_PROGRAMS // 2 if per_sm > MOST_PROGRAMS else per_sm)
     recorded = [
         (time, program, number, sectors)

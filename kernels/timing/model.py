@@ -147,7 +147,7 @@ def time_launch(
         return _simulate_launch(execution, traffic, gpu, constants, clock, most_steps)
 
     def add_queues(cycles: float) -> Constants:
-        """Return the constants under the load of a launch that takes some cycles."""
+        """Return the constants under the load of a launch that takes this many cycles."""
         l2_load = moved * (1 - merged) / constants.l2_tbps / 1e3 * clock / cycles
         dram_load = min(1.0, dram * clock / cycles)
         return replace(
@@ -299,7 +299,7 @@ def _simulate_launch(
     simulation = simulate(steps, [accesses[number] for number in trace], quarter, count)
     cycles = simulation.cycles
     if programs > count > slots:
-        # The others start at the rate of those in the second half of the trace.
+        # The other programs start at the rate of the second half of the simulated ones.
         fewer = max(slots, count // 2 // slots * slots)
         took = simulation.starts[count - 1] - simulation.starts[fewer - 1]
         cycles += took / (count - fewer) * (programs - count)

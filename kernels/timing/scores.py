@@ -12,9 +12,7 @@ from kernels import once
 from kernels.results import codec
 
 FILE = Path(__file__).parent / "scores.jsonl"
-SOURCE = (
-    "an H100 80GB HBM3 and an H200, with an L2 that held none of the data, compiled by Triton 3.6.0"
-)
+SOURCE = "an H100 80GB HBM3 and an H200 with a cold L2 and Triton 3.6.0"
 # The percentile of the errors that is stated beside a prediction.
 PERCENTILE = 0.9
 

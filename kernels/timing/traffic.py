@@ -114,7 +114,7 @@ def predict_traffic(
         moved,
         read,
         max(0.0, written - kept_bytes),
-        # The data that the launch before wrote leave the L2 now.
+        # This launch evicts the data that the previous one wrote.
         read,
         written,
         _describe_requests(operations, hits, sizes, reads),
@@ -270,7 +270,8 @@ def _count_reads(
     order = np.argsort(gap)
     gap = gap[order]
     size = np.concatenate(sizes)[order]
-    # The mean number of bytes touched in a time is the integral of the rate of accesses that repeat none in that time.
+    # The mean number of distinct bytes touched in a time is the integral of the rate of accesses to bytes not yet
+    # touched in it.
     longer = size.sum() - np.cumsum(size)
     touched = (np.cumsum(size * gap) + (longer + distinct + written) * gap) / waves
     evicted = touched > l2_bytes

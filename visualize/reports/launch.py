@@ -327,7 +327,7 @@ def describe_changes(inside: Inside) -> str:
     if not inside.changes:
         return ""
     names = ", ".join(each.change for each in inside.changes)
-    none = f"None of these changes shortens it by 5 % (predicted): {names}."
+    none = f"None of these changes is predicted to save 5 % or more: {names}."
     return " ".join(describe_savings(inside)) or none
 
 

@@ -69,14 +69,15 @@ def unpredicted_scores() -> list[TimeScore]:
 
 def render_times() -> Markup:
     """Render a fold with the errors of each family, the largest errors, and the launches without a prediction."""
-    launches = sum(1 for score in shipped_scores() if score.predicted_us)
+    predicted = (score for score in shipped_scores() if score.predicted_us)
+    launches = len({(score.family, score.case, score.number) for score in predicted})
     about = say(
         "{} of other kernels, {} on {}.",
         count_noun(launches, "launch"),
         Mark("measured"),
         SOURCE,
     )
-    how = "An error is predicted / measured − 1. To predict a family, constants are fitted to the other families."
+    how = "An error is predicted / measured − 1. Each family is predicted with constants fitted to the other families."
     header, *errors = list_errors()
     worst_header, *worst = list_worst()
     missing = list(dict.fromkeys((_name(score), score.why) for score in unpredicted_scores()))

@@ -17,7 +17,7 @@ from visualize.views.order.map_figure import MOST_CELLS, Order
 
 TAIL = "tail wave"
 
-# A shorter time bounds no launch.
+# A resource with a shorter time is not called a bottleneck.
 _SHORT_MS = 0.004
 
 # Maximum number of points of the curve of loads: a screen tells no more apart.

@@ -38,8 +38,9 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
         say("{} {}", unit, Mark("predicted")),
         " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
         *(savings[1:] if savings else [describe_changes(inside)]),
-        f"The range is {low} to {high}: ± {error} in nine of ten cases, measured on {errors.launches} launches {kind}.",
-        f"The prediction assumes a cold L2 cache. If the same launch ran right before, it is {warm}.",
+        f"Expected range: {low} to {high}. The error was at most {error} in nine of ten "
+        f"of {errors.launches} timings of launches {kind}.",
+        f"The prediction assumes a cold L2 cache. If the same launch ran just before, the predicted time is {warm}.",
         inside.assumed,
         say(
             "{} shows predicted and measured times on {}.",
