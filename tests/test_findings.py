@@ -476,6 +476,8 @@ def test_a_change_promises_the_shared_memory_of_the_kernel_changed_by_hand(
 
 def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_that_fit(shortage):
     fits, fails = shortage[1].launches
+    assert fits.predicted_us
+    assert fails.not_predicted == "The launch fails, because a program does not fit on an SM."
     finding = find(fails, "shared memory")
     assert finding.text.startswith(
         f"The launch fails on NVIDIA H200: a program needs {fails.shared_bytes:,} bytes of shared memory, and the "

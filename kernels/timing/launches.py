@@ -161,6 +161,8 @@ def describe_launch(
     resident = occupancy(
         gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes
     ).programs_per_sm
+    if not resident:
+        raise UnsupportedOperation("The launch fails, because a program does not fit on an SM.")
     shared = resident * (kernel.shared_bytes + _SYSTEM_SHARED_BYTES)
     traffic = predict_traffic(
         counts.operations,
