@@ -22,6 +22,7 @@ LOADS = ("load", "async copy", "descriptor load", "spill load")
 _QUARTERS = 4
 _L2_SLICES = 96
 _DESCRIPTOR_CYCLES = 200
+_COPIES = ("async copy", "descriptor load", "descriptor store")
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,10 @@ def time_resources(
     for step, executed, request in zip(execution.steps, execution.executed, requests, strict=True):
         cycles["issue"] += executed
         cycles[PIPES[step.pipe]] += step.busy * executed
-        cycles["L1"] += _QUARTERS * (step.wavefronts + _count_wavefronts(step, request)) * executed
+        # The counter of the data path excludes asynchronous copies.
+        if step.traffic not in _COPIES:
+            own = step.wavefronts + _count_wavefronts(step, request)
+            cycles["L1"] += _QUARTERS * own * executed
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / _QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, traffic, constants)
