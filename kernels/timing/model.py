@@ -309,7 +309,7 @@ def _simulate_launch(
         cycles += took / (count - fewer) * (programs - count)
     elif programs > count:
         cycles *= programs / count
-    # Each instruction of the trace stands for as many of the launch as its weight.
+    # The weight of an instruction in the trace is the number of the launch's instructions that it represents.
     stretch = sum(map(operator.mul, weights, simulation.spent)) / sum(simulation.spent)
     return cycles * stretch * unevenness
 

@@ -31,7 +31,7 @@ def trace_warp(
 
     Loops that are too long for the budget end early, outer ones first. A loop with an average
     of 2.5 iterations alternates between 2 and 3; branches alternate likewise. The first half of an instruction's
-    executions in the trace stand for themselves, and the others for all others of the launch.
+    executions in the trace have weight 1. The second half represent all remaining executions of the launch.
 
     Args:
         per_warp: mean executions of each instruction per warp of the launch.

@@ -143,7 +143,7 @@ def _describe_requests(
             lines / requests,
             size / requests,
             hit / requests,
-            # What the L1 holds is not read again, although blocks of different shapes count as different.
+            # `read` may exceed `size`: it treats overlapping blocks of different shapes as distinct.
             min(1.0, read / max(size, 1.0)),
         )
         for key, amounts in sums.items()
