@@ -14,6 +14,7 @@ from kernels.results import Failure, Measured, records
 from kernels.results.store import Store
 from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, copied, python
+from tests.waiting import PATIENCE_S
 
 
 def test_a_family_is_added(tmp_path):
@@ -68,7 +69,7 @@ def test_a_measurement_is_made_stored_recorded_and_refused(
     reason = "Programs are counted where they run: this machine has no GPU, and none were counted on A100-40GB."
     refused = session.submit(ELSEWHERE, "programs").result(0)
     assert refused == Failure("config", "not_recorded", reason, "gpu")
-    counted = session.submit(EXPERIMENT, "programs").result(60)
+    counted = session.submit(EXPERIMENT, "programs").result(PATIENCE_S)
     assert counted.backend == "interpreter"
     assert counted.programs == 2 * 2
     assert counted.process == session.call_runner(os.getpid) != os.getpid()

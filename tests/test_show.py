@@ -22,7 +22,7 @@ from kernels.inside.report import Inside, LineSpills, SharedAccess
 from kernels.measuring.captured_counters import launch_keys, read_counters
 from kernels.measuring.counters import METRICS
 from tests.kernels.trees import ROOT
-from tests.waiting import free_port
+from tests.waiting import PATIENCE_S, free_port
 from visualize.cli.command import BROKEN_PIPE, FINE, GREW, INTERRUPTED, USAGE, run_command
 from visualize.cli.show import show
 from visualize.reports.brief import brief
@@ -713,7 +713,7 @@ def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
     os.utime(source, (1, 1))
 
     async def redraw(state):
-        return await asyncio.wait_for(anext(scripts.watch(state)), 10)
+        return await asyncio.wait_for(anext(scripts.watch(state)), PATIENCE_S)
 
     # The first page sees the save before the other page's stream starts.
     assert all("request-plot" in asyncio.run(redraw(state)) for state in states)

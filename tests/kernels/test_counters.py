@@ -9,6 +9,7 @@ from kernels.evaluate.sass import parse
 from kernels.experiment import from_json
 from kernels.measuring import counters
 from kernels.measuring.counters import METRICS, SHARED_OPCODES, sum_instructions
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -55,7 +56,7 @@ def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, tmp_pat
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
     assert refused(experiment, deadline_s=1.0).kind == "timeout"
     os.set_blocking(reader, True)
-    assert select.select([reader], [], [], 20)[0], "the child is still alive"
+    assert select.select([reader], [], [], PATIENCE_S)[0], "the child is still alive"
     assert os.read(reader, 1) == b""
     os.close(reader)
 

@@ -27,7 +27,7 @@ from scripts.run_exports import shipped_experiments
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.experiments import experiment_of
 from tests.kernels.products import product
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 SHAPE = (80, 96, 64)
 ODD = (37, 45, 29)
@@ -70,7 +70,7 @@ def run_scripts(tmp_path, texts):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

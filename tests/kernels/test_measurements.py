@@ -10,7 +10,7 @@ from kernels.measuring.pool import DEADLINES_S
 from kernels.measuring.session import MEASUREMENTS, Session
 from kernels.results import Failure, RunResult
 from tests.experiments import experiment_of
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.xdist_group("deviceless")
 
@@ -75,7 +75,7 @@ def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(
 def test_a_compile_that_fails_leaves_the_run_worker_alone(deviceless, monkeypatch):
     monkeypatch.setitem(DEADLINES_S, "compile", 1.0)
     before = process_of(deviceless)
-    outcome = deviceless.submit(SLOW, "run").result(60)
+    outcome = deviceless.submit(SLOW, "run").result(PATIENCE_S)
     assert outcome.stage == "compile"
     assert outcome.kind == "timeout"
     assert process_of(deviceless) == before
@@ -94,7 +94,7 @@ def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
     job = deviceless.submit(SLOW, name)
     until(lambda: job.progress.stage == "compile" and len(deviceless.compilers))
     job.cancel()
-    outcome = job.result(20)
+    outcome = job.result(PATIENCE_S)
     assert isinstance(outcome, Failure)
     assert outcome.stage == "compile"
     assert outcome.kind == "cancelled"
@@ -118,12 +118,12 @@ RECORDED = experiment_of("transpose.row_strip")
 
 def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    found = deviceless.submit(RECORDED, "counters").result(60)
+    found = deviceless.submit(RECORDED, "counters").result(PATIENCE_S)
     assert found.backend == "recorded"
     recorded = deviceless.find_value(RECORDED, "counters")
     assert found.note.startswith("Nsight Compute's ncu is not installed here")
     assert found.note.endswith(recorded.note)
-    failure = deviceless.submit(QUICK, "counters").result(60)
+    failure = deviceless.submit(QUICK, "counters").result(PATIENCE_S)
     assert failure.stage == "launch"
     assert failure.kind == "no_ncu"
     assert deviceless.find_value(QUICK, "counters") is None
@@ -131,9 +131,9 @@ def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):
 
 def test_a_defect_in_a_measurement_ends_its_job_and_the_next_one_runs(session, made_up):
     made_up(lambda *_: {}["nothing"])
-    outcome = session.submit(QUICK, "made_up").result(60)
+    outcome = session.submit(QUICK, "made_up").result(PATIENCE_S)
     assert isinstance(outcome, Failure)
     assert outcome.stage == "worker"
     assert outcome.kind == "error"
     assert "KeyError" in outcome.message
-    assert isinstance(session.submit(QUICK).result(60), RunResult)
+    assert isinstance(session.submit(QUICK).result(PATIENCE_S), RunResult)

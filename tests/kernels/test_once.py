@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from kernels import once
+from tests.waiting import PATIENCE_S
 
 
 def test_threads_wait_for_a_value_that_another_thread_is_computing():
@@ -15,15 +16,15 @@ def test_threads_wait_for_a_value_that_another_thread_is_computing():
     def slow(name):
         """Double a name."""
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE_S)
         made.append(name)
         return name * 2
 
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(slow, "a") for _ in range(4)]
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_S)
         go_on.set()
-        assert [future.result(20) for future in asked] == ["aa"] * 4
+        assert [future.result(PATIENCE_S) for future in asked] == ["aa"] * 4
     assert made == ["a"]
     assert slow("b") == "bb"
     assert made == ["a", "b"]

@@ -13,11 +13,7 @@ from kernels.measuring.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
 from kernels.measuring.pool import Pool
 from kernels.results import Failure
 from tests.kernels.trees import ROOT, children, is_alive, python
-from tests.waiting import until
-
-PATIENCE_S = 60
-REPLACED_WITHIN_S = 5
-WITH_FORK_SERVER_WITHIN_S = 8
+from tests.waiting import PATIENCE_S, until
 
 PROCESS = Call("worker", os.getpid)
 
@@ -132,7 +128,7 @@ def test_cancelling_kills_a_running_call_and_drops_a_waiting_one(pool, held):
     process = held.process("running")
     waiting.cancel()
     running.cancel()
-    until(lambda: not is_alive(process), REPLACED_WITHIN_S)
+    until(lambda: not is_alive(process))
     assert held.process("last") != process
     held.end("last")
     assert last.result(PATIENCE_S)
@@ -165,10 +161,8 @@ def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(poo
     call = pool.submit(held.call("busy"))
     waiting = pool.submit(PROCESS)
     process = held.process("busy")
-    began = time.monotonic()
     os.kill(process, sent)
     assert waiting.result(PATIENCE_S) != process
-    assert time.monotonic() - began < REPLACED_WITHIN_S
     until(lambda: not is_alive(process))
     assert_failed(
         call, "launch", "worker_died", "SIGKILL" if sent == signal.SIGKILL else "suspended"
@@ -181,10 +175,7 @@ def test_an_idle_worker_that_dies_or_is_stopped_is_replaced_before_the_next_call
     process = result_of(pool, os.getpid)
     others = set(children(server, "")) - {process}
     os.kill(process, sent)
-    until(
-        lambda: not is_alive(process) and set(children(server, "")) - others - {process},
-        REPLACED_WITHIN_S,
-    )
+    until(lambda: not is_alive(process) and set(children(server, "")) - others - {process})
 
 
 @pytest.mark.skipif(
@@ -194,20 +185,16 @@ def test_an_idle_worker_that_dies_or_is_stopped_is_replaced_before_the_next_call
 def test_a_fork_server_that_dies_or_is_stopped_is_replaced_with_its_workers(pool, sent):
     server = result_of(pool, os.getppid)
     before = result_of(pool, os.getpid)
-    began = time.monotonic()
     os.kill(server, sent)
     os.kill(before, signal.SIGKILL)
     assert result_of(pool, os.getpid) != before
     assert result_of(pool, os.getppid) != server
-    assert sent == signal.SIGSTOP or time.monotonic() - began < WITH_FORK_SERVER_WITHIN_S
 
 
 def test_a_worker_that_is_stopped_in_the_middle_of_a_message_is_replaced(pool):
     process = result_of(pool, os.getpid)
     os.kill(process, signal.SIGSTOP)
-    began = time.monotonic()
     assert result_of(pool, len, bytes(10**7)) == 10**7
-    assert time.monotonic() - began < REPLACED_WITHIN_S
     until(lambda: not is_alive(process))
 
 
@@ -309,4 +296,4 @@ def test_no_process_outlives_a_page_that_is_killed_in_the_middle_of_work(tmp_pat
             (server,) = children(page.pid, "forkserver")
         finally:
             page.kill()
-    until(lambda: not any(is_alive(process) for process in (server, *processes)), 20)
+    until(lambda: not any(is_alive(process) for process in (server, *processes)))

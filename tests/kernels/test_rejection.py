@@ -14,6 +14,7 @@ from kernels.compiling.compiler import capture_output, explain_rejection, hide_p
 from kernels.gpus import GPUS
 from kernels.jit import display_path
 from kernels.spec import Launch
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(jit.__file__).parent.parent
 GROUPED = discover()["matmul.grouped"]
@@ -31,6 +32,7 @@ from kernels import discover
 from kernels.compiling.compiler import compile_experiment
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS
+from tests.waiting import PATIENCE_S
 
 kernel = discover()["matmul.grouped"]
 config = kernel.config(BLOCK_M=256, BLOCK_N=256, num_warps=16)
@@ -78,7 +80,9 @@ def test_a_full_disk_is_named_without_its_path(monkeypatch):
 def test_a_tile_that_does_not_fit_in_registers_is_refused_and_nothing_is_printed(tmp_path):
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
     command = [sys.executable, "-c", COMPILE, str(tmp_path / "reply")]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert ended.returncode == 0, ended.stderr
     reply = (tmp_path / "reply").read_text()
     assert reply.startswith("out_of_resources: This config needs at least ")

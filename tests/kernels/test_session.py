@@ -14,9 +14,9 @@ from kernels.measuring.session import MAX_JOBS, MAX_JOBS_PER_ADDRESS, MEASUREMEN
 from kernels.results import Compiled, Failure, RunResult, records
 from scripts.inject_deaths import inject
 from tests.experiments import experiment_of
-from tests.kernels.test_pool import PATIENCE_S, Held, assert_failed
+from tests.kernels.test_pool import Held, assert_failed
 from tests.kernels.trees import ROOT, is_alive, python
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 QUICK = experiment_of("matmul.grid_2d M=1 N=129 K=33 BLOCK_M=16 BLOCK_N=16 BLOCK_K=16")
 

@@ -33,6 +33,7 @@ from kernels.space import space
 from tests.experiments import experiment_of
 from tests.kernels.results_made_up import INTERPRETER, START, run
 from tests.kernels.stores import ONE, OTHER, RUN, again, medians, put, put_sweep, writing
+from tests.waiting import PATIENCE_S
 
 ALL = ResultFilter()
 OF_ONE = ResultFilter(keys=(experiment_key(ONE),))
@@ -205,7 +206,7 @@ def test_threads_and_processes_write_and_read_one_file_at_once(store, store_path
     for thread in threads:
         thread.join()
     for process in processes:
-        printed, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         assert len(printed.splitlines()) == 60
     assert store.count(ALL) == 40 + 2 * 60
@@ -367,7 +368,6 @@ MANY = 100
 _LONGEST_S = 0.25
 
 
-@pytest.mark.timeout(600)
 def test_a_killed_process_loses_at_most_the_result_in_progress(tmp_path, all_combinations):
     path = tmp_path / "tilescope.db"
     dice = random.Random(20261122)
@@ -375,7 +375,7 @@ def test_a_killed_process_loses_at_most_the_result_in_progress(tmp_path, all_com
     kills = MANY if all_combinations else FEW
     for kill in range(kills):
         process = writing(path, 1_000_000 * kill, 100_000, dice.uniform(0.001, _LONGEST_S))
-        printed, _ = process.communicate("go\n", timeout=30)
+        printed, _ = process.communicate("go\n", timeout=PATIENCE_S)
         assert process.returncode == -signal.SIGALRM
         whole = [line for line in printed.splitlines(keepends=True) if line.endswith("\n")]
         acknowledged |= {1_000_000.0 * kill + int(line) for line in whole}

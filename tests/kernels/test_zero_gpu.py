@@ -18,7 +18,7 @@ from kernels.results import Failure
 from kernels.sweep.devices import LocalDevice
 from tests.experiments import experiment_of
 from tests.kernels.test_pool import Held, assert_failed
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -77,15 +77,15 @@ def call(pool, function, *args, stage="worker"):
 
 
 def test_one_lease_answers_all_calls_of_a_job_and_keeps_its_values(pool, hub, tmp_path):
-    first = call(pool, describe_process).result(10)
+    first = call(pool, describe_process).result(PATIENCE_S)
     assert first[0] != os.getpid()
     assert first[1:] == (str(tmp_path), True)
-    call(pool, worker.set_kept_value, [1, 2], stage="launch").result(10)
-    assert call(pool, worker.get_kept_value, stage="check").result(10) == [1, 2]
+    call(pool, worker.set_kept_value, [1, 2], stage="launch").result(PATIENCE_S)
+    assert call(pool, worker.get_kept_value, stage="check").result(PATIENCE_S) == [1, 2]
     assert len(hub.asked) == 1
     call(pool, worker.finish)
     until(lambda: hub.alive == 0)
-    assert call(pool, describe_process).result(10)[0] != first[0]
+    assert call(pool, describe_process).result(PATIENCE_S)[0] != first[0]
     assert hub.asked == [("nobody", LEASE_S)] * 2
 
 
@@ -94,22 +94,22 @@ def test_a_lease_that_is_released_in_the_middle_of_a_call_ends_with_that_call(po
     process = held.process("running")
     call(pool, worker.finish)
     held.end("running")
-    assert running.result(10) == process
+    assert running.result(PATIENCE_S) == process
     until(lambda: hub.alive == 0)
-    assert call(pool, os.getpid).result(10) != process
+    assert call(pool, os.getpid).result(PATIENCE_S) != process
     assert len(hub.asked) == 2, "the release asked for no lease"
 
 
 def test_a_dead_worker_is_a_failure_and_the_next_call_gets_another(pool):
     died = call(pool, os._exit, 3, stage="launch")
     assert_failed(died, "launch", "worker_died", "(ZeroGPU worker error: 'GPU task aborted')")
-    assert call(pool, describe_process).result(10)[2]
+    assert call(pool, describe_process).result(PATIENCE_S)[2]
 
 
 def test_a_hung_worker_is_killed_at_its_deadline(pool, hub, held):
     assert_failed(pool.submit(held.call("hung", deadline_s=0.3)), "launch", "timeout")
     until(lambda: hub.alive == 0)
-    assert call(pool, describe_process).result(10)
+    assert call(pool, describe_process).result(PATIENCE_S)
 
 
 def test_a_cancelled_call_ends_its_worker(pool, hub, held):
@@ -128,11 +128,11 @@ def test_a_hub_that_lends_nothing_is_a_failure_with_its_message(pool, hub):
         "No GPU was lent: You have exceeded your GPU quota. More",
     )
     hub.refuses = ""
-    assert call(pool, os.getpid).result(10)
+    assert call(pool, os.getpid).result(PATIENCE_S)
 
 
 def test_a_closed_pool_leaves_no_worker_and_takes_no_call(pool, hub):
-    call(pool, describe_process).result(10)
+    call(pool, describe_process).result(PATIENCE_S)
     pool.close()
     until(lambda: hub.alive == 0)
     assert_failed(call(pool, os.getpid), "worker", "cancelled")

@@ -12,7 +12,7 @@ from playwright.sync_api import expect, sync_playwright
 from kernels import discover
 from tests.kernels.trees import ROOT, children
 from tests.page import stored_sweep
-from tests.waiting import free_port, serving
+from tests.waiting import PATIENCE_S, free_port, serving
 
 # The first kernel of each family.
 FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().values())}.values()
@@ -29,8 +29,7 @@ _FLAGS = (
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,HttpsUpgrades,OptimizationHints,PaintHolding",
 )
 
-# Two browser tests share two cores with what they ask for; Playwright's own 5 s are too few for that.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=1000 * PATIENCE_S)
 
 
 class App:
@@ -152,9 +151,9 @@ class Tab:
         self.page.locator("#run").click()
         self.ended()
 
-    def ended(self, seconds=90, place="card"):
+    def ended(self, place="card"):
         ends = f"#{place} :is([data-finished], .result-card, .failure)"
-        self.page.wait_for_selector(ends, state="attached", timeout=1000 * seconds)
+        self.page.wait_for_selector(ends, state="attached")
 
     def wait_for_compiled(self):
         """Wait for the last update of the Order view, after which the page asks for nothing more."""
@@ -194,7 +193,7 @@ class Profile:
             self._context = self._browser.new_context(
                 viewport={"width": 1280, "height": 720}, reduced_motion="reduce"
             )
-            self._context.set_default_timeout(60_000)
+            self._context.set_default_timeout(1000 * PATIENCE_S)
             self._anchor = self._context.new_page()
             self._anchor.goto(f"{self._url}theme.css")
         self._context.clear_cookies()

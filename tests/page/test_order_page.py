@@ -109,7 +109,7 @@ def test_without_an_address_it_plays_once_by_itself(tab, motion):
     )
     tab.page.emulate_media(reduced_motion=motion)
     tab.go()
-    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)", timeout=40_000)
+    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
     seen = set(tab.page.evaluate("window.seen"))
     assert 9 in seen
     assert bool(seen & set(range(1, 9))) == (motion == "no-preference"), (

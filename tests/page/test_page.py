@@ -101,7 +101,7 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_the_zoom(
 
 def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab):
     tab.open("?kernel=matmul.grouped&tab=compiler")
-    tab.page.wait_for_selector("#listing .pane", timeout=60_000)
+    tab.page.wait_for_selector("#listing .pane")
     tab.says("#compiler-headline", "registers")
     for name in ("Source", "TTGIR", "PTX", "SASS"):
         assert tab.page.locator(f'#listing [data-name="{name}"] .marked').count() > 0

@@ -28,7 +28,7 @@ def press(tab, button):
     place = "card" if button == "run" else "status"
     tab.page.evaluate("place => document.getElementById(place).replaceChildren()", place)
     tab.page.locator(f"#{button}").click()
-    tab.ended(PATIENCE_S, place)
+    tab.ended(place)
     text = tab.text(f"#{place}")
     assert tab.page.locator(f"#{place} .failure").count() == 0, text
     return text

@@ -173,7 +173,7 @@ def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
     tab.says("#sweep-headline", "config")
     tab.page.locator("#sweep-start").click()
     headline = tab.page.locator("#sweep-headline")
-    expect(headline).to_contain_text("All configs were tried", timeout=120_000)
+    expect(headline).to_contain_text("All configs were tried")
     tab.unfold("#sweep-ranking")
     rows = tab.page.locator("#sweep-table tbody tr")
     heading = tab.page.locator("#sweep-table th", has_text="BLOCK_M")

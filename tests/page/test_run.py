@@ -298,7 +298,7 @@ def test_a_table_is_saved_as_it_stands(tab):
     tab.open("?kernel=matmul.grouped&gpu=H200&tab=requests")
     tab.unfold("#operations-fold")
     table = "#requests-table .scroll"
-    tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached", timeout=60_000)
+    tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached")
     tab.page.locator(table).first.hover()
     name, file = saved(tab, f"{table} .save-csv")
     assert name == "Totals of the launch.csv"

@@ -6,7 +6,7 @@ from kernels.gpus import GPUS
 from kernels.results.store import Store
 from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.view import swept_space
@@ -59,7 +59,7 @@ class Started:
     def sweep_here(self, session, space, strategy, resume):
         """Replace `sweep_run.sweep_here`."""
         device = FakeDevice()
-        device.before = lambda trial: self.go.wait(30)
+        device.before = lambda trial: self.go.wait(PATIENCE_S)
         cancel = device.cancel
         device.cancel = lambda: (cancel(), self.go.set())
         self.devices.append(device)

@@ -17,6 +17,7 @@ from kernels.measuring.session import Session
 from kernels.results import Failure
 from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, python
+from tests.waiting import PATIENCE_S
 from visualize import startup
 from visualize.startup import JsonLines, quick_import
 from visualize.web.serve import Health
@@ -179,7 +180,7 @@ def test_an_idle_session_is_ready_with_nothing_queued_and_each_ended_job_is_one_
 ):
     session = Session(None, tmp_path)
     session.warm_up()
-    session.ping_runner().result(60)
+    session.ping_runner().result(PATIENCE_S)
     ((code, body),) = replies(Health(session))
     assert code == 200
     assert body.pop("uptime_s") < 60
@@ -189,7 +190,7 @@ def test_an_idle_session_is_ready_with_nothing_queued_and_each_ended_job_is_one_
     session.runner.close()
     with caplog.at_level(logging.INFO, "tilescope"):
         job = session.submit(experiment_of("transpose.tiled M=64 N=64"))
-        failed = job.result(20)
+        failed = job.result(PATIENCE_S)
     session.close()
     (record,) = [record for record in caplog.records if record.name == "tilescope.session"]
     line = json.loads(JsonLines().format(record))

@@ -17,6 +17,7 @@ from kernels.results import Device, Failure, Prediction
 from kernels.space import space
 from kernels.sweep.search import Build, Outcome, Outcomes
 from kernels.sweep.sweep_run import SweepRun
+from tests.waiting import PATIENCE_S
 
 VARY = {
     "BLOCK_M": [16, 32, 64, 128],
@@ -182,7 +183,7 @@ def swept(*arguments, **options):
     """Sweep to the end. For the arguments, see `make_run`."""
     run = make_run(*arguments, **options)
     run.start()
-    return run.result(60)
+    return run.result(PATIENCE_S)
 
 
 def explored(device):

@@ -4,7 +4,6 @@ import ctypes
 import functools
 import sys
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -18,7 +17,7 @@ from kernels.space import space
 from kernels.sweep.devices import ClusterDevice, connect, select_kind, start_workers
 from kernels.sweep.search import Trial
 from tests.experiments import experiment_of
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
 
@@ -95,7 +94,7 @@ def test_compiles_begin_before_the_workers_have_started(client, tmp_path):
     until(lambda: len(builder.submitted) == SPACE.size)
     assert run.progress.done == 0
     starting.set_result(client)
-    sweep = run.result(60)
+    sweep = run.result(PATIENCE_S)
     assert sweep.count("timed") == SPACE.size
     assert sweep.device.backend == "interpreter"
 
@@ -115,9 +114,7 @@ def test_a_trial_that_takes_too_long_costs_only_its_worker(client, devices):
 def test_cancelling_gives_up_the_current_task(client):
     endless = device(client, 1, never_end)
     threading.Timer(0.5, endless.cancel).start()
-    began = time.monotonic()
     assert endless.attempt(None).kind == "cancelled"
-    assert time.monotonic() - began < 20
 
 
 def test_gpus_of_different_kinds_are_not_ranked_together():

@@ -14,6 +14,7 @@ from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice
 from kernels.sweep.search import Trial
 from kernels.sweep.trial import describe_wrong_result
 from tests.experiments import experiment_of
+from tests.waiting import PATIENCE_S
 
 SMALL = experiment_of("transpose.tiled M=65 N=33")
 LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")
@@ -26,7 +27,7 @@ def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing
     assert build.shared_bytes > 0
     assert build.predicted.ms > 0
     builder.close()
-    assert builder.submit(SMALL).result(5).kind == "cancelled"
+    assert builder.submit(SMALL).result(PATIENCE_S).kind == "cancelled"
 
 
 def test_the_interpreter_checks_a_config_and_takes_no_times(session):

@@ -31,6 +31,7 @@ from kernels.sweep.search import MAX_PER_TRIAL, REFERENCE_AMONG
 from kernels.sweep.sweep_run import estimate_seconds
 from tests.experiments import experiment_of
 from tests.kernels.stores import again
+from tests.waiting import PATIENCE_S
 
 GRID = Strategy("grid")
 STRATEGIES = [GRID, Strategy("random", seed=3), Strategy("guided")]
@@ -44,7 +45,7 @@ def cut_off(trials, strategy=GRID, **options):
     run = make_run(strategy, device, predicting(error=0.1), **options)
     device.before = lambda trial: run.cancel() if len(device.trials) > trials else None
     run.start()
-    return run.result(60)
+    return run.result(PATIENCE_S)
 
 
 def without_builds(rows):
@@ -67,7 +68,7 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     done = {row.experiment for row in cut.rows if row.status in DONE}
     assert run.resumed == len(done) < len(ALL)
     run.start()
-    resumed = run.result(60)
+    resumed = run.result(PATIENCE_S)
     assert without_builds(resumed.rows) == without_builds(whole.rows)
     assert resumed.best.experiment == whole.best.experiment
     assert resumed.ended == whole.ended
@@ -160,7 +161,7 @@ def test_rows_are_stored_before_anyone_sees_them(store):
 
     device.before = look
     run.start()
-    run.result(60)
+    run.result(PATIENCE_S)
     first = [0, REFERENCE_AMONG, REFERENCE_AMONG + MAX_PER_TRIAL]
     assert [shown for _, shown, _ in seen[:3]] == first
     assert all((ended, shown) == ("running", stored) for ended, shown, stored in seen)
