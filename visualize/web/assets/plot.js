@@ -101,6 +101,11 @@ export default function mountPlot(element) {
     async paint() {
       const { node, figure } = this;
       if (!figure || !window.Plotly || !node.clientWidth) return;
+      clearTimeout(this.timer);
+      if (node._dragging) { // drawing now would end the reader's drag
+        this.timer = setTimeout(node.repaint, 100);
+        return;
+      }
       this.painted = figure;
       // The current and the pinned picture of several maps are stacked, each at full width.
       element.classList.toggle("stacked", "xaxis2" in figure.layout);
@@ -178,6 +183,7 @@ export default function mountPlot(element) {
         if (low <= high && otherLow <= otherHigh) shared.set(axis.split(" ")[0], [Math.min(low, otherLow), Math.max(high, otherHigh)]);
       }
       if (!shared.size) return;
+      if (own.node._dragging || pinned?.node._dragging) return shareRangesLater();
       for (const plot of [own, pinned]) {
         const { data, layout } = plot.node, axes = [...shared].map(([name, range]) => [name, { ...layout[name], range: [...range], autorange: false }]);
         // Not by relayout: Plotly would take the ranges for the reader's zoom, and keep them in the next figure.
