@@ -766,7 +766,11 @@ def _run_tool(name: str, code: bytes, *flags: str) -> str:
 
 @functools.lru_cache(64)
 def _disassemble(cubin: bytes) -> str:
-    return _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+    sass = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+    if " BRX" in sass:  # the listing lacks the table of its targets
+        dump = _run_tool("cuobjdump", cubin, "--dump-elf")
+        sass += "".join(re.findall(r"^\.nv\.constant2\..*\n(?:0x.*\n)+", dump, re.MULTILINE))
+    return sass
 
 
 @functools.lru_cache(64)

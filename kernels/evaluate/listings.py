@@ -12,7 +12,7 @@ Location = tuple[Place, ...]
 _LIBRARY = "standard.py"
 _CALLS_OF_SORT = 4
 
-_PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+):(\d+)')
+_PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+)(?::(\d+))?')
 # PTX: `.loc file line column` applies until the next `.loc`. Its comment names the file and, before Triton 3.8, the
 # calls. Since then, `inlined_at file line column` names an earlier `.loc`.
 # SASS: `//## File "file", line n` applies until the next marker. Of consecutive markers, the first is innermost.

@@ -63,6 +63,12 @@ class Instruction:
         return self.location[0][:2] if self.location else ("", 0)
 
 
+def read_table(sass: str) -> list[int]:
+    """Return the words of constant bank 2, which holds the targets of indirect branches."""
+    tables = re.findall(r"^\.nv\.constant2\..*\n((?:0x.*\n)+)", sass, re.MULTILINE)
+    return [int(word, 0) for word in " ".join(tables).split()]
+
+
 @functools.lru_cache(maxsize=8)
 def parse(sass: str) -> tuple[Instruction, ...]:
     """Return the instructions of a listing, in order."""

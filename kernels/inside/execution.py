@@ -17,14 +17,23 @@ import numpy as np
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.sass import Instruction
 from kernels.inside import semantics
-from kernels.inside.banks import Access, Wavefronts, count_by_warp
+from kernels.inside.banks import WORD_BYTES, Access, Wavefronts, count_by_warp
 from kernels.inside.decoding import Source, Step, next_register, register, source
-from kernels.inside.plan import COLLECTIVE, JUMPS, SHARED, Budget, Plan, Planned
+from kernels.inside.plan import (
+    COLLECTIVE,
+    INDIRECT,
+    INSTRUCTION_BYTES,
+    JUMPS,
+    SHARED,
+    Budget,
+    Plan,
+    Planned,
+    is_barrier,
+)
 from kernels.inside.semantics import LANES, Number
 
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
 _MOST_REMEMBERED = 1 << 12
-_INSTRUCTION_BYTES = 16
 # Maximum elements of all values that one launch may compute; a billion take about 2 s.
 _MOST_WORK = 1_000_000_000
 # Maximum threads, and tables of shared memory, to hold in memory at once.
@@ -46,18 +55,23 @@ class Executions:
     """How often the warps of a launch execute each instruction.
 
     Attributes:
-        times: (instructions,) int64.
+        by_warp: (warps of a program, instructions) int64, over all programs.
         wavefronts: by the index of each instruction that accesses shared memory.
         accesses: for each of them, an example: its execution in one program.
         refused: why the wavefronts of an instruction are unknown, by its index.
         uncertain: the instructions whose number of executions depends on unknown values.
     """
 
-    times: np.ndarray
+    by_warp: np.ndarray
     wavefronts: dict[int, Wavefronts] = field(default_factory=dict)
     accesses: dict[int, Access] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     uncertain: set[int] = field(default_factory=set)
+
+    @property
+    def times(self) -> np.ndarray:
+        """The executions of each instruction: (instructions,) int64."""
+        return self.by_warp.sum(axis=0)
 
     @property
     def why_uncertain(self) -> str:
@@ -79,12 +93,14 @@ class Launch:
         threads: of a program.
         read_constant: returns the 32-bit word of the constant bank at an offset; None if it is unknown.
         load: returns the elements of global memory at (programs, threads) addresses, and where they are known.
+        table: the words of constant bank 2.
     """
 
     grid: tuple[int, int, int]
     threads: int
     read_constant: Callable[[int], int | None]
     load: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+    table: Sequence[int] = ()
 
 
 def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
@@ -96,13 +112,13 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
     if not code:
         raise UnsupportedOperation("The capture has no SASS.")
     budget = Budget(_MOST_WORK)
-    plan = Plan(code, budget)
+    plan = Plan(code, budget, launch.table)
     grid = launch.grid
     axes = [axis for name, axis in _AXES.items() if name in plan.needed_names]
     sizes = [grid[axis] for axis in axes]
     count = math.prod(sizes)
     repeats = math.prod(grid) // count
-    executions = Executions(np.zeros(len(code), np.int64))
+    executions = Executions(np.zeros((-(-launch.threads // LANES), len(code)), np.int64))
     at_once = max(1, _MOST_THREADS // launch.threads)
     keeps_shared = plan.reads_shared and count <= _MOST_PROGRAMS
     if keeps_shared:
@@ -114,7 +130,7 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
             coordinates[axis] = numbers % size
             numbers = numbers // size
         _Run(plan, launch, coordinates, executions, budget, keeps_shared).run()
-    executions.times *= repeats
+    executions.by_warp *= repeats
     for index, total in executions.wavefronts.items():
         executions.wavefronts[index] = Wavefronts(*(repeats * each for each in total))
     return executions
@@ -161,25 +177,30 @@ class _Run:
         # The threads that wait at the start of each block, a mask per branch that leads there.
         waiting = defaultdict[int, list[Any]](list)
         waiting[0].append(True)
-        while waiting:
+        at_barriers = defaultdict[int, list[Any]](list)
+        while waiting or at_barriers:
+            if not waiting:
+                waiting, at_barriers = at_barriers, waiting
             start = min(waiting)
             arriving = waiting.pop(start)
             active = functools.reduce(operator.or_, arriving)
             end = plan.blocks[start]
             self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
-            # Divergent lanes of a warp run one after the other, until BSYNC.
+            # Divergent lanes of a warp run one after the other, until they reconverge.
             groups = arriving
-            times = sum(map(self._count_warps, arriving))
-            self.executions.times[start:end] += times
-            if plan.code[start].name == "BSYNC" or times == self._count_warps(active):
+            times = np.sum([self._count_warps(each) for each in arriving], axis=0)
+            self.executions.by_warp[:, start:end] += times[:, None]
+            if plan.reconverges(start) or np.array_equal(times, self._count_warps(active)):
                 groups = [active]
             self.active = active
-            self.kept = frozenset[str]().union(*(plan.live_in[each] for each in waiting))
+            others = (*waiting, *at_barriers)
+            self.kept = frozenset[str]().union(*(plan.live_in[each] for each in others))
             for planned in plan.steps[start]:
                 self._run(planned)
             last = plan.code[end - 1]
             condition: Any = False
-            if last.name in JUMPS and last.name != "BSYNC":
+            waits = is_barrier(last)
+            if waits or (last.name in JUMPS and last.name != "BSYNC"):
                 condition = self._condition(plan.planned[end - 1], active)
                 is_exit = condition is None and last.name == "EXIT"
                 if is_exit and start not in (following := plan.reach(end, None)):
@@ -189,35 +210,40 @@ class _Run:
                 elif condition is None:
                     waiting[self._skip(start)].append(active)
                     continue
-            target = last.target
-            if last.name == "RET":
-                target = self._return_point(plan.planned[end - 1])
+            targets: list[tuple[int | None, Any]] = [(last.target, condition)]
+            if waits:
+                targets = [(end, condition)]
+            elif last.name in INDIRECT:
+                targets = self._find_targets(plan.planned[end - 1], active & condition)
             for group in groups:
-                taken = group & condition
-                rest = group & (condition ^ True)
-                if last.name in ("BRX", "JMP") and np.any(taken):
+                if last.name == "JMP" and np.any(group & condition):
                     raise UnsupportedOperation(f"{last.opcode} is not supported.")
-                if np.any(taken) and target is not None:
-                    waiting[target].append(taken)
+                for target, where in targets:
+                    taken = group & where
+                    if np.any(taken) and target is not None:
+                        (at_barriers if waits else waiting)[target].append(taken)
+                rest = group & (condition ^ True)
                 if np.any(rest) and end < len(plan.code):
                     waiting[end].append(rest)
 
-    def _count_warps(self, active: Any) -> int:
+    def _count_warps(self, active: Any) -> np.ndarray:
+        """Return how often each warp of a program executes something that these threads execute."""
         programs, threads = self.shape
-        if not np.ndim(active):
-            return programs * (-(-threads // LANES)) if active else 0
-        if active.shape[-1] == 1:
-            return int(np.count_nonzero(np.broadcast_to(active, (programs, 1)))) * (
-                threads // LANES
-            )
-        warps = active.reshape(active.shape[0], -1, LANES).any(axis=2)
-        return int(np.count_nonzero(warps)) * (programs // active.shape[0])
+        rows: Any = np.atleast_2d(active)
+        if rows.shape[1] > 1:
+            rows = rows.reshape(len(rows), -1, LANES).any(axis=2)
+        times = rows.sum(axis=0) * (programs // len(rows))
+        return np.broadcast_to(times, (-(-threads // LANES),))
 
-    def _return_point(self, planned: Planned) -> int:
+    def _find_targets(self, planned: Planned, where: Any) -> list[tuple[int | None, Any]]:
+        """Return the blocks to which an indirect jump leads, and the threads of each."""
         address, known = self._read(planned.sources[0])
-        if known is not True or not isinstance(address, int):
-            raise UnsupportedOperation("A function's return address is not constant.")
-        return address // _INSTRUCTION_BYTES
+        if not self._is_known(known, where):
+            raise UnsupportedOperation(_explain(planned))
+        reached = np.unique(
+            np.broadcast_to(address, self.shape)[np.broadcast_to(where, self.shape)]
+        )
+        return [(each // INSTRUCTION_BYTES, where & (address == each)) for each in reached.tolist()]
 
     def _skip(self, start: int) -> int:
         """Skip the blocks between an unknown branch and the block where its paths reconverge, and return that block.
@@ -329,8 +355,8 @@ class _Run:
             self._load(planned, condition)
         elif name in ("LDS", "LDSM", "STS"):
             self._move_shared(planned, condition)
-        elif name in ("SYNCS", "UTCATOMSWS") and planned.writes:
-            # A barrier's phase is complete, and tensor memory is free.
+        elif name in ("SYNCS", "UTCATOMSWS", "USETMAXREG") and planned.writes:
+            # A barrier's phase is complete, and tensor memory and registers are free.
             self._write(planned.writes[0], True, True, condition)
         elif "CAS" in planned.instruction.opcode:
             # The first attempt succeeds
@@ -362,6 +388,13 @@ class _Run:
 
     def _load_constant(self, planned: Planned, condition: Any) -> None:
         operand = planned.instruction.operands[-1]
+        if operand.startswith("c[0x2]"):
+            place, known = self._read(planned.sources[0])
+            table = np.array([*self.launch.table, 0])
+            index = np.minimum(np.asarray(place) // WORD_BYTES, len(self.launch.table))
+            known = known & (index < len(self.launch.table))
+            self._write(planned.writes[0], table[index], known, condition)
+            return
         constant = source(operand)
         for k, name in enumerate(planned.writes):
             word = None
@@ -500,7 +533,8 @@ class _Run:
         if not self.plan.reads_shared:
             return
         place, known = self._read(planned.sources[0])
-        if instruction.name == "LDSM" or known is not True or not self.keeps_shared:
+        is_known = self._is_known(known, where) and self.keeps_shared
+        if instruction.name == "LDSM" or not is_known:
             for name in planned.writes:
                 self._write(name, 0, False, condition)
             return

@@ -12,6 +12,7 @@ from kernels.capture.reader import BaseCapture, Build, CapturedLaunch
 from kernels.evaluate.captured import read_argument, read_storages
 from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, Storage, storage_number
 from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.sass import read_table
 from kernels.inside.execution import Launch
 from kernels.sectors import LANES
 
@@ -42,7 +43,7 @@ def make_launch(capture: BaseCapture, launch: CapturedLaunch, build: Build | Non
     words |= dict(zip(_PROGRAMS_AT, launch.grid, strict=True))
     words[_LOCAL_AT] = 0
     memory = _Memory(read_storages(capture, launch))
-    return Launch(launch.grid, threads, words.get, memory.load)
+    return Launch(launch.grid, threads, words.get, memory.load, read_table(codes["sass"]))
 
 
 class _Memory:

@@ -1,5 +1,6 @@
 """Find the part of a kernel's SASS that decides which instructions run, and which shared memory they access."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ from kernels.inside.operands import split_operands
 
 SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
-JUMPS = ("BRA", "EXIT", "BRX", "RET", "CALL", "BSYNC", "JMP", "KILL")
+INDIRECT = ("BRX", "BRXU", "RET")
+JUMPS = ("BRA", "EXIT", "CALL", "BSYNC", "JMP", "KILL", *INDIRECT)
+INSTRUCTION_BYTES = 16
 
 
 class Budget:
@@ -54,17 +57,26 @@ class Planned:
 
 
 class Plan:
-    """The basic blocks of a listing, and the instructions whose results are needed."""
+    """The basic blocks of a listing, and the instructions whose results are needed.
 
-    def __init__(self, code: Sequence[Instruction], budget: Budget) -> None:
+    Args:
+        table: the addresses to which indirect branches may lead.
+    """
+
+    def __init__(
+        self, code: Sequence[Instruction], budget: Budget, table: Sequence[int] = ()
+    ) -> None:
         self.code = code
         self._budget = budget
-        leaders = {0}
+        self._targets = {address // INSTRUCTION_BYTES for address in table}
+        leaders = {0, *self._targets}
         for index, instruction in enumerate(code):
             if instruction.name in JUMPS:
                 leaders.add(index + 1)
-                if instruction.name == "BSYNC":
-                    leaders.add(index)
+            if self.reconverges(index):
+                leaders.add(index)
+            if is_barrier(instruction):
+                leaders.add(index + 1)
             if instruction.target is not None:
                 leaders.add(instruction.target)
         self.return_points = [
@@ -99,6 +111,11 @@ class Plan:
             for start, end in self.blocks.items()
         }
 
+    def reconverges(self, index: int) -> bool:
+        """Return whether an instruction waits for all lanes of a warp."""
+        instruction = self.code[index]
+        return instruction.name == "BSYNC" or instruction.opcode == "WARPSYNC.ALL"
+
     def _plan(self, index: int, instruction: Instruction) -> Planned:
         name = instruction.name
         condition = source(instruction.predicate) if instruction.predicate else None
@@ -112,7 +129,7 @@ class Plan:
             result = writes[-1] if writes else ""
             if result not in ("RZ", "URZ"):
                 names = [next_register(result, k) for k in range(instruction.lane_registers)]
-            sources = [address(each) for each in reads if "[" in each and not each.startswith("c[")]
+            sources = [address(re.sub(r"^cx?\[\w+\]", "", each)) for each in reads if "[" in each]
             if "CAS" in instruction.opcode:
                 sources.append(source(reads[1]))
         elif name in ("STS", "STSM", "LDGSTS", "STG", "ST"):
@@ -121,9 +138,12 @@ class Plan:
         elif name in COLLECTIVE:
             sources = [source(each) for each in reads]
             names = list(writes)
-        elif name == "RET":
+        elif name in INDIRECT:
             names = []
-            sources = [source(instruction.operands[0].split()[0])]
+            base, *offset = instruction.operands[0].split()
+            if name != "RET":
+                base += f"+{int(offset[0], 0) + INSTRUCTION_BYTES * (index + 1)}"
+            sources = [address(f"[{base}]")]
         return Planned(
             index, instruction, condition, tuple(names), tuple(filter(None, sources)), None
         )
@@ -135,7 +155,7 @@ class Plan:
         if name not in JUMPS and name not in SHARED:
             return []
         roots = [planned.predicate] if planned.predicate else []
-        if name == "RET":
+        if name in INDIRECT:
             return [*roots, *planned.sources]
         if name in JUMPS:
             first = instruction.operands[0] if instruction.operands else ""
@@ -150,11 +170,9 @@ class Plan:
     def _find_successors(self, start: int) -> list[int]:
         last = self.code[self.blocks[start] - 1]
         follows = [] if last.target is None or last.name == "BSSY" else [last.target]
-        if last.name == "RET":
-            follows = self.return_points
-        is_end = last.name in ("EXIT", "BRA", "CALL", "RET", "JMP", "KILL") and not _is_conditional(
-            last
-        )
+        if last.name in INDIRECT:
+            follows = self.return_points if last.name == "RET" else sorted(self._targets)
+        is_end = last.name in JUMPS and last.name != "BSYNC" and not _is_conditional(last)
         follows = follows if is_end else [*follows, self.blocks[start]]
         return [each for each in follows if each in self.blocks]
 
@@ -203,6 +221,15 @@ class Plan:
                     live_in[start] = frozenset(live)
                     changed = True
         return needed
+
+
+def is_barrier(instruction: Instruction) -> bool:
+    """Return whether all warps of a program that do different work wait for one another.
+
+    Triton gives the barriers of each partition a number of threads, and barrier 0 to warps that do the same work.
+    """
+    operands = instruction.operands
+    return instruction.name == "BAR" and len(operands) == 1 and operands[0] != "0x0"
 
 
 def _is_conditional(instruction: Instruction) -> bool:

@@ -80,6 +80,8 @@ def add_time(
             by_resource_us=prediction.by_resource_us,
             assumed=assumed.strip(),
         )
+        if execution.partitions:  # their options are those of the kernel's code
+            return timed
         changes = estimate_changes(timed, kernel, execution, traffic, executions, gpu, constants)
         return replace(timed, changes=changes)
     except UnsupportedOperation as error:
@@ -198,6 +200,16 @@ def describe_launch(
             warm_read_bytes=traffic.warm_read_bytes + moved["LDL"] * reaches_dram,
             warm_written_bytes=traffic.warm_written_bytes + moved["STL"] * reaches_dram,
         )
+    partitions = []
+    if "ttg.warp_specialize(" in codes["ttgir"]:
+        # Another partition loads the data for which a barrier makes a warp wait.
+        steps = [
+            replace(step, effect="") if step.effect == "wait for descriptor" else step
+            for step in steps
+        ]
+        for rows in _find_partitions(executions):
+            own = replace(executions, by_warp=rows)
+            partitions.append((_assume_executed(instructions, own, loops), len(rows)))
     execution = Execution(
         instructions,
         steps,
@@ -206,8 +218,22 @@ def describe_launch(
         kernel.num_warps,
         resident,
         _unevenness(counts.operations, programs, gpu.sms),
+        partitions,
     )
     return execution, traffic
+
+
+def _find_partitions(executions: Executions) -> list[np.ndarray]:
+    """Return the executions of the warps of each partition: those that mostly execute the same instructions."""
+    partitions: list[list[np.ndarray]] = []
+    for row in executions.by_warp:
+        for rows in partitions:
+            if 2 * np.minimum(row, rows[0]).sum() > np.maximum(row, rows[0]).sum():
+                rows.append(row)
+                break
+        else:
+            partitions.append([row])
+    return list(map(np.array, partitions))
 
 
 def _check_traffic(

@@ -72,6 +72,8 @@ class Execution:
         programs, warps: number of programs, and of warps per program.
         resident: programs that an SM holds at a time.
         unevenness: work of the busiest SM / mean work of an SM.
+        partitions: for warps that do different work, the executions of each instruction by the warps of each
+            partition, and their number; empty if all warps do the same.
     """
 
     instructions: Sequence[Instruction]
@@ -81,6 +83,7 @@ class Execution:
     warps: int
     resident: int
     unevenness: float = 1.0
+    partitions: Sequence[tuple[Sequence[float], int]] = ()
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,11 @@ def time_launch(
     dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
 
     def simulate(constants: Constants, most_steps: int) -> float:
-        return _simulate_launch(execution, traffic, gpu, constants, clock, most_steps)
+        # Partitions run at the same time. The buffers between them are assumed to be deep enough.
+        return max(
+            _simulate_launch(execution, *partition, traffic, gpu, constants, clock, most_steps)
+            for partition in execution.partitions or [(execution.executed, execution.warps)]
+        )
 
     def add_queues(cycles: float) -> Constants:
         """Return the constants under the load of a launch that takes this many cycles."""
@@ -175,6 +182,9 @@ def time_launch(
         cycles += slowdown**2 / (slowdown + relief)
     cycles = simulate(add_queues(cycles), most_steps)
     cycles = max(cycles, dram * clock)
+    if execution.partitions:  # the simulation of one partition lacks what the others do
+        busy_us = time_resources(execution, traffic, gpu, constants, clock)
+        cycles = max(cycles, *(time_us * clock * 1e3 for time_us in busy_us.values()))
     return constants.launch_us + cycles / clock / 1e3, clock
 
 
@@ -255,6 +265,8 @@ def _merged(execution: Execution, traffic: Traffic, constants: Constants) -> flo
 
 def _simulate_launch(
     execution: Execution,
+    executed: Sequence[float],
+    warps: int,
     traffic: Traffic,
     gpu: Gpu,
     constants: Constants,
@@ -262,22 +274,24 @@ def _simulate_launch(
     most_steps: int,
 ) -> float:
     """Return the cycles of a launch: simulate part of its loops and programs, and extrapolate."""
-    warps = execution.warps
     launched = execution.programs * warps
+    quarters = min(_QUARTERS, execution.resident * warps)
     per_sm = math.ceil(execution.programs / gpu.sms)
     unevenness = max(1.0, execution.unevenness * execution.programs / gpu.sms / per_sm)
-    in_quarter = max(1, warps // _QUARTERS)
-    slots = max(1, round(execution.resident * warps / _QUARTERS / in_quarter))
-    programs = per_sm * warps / _QUARTERS / in_quarter
+    in_quarter = max(1, warps // quarters)
+    slots = max(1, round(execution.resident * warps / quarters / in_quarter))
+    programs = per_sm * warps / quarters / in_quarter
     # Shared resources serve an average SM, but the busiest SM determines the time.
     share = execution.programs / gpu.sms / per_sm / unevenness
     count = math.ceil(programs)
-    busy_quarters = _QUARTERS * programs / count
+    busy_quarters = quarters * programs / count
+    # The partition that uses a program's first block waits until another one has loaded it.
+    first_load = constants.dram_cycles + _DESCRIPTOR_CYCLES if execution.partitions else 0
     quarter = Quarter(
         warps=in_quarter,
         slots=slots,
-        start_busy=constants.start_ns * clock * gpu.sms * share * max(1, _QUARTERS / warps),
-        start_cycles=constants.start_cycles,
+        start_busy=constants.start_ns * clock * gpu.sms * share * max(1, quarters / warps),
+        start_cycles=constants.start_cycles + first_load,
         barrier_cycles=constants.barrier_cycles,
         fence_cycles=FENCE_CYCLES,
         store_cycles=constants.l2_cycles,
@@ -286,7 +300,7 @@ def _simulate_launch(
         write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
     )
     accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share, busy_quarters)
-    per_warp = [executed / launched for executed in execution.executed]
+    per_warp = [times / launched for times in executed]
     copies = {
         number: per_warp[number] * warps
         for number, step in enumerate(execution.steps)

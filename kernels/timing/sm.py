@@ -190,7 +190,7 @@ def simulate(
             warp.ready[register] = end
         warp.position += 1
         if warp.position == len(steps):
-            end = max(after, warp.stored)
+            end = max(after, warp.stored, *warp.descriptors)
             finished = max(finished, end)
             spent[-1] += end - time
             running[warp.program] -= 1

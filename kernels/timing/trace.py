@@ -14,9 +14,9 @@ def find_loops(instructions: Sequence[Instruction], per_warp: Sequence[float]) -
     loops: dict[int, int] = {}
     for number, instruction in enumerate(instructions):
         target = instruction.target
-        if instruction.name != "BRA" or target is None or not per_warp[number]:
+        if instruction.name != "BRA" or target is None or target >= number:
             continue
-        if target < number:
+        if per_warp[number] and per_warp[target]:
             loops[target] = max(loops.get(target, 0), number)
     return loops
 
