@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from kernels.inside.report import Inside
-from kernels.timing.scores import SOURCE, stated_errors
+from kernels.timing.scores import SOURCE, summarize, unseen_scores
 from visualize.numbers import milliseconds, percent
 from visualize.predict.bounds import Bound
 from visualize.reports.launch import describe_changes, describe_savings
@@ -29,17 +29,14 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     warm = milliseconds((inside.predicted_warm_us or inside.predicted_us) / 1e3)
     bound = describe_bound(inside)
     savings = describe_savings(inside)
-    is_dram_bound = inside.bound_by == "DRAM"
-    errors = stated_errors(is_dram_bound)
-    error = percent(errors.high)
-    kind = "bound by DRAM" if is_dram_bound else "not bound by DRAM"
+    errors = summarize(score.error for score in unseen_scores())
     return headline(
         number,
         say("{} {}", unit, Mark("predicted")),
         " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
         *(savings[1:] if savings else [describe_changes(inside)]),
-        f"Expected range: {low} to {high}. The error was at most {error} in nine of ten "
-        f"of {errors.launches} timings of launches {kind}.",
+        f"Expected range: {low} to {high}. Such ranges hold nine of ten of {errors.launches} launches of kernels that "
+        f"no constant was fitted to. Half of their predictions were off by more than {percent(errors.median)}.",
         f"The prediction assumes a cold L2 cache. If the same launch ran just before, the predicted time is {warm}.",
         inside.assumed,
         say(
