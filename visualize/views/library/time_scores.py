@@ -106,5 +106,5 @@ def render_times() -> Markup:
     fold = Markup(
         "<details><summary>Times: a median error of {} for unseen kernels</summary>{}</details>"
     )
-    errors = summarize(score.error for score in unseen_scores())
-    return fold.format(percent(errors.median), content)
+    unseen = summarize(score.error for score in unseen_scores())
+    return fold.format(percent(unseen.median), content)

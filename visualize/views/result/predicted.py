@@ -5,11 +5,10 @@ from markupsafe import Markup
 from kernels.inside.report import Inside
 from kernels.timing.scores import SOURCE, summarize, unseen_scores
 from visualize.numbers import milliseconds, percent
-from visualize.predict.bounds import Bound
 from visualize.reports.launch import describe_changes, describe_savings
 from visualize.reports.text import RESOURCES, describe_bound
-from visualize.views.order.figures import bounds_figure
 from visualize.views.prose import Link, Mark, headline, say
+from visualize.views.result.figures import resources_figure
 from visualize.views.slots import NONE, plot_value
 
 # Shorter times than this part of the total have no bar.
@@ -53,11 +52,11 @@ def plot_predicted(inside: Inside, about: str) -> str:
         return NONE
     shares = inside.resource_shares
     least = min(_LEAST_SHARE, max(shares.values()))
-    bounds = [
-        Bound(RESOURCES.get(name, name), inside.by_resource_us[name] / 1e3, "alone")
+    times_ms = {
+        RESOURCES.get(name, name): inside.by_resource_us[name] / 1e3
         for name, share in shares.items()
         if share >= least
-    ]
+    }
     has_bottleneck = inside.bound_by != "latency"
-    figure = bounds_figure(bounds, inside.predicted_us / 1e3, "predicted", has_bottleneck)
+    figure = resources_figure(times_ms, inside.predicted_us / 1e3, has_bottleneck)
     return plot_value(figure, about=about)
