@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.estimated_time import predict_time
+from kernels.compiling.estimated_time import estimate_time
 from kernels.experiment import Experiment
 from kernels.gpus import GPUS, Gpu
 from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
@@ -201,7 +201,7 @@ def replay(recorded: Recorded) -> Replayed:
 def sweep(recorded: Recorded, strategy: Strategy, seed: int) -> Sweep:
     """Run a sweep to its end."""
     device, builder = ReplayedDevice(recorded, seed), ReplayedBuilder(recorded)
-    sweeping = SweepRun(recorded.space, strategy, [device], builder, predict_time)
+    sweeping = SweepRun(recorded.space, strategy, [device], builder, estimate_time)
     sweeping.start()
     return sweeping.result(60)
 

@@ -2,7 +2,7 @@
 
 The folders hold FAMILY.jsonl.gz, a launch per line with its times and its `device` (an H100 if it has none), and the
 captures that its lines name. Writes the file whose errors the report and the page state, and prints the tables of
-docs/measurements.md.
+docs/measurements.md. Without folders, it only prints them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kernels.results import codec
 from kernels.timing.gpus import find_constants
 from kernels.timing.launches import predict_launch
 from kernels.timing.scores import FILE, TimeScore
-from visualize.views.library.time_scores import list_errors, list_worst
+from visualize.views.library.time_scores import list_errors, list_ranges, list_worst
 
 _DEVICE = "NVIDIA H100 80GB HBM3"
 _NOT_CAPTURED = "Its arguments depend on a value that the host reads from an earlier launch."
@@ -182,9 +182,10 @@ def main(folders: Sequence[Path]) -> None:
         )
         for score in scores
     )
-    FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    print(f"{FILE}: {len(scores)} launches, {FILE.stat().st_size:,} bytes")
-    for header, *rows in (list_errors(), list_worst()):
+    if scores:
+        FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        print(f"{FILE}: {len(scores)} launches, {FILE.stat().st_size:,} bytes")
+    for header, *rows in (list_errors(), list_ranges(), list_worst()):
         for row in (header, ["---"] * len(header), *rows):
             print(f"| {' | '.join(row)} |")
 

@@ -1,4 +1,4 @@
-"""Estimate a launch's time before its compile, by the model of `kernels.timing`.
+"""Order configs by their expected times before they are compiled, by the model of `kernels.timing`.
 
 The model gets the steps that a warp is expected to execute: loads in a pipeline of `num_stages`, products, and stores.
 Registers, instructions and shared memory follow from the tile, and DRAM reads each input once.
@@ -22,11 +22,10 @@ from kernels.compiling.compile_cost import (
 )
 from kernels.evaluate.sass import Instruction
 from kernels.gpus import occupancy
-from kernels.results import Prediction
 from kernels.sectors import LANES, LINE_BYTES, SECTOR_BYTES
 from kernels.spec import TYPE_BYTES, Kernel, Launch
 from kernels.timing.gpus import RESULTS, find_constants
-from kernels.timing.model import Execution, Traffic, find_bound, time_launch, time_resources
+from kernels.timing.model import Execution, Traffic, time_launch
 from kernels.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 
 # Registers per thread besides the accumulator, and instructions per step of K besides copies and products, plus the
@@ -52,21 +51,22 @@ _GROUP_ROWS = 64
 _QUARTERS = 4
 # Simulated steps of each warp: about eight steps of K.
 _STEPS_PER_WARP = 60
-# Resources whose use is known before a compile.
-_RESOURCES = ("DRAM", "L2", "L1", "tensor", "fma")
 
 
-def predict_time(kernel: Kernel, launch: Launch) -> Prediction | None:
-    """Predict the time of one launch, in ms, and by resource; None if no program fits on an SM."""
+def estimate_time(kernel: Kernel, launch: Launch) -> float | None:
+    """Estimate the time of one launch; None if no program fits on an SM.
+
+    Only the order of a problem's configs means something: the times of all of them may be several times too short.
+    """
     config = launch.config
     if hasattr(config, "GROUP_SIZE"):  # it has no effect here
         launch = replace(launch, config=replace(config, GROUP_SIZE=1))
-    return _predict(kernel.id, launch)
+    return _estimate(kernel.id, launch)
 
 
-# Configs of a sweep differ in GROUP_SIZE, and a page predicts all of them again at each change.
+# Configs of a sweep differ in GROUP_SIZE, and a page estimates all of them again at each change.
 @functools.lru_cache(maxsize=4096)
-def _predict(kernel_id: str, launch: Launch) -> Prediction | None:
+def _estimate(kernel_id: str, launch: Launch) -> float | None:
     kernel = discover()[kernel_id]
     described = expect_execution(kernel, launch)
     if described is None:
@@ -74,12 +74,9 @@ def _predict(kernel_id: str, launch: Launch) -> Prediction | None:
     constants, _ = find_constants(launch.gpu)
     execution, _ = described
     warps = max(1, execution.resident * execution.warps // _QUARTERS)
-    total_us, clock = time_launch(*described, launch.gpu, constants, warps * _STEPS_PER_WARP)
-    times = time_resources(*described, launch.gpu, constants, clock)
+    total_us, _ = time_launch(*described, launch.gpu, constants, warps * _STEPS_PER_WARP)
     first = kernel.first(launch)
-    ms = total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
-    by_resource = {name: times[name] / 1e3 for name in _RESOURCES if times[name]}
-    return Prediction(ms, find_bound(by_resource, ms), tuple(by_resource.items()))
+    return total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
 
 
 def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic] | None:

@@ -67,7 +67,8 @@ class SweepRow:
         device: the name of the GPU that ran the config, or for which it was compiled. Times of different GPUs are never
             compared.
         where: host and number of the device if several have this name, else "".
-        predicted: None without a prediction.
+        estimate: orders configs before they are compiled, and is never shown as a time; None if the model has none.
+        predicted: from the compiled code; None without a prediction.
         compile_s: compile time in seconds; None if not compiled.
         registers, spilled_bytes, shared_bytes: per thread, per thread, per program; None if not compiled.
         median_ms, low_ms, high_ms: median time of one launch and its 95 % interval; None if not timed.
@@ -82,6 +83,7 @@ class SweepRow:
     reason: str = ""
     device: str = ""
     where: str = ""
+    estimate: float | None = None
     predicted: Prediction | None = None
     compile_s: float | None = None
     registers: int | None = None
@@ -189,6 +191,11 @@ class Sweep:
         return any(row.status == "timed" for row in self.rows)
 
     @property
+    def has_times(self) -> bool:
+        """Return whether configs have measured or predicted times. Otherwise only their expected order is known."""
+        return self.is_timed or any(row.predicted for row in self.rows)
+
+    @property
     def source(self) -> str:
         """Return the source of the times that rank configs: "measured", "recorded" or "predicted"."""
         if not self.is_timed:
@@ -197,15 +204,18 @@ class Sweep:
 
     @cached_property
     def ranked(self) -> tuple[SweepRow, ...]:
-        """Return the rows that can be ranked, best first: by time if any row was timed, otherwise by prediction.
+        """Return the rows that can be ranked, best first: by time if any row was timed, or else by expectation.
 
         The best config comes first, then the other finalists by paired ratio, then other timed rows by relative time.
         """
         if not self.is_timed:
-            right = [row for row in self.rows if row.is_right and row.predicted]
-            return tuple(
-                sorted(right, key=lambda row: row.predicted.ms if row.predicted else math.inf)
-            )
+            right = [row for row in self.rows if row.is_right and (row.predicted or row.estimate)]
+
+            def expect(row: SweepRow) -> tuple[float, float]:
+                ms = row.predicted.ms if row.predicted else math.inf
+                return ms, row.estimate or math.inf
+
+            return tuple(sorted(right, key=expect))
         finalists = [finalist.experiment for finalist in self.final.finalists] if self.final else []
         place = {experiment: number for number, experiment in enumerate(finalists)}
         best = self.final.best if self.final else None
@@ -218,6 +228,11 @@ class Sweep:
             )
 
         return tuple(sorted((row for row in self.rows if row.status == "timed"), key=order))
+
+    @cached_property
+    def ranks(self) -> dict[int, int]:
+        """Return the rank of each ranked row, from 1, by its `id`."""
+        return {id(row): rank for rank, row in enumerate(self.ranked, 1)}
 
     @property
     def best(self) -> SweepRow | None:

@@ -38,6 +38,7 @@ def _format_csv(rows: Sequence[SweepRow]) -> str:
         plain = dict(vars(row))
         experiment = plain.pop("experiment")
         predicted = plain.pop("predicted")
+        del plain["estimate"]
         line = {
             "kernel": experiment.kernel,
             **vars(experiment.problem),

@@ -1,4 +1,4 @@
-"""Statistics of a sweep: corrected predictions, intervals of medians, and the ranking of the finalists."""
+"""Statistics of a sweep: corrected estimates, intervals of medians, and the ranking of the finalists."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from kernels.results import Final, Finalist, LibraryRatio, SweepRow
 # z of a 95 % interval.
 _Z95 = 1.96
 
-# Ridge penalty of the correction, in samples: one wrong prediction moves its knobs' terms by half of its error at most.
+# Ridge penalty of the correction, in samples: one wrong estimate moves its knobs' terms by half of its error at most.
 _RIDGE = 1.0
 
-# One time alone cannot tell a knob's error from the error that all predictions share.
+# One time alone cannot tell a knob's error from the error that all estimates share.
 _MIN_CORRECTED = 2
 
 
@@ -30,19 +30,19 @@ def encode_knobs(experiments: Sequence[Experiment]) -> ndarray:
     return table[:, ~(table == table[0]).all(axis=0)] if len(table) else table
 
 
-def correct_predictions(knobs: ndarray, log_errors: Sequence[tuple[int, float]]) -> ndarray:
+def correct_estimates(knobs: ndarray, log_errors: Sequence[tuple[int, float]]) -> ndarray:
     """Estimate how far the model is off for each config, from the configs timed so far.
 
-    The error is modelled as a sum over knobs (eight warps take 10 % longer than predicted, say) and fitted by ridge
+    The error is modelled as a sum over knobs (eight warps take 10 % longer than estimated, say) and fitted by ridge
     regression. On the simulated times of the tests (40 seeds) with a model that is off by 20 %, this lowers the mean
     regret after eight configs from 2.7 % to 1.7 %. With a model that is off by 10 %, it stays at 0.3 to 0.4 %.
 
     Args:
         knobs: `encode_knobs` of all configs.
-        log_errors: (index of the config, log(time / predicted time)) of the timed configs, in any unit of time.
+        log_errors: (index of the config, log(time / estimated time)) of the timed configs, in any unit of time.
 
     Returns:
-        (configs,) to add to the logarithm of each prediction.
+        (configs,) to add to the logarithm of each estimate.
     """
     if len(log_errors) < _MIN_CORRECTED:
         return np.zeros(len(knobs))

@@ -20,7 +20,7 @@ from numpy import ndarray
 from kernels.experiment import Experiment
 from kernels.results import Failure, Final, Prediction, Strategy, SweepRow
 from kernels.results.sweep import Status
-from kernels.sweep.ranking import correct_predictions, encode_knobs, median_interval, rank_finalists
+from kernels.sweep.ranking import correct_estimates, encode_knobs, median_interval, rank_finalists
 
 # Samples per config while exploring. Each round of the race takes ETA times as many. With 2 % of noise, the median of
 # ten pairs is within 1 %, so the first quarter contains every config within a few percent of the best.
@@ -56,7 +56,7 @@ MAX_PER_TRIAL = 15
 
 @dataclass(frozen=True)
 class Build:
-    """A compiled config's fields of a SweepRow. `predicted` is None if the estimate before the compile holds."""
+    """A compiled config's fields of a SweepRow."""
 
     registers: int
     spilled_bytes: int
@@ -125,7 +125,7 @@ class Search:
     Args:
         experiments: in grid order.
         rows: the initial state of each config: set aside, done in an earlier sweep, or "not tried" with the model's
-            estimate in `predicted`.
+            estimate.
         takes_times: without times, configs are only checked, one per trial, and there is no race.
         max_compiles: compiles that can run at the same time.
         devices: number of devices that carry out trials.
@@ -205,8 +205,7 @@ class Search:
         self._built.add(number)
         row = self.rows[number]
         if row.compile_s is None:  # otherwise this compile was a cache hit
-            compiled = vars(build) | {"predicted": build.predicted or row.predicted}
-            self.rows[number] = replace(row, **compiled)
+            self.rows[number] = replace(row, **vars(build))
 
     def drop(self, number: int, status: Status, reason: str) -> None:
         """Set a config's final status and exclude it from all further trials."""
@@ -314,23 +313,23 @@ class Search:
         window = self._pending[: self._ahead if self._is_guided else room]
         if not self._built.issuperset(window):
             return None
-        chosen = self._sort_by_prediction(window)[:room] if self._is_guided else window
+        chosen = self._sort_by_estimate(window)[:room] if self._is_guided else window
         for number in chosen:
             self._pending.remove(number)
         return self._trial(chosen, "explore")
 
-    def _sort_by_prediction(self, window: Sequence[int]) -> list[int]:
-        """Sort by the corrected prediction; configs without one come last."""
+    def _sort_by_estimate(self, window: Sequence[int]) -> list[int]:
+        """Sort by the corrected estimate; configs without one come last."""
         errors = [
-            (number, math.log(row.relative / row.predicted.ms))
+            (number, math.log(row.relative / row.estimate))
             for number, row in enumerate(self.rows)
-            if row.relative and row.predicted
+            if row.relative and row.estimate
         ]
-        correction = correct_predictions(self._knobs, errors)
+        correction = correct_estimates(self._knobs, errors)
 
         def score(number: int) -> float:
-            predicted = self.rows[number].predicted
-            return math.log(predicted.ms) + float(correction[number]) if predicted else math.inf
+            estimate = self.rows[number].estimate
+            return math.log(estimate) + float(correction[number]) if estimate else math.inf
 
         return sorted(window, key=score)
 
@@ -427,6 +426,5 @@ def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:
     if strategy.name == "random":
         return np.random.default_rng(strategy.seed).permutation(len(rows)).tolist()
     if strategy.name == "guided":
-        estimates_ms = [row.predicted.ms if row.predicted else math.inf for row in rows]
-        return sorted(range(len(rows)), key=lambda number: estimates_ms[number])
+        return sorted(range(len(rows)), key=lambda number: rows[number].estimate or math.inf)
     return list(range(len(rows)))

@@ -15,13 +15,13 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
 from kernels.compiling.compile_cost import explain_spill
-from kernels.compiling.estimated_time import predict_time
+from kernels.compiling.estimated_time import estimate_time
 from kernels.experiment import Experiment, launch_of, resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
 from kernels.measuring.worker import default_cache_directory
-from kernels.results import Device, Failure, Prediction, Strategy, Sweep, SweepRow
+from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.results.store import Store
 from kernels.results.sweep import DONE, ResumePoint, Status
 from kernels.space import Space
@@ -29,8 +29,8 @@ from kernels.spec import Kernel, Launch
 from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice, TrialDevice
 from kernels.sweep.search import Build, Search, Trial
 
-# A model: kernel and launch → the predicted time of the launch before its compile; None if it does not fit.
-Predict = Callable[[Kernel, Launch], Prediction | None]
+# A model: kernel and launch → the estimated time of the launch before its compile; None if it does not fit.
+Estimate = Callable[[Kernel, Launch], float | None]
 
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
@@ -80,7 +80,7 @@ class SweepRun:
     Args:
         devices: at least one.
         builder: closed at the end of the sweep.
-        predict: the model that orders configs before they are compiled.
+        estimate: the model that orders configs before they are compiled.
         resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
         store: the store for the rows; None stores nothing.
 
@@ -96,7 +96,7 @@ class SweepRun:
         strategy: Strategy,
         devices: Sequence[TrialDevice],
         builder: Builder,
-        predict: Predict,
+        estimate: Estimate,
         resume: ResumePoint | None = None,
         store: Store | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class SweepRun:
             loaded = self._store.load_sweep(space, self.gpu)
             resume = loaded[1] if loaded else ResumePoint()
         self.name = resume.name or uuid.uuid4().hex
-        rows = initial_rows(space, self.gpu, self._takes_times, predict, resume.rows)
+        rows = initial_rows(space, self.gpu, self._takes_times, estimate, resume.rows)
         self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
         self.changes = 0
         compiles = builder.max_concurrency
@@ -347,7 +347,7 @@ def explain_refusal(experiment: Experiment, gpu: Gpu) -> str:
 
 
 def initial_rows(
-    space: Space, gpu: Gpu, takes_times: bool, predict: Predict, earlier: Sequence[SweepRow]
+    space: Space, gpu: Gpu, takes_times: bool, estimate: Estimate, earlier: Sequence[SweepRow]
 ) -> list[SweepRow]:
     """Make a row for each config. Reuse the earlier rows that are done for this GPU."""
     # A machine that takes times retries configs that were only checked or predicted.
@@ -359,10 +359,8 @@ def initial_rows(
         if reason := explain_refusal(experiment, gpu):
             rows[experiment] = SweepRow(experiment, "set aside", reason, gpu.name)
         else:
-            predicted = predict(*launch_of(experiment, gpu))
-            rows[experiment] = SweepRow(
-                experiment, "not tried", device=gpu.name, predicted=predicted
-            )
+            expected = estimate(*launch_of(experiment, gpu))
+            rows[experiment] = SweepRow(experiment, "not tried", device=gpu.name, estimate=expected)
     return [rows[experiment] for experiment in space.experiments]
 
 
@@ -382,7 +380,7 @@ def sweep_here(
     gpu = resolve_gpu(space.base, session.gpu)
     device = LocalDevice(session, space.base, gpu)
     builder = Builder(gpu, session.cache, predicts=not device.takes_times)
-    return SweepRun(space, strategy, [device], builder, predict_time, resume, session.store)
+    return SweepRun(space, strategy, [device], builder, estimate_time, resume, session.store)
 
 
 def sweep_on_cluster(
@@ -405,4 +403,4 @@ def sweep_on_cluster(
     gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
     cache = str(default_cache_directory() / "triton")
     builder = Builder(gpu, cache, predicts=not devices[0].takes_times)
-    return SweepRun(space, strategy, devices, builder, predict_time, resume, store)
+    return SweepRun(space, strategy, devices, builder, estimate_time, resume, store)

@@ -23,7 +23,7 @@ from kernels.timing.changes import estimate_changes
 from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps
 from kernels.timing.model import Execution, Prediction, Traffic, predict, time_launch
-from kernels.timing.scores import stated_errors
+from kernels.timing.scores import classify, stated_ranges
 from kernels.timing.steps import GLOBAL, Step, find_pipe, read_steps
 from kernels.timing.traffic import predict_traffic
 
@@ -69,13 +69,13 @@ def add_time(
             assumed += " The predicted time assumes that no compare-and-swap loop retries."
         if executions.uncertain:
             assumed += f" {_ASSUMED_BRANCHES}"
-        high = stated_errors(prediction.bound_by == "DRAM").high
+        errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]
         total_us = prediction.total_us
         timed = replace(
             inside,
             predicted_us=total_us,
             predicted_warm_us=prediction.warm_us,
-            range_us=(total_us / (1 + high), total_us / (1 - high)),
+            range_us=(total_us * errors.low, total_us * errors.high),
             bound_by=prediction.bound_by,
             by_resource_us=prediction.by_resource_us,
             assumed=assumed.strip(),

@@ -1,20 +1,29 @@
-"""Launches that were timed on a GPU, and their predicted times: the errors that the report and the page state.
+"""Timed launches and their predicted times: the errors and ranges that the report and the page state.
 
-The file holds a launch per line. `python -m scripts.score_times` writes it.
+The files hold a launch per line. `python -m scripts.score_times` writes FILE. In UNSEEN_FILE are launches that were
+timed once the model was final. Their predictions are those of commit 4b82bea4, because the kernels don't ship.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
 
 from kernels import once
 from kernels.results import codec
 
 FILE = Path(__file__).parent / "scores.jsonl"
+UNSEEN_FILE = Path(__file__).parent / "unseen.jsonl"
+UNSEEN = "unseen"
 SOURCE = "an H100 80GB HBM3 and an H200 with a cold L2 and Triton 3.6.0"
-# The percentile of the errors that is stated beside a prediction.
-PERCENTILE = 0.9
+_PERCENTILE = 0.9
+# Standard deviations from the mean to the ends of a range. If logarithms of measured / predicted times are normally
+# distributed, nine of ten further launches are within 2.1 (after 7 launches), 1.8 (after 16) or 1.7 (after 50) of them.
+_DEVIATIONS = 2
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,7 @@ class TimeScore:
         unseen_us: predicted with constants that were fitted to the other families alone; None without a prediction.
         bound_by: see `model.Prediction`.
         why: why nothing is predicted, or what the launch waits for if the error is large.
+        spilled_bytes, grid, config: of unseen launches alone.
     """
 
     family: str
@@ -41,6 +51,9 @@ class TimeScore:
     unseen_us: float | None = None
     bound_by: str = ""
     why: str = ""
+    spilled_bytes: int = 0
+    grid: tuple[int, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -54,7 +67,7 @@ class TimeScore:
 
 @dataclass(frozen=True)
 class Errors:
-    """The sizes of the errors of launches: their median, and a percentile (see PERCENTILE).
+    """The sizes of the errors of launches: their median and 90th percentile.
 
     Attributes:
         within: the share of launches with an error of at most 25 %.
@@ -66,28 +79,62 @@ class Errors:
     within: float
 
 
+@dataclass(frozen=True)
+class TimeRange:
+    """The range of measured / predicted times of a class of launches.
+
+    Attributes:
+        inside: the share of the class's `launches` in the range.
+    """
+
+    launches: int
+    low: float
+    high: float
+    inside: float
+
+
 @once
 def shipped_scores() -> tuple[TimeScore, ...]:
-    rows = list(map(json.loads, FILE.read_text(encoding="utf-8").splitlines()))
+    text = FILE.read_text(encoding="utf-8") + UNSEEN_FILE.read_text(encoding="utf-8")
+    rows = list(map(json.loads, text.splitlines()))
     return codec.from_json(tuple[TimeScore, ...], rows, FILE.name)
+
+
+def unseen_scores() -> list[TimeScore]:
+    """Return the launches with a prediction that no constant and no rule of the model has seen."""
+    return [score for score in shipped_scores() if score.family == UNSEEN and score.predicted_us]
 
 
 def summarize(errors: Iterable[float]) -> Errors:
     sizes = sorted(map(abs, errors))
     count = len(sizes)
     within = sum(size <= 0.25 for size in sizes) / count
-    return Errors(count, sizes[count // 2], sizes[int(PERCENTILE * count)], within)
+    return Errors(count, sizes[count // 2], sizes[int(_PERCENTILE * count)], within)
+
+
+def classify(bound_by: str, spilled_bytes: int) -> str:
+    """Name the launches whose errors are about as large as those of a launch."""
+    if spilled_bytes or bound_by in ("L1", "L2"):
+        return "L1, L2 or spills"
+    return "DRAM" if bound_by == "DRAM" else "others"
+
+
+def fit_ranges(scores: Iterable[TimeScore]) -> dict[str, TimeRange]:
+    """Return the range of each class of launches."""
+    classes = defaultdict[str, list[float]](list)
+    for score in scores:
+        ratio = score.measured_us / (score.predicted_us or math.nan)
+        classes[classify(score.bound_by, score.spilled_bytes)].append(math.log(ratio))
+    ranges = {}
+    for name, logarithms in classes.items():
+        half = _DEVIATIONS * stdev(logarithms)
+        low = mean(logarithms) - half
+        high = mean(logarithms) + half
+        inside = sum(low <= each <= high for each in logarithms) / len(logarithms)
+        ranges[name] = TimeRange(len(logarithms), math.exp(low), math.exp(high), inside)
+    return ranges
 
 
 @once
-def stated_errors(is_dram_bound: bool) -> Errors:
-    """Return the errors of launches whose family was left out when the constants were fitted.
-
-    Args:
-        is_dram_bound: of the launches that DRAM bounds, or of the others.
-    """
-    return summarize(
-        score.unseen_error
-        for score in shipped_scores()
-        if score.unseen_us and (score.bound_by == "DRAM") == is_dram_bound
-    )
+def stated_ranges() -> dict[str, TimeRange]:
+    return fit_ranges(unseen_scores())

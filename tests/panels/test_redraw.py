@@ -404,7 +404,7 @@ def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_r
     assert "No result for this config" in now
     assert "the speed of torch.matmul" in pinned
     assert answer["time-plot"].startswith(f"{NONE} ")
-    assert answer["predicted-time"].count("predicted without compiling") == 2
+    assert answer["predicted-time"].count("Predicting the time from the compiled code…") == 2
     assert "time-plot" not in change(page, {**flat, "tab": "requests"}, answer)
 
 

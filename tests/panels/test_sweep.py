@@ -79,7 +79,7 @@ def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, many,
     assert slots["sweep-table"].count("<tr>") == 1 + 40
 
 
-def test_before_a_sweep_predicted_times_and_the_configs_to_try_are_visible(panel):
+def test_before_a_sweep_the_expected_order_and_the_configs_to_try_are_visible_without_times(panel):
     state = state_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8")
     slots = panel.draw(Snapshot(state))
     headline = text_of(slots["sweep-headline"])
@@ -87,14 +87,21 @@ def test_before_a_sweep_predicted_times_and_the_configs_to_try_are_visible(panel
     assert "Set aside before any compile: 2 configs." in headline  # 256 × 256, with 4 and 8 warps
     assert "ranked by predicted time alone" in headline
     (cells,) = decode(slots["sweep-plot"])["data"]
-    assert np.isfinite(np.array(cells["z"], dtype=float)).sum() == 3
+    best_ranks = np.array(cells["z"], dtype=float)
+    assert np.nanmin(best_ranks) == 1
+    assert np.isfinite(best_ranks).sum() == 3
+    labels = decode(slots["sweep-plot"])["layout"]["meta"]["words"]
+    assert "rank 1 of 6 in the expected order" in " ".join(labels)
+    assert not re.search(
+        r"\d [µm]s\b", " ".join([headline, *labels, text_of(slots["sweep-table"])])
+    )
     assert "The accumulator of a 256 × 256 tile" in text_of(slots["sweep-table"])
     assert "timed on this machine's GPU" in text_of(
         panel.draw(Snapshot(state, here=GPU))["sweep-headline"]
     )
 
 
-def test_the_budget_shortens_the_estimate_and_a_large_space_is_not_predicted(panel):
+def test_the_budget_shortens_the_estimate_and_a_large_space_has_no_expected_order(panel):
     assert panel.draw(Snapshot(state_of(f"{MANY},4")))["sweep-plot"] == NONE
     whole, part = (
         text_of(panel.draw(Snapshot(state_of(MANY, sweep_budget=n)))["sweep-headline"])
@@ -169,12 +176,12 @@ def test_a_sweep_without_times_is_marked_as_predicted_and_has_no_picture_of_time
         (few, "measured", "recorded"),
         (predicted, "predicted", "measured"),
     ):
-        slots = draw(panel, sweep, sweep_picture="bound")
+        slots = draw(panel, sweep, sweep_picture="convergence")
         for part in ("sweep-headline", "sweep-table", "sweep-lines"):
             assert f'class="mark {mark}"' in slots[part]
             assert f'class="mark {absent}"' not in slots[part]
     assert slots["sweep-plot"] == NONE
-    assert "Nothing was timed, so bound has nothing to show" in slots["sweep-instead"]
+    assert "Nothing was timed, so convergence has nothing to show" in slots["sweep-instead"]
 
 
 def test_a_cancelled_sweep_keeps_its_rows_and_resumes_when_started_again(panel, started):

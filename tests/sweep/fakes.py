@@ -56,8 +56,7 @@ def predicting(ms_of=true_ms, error=0.0, seed=0):
     def predict(kernel, launch):
         experiment = replace(grid().base, problem=launch.problem, config=launch.config)
         key = zlib.crc32(repr((seed, launch.config)).encode())
-        ms = ms_of(experiment) * float(np.random.default_rng(key).lognormal(0, error))
-        return Prediction(ms, "arithmetic", (("arithmetic", ms),))
+        return ms_of(experiment) * float(np.random.default_rng(key).lognormal(0, error))
 
     return predict
 
@@ -165,7 +164,8 @@ class FakeBuilder:
         result = Future()
         failure = self.failures(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
-        result.set_result(failure or Build(64, 0, shared, 1.0, self.predict(None, experiment)))
+        predicted = Prediction(self.predict(None, experiment), "arithmetic", ())
+        result.set_result(failure or Build(64, 0, shared, 1.0, predicted))
         return result
 
     def close(self):

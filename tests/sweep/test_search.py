@@ -7,7 +7,7 @@ from fakes import ALL, FakeBuilder, FakeDevice, explored, grid, predicting, swep
 from kernels.results import Failure, Strategy
 from kernels.results.sweep import PATIENCE
 from kernels.sweep.devices import DEVICE_LOST
-from kernels.sweep.ranking import correct_predictions, encode_knobs, median_interval
+from kernels.sweep.ranking import correct_estimates, encode_knobs, median_interval
 from kernels.sweep.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS, REFERENCE_AMONG
 
 GRID = Strategy("grid")
@@ -48,7 +48,7 @@ def test_timed_configs_correct_a_model_that_is_off_by_20_percent():
     for seed in SEEDS:
         predict = predicting(error=0.2, seed=seed)
         corrected.append(regret(swept(FIRST_8, FakeDevice(noise=0.01, seed=seed), predict)))
-        by_model = sorted(ALL, key=lambda experiment: predict(None, experiment).ms)
+        by_model = sorted(ALL, key=lambda experiment: predict(None, experiment))
         plain.append(min(map(true_ms, by_model[:8])) / BEST_MS - 1)
     assert np.mean(corrected) < 0.8 * np.mean(plain)
 
@@ -56,9 +56,9 @@ def test_timed_configs_correct_a_model_that_is_off_by_20_percent():
 def test_a_correction_is_the_sum_of_the_errors_of_each_knobs_value():
     knobs = encode_knobs(ALL)
     assert knobs.shape == (len(ALL), sum(len(values) for _, values in grid().varied))
-    assert not correct_predictions(knobs, [(0, 1.0)]).any()
+    assert not correct_estimates(knobs, [(0, 1.0)]).any()
     warps = np.array([experiment.config.num_warps for experiment in ALL])
-    corrections = correct_predictions(knobs, list(enumerate(0.2 * (warps == 16))))
+    corrections = correct_estimates(knobs, list(enumerate(0.2 * (warps == 16))))
     mean = {count: corrections[warps == count].mean() for count in (4, 8, 16)}
     assert mean[16] - mean[8] == pytest.approx(0.2, abs=0.005)
     assert mean[4] == pytest.approx(mean[8], abs=0.001)

@@ -12,13 +12,11 @@ import pytest
 from kernels import discover
 from kernels.experiment import launch_of
 from kernels.gpus import GPUS
-from kernels.instructions import CompiledFacts
 from kernels.measuring.group_sizes import GROUP_SIZES
 from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, GroupSizeRow, records
 from kernels.spec import Launch
 from tests.experiments import experiment_of
-from visualize.predict.bounds import Bound
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.schedule import FirstLoads, first_reads, loads, row_major, schedule, steps
@@ -111,12 +109,6 @@ ROWS = [
     GroupSizeRow(1, 0, 0, (GB, 2 * GB, 4 * GB), (), None, None, (1.0, 2.0, 9.0)),
     GroupSizeRow(4, 0, 0, (), (), None, None, (3.0, 3.0, 3.0)),
 ]
-BOUNDS = (
-    Bound("DRAM", 1.0, "d"),
-    Bound("L2", 2.0, "l"),
-    Bound("arithmetic", 3.0, "a"),
-    Bound(figures.TAIL, 0.5, "t"),
-)
 
 
 def test_the_maps_and_what_their_player_gets_are_the_approved_ones(approve):
@@ -139,29 +131,17 @@ def test_the_maps_and_what_their_player_gets_are_the_approved_ones(approve):
 
 def test_the_figures_are_the_approved_ones(approve):
     equal = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
-    short = [replace(bound, ms=bound.ms / 100) for bound in BOUNDS]
     figures_by_name = {
         "blocks of the first programs": figures.loads_figure(grouped(3, 3, 3, 3), 4),
         "reads": figures.bytes_figure(PREDICTED, ROWS, 4, "counted"),
         "equal reads": figures.bytes_figure(equal, [], 1, "counted"),
         "times": figures.times_figure(ROWS, 1, "measured"),
-        "bounds and a longer time": figures.bounds_figure(BOUNDS, 5.0, "recorded"),
-        "bounds and a time that they explain": figures.bounds_figure(BOUNDS, 2.5, "recorded"),
-        "bounds of microseconds": figures.bounds_figure(short, 0.05, "recorded"),
-        "bounds alone": figures.bounds_figure(BOUNDS, None, "measured"),
     }
     for name, m in (("wide", 2432), ("narrow", 7168)):
         ran = next(each for each in RECORDED if (m, 256) == (each.problem.M, each.config.BLOCK_N))
         figures_by_name[f"a {name} last wave"] = figures.gantt_figure(*recorded(ran), "wave")
     validated = {name: go.Figure(figure) for name, figure in figures_by_name.items()}
     approve("order_figures", validated)
-
-
-def test_no_resource_is_called_a_bottleneck_of_a_launch_that_latency_bounds():
-    for has_bottleneck in (True, False):
-        figure = figures.bounds_figure(BOUNDS, 500.0, "predicted", has_bottleneck)
-        assert ("bottleneck" in f"{figure}") == has_bottleneck
-        assert ("longest" in f"{figure}") != has_bottleneck
 
 
 def test_the_curve_of_loads_holds_both_orders():
@@ -264,7 +244,6 @@ def traffic(text):
 LARGE = "matmul.grouped M=8192 N=8192 K=8192 BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 num_warps=8"
 GROUPED = traffic(f"{LARGE} GROUP_SIZE=8")
 ROW_MAJOR = traffic(f"{LARGE} GROUP_SIZE=1")
-LESS_BANDWIDTH = traffic(f"{LARGE} M=16384 N=16384 K=4096 GROUP_SIZE=1")
 ADDED = traffic("matmul.split_k_atomic M=64 N=64 K=64 SPLIT_K=1")
 COPY = traffic("transpose.tiled")
 FITS = traffic(f"{LARGE} M=2048 N=2048 K=2048")
@@ -295,12 +274,6 @@ REUSE = {
     "equally fast": slow_down(2.0),
     "a little faster": slow_down(2.12),
     "faster": slow_down(3.0),
-    "less bandwidth": LESS_BANDWIDTH,
-    "fewer programs": replace(
-        LESS_BANDWIDTH,
-        launch=traffic(f"{LARGE} M=16384 N=16384 K=4096 GROUP_SIZE=1 num_warps=16").launch,
-        compiled=CompiledFacts(32, 0, 0, (), (), "not read"),
-    ),
     "an output that is added to": ADDED,
     "all inputs fit in the L2": FITS,
     "a copy": COPY,
@@ -324,7 +297,7 @@ def test_the_sentences_are_the_approved_ones(approve):
         texts[f"blocks: {name}"] = loads_headline(first_loads, "program", ROW_MAJOR, LINK, ())
     texts["blocks: a gain"] = loads_headline(FEWER, "program", slow_down(3.0), LINK, ("End.",))
     for name, reads in REUSE.items():
-        texts[f"reads: {name}"] = dram_reads_headline(reads, "")
+        texts[f"reads: {name}"] = dram_reads_headline(reads, "", Link("Result", ""))
     approve("order", texts)
 
 
@@ -343,4 +316,3 @@ def test_the_reply_has_every_group_size_and_the_reason_that_nothing_was_compiled
     assert reply["resident_source"] == "assumed"
     assert "One program per SM is assumed until the kernel is compiled." in reply["note"]
     assert reply["note"].endswith("Triton is not installed.")
-    assert [bound["name"] for bound in reply["bounds"]] == ["DRAM", "L2", "arithmetic", "tail wave"]

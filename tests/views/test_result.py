@@ -12,20 +12,24 @@ import pytest
 from kernels import discover
 from kernels.experiment import from_json, launch_of
 from kernels.gpus import GPUS
+from kernels.inside.report import Inside
 from kernels.measuring.run import RUN
 from kernels.results import Failure, Timing, records
 from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
-from kernels.space import space
 from tests.experiments import fields
 from tests.messages import decode, opened, text_of
 from visualize.predict.bounds import Roof, intensity
 from visualize.views.result import text, view
-from visualize.views.result.figures import closeup_figure, error_figure, time_figure
+from visualize.views.result.figures import (
+    closeup_figure,
+    error_figure,
+    resources_figure,
+    time_figure,
+)
 from visualize.views.result.text import THIS_KERNEL
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.view import predict_sweep
 
 MATMUL = {"kernel": "matmul.grouped"}
 FITS_L2 = {"kernel": "transpose.tiled"}
@@ -78,30 +82,30 @@ def wrong(run=None, **check):
     return replace(run, check=failed, timing=None, baseline=None, peak=None)
 
 
-def test_a_launch_without_a_timed_run_has_a_predicted_time():
-    """The same as in Tune; a timed run has its own, and a wrong one needs none."""
-
-    def drawn(payload):
-        state = opened(payload)
-        run = records.find(RUN.form, state.experiment, "H200")
-        snapshot = Snapshot(state, measured={"run": run} if run else {})
-        panel = view.ResultPanel()
-        (number,) = panel.summary(snapshot)
-        (row,) = predict_sweep(space(state.experiment, {"num_warps": [4]}), state.gpu).rows
-        assert number.value == row.predicted.ms
-        return panel.draw(snapshot), str(number)
-
-    slots, number = drawn(fields("matmul.grouped M=900 N=900 K=900"))
-    assert (
-        text_of(slots["predicted-time"])
-        == f"{number} predicted without compiling predicted Dominated by latency."
+def test_a_time_is_predicted_from_compiled_code_alone():
+    state = opened(fields("matmul.grouped M=900 N=900 K=900"))
+    panel = view.ResultPanel()
+    failure = Failure("compile", "no_triton", "Triton is not installed here.")
+    for known, sentence in (
+        ({}, "Predicting the time from the compiled code…"),
+        ({"failure": failure}, "No predicted time: Triton is not installed here."),
+        ({"inspected": failure}, "No predicted time: Triton is not installed here."),
+    ):
+        snapshot = Snapshot(state, **known)
+        slots = panel.draw(snapshot)
+        assert text_of(slots["predicted-time"]) == sentence
+        assert slots["predicted-plot"] == NONE
+        assert not panel.summary(snapshot)
+    inside = Inside(
+        predicted_us=7.0, range_us=(6.0, 9.0), bound_by="L2", by_resource_us={"L2": 5.0, "DRAM": 2}
     )
+    snapshot = Snapshot(state, inspected=(inside, None))
+    assert [str(number) for number in panel.summary(snapshot)] == ["7.00 µs"]
+    slots = panel.draw(snapshot)
+    assert text_of(slots["predicted-time"]).startswith("7.00 µs predicted Bound by L2 (71 %).")
     alone, time, _ = decode(slots["predicted-plot"])["data"]
-    assert set(alone["y"]) == {"DRAM", "L2", "L1 and shared memory", "tensor cores"}
-    assert f"{sum(time['x']):.1f} µs" == number
-    for payload in (MATMUL, {"kernel": "matmul.split_k_race"}):
-        slots, _ = drawn(payload)
-        assert slots == {"predicted-time": "", "predicted-plot": NONE}
+    assert alone["y"] == ["L2", "DRAM"]
+    assert sum(time["x"]) == 7
 
 
 def render(run, failure=None):
@@ -332,6 +336,9 @@ def test_the_figures_are_the_approved_ones(approve):
         "milliseconds": time_figure(measured(median_ms=0.7)),
         "no library": time_figure(measured(baselines=(), launch_overhead=None)),
     }
+    times_ms = {"L2": 0.03, "DRAM": 0.02}
+    for name, has_bottleneck in (("a bottleneck", True), ("latency", False)):
+        figures[name] = resources_figure(times_ms, 0.05, has_bottleneck)
     approve("result_figures", figures)
 
 

@@ -21,19 +21,18 @@ from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, noisy
 from tests.kernels.stores import put_sweep
 from tests.messages import decode, links, opened, text_of
 from tests.panels.sweeps_made_up import space_of
-from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
+from tests.sweep.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
 from visualize.predict.history import PastRuns
 from visualize.views.state import Snapshot
 from visualize.views.tune import text
 from visualize.views.tune.figures import (
-    bound_figure,
     convergence_figure,
     expected_best,
     heatmap_figure,
     history_figure,
 )
 from visualize.views.tune.history import STORE_OFF, HistoryPanel, past_runs, runs_of
-from visualize.views.tune.view import swept_space
+from visualize.views.tune.view import plan_sweep, swept_space
 
 ONE = experiment_of(M=2048, N=2048)
 FLAT = fields("transpose.tiled M=2048 N=2048 tab=history gpu=H200")
@@ -346,7 +345,7 @@ def test_the_figures_are_the_approved_ones(timed, approve):
         "heatmap": heatmap_figure(timed, "BLOCK_M", "BLOCK_N"),
         "one row": heatmap_figure(timed, "num_warps", "num_warps"),
         "one value": heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N"),
-        "bounds": bound_figure(timed),
+        "expected order": heatmap_figure(plan_sweep(grid(VARY), GPU), "BLOCK_M", "BLOCK_N"),
         "convergence": convergence_figure(timed),
     }
     approve("tune_figures", figures)

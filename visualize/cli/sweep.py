@@ -226,10 +226,10 @@ def summary(result: Sweep) -> str:
             ratio = (
                 f"× {finalist.ratio:.4f}{' tie' if finalist.is_tie and finalist.ratio != 1 else ''}"
             )
-        ms = time_ms(row, result.is_timed)
-        lines.append(
-            f"  {significant(ms * scale, 4)} {unit}  {ratio:14}  {knobs_text(row.experiment, result.space)}"
-        )
+        time = f"rank {result.ranks[id(row)]}"
+        if result.has_times:
+            time = f"{significant(time_ms(row, result.is_timed) * scale, 4)} {unit}"
+        lines.append(f"  {time}  {ratio:14}  {knobs_text(row.experiment, result.space)}")
     for library in result.baselines:
         interval = f"{library.low:.3f}–{library.high:.3f}"
         lines.append(

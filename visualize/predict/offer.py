@@ -1,4 +1,4 @@
-"""Offer a config for a problem: the one that a search found, or the one predicted to be fastest."""
+"""Offer a config for a problem: the one that a search found, or the one expected to be the fastest."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 from kernels import discover
 from kernels.compiling.compile_cost import estimate_shared_bytes
-from kernels.compiling.estimated_time import predict_time
+from kernels.compiling.estimated_time import estimate_time
 from kernels.experiment import Experiment
 from kernels.gpus import Gpu
 from kernels.knobs import knobs
@@ -74,7 +74,7 @@ def offers(kernel: Kernel, gpu: Gpu) -> list[Offer]:
 
 
 def offer(kernel: Kernel, problem: Any, gpu: Gpu) -> Offer | None:
-    """Return the config that a search found for the problem, or else the one predicted to be fastest.
+    """Return the config that a search found for the problem, or else the one expected to be the fastest.
 
     The candidates are configs found for similar problems and, for matmuls, standard tiles; the first wins a tie. Return
     None if no candidate fits on the GPU.
@@ -94,14 +94,15 @@ def _offer(kernel_id: str, problem: Any, gpu: Gpu) -> Offer | None:
         candidates.setdefault(_padded(kernel, search.experiment.config, problem, gpu), search)
     for config in _standard_configs(kernel, problem, gpu):
         candidates.setdefault(config, None)
-    predictions = {
-        config: predict_time(kernel, Launch(problem, config, gpu)) for config in candidates
+    estimates = {
+        config: estimate
+        for config in candidates
+        if (estimate := estimate_time(kernel, Launch(problem, config, gpu)))
     }
-    times_ms = {config: prediction.ms for config, prediction in predictions.items() if prediction}
-    if not times_ms:
+    if not estimates:
         return None
-    fastest_ms = min(times_ms.values())
-    best = next(config for config, ms in times_ms.items() if ms <= (1 + _TIE) * fastest_ms)
+    limit = (1 + _TIE) * min(estimates.values())
+    best = next(config for config, estimate in estimates.items() if estimate <= limit)
     return Offer(
         Experiment(kernel.id, problem, best),
         NEIGHBOUR if candidates[best] else RANKED,

@@ -16,7 +16,7 @@ from kernels.evaluate.declared import DeclaredCounts, count_accesses
 from kernels.instructions import CompiledFacts
 from kernels.results import GroupSizeRow, GroupSizeStudy
 from kernels.spec import Kernel, Launch
-from visualize.predict.bounds import Bound, bounds, l2_gbps, l2_pressure, writes_in_parts
+from visualize.predict.bounds import bounds, l2_gbps, l2_pressure, writes_in_parts
 from visualize.predict.l2 import (
     CONSTANTS,
     Constants,
@@ -146,15 +146,6 @@ class DramTraffic:
             return {}
         return by_group_size(self.schedule, self.l2_pressure, group_sizes(self.schedule))
 
-    @cached_property
-    def bounds(self) -> tuple[Bound, ...]:
-        """The time that each resource needs, at the study's clock."""
-        moved = self.own.read_bytes + self.own.write_bytes
-        clock_mhz = self.study.clock_mhz if self.study else None
-        return bounds(
-            self.kernel, self.launch, self.operations, moved, self.own.requested_bytes, clock_mhz
-        )
-
     @property
     def group_size(self) -> int | None:
         return getattr(self.launch.config, "GROUP_SIZE", None)
@@ -164,10 +155,6 @@ class DramTraffic:
         """The study's row for the launch's own order, or None."""
         rows = self.study.rows if self.study else ()
         return next((row for row in rows if row.group_size == self.group_size), None)
-
-    @property
-    def measured_ms(self) -> float | None:
-        return self.row.ms if self.row else None
 
     def source(self, live: str) -> str:
         """Return "recorded" for a shipped study, otherwise `live`."""

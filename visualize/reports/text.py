@@ -276,9 +276,10 @@ def describe_bound(inside: Inside) -> str:
 
 def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
     if launch.predicted_us and launch.range_us:
-        error = percent(launch.predicted_us / launch.range_us[0] - 1)
-        time = milliseconds(launch.predicted_us / 1e3)
-        yield f"Predicted: {time} on {gpu} (± {error}), {describe_bound(launch)}."
+        time, low, high = (
+            milliseconds(time_us / 1e3) for time_us in (launch.predicted_us, *launch.range_us)
+        )
+        yield f"Predicted: {time} on {gpu} ({low} to {high}), {describe_bound(launch)}."
         if launch.first_change:
             yield launch.first_change
     elif launch.not_predicted:

@@ -2,7 +2,14 @@
 
 from markupsafe import Markup
 
-from kernels.timing.scores import SOURCE, TimeScore, shipped_scores, stated_errors, summarize
+from kernels.timing.scores import (
+    SOURCE,
+    TimeScore,
+    shipped_scores,
+    stated_ranges,
+    summarize,
+    unseen_scores,
+)
 from visualize.numbers import count_noun, milliseconds, percent
 from visualize.views.prose import Mark, lead, say
 from visualize.views.tables import table
@@ -28,13 +35,11 @@ def _group_scores() -> dict[tuple[str, str], list[TimeScore]]:
         groups.setdefault((score.family, score.gpu), []).append(score)
     for gpu in dict.fromkeys(score.gpu for score in predicted):
         groups["all", gpu] = [score for score in predicted if score.gpu == gpu]
-    groups["bound by DRAM", "all"] = [score for score in predicted if score.bound_by == "DRAM"]
-    groups["not bound by DRAM", "all"] = [score for score in predicted if score.bound_by != "DRAM"]
     return groups
 
 
 def list_errors() -> Rows:
-    """List the errors of each family and GPU, of each GPU, and of both kinds of launches whose errors are stated."""
+    """List the errors of each family and GPU, and of each GPU."""
     rows: Rows = [
         ("kernels", "GPU", "launches", "median", "9 of 10 within", "share within 25 %", "median, all fitted",
          "9 of 10 within, all fitted"),
@@ -44,6 +49,15 @@ def list_errors() -> Rows:
         fitted = summarize(score.error for score in scores)
         figures = unseen.median, unseen.high, unseen.within, fitted.median, fitted.high
         rows.append((*names, f"{len(scores)}", *map(percent, figures)))
+    return rows
+
+
+def list_ranges() -> Rows:
+    """List the range of measured / predicted times of each class of unseen launches."""
+    rows: Rows = [("bound by", "launches", "measured / predicted", "in this range")]
+    for name, each in stated_ranges().items():
+        ends = f"{each.low:.2f} to {each.high:.2f}"
+        rows.append((name, f"{each.launches}", ends, percent(each.inside)))
     return rows
 
 
@@ -79,16 +93,18 @@ def render_times() -> Markup:
     )
     how = "An error is predicted / measured − 1. Each family is predicted with constants fitted to the other families."
     header, *errors = list_errors()
+    range_header, *ranges = list_ranges()
     worst_header, *worst = list_worst()
     missing = list(dict.fromkeys((_name(score), score.why) for score in unpredicted_scores()))
     content = (
         lead(about, how)
         + table(header, errors, "Errors of predicted times")
+        + table(range_header, ranges, "Ranges that are stated beside predicted times")
         + table(worst_header, worst, "The largest errors")
         + table(("launch", "why"), missing, "Launches without a prediction")
     )
     fold = Markup(
-        "<details><summary>Times: ± {} if DRAM bounds a launch, else ± {}</summary>{}</details>"
+        "<details><summary>Times: a median error of {} for unseen kernels</summary>{}</details>"
     )
-    stated = [percent(stated_errors(is_dram_bound).high) for is_dram_bound in (True, False)]
-    return fold.format(*stated, content)
+    unseen = summarize(score.error for score in unseen_scores())
+    return fold.format(percent(unseen.median), content)

@@ -321,10 +321,8 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
         "times": {
             "source": times.SOURCE,
             **to_json(times.summarize(unseen)),
-            "stated": {
-                "bound_by_dram": to_json(times.stated_errors(True)),
-                "others": to_json(times.stated_errors(False)),
-            },
+            "stated": to_json(times.summarize(score.error for score in times.unseen_scores())),
+            "ranges": {name: to_json(each) for name, each in times.stated_ranges().items()},
             "scores": to_json(times.shipped_scores()),
         },
     }

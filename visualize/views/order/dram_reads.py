@@ -1,26 +1,19 @@
 """Sentences and tables of the DRAM reads picture."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from kernels.gpus import GPUS
 from kernels.pairs import pair
 from kernels.results import GroupSizeRow
 from kernels.sectors import SECTOR_BYTES
 from visualize.numbers import (
     bytes_of,
-    milliseconds,
     percent,
     significant,
 )
-from visualize.predict.reuse import DramTraffic, by_group_size, fewest_bytes, recommended
-from visualize.predict.schedule import (
-    max_programs_per_sm,
-    schedule,
-)
+from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended
 from visualize.views.prose import (
     Link,
     Mark,
@@ -41,23 +34,20 @@ _EQUAL = 1.05
 # If the best order saves more than this share of the time, DRAM was not hidden behind another resource.
 _HIDDEN = 0.1
 
-# GPUs by falling bandwidth per FLOP.
-_LESS_BANDWIDTH = ("A100-80GB", "A10G", "L40S", "L4", "RTX4090")
 
-_RESOURCES = {"arithmetic": "arithmetic", "L2": "the L2", "load and store": "load and store units"}
-
-
-def dram_reads_headline(traffic: DramTraffic, failure: str, larger: Link | str = "") -> Markup:
+def dram_reads_headline(
+    traffic: DramTraffic, failure: str, result: Link, larger: Link | str = ""
+) -> Markup:
     """State how often each input byte is read from DRAM.
 
     Args:
         failure: why the kernel can't be compiled, or "".
+        result: a link to the predicted time.
         larger: a link to a size at which GROUP_SIZE makes a difference, for a launch in which it makes none.
     """
     ratio = traffic.own.read_bytes / traffic.own.compulsory_bytes
     sentences = reuse_sentences(traffic)
-    alone = _time_alone(traffic)
-    lead: list[Any] = [sentences[1] or alone or sentences[0]]
+    lead: list[Any] = [sentences[1] or sentences[0]]
     if no_gain := _no_gain(traffic):
         lead = [larger, no_gain]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
@@ -66,25 +56,9 @@ def dram_reads_headline(traffic: DramTraffic, failure: str, larger: Link | str =
         if ratio > _EQUAL
         else "Each input is read from DRAM once {}"
     )
-    rest = (sentence for sentence in (alone, *sentences) if sentence not in lead)
-    return headline(number, say(beside, Mark("predicted")), html(lead), *rest, failure)
-
-
-def _time_alone(traffic: DramTraffic) -> Sentence | str:
-    """Compare the time that DRAM would take alone with the slowest resource's."""
-    times = {
-        bound.name: bound.ms for bound in traffic.bounds if bound.name in ("DRAM", *_RESOURCES)
-    }
-    slowest = max(times, key=times.__getitem__, default="DRAM")
-    if slowest == "DRAM" or "DRAM" not in times:
-        return ""
-    alone = (
-        milliseconds(times["DRAM"]),
-        _RESOURCES[slowest],
-        milliseconds(times[slowest]),
-        Mark("predicted"),
-    )
-    return say("DRAM alone would take {}, {} {} {}, so DRAM is not the bottleneck.", *alone)
+    rest = (sentence for sentence in sentences if sentence not in lead)
+    times = say("{} shows the time that each resource would take.", result)
+    return headline(number, say(beside, Mark("predicted")), html(lead), *rest, times, failure)
 
 
 def reuse_sentences(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
@@ -178,58 +152,10 @@ def _time(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
         return (say("{}: {} {}.", lead, Strong("no time difference here"), below),)
     saved = 1 - compared.ratio
     change = Strong(f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} time")
-    return say("{} took {}, ± {}.", lead, change, Sourced(noise, timed)), *_bottleneck(
-        traffic, read_bytes(many), saved
+    return (
+        say("{} took {}, ± {}.", lead, change, Sourced(noise, timed)),
+        "DRAM was not the bottleneck." if saved <= _HIDDEN else "",
     )
-
-
-def _bottleneck(
-    traffic: DramTraffic, most_bytes: float, saved: float
-) -> tuple[Sentence | str, ...]:
-    """Compare DRAM's time in the worst order with the slowest other resource.
-
-    Args:
-        saved: the share of the worst order's time that the best order saves.
-    """
-    if not traffic.launch.gpu.dram_gbps:
-        return ()
-    slowest = max(
-        (bound for bound in traffic.bounds if bound.name in _RESOURCES), key=lambda bound: bound.ms
-    )
-    name = _RESOURCES[slowest.name]
-    ms = milliseconds(slowest.ms)
-    dram_ms = (most_bytes + traffic.own.write_bytes) / traffic.launch.gpu.dram_gbps / 1e6
-    alone = f"In the worst order, DRAM alone would take {milliseconds(dram_ms)}"
-    if dram_ms >= slowest.ms:
-        return (f"{alone} and is the bottleneck.",)
-    if saved > _HIDDEN:
-        return (f"{alone} and is not hidden behind {name} ({ms}).",)
-    return f"DRAM was hidden behind {name}.", f"{alone}, {name} {ms}.", _other_gpu(traffic)
-
-
-def _other_gpu(traffic: DramTraffic) -> Sentence | str:
-    """Name a GPU with less bandwidth per FLOP on which DRAM would take longer than arithmetic in the worst order."""
-    launch = traffic.launch
-    family = traffic.kernel.family
-    worst = max(traffic.sizes, key=lambda size: traffic.sizes[size].read_bytes)
-    for name in _LESS_BANDWIDTH:
-        gpu = GPUS[name]
-        tflops = gpu.matrix_tflops.get(launch.problem.dtype, 0.0)
-        if name == launch.gpu.name or not tflops:
-            continue
-        per_sm = min(
-            traffic.schedule.programs_per_sm, max_programs_per_sm(gpu, launch.config.num_warps)
-        )
-        there = by_group_size(
-            schedule(traffic.kernel, replace(launch, gpu=gpu), per_sm), 0.0, (worst,)
-        )[worst]
-        dram_ms = there.read_bytes / gpu.dram_gbps / 1e6
-        arithmetic_ms = family.work(launch.problem) / tflops / 1e9
-        if dram_ms > arithmetic_ms:
-            needs = f"GROUP_SIZE {worst} would need {milliseconds(dram_ms)} of DRAM time and {{}} of arithmetic"
-            lead = f"The difference would show on a GPU with less bandwidth per FLOP: on {name}, {needs}."
-            return say(lead, Sourced(milliseconds(arithmetic_ms), "predicted"))
-    return ""
 
 
 def _uncertainty(traffic: DramTraffic) -> tuple[Sentence | str, ...]:

@@ -1,4 +1,4 @@
-"""Charts of the Order view, as Plotly data and layout: loaded blocks, DRAM reads, time, bounds, and the timeline."""
+"""Charts of the Order view, as Plotly data and layout: loaded blocks, DRAM reads, time, and the timeline."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,12 @@ from typing import Any
 import numpy as np
 
 from kernels.results import GroupSizeRow
-from visualize.numbers import count_noun, join_names, significant, time_unit
-from visualize.predict.bounds import Bound
+from visualize.numbers import count_noun, join_names
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule, loads
 from visualize.views import theme
 from visualize.views.order.map_figure import MOST_CELLS, Order
-
-TAIL = "tail wave"
-
-# A resource with a shorter time is not called a bottleneck.
-_SHORT_MS = 0.004
 
 # Maximum number of points of the curve of loads: a screen tells no more apart.
 _CURVE_POINTS = 400
@@ -217,72 +211,6 @@ def _group_size_layout(
         shapes=[{**line, "line": {"color": theme.WRONG, "width": 1}}],
         annotations=[{**label, "showarrow": False}],
     )
-
-
-def bounds_figure(
-    bounds: Sequence[Bound],
-    measured_ms: float | None,
-    source: str,
-    has_bottleneck: bool = True,
-) -> Figure:
-    """Plot the time that each resource would take alone and, below, the launch's time and its unexplained rest.
-
-    Args:
-        measured_ms: the launch's time; None if unknown.
-        source: "measured", "recorded" or "predicted".
-        has_bottleneck: whether the busiest resource, and not latency, bounds the launch.
-    """
-    resources = [bound for bound in bounds if bound.name != TAIL]
-    slowest = max(resources, key=lambda bound: bound.ms)
-    longest = max(slowest.ms, measured_ms or 0.0)
-    unit, scale = time_unit(longest)
-    labels = [f" {significant(bound.ms * scale)} {unit}" for bound in resources]
-    is_bottleneck = has_bottleneck and slowest.ms > _SHORT_MS
-    labels[resources.index(slowest)] += "<br> bottleneck" if is_bottleneck else "<br> longest"
-
-    def bars(
-        name: str, rows: list[str], ms: list[float], marker: Figure, about: list[str]
-    ) -> Figure:
-        hover = f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>"
-        values = {
-            "y": rows,
-            "x": [scale * value for value in ms],
-            "customdata": about,
-            "hovertemplate": hover,
-        }
-        return {"type": "bar", "orientation": "h", "name": name, "marker": marker, **values}
-
-    colors = [theme.NEW if bound is slowest else theme.MODEL for bound in resources]
-    about = [f"{bound.name}, {bound.why}" for bound in resources]
-    rows = [bound.name for bound in resources]
-    alone = [bound.ms for bound in resources]
-    traces = [bars("alone", [*rows], alone, {"color": colors}, about)]
-    layout = theme.layout(
-        "Time each resource would take alone",
-        barmode="stack",
-        xaxis=theme.bar_axis(unit, longest * scale),
-        yaxis={"automargin": True, "autorange": "reversed"},
-    )
-    if measured_ms is not None:
-        tail_ms = sum(
-            bound.ms for bound in bounds if bound.name == TAIL and slowest.name == "arithmetic"
-        )
-        rest_ms = max(0.0, measured_ms - slowest.ms - tail_ms)
-        marker = {
-            "color": [theme.CATEGORIES[place] for place in (1, 3, 7)],
-            "pattern": {"shape": ["", "", "/"]},
-        }
-        about = [slowest.name, TAIL, "not explained by these"]
-        parts = [slowest.ms, tail_ms, rest_ms]
-        traces.append(bars("time", [source] * 3, parts, marker, about))
-        names = (slowest.name, TAIL if tail_ms else "", "rest" if rest_ms else "")
-        rows.append(source)
-        alone.append(measured_ms)
-        labels.append(
-            f" {significant(measured_ms * scale)} {unit}<br> {' + '.join(filter(None, names))}"
-        )
-    traces.append(theme.bar_labels(rows, [scale * ms for ms in alone], labels))
-    return {"data": traces, "layout": layout}
 
 
 def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure:

@@ -4,7 +4,6 @@ Endpoints: /schedule, /timeline and /reuse.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.knobs import knob
 from kernels.results import GroupSizeStudy, Timeline
 from kernels.results.codec import to_json
 from kernels.spec import Kernel
@@ -338,40 +336,19 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class DramReadsView:
-    """The picture next to the DRAM reads. Links set it, so it has no control."""
-
-    reuse_picture: str = knob(
-        "times", "", "Next to the reads: measured times, if any, or bounds, each resource's own time.",
-        choices=("times", "bounds"),
-    )  # fmt: skip
-
-
 class DramReadsPanel(Panel):
     """DRAM traffic, and the effect of GROUP_SIZE on it."""
 
-    options = (DramReadsView,)
-
     def layout(self) -> Markup:
-        resources = "Time each resource would take alone, and the measured time"
         reads = plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
         compare = slots.row(
             button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row"
         )
-        traffic = (
-            slot("dram-reads-funnel"),
-            slots.row(plot("resources-plot", resources), classes="row plots"),
-        )
         return (
             slot("dram-reads-headline")
-            + slots.picture(
-                reads, plot("times-plot", "Time by GROUP_SIZE"), plot("bounds-plot", resources)
-            )
+            + slots.picture(reads, plot("times-plot", "Time by GROUP_SIZE"))
             + fold("compare-fold", "Every GROUP_SIZE, counted and timed on this GPU", compare)
-            + fold(
-                "dram-reads-behind", "From lanes to DRAM, and the time of each resource", *traffic
-            )
+            + fold("dram-reads-behind", "From lanes to DRAM", slot("dram-reads-funnel"))
             + fold(
                 "dram-reads-numbers",
                 "Predicted and counted in numbers, and what is assumed",
@@ -410,14 +387,8 @@ class DramReadsPanel(Panel):
             rows = traffic.study.rows if traffic.study else ()
             sources = ("predicted", counted) if rows else ("predicted",)
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
-            if rows and state.view.of(DramReadsView).reuse_picture == "times":
+            if rows:
                 times = value(figures.times_figure(rows, own, timed), timed)
-        measured = [timed] if traffic.measured_ms else []
-        resources = value(
-            figures.bounds_figure(traffic.bounds, traffic.measured_ms, timed),
-            "predicted",
-            *measured,
-        )
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(
             state.kernel, "dram-reads", "Open a size at which GROUP_SIZE matters."
@@ -426,12 +397,11 @@ class DramReadsPanel(Panel):
             dram_reads.study_table(traffic), dram_reads.model_notes(traffic)
         )
         return {
-            "dram-reads-headline": dram_reads.dram_reads_headline(traffic, failure, larger),
+            "dram-reads-headline": dram_reads.dram_reads_headline(
+                traffic, failure, Link("Result", state.link(tab="result")), larger
+            ),
             "dram-reads-plot": reads,
             "times-plot": times,
-            # The picture shows at most two plots; the third one stands below.
-            "bounds-plot": resources if times == NONE else NONE,
-            "resources-plot": NONE if times == NONE else resources,
             "dram-reads-funnel": dram_reads.dram_reads_funnel(traffic),
             "dram-reads-tables": tables,
         }
@@ -451,9 +421,7 @@ class DramReadsPanel(Panel):
 
             Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
             `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
-            `recommended_group_size` the value to use. `bounds` has the ms that DRAM, L2, load and store units and
-            arithmetic each need, and so shows whether fewer bytes save time. `measured` is a recorded comparison, or
-            null.
+            `recommended_group_size` the value to use. `measured` is a recorded comparison, or null.
             """
             return await api.reply_compiled(
                 experiment, reuse_json, allow_failure=True, seconds=self.seconds
@@ -490,9 +458,6 @@ def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
         "ahead": own.ahead,
         "flags": ["drift"] * own.is_drift + ["edge"] * own.is_edge,
         **select_fields(traffic.schedule, "resident_programs", "resident_source"),
-        "bounds": [
-            {"name": bound.name, "ms": bound.ms, "why": bound.why} for bound in traffic.bounds
-        ],
         "measured": traffic.study and to_json(traffic.study),
         "note": prose.plain(
             [*dram_reads.reuse_sentences(traffic), failure.message if failure else ""]

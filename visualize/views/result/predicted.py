@@ -3,13 +3,12 @@
 from markupsafe import Markup
 
 from kernels.inside.report import Inside
-from kernels.timing.scores import SOURCE, stated_errors
+from kernels.timing.scores import SOURCE, summarize, unseen_scores
 from visualize.numbers import milliseconds, percent
-from visualize.predict.bounds import Bound
 from visualize.reports.launch import describe_changes, describe_savings
 from visualize.reports.text import RESOURCES, describe_bound
-from visualize.views.order.figures import bounds_figure
 from visualize.views.prose import Link, Mark, headline, say
+from visualize.views.result.figures import resources_figure
 from visualize.views.slots import NONE, plot_value
 
 # Shorter times than this part of the total have no bar.
@@ -29,17 +28,14 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     warm = milliseconds((inside.predicted_warm_us or inside.predicted_us) / 1e3)
     bound = describe_bound(inside)
     savings = describe_savings(inside)
-    is_dram_bound = inside.bound_by == "DRAM"
-    errors = stated_errors(is_dram_bound)
-    error = percent(errors.high)
-    kind = "bound by DRAM" if is_dram_bound else "not bound by DRAM"
+    errors = summarize(score.error for score in unseen_scores())
     return headline(
         number,
         say("{} {}", unit, Mark("predicted")),
         " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
         *(savings[1:] if savings else [describe_changes(inside)]),
-        f"Expected range: {low} to {high}. The error was at most {error} in nine of ten "
-        f"of {errors.launches} timings of launches {kind}.",
+        f"Expected range: {low} to {high}. Such ranges hold nine of ten of {errors.launches} launches of kernels that "
+        f"no constant was fitted to. Half of their predictions were off by more than {percent(errors.median)}.",
         f"The prediction assumes a cold L2 cache. If the same launch ran just before, the predicted time is {warm}.",
         inside.assumed,
         say(
@@ -56,11 +52,11 @@ def plot_predicted(inside: Inside, about: str) -> str:
         return NONE
     shares = inside.resource_shares
     least = min(_LEAST_SHARE, max(shares.values()))
-    bounds = [
-        Bound(RESOURCES.get(name, name), inside.by_resource_us[name] / 1e3, "alone")
+    times_ms = {
+        RESOURCES.get(name, name): inside.by_resource_us[name] / 1e3
         for name, share in shares.items()
         if share >= least
-    ]
+    }
     has_bottleneck = inside.bound_by != "latency"
-    figure = bounds_figure(bounds, inside.predicted_us / 1e3, "predicted", has_bottleneck)
+    figure = resources_figure(times_ms, inside.predicted_us / 1e3, has_bottleneck)
     return plot_value(figure, about=about)

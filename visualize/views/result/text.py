@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.results import Prediction
 from kernels.results.run import (
     Baseline,
     Check,
@@ -21,7 +20,6 @@ from kernels.spec import Kernel, Launch
 from visualize.numbers import bytes_of, milliseconds, percent, significant, source
 from visualize.predict.bounds import Bound, Point, Roof
 from visualize.predict.offer import offer
-from visualize.reports.text import RESOURCES
 from visualize.views.prose import (
     Hint,
     Link,
@@ -237,13 +235,6 @@ def _verdict(check: Check, kernel: Kernel) -> Sentence | str:
 
 def _worst_values(check: Check) -> tuple[str, str]:
     return significant(check.worst_got, 6), significant(check.worst_expected, 6)
-
-
-def render_prediction(predicted: Prediction) -> Markup:
-    """Render the predicted time of a launch."""
-    beside = Sourced("predicted without compiling", "predicted")
-    resource = RESOURCES.get(predicted.resource, predicted.resource)
-    return headline(milliseconds(predicted.ms), beside, f"Dominated by {resource}.")
 
 
 def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object = "") -> Markup:

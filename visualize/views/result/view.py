@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.compiling.estimated_time import predict_time
 from kernels.experiment import Json, without_gpu
 from kernels.export.chrome_trace import chrome_trace
 from kernels.export.inline import CannotBeWritten
 from kernels.export.script import script
+from kernels.inside.report import Inside
 from kernels.jit import HAS_TRITON
 from kernels.knobs import ConfigError
 from kernels.measuring.run import RUN
@@ -25,15 +25,13 @@ from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.numbers import Number, count_noun, source
-from visualize.predict.bounds import Bound, Point, Roof, intensity, predicted_point
+from visualize.predict.bounds import Point, Roof, intensity, predicted_point
 from visualize.predict.reuse import requested_bytes
 from visualize.predict.schedule import schedule
-from visualize.reports.text import RESOURCES
 from visualize.views import slots, status
-from visualize.views.order.figures import bounds_figure
 from visualize.views.order.map_figure import MOST_CELLS
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
-from visualize.views.prose import lead, picture_caption, plain, tag_experiment
+from visualize.views.prose import hint, lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
 from visualize.views.result.predicted import plot_predicted, render_predicted
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
@@ -42,6 +40,7 @@ from visualize.views.state import Snapshot, State, query
 # Characters of a run that a browser keeps. With its picture, a run takes at most some 14,000.
 _MAX_STORED_CHARS = 40_000
 
+_PREDICTING = "Predicting the time from the compiled code…"
 NO_WORK = (
     "This kernel does no arithmetic, so it has no roofline. Its bound is a copy of the same bytes."
 )
@@ -101,34 +100,25 @@ class ResultPanel(Panel):
         return {**notes, "result": how, **plots}
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        """Predict the time of a launch.
-
-        Before it is inspected, do so if it has no timed or wrong run, or is compared with another launch.
-        """
         state = snapshot.state
+        inspected = snapshot.failure or snapshot.inspected
+        if inspected is None:
+            return {"predicted-time": hint(_PREDICTING), "predicted-plot": NONE}
+        if isinstance(inspected, Failure):
+            inside = Inside(not_predicted=inspected.message)
+        else:
+            inside, _ = inspected
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
-        if isinstance(snapshot.inspected, tuple):
-            inside, _ = snapshot.inspected
-            return {
-                "predicted-time": render_predicted(inside, state.link(tab="scoreboard")),
-                "predicted-plot": plot_predicted(inside, about),
-            }
-        run = snapshot.result(RunResult)
-        predicted = predict_time(state.kernel, snapshot.launch)
-        is_untimed = run is None or (run.check.passed and text.timed_run(run) is None)
-        values: Slots = {"predicted-time": "", "predicted-plot": NONE}
-        if predicted and (is_untimed or state.pinned):
-            values["predicted-time"] = text.render_prediction(predicted)
-        if predicted and run is None:
-            slowest_first = sorted(predicted.by_resource, key=lambda resource: -resource[1])
-            alone = [Bound(RESOURCES.get(name, name), ms, "alone") for name, ms in slowest_first]
-            figure = bounds_figure(alone, predicted.ms, "predicted")
-            values["predicted-plot"] = plot_value(figure, about=about)
-        return values
+        return {
+            "predicted-time": render_predicted(inside, state.link(tab="scoreboard")),
+            "predicted-plot": plot_predicted(inside, about),
+        }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        predicted = predict_time(snapshot.state.kernel, snapshot.launch)
-        return (Number("predicted time", predicted.ms, "ms", "predicted"),) if predicted else ()
+        inspected = snapshot.inspected
+        if not isinstance(inspected, tuple) or inspected[0].predicted_us is None:
+            return ()
+        return (Number("predicted time", inspected[0].predicted_us / 1e3, "ms", "predicted"),)
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def run(experiment: Json) -> Reply:

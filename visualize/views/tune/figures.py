@@ -5,6 +5,7 @@ A sweep's points carry the index of their row as customdata; the page adds their
 
 import datetime
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,9 +38,9 @@ _MAX_LINEAR_RATIO = 2.0
 
 
 def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
-    """Draw the fastest time for each pair of two knobs' values. Cells without a time are empty.
+    """Draw the fastest time for each pair of two knobs' values, or the best rank if only the order is expected.
 
-    The fastest cell and that of the sweep's own config are named.
+    Cells without a result are empty. The fastest cell and that of the sweep's own config are named.
 
     Args:
         across, up: varied knobs; one row of cells if they are the same.
@@ -55,7 +56,17 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         grid = of_rows.reshape([len(choices) for choices in values.values()])
         return np.moveaxis(grid, axes, range(len(axes))).reshape(len(rows), len(columns), -1)
 
-    times = by_cell(np.array([time_ms(row, sweep.is_timed) for row in sweep.rows]) * scale)
+    if sweep.has_times:
+        values_of_rows = [time_ms(row, sweep.is_timed) * scale for row in sweep.rows]
+        fast = "fastest"
+        title = "Fastest time"
+        scale_title = f"{unit}, {sweep.source} (yellow: fast)"
+    else:
+        values_of_rows = [sweep.ranks.get(id(row), math.nan) for row in sweep.rows]
+        fast = "expected fastest"
+        title = "Expected order: the best rank"
+        scale_title = "rank (1: expected fastest)"
+    times = by_cell(np.array(values_of_rows))
     best = np.nan_to_num(times, nan=np.inf).argmin(axis=2, keepdims=True)
     fastest = np.take_along_axis(times, best, axis=2)[..., 0]
     numbers = np.take_along_axis(by_cell(np.arange(len(sweep.rows))), best, axis=2)[..., 0]
@@ -69,14 +80,12 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
     trace = go.Heatmap(
         z=fastest, x=[str(value) for value in columns], y=[str(value) for value in rows], customdata=numbers,
         colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_LABEL, **limits,
-        colorbar=theme.colorbar(f"{unit}, {sweep.source} (yellow: fast)"),
+        colorbar=theme.colorbar(scale_title),
         texttemplate="%{z:,.3r}" if fastest.size <= _MAX_NUMBERED_CELLS else None,
     )  # fmt: skip
     # Row, column, and pixels from the middle of the cell, where its time is.
     cells = (
-        {"fastest": (*divmod(int(np.nanargmin(fastest)), len(columns)), -20)}
-        if distinct.size
-        else {}
+        {fast: (*divmod(int(np.nanargmin(fastest)), len(columns)), -20)} if distinct.size else {}
     )
     config = vars(sweep.space.base.config)
     if config[across] in columns and (is_flat or config[up] in rows):
@@ -89,7 +98,7 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         {**_MARK, "text": name, "x": x, "y": y, "yshift": shift}
         for name, (y, x, shift) in cells.items()
     ]
-    title = f"Fastest time for each {across}{'' if is_flat else f' and {up}'}"
+    title += f" for each {across}{'' if is_flat else f' and {up}'}"
     for row, column in np.argwhere(~np.isfinite(fastest))[:_MAX_NUMBERED_CELLS]:
         marks.append(
             {
@@ -105,36 +114,6 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         trace,
         theme.layout(title, xaxis={**category, "title": across}, yaxis=vertical, annotations=marks),
     )
-
-
-def bound_figure(sweep: Sweep) -> go.Figure:
-    """Draw measured over predicted times on logarithmic axes. Colours are the predicted bottlenecks."""
-    unit, scale = sweep_unit(sweep)
-    timed = [
-        (number, row.predicted.resource, row.predicted.ms * scale, row.median_ms * scale)
-        for number, row in enumerate(sweep.rows)
-        if row.status == "timed" and row.predicted and row.median_ms
-    ]
-    numbers, resources, predicted, measured = map(np.array, zip(*timed, strict=True))
-    (left, right), (bottom, top) = (
-        (times.min() / 1.1, times.max() * 1.1) for times in (predicted, measured)
-    )
-    axis = {"type": "log", "automargin": True}
-    layout = theme.layout(
-        "Time of each config against its prediction",
-        xaxis={**axis, "range": [*np.log10([left, right])], "title": f"{unit}, predicted"},
-        yaxis={**axis, "range": [*np.log10([bottom, top])], "title": f"{unit}, {sweep.source}"},
-        **theme.diagonal(max(left, bottom), min(right, top), "as predicted", theme.MODEL),
-        **_WITH_LEGEND,
-    )
-    figure = go.Figure(layout=layout)
-    for name, color in zip(np.unique(resources), itertools.cycle(theme.CATEGORIES)):
-        mine = resources == name
-        figure.add_scatter(
-            x=predicted[mine], y=measured[mine], customdata=numbers[mine], mode="markers", name=name,
-            hovertemplate=_LABEL, marker={"color": color, "size": 7, "opacity": 0.85},
-        )  # fmt: skip
-    return figure
 
 
 def convergence_figure(sweep: Sweep) -> go.Figure:

@@ -50,9 +50,10 @@ _PHASES = {
     "over": "ended",
 }
 
-CANCELLED_EARLY = hint("The sweep was cancelled before its first result. Times are predicted.")
+_EXPECTED = "The picture shows the expected order: 1 is the config expected to be the fastest."
+CANCELLED_EARLY = hint("The sweep was cancelled before its first result.", _EXPECTED)
 NOT_SWEPT = hint(
-    "Times are predicted. Sweep tries all configs, except those that cannot launch or would spill."
+    _EXPECTED, "Sweep tries all configs, except those that cannot launch or would spill."
 )
 CLICK_HINT = hint("Click the picture to set a config.")
 SIZES_HINT = hint("Each point is the best config of one size. The list below links to each size.")
@@ -125,6 +126,10 @@ def sweep_headline(sweep: Sweep) -> Markup:
             "No config has a result so far." if is_running else "No config has a correct result."
         )
         return headline("", "", nothing, tried, ending, sweep.note)
+    best = Strong(knobs_text(sweep.best.experiment, sweep.space))
+    if not sweep.has_times:
+        expected = say("{} is expected to be the fastest on {}.", best, sweep.best.device)
+        return headline("", "", expected, ending, tried, sweep.note)
     unit, scale = sweep_unit(sweep)
     ties = (
         sum(finalist.is_tie for finalist in sweep.final.finalists)
@@ -136,7 +141,6 @@ def sweep_headline(sweep: Sweep) -> Markup:
         "{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of
     )
     preposition = "on" if sweep.is_timed else "for"
-    best = Strong(knobs_text(sweep.best.experiment, sweep.space))
     libraries = (f"{call.name} takes {ratio_text(call)} times as long." for call in sweep.baselines)
     return headline(
         f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
@@ -169,7 +173,7 @@ def progress(now: Progress, size: str = "") -> Markup:
 
 
 def point_label(row: SweepRow, sweep: Sweep) -> str:
-    """Return the label of a point, with Plotly's line breaks: knobs, time, prediction, reason."""
+    """Return the label of a point, with Plotly's line breaks: knobs, time or rank, reason."""
     unit, scale = sweep_unit(sweep)
     lines = [f"<b>{knobs_text(row.experiment, sweep.space)}</b>"]
     if row.median_ms:
@@ -180,10 +184,12 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
         )
         interval = f" ({' to '.join(ends)})" if len(ends) == 2 else ""
         lines.append(f"{median} {unit} {sweep.source}{interval}")
-    if row.predicted:
+    elif row.predicted:
         lines.append(
             f"{significant(row.predicted.ms * scale)} {unit} predicted, bound by {row.predicted.resource}"
         )
+    elif rank := sweep.ranks.get(id(row)):
+        lines.append(f"rank {rank} of {len(sweep.ranked)} in the expected order")
     if row.status not in ("timed", "predicted"):
         # A compiler's message: on one line, because lines separate the points' labels, and without markup.
         reason = textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
@@ -212,13 +218,13 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     scale = 1.0
     source = "measured"
     fastest = 1.0
-    ranks = dict[int, int]()
+    ranks: Mapping[int, int] = {}
     if sweep:
         names = [name for name, _ in sweep.space.varied]
         unit, scale = sweep_unit(sweep)
         source = sweep.source
         fastest = (sweep.best and sweep.best.relative) or 1.0
-        ranks = {id(row): rank for rank, row in enumerate(sweep.ranked, 1)}
+        ranks = sweep.ranks
 
     def time(ms: float | None) -> str:
         return "" if ms is None else significant(ms * scale, 4)
@@ -236,6 +242,17 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
             cell=lambda row: row.relative and significant(row.relative / fastest, 4),
         ),
     )
+    predictions = (
+        Column[SweepRow](
+            "predicted_ms",
+            Sourced(f"Time, {unit}", "predicted"),
+            predicted,
+            lambda row: time(predicted(row)),
+        ),
+        Column[SweepRow](
+            "predicted_resource", "Bottleneck", lambda row: row.predicted and row.predicted.resource
+        ),
+    )
     return (
         Column("rank", "Rank", lambda row: ranks.get(id(row)), lambda row: ranks.get(id(row), "–")),
         *(
@@ -245,15 +262,7 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
             for name in names
         ),
         *(times if sweep is None or sweep.is_timed else ()),
-        Column(
-            "predicted_ms",
-            Sourced(f"Time, {unit}", "predicted"),
-            predicted,
-            lambda row: time(predicted(row)),
-        ),
-        Column(
-            "predicted_resource", "Bottleneck", lambda row: row.predicted and row.predicted.resource
-        ),
+        *(predictions if sweep is None or (sweep.has_times and not sweep.is_timed) else ()),
         Column("registers", "Registers"),
         Column("spilled_bytes", "Spilled", unit="bytes"),
         Column("shared_bytes", "Shared", unit="bytes"),
@@ -303,10 +312,8 @@ def explain_no_picture(sweep: Sweep, picture: str) -> Markup:
         )
     elif picture == "library":
         reason = "Enter sizes in “over”, such as K=512,1024, and press Sweep."
-    elif picture in ("bound", "convergence") and not sweep.is_timed:
-        reason = (
-            f"Nothing was timed, so {picture} has nothing to show; heatmap shows predicted times."
-        )
+    elif picture == "convergence" and not sweep.is_timed:
+        reason = "Nothing was timed, so convergence has nothing to show; heatmap shows what is predicted."
     return hint(reason) if reason else Markup()
 
 
@@ -326,7 +333,8 @@ def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:
     """
     kernel = discover()[sweep.experiment.kernel]
     lines = "".join(f"{config_line(kernel, row.experiment)}\n" for row in sweep.ranked[:MAX_LINES])
-    template = "{}, or {} beside the current one. Best by {} time, for @triton.autotune:"
+    what = "time" if sweep.has_times else "order"
+    template = f"{{}}, or {{}} beside the current one. Best by {{}} {what}, for @triton.autotune:"
     links = Link("Use the best config", best), Link("pin it", pinned), Mark(sweep.source)
     return hint(say(template, *links)) + Markup("<pre>{}</pre>").format(lines)
 
@@ -388,7 +396,7 @@ def sizes_table(
             ended = sweep.ended
         if sweep and sweep.best:
             config = knobs_text(sweep.best.experiment, sweep.space)
-            time = milliseconds(time_ms(sweep.best, sweep.is_timed))
+            time = milliseconds(time_ms(sweep.best, sweep.is_timed)) if sweep.has_times else ""
         rows.append(
             (
                 Link(f"{size:,}", address(size)),

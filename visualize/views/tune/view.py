@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernels import discover
-from kernels.compiling.estimated_time import predict_time
+from kernels.compiling.estimated_time import estimate_time
 from kernels.experiment import Experiment, JsonSchema, argument_schemas
 from kernels.export.script import config_line
 from kernels.gpus import Gpu
@@ -53,12 +53,12 @@ from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.text import KNOBS, RankingView
 
 AUTO = "auto"
-PICTURES = ("heatmap", "bound", "convergence", "library")
+PICTURES = ("heatmap", "convergence", "library")
 _HEATMAP = ("sweep_picture", ("heatmap",))
 
-# A prediction takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem predicts
+# An estimate takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem estimates
 # all configs again.
-MAX_PREDICTED = 400
+MAX_ESTIMATED = 400
 
 # Each size takes as long as a sweep.
 MAX_SIZES = 12
@@ -86,7 +86,7 @@ class SweepOptions:
         longest=200, label="Sizes",
     )  # fmt: skip
     sweep_picture: str = knob(
-        "heatmap", "Sweep", "heatmap: two knobs, the best of the others. bound: time against its prediction. "
+        "heatmap", "Sweep", "heatmap: two knobs, the best of the others. "
         "convergence: fastest so far. library: its time over the best, by size.",
         choices=PICTURES, label="Picture",
     )  # fmt: skip
@@ -113,7 +113,7 @@ class SweepSearch:
     """How a space is searched."""
 
     sweep_strategy: str = knob(
-        "guided", "Sweep", "guided: by predicted time, ends early. grid: all, in order. random: all, shuffled.",
+        "guided", "Sweep", "guided: in the expected order, ends early. grid: all, in order. random: all, shuffled.",
         choices=STRATEGIES, label="Strategy",
     )  # fmt: skip
     sweep_budget: int = knob(
@@ -285,7 +285,7 @@ class SweepPanel(Panel):
             advice = text.CLICK_HINT
         else:
             advice = text.NOT_SWEPT if sweep is None else text.CANCELLED_EARLY
-            sweep = predict_sweep(space, state.gpu)
+            sweep = plan_sweep(space, state.gpu)
             count = len(sweep.rows) - sweep.count("set aside")
             budget = state.view.of(SweepSearch).sweep_budget
             seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
@@ -350,7 +350,7 @@ class SweepPanel(Panel):
 
     def _save(self, is_csv: bool, session: Session, state: State, page: str) -> Iterator[Slots]:
         space = swept_space(state)
-        sweep = self.sweeps.find(session.store, space, state.gpu) or predict_sweep(space, state.gpu)
+        sweep = self.sweeps.find(session.store, space, state.gpu) or plan_sweep(space, state.gpu)
         if is_csv:
             yield text.ranking_table(sweep).save(text.rows_by_rank(sweep), state)
         else:
@@ -391,10 +391,10 @@ class SweepPanel(Panel):
         return (Endpoint("sweep", sweep, schemas=SCHEMAS, is_flat=False),)
 
 
-def predict_sweep(space: Space, gpu: Gpu) -> Sweep:
-    """Return the times that the model predicts before any compile; none for more than MAX_PREDICTED configs."""
+def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
+    """Return the order that the model expects before any compile; none for more than MAX_ESTIMATED configs."""
     initial = initial_rows(
-        space, gpu, False, predict_time if space.size <= MAX_PREDICTED else lambda *_: None, ()
+        space, gpu, False, estimate_time if space.size <= MAX_ESTIMATED else lambda *_: None, ()
     )
     rows = (
         replace(row, status="predicted") if row.status == "not tried" else row for row in initial
