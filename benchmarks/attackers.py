@@ -93,6 +93,24 @@ async def request_lists(target: Target, address: str) -> None:
     await _repeat(target, address, 15, send)
 
 
+async def redraw_large_launches(target: Target, address: str) -> None:
+    """Redraw launches of half a million and of a million tiles, Tune's predictions, and QR codes."""
+    from tests.messages import settings_of
+
+    tiles = {"kernel": "matmul.grid_2d", "BLOCK_M": 16, "BLOCK_N": 16, "M": 16384}
+    large = [
+        {**tiles, "N": columns, "K": depth, "tab": tab}
+        for depth in range(16, 4096, 16)
+        for columns in (8192, 16384)
+        for tab in ("program-order", "sweep")
+    ]
+    shared = {"action": "share", "link": f"http://localhost/?{'x' * 1000}"}
+    bodies = itertools.cycle(
+        body for fields in large for body in (settings_of(fields), {**target.message, **shared})
+    )
+    await _repeat(target, address, 24, lambda client: client.post(target.route, json=next(bodies)))
+
+
 async def open_pages(target: Target, address: str) -> None:
     """Request the page, its config and its API description."""
     paths = itertools.cycle(("", "config", "gradio_api/info"))
@@ -234,6 +252,7 @@ ATTACKS: dict[str, Attack] = {
     "expensive": send_expensive,
     "hashes": send_long_hashes,
     "lists": request_lists,
+    "redraws": redraw_large_launches,
     "pages": open_pages,
     "joins": join_without_reading,
     "unread": leave_replies_unread,

@@ -44,6 +44,10 @@ _YIELD_S = 2.0
 _ACTIVE_S = 3.0
 _FORGOTTEN_S = 60.0
 
+# Units that each running request of an address counts for until its CPU time is known. So a new address holds at
+# most two slots, and an address near BURST holds one.
+_ESTIMATED_UNITS = 20
+
 
 class LeakyBuckets:
     """A leaky bucket per address. Computes how long a heavy address must wait while other addresses are active.
@@ -87,6 +91,11 @@ class LeakyBuckets:
         self._buckets[address] = level, now
         return max(0.0, level - BURST) * len(self.heavy) / HEAVY_RATE if others_active else 0.0
 
+    def is_light(self, address: str, running_units: float) -> bool:
+        """Return whether an address stays within BURST units if its running requests use `running_units`."""
+        level, _ = self._buckets.get(address, (0.0, 0.0))
+        return address not in self.heavy and level + running_units <= BURST
+
 
 # CPU seconds used by the current slot, in a list because the contexts of its threads are copies and must share it.
 _CPU_S: ContextVar[list[float]] = ContextVar("cpu_s")
@@ -129,28 +138,43 @@ def limit_open(counts: Counter[str], address: str) -> Iterator[None]:
 _PLACEHOLDER: Call[None] = Call("request", lambda: None)
 
 
+class _RequestQueue(FairQueue):
+    """Requests that wait for a slot, and requests that hold one. All slots but one are for short requests."""
+
+    def __init__(self, buckets: LeakyBuckets) -> None:
+        super().__init__(MAX_RUNNING, reserved=MAX_RUNNING - 1)
+        self._buckets = buckets
+
+    def _is_short(self, queued: QueuedCall) -> bool:
+        address = queued.client.address
+        running_s = sum(each.estimate_s for each in self.running if each.client == queued.client)
+        is_light = not address or self._buckets.is_light(address, running_s / UNIT_S)
+        return is_light and super()._is_short(queued)
+
+
 class RequestSlots:
     """Runs at most MAX_RUNNING requests at a time. The address with the lowest recent usage goes next.
 
-    All heavy addresses together hold at most one slot.
+    All heavy addresses together hold at most one slot. The requests that an address already runs count as usage.
     """
 
     def __init__(self) -> None:
         self.buckets = LeakyBuckets()
-        self._queue = FairQueue(MAX_RUNNING, reserved=MAX_RUNNING - 1, short_s=0.0)
+        self._queue = _RequestQueue(self.buckets)
         self._may_run: dict[QueuedCall, asyncio.Event] = {}
         self._open: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def acquire(self, address: str) -> AsyncIterator[None]:
+    async def acquire(
+        self, address: str, estimated_units: float = _ESTIMATED_UNITS
+    ) -> AsyncIterator[None]:
         """Wait for a slot, and hold it for the duration of the block.
 
         Raises:
             ConfigError: the address already has MAX_OPEN requests.
         """
         with limit_open(self._open, address):
-            estimate_s = 0.1 if address in self.buckets.heavy else 0.0
-            request = QueuedCall(_PLACEHOLDER, Client(address), estimate_s)
+            request = QueuedCall(_PLACEHOLDER, Client(address), estimated_units * UNIT_S)
             may_run = asyncio.Event()
             used_s = [0.0]
             self._queue.waiting.append(request)

@@ -78,6 +78,32 @@ def test_heavy_addresses_share_one_slot_and_wait_for_light_ones():
     asyncio.run(scene())
 
 
+def test_requests_of_unknown_cost_count_before_they_end():
+    """A new address can't take all slots, and gets more of them once its requests prove to be cheap."""
+
+    async def scene():
+        slots = RequestSlots()
+        running = []
+        end = asyncio.Event()
+
+        async def hold(address):
+            async with slots.acquire(address):
+                running.append(address)
+                await end.wait()
+
+        crowd = [asyncio.create_task(hold("new")) for _ in range(4 * MAX_RUNNING)]
+        await asyncio.sleep(0.01)
+        assert running.count("new") < MAX_RUNNING / 2 + 1
+        others = [asyncio.create_task(hold(f"other {number}")) for number in range(3)]
+        await asyncio.sleep(0.01)
+        assert running[-3:] == ["other 0", "other 1", "other 2"]
+        end.set()
+        await asyncio.wait_for(asyncio.gather(*crowd, *others), 30)
+        assert not slots.buckets.heavy
+
+    asyncio.run(scene())
+
+
 def test_a_slot_is_charged_for_the_cpu_time_of_its_functions():
     def compute():
         end = time.thread_time() + 0.05

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.xdist_group("predictions")
 # Takes a few seconds of CPU time. Nothing here compiles for this GPU, so the kernel stays uncompiled.
 FAR = "matmul.grouped M=16384 N=16384 K=4096 BLOCK_M=32 BLOCK_N=32 tab=dram-reads"
 NEAR = "matmul.grouped M=512 N=512 K=512 tab=dram-reads"
+A_MILLION_TILES = "matmul.grid_2d M=16384 N=16384 BLOCK_M=16 BLOCK_N=16 tab=program-order"
 # Long where two of them are drawn side by side.
 TWICE_LONG = "matmul.grouped M=1024 N=1024 K=512 BLOCK_M=16 BLOCK_N=16"
 TOO_MANY = f"{FAR} matmul.split_k_atomic BLOCK_M=16 BLOCK_N=16 SPLIT_K=16"
@@ -56,11 +57,14 @@ def test_a_process_starts_soon_after_a_page_was_opened(shared_page):
     until(lambda: predictions.pool.has_ready_worker)
 
 
-def test_a_long_prediction_follows_in_the_stream(page):
-    slots = page.change(settings_of(FAR))
-    assert "Predicting (about" in slots["dram-reads-headline"]
+@pytest.mark.parametrize("flat", [FAR, A_MILLION_TILES])
+def test_a_long_prediction_follows_in_the_stream(page, flat):
+    slots = page.change(settings_of(flat))
+    state = opened(flat)
+    assert "Predicting (about" in slots[f"{state.view.tab}-headline"]
+    assert f"{state.view.tab}-plot" not in slots
     assert slots[WATCH]
-    assert "BLOCK_M=32" in slots["link"]
+    assert "M=16384" in slots["link"]
 
 
 def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):

@@ -218,10 +218,7 @@ def reply_safely(
             if inspect.iscoroutinefunction(function):
                 reply = await asyncio.to_thread(encode, await function(*args, **kwargs))
             else:
-                async with REQUEST_SLOTS.acquire(current_client().address):
-                    reply = await asyncio.to_thread(
-                        charge_cpu_time(lambda: encode(function(*args, **kwargs)))
-                    )
+                reply = await run_in_slot(lambda: encode(function(*args, **kwargs)))
         except Exception as error:
             reply = encode(failure(error))
         return orjson.Fragment(reply)
@@ -232,6 +229,12 @@ def reply_safely(
         "return": dict[str, Any],
     }
     return call
+
+
+async def run_in_slot(function: Callable[..., V], *args: Any) -> V:
+    """Call a function in a thread and in a slot of the current client's address, and charge its CPU time."""
+    async with REQUEST_SLOTS.acquire(current_client().address):
+        return await asyncio.to_thread(charge_cpu_time(function), *args)
 
 
 def failure(error: Exception) -> Failure:

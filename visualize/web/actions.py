@@ -15,7 +15,7 @@ from kernels.measuring.session import MEASUREMENTS
 from kernels.results import Failure
 from visualize.tours.guide import Guide
 from visualize.views import status
-from visualize.views.panel import RunAction, Slots, StreamAction, current_client
+from visualize.views.panel import RunAction, Slots, StreamAction, current_client, run_in_slot
 from visualize.views.slots import DISABLED, ENABLED, REDRAW, problems_value
 from visualize.views.state import State
 from visualize.web.redraw import Redraw
@@ -59,7 +59,7 @@ class Actions:
             self._cancel(page)
             return once({})
         if name == "share":
-            return once({"share": qr(message)})
+            return self._share(message)
         if name == "tour":
             return self._guide.show_stop(message)
         action = self.actions.get(name)
@@ -73,6 +73,9 @@ class Actions:
     def _cancel(self, page: str) -> None:
         if job := self._jobs.get(page):
             job.cancel()
+
+    async def _share(self, message: Mapping[str, Any]) -> AsyncIterator[Slots]:
+        yield {"share": await run_in_slot(qr, message)}
 
     async def _answer(self, page: str, state: State, action: StreamAction) -> AsyncIterator[Slots]:
         context = contextvars.copy_context()  # for `current_client` in the thread

@@ -337,7 +337,7 @@ class Guard:
         return json.dumps({**content, "data": arguments}).encode()
 
     async def _run_in_slot(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._slots.acquire(_address(scope)):
+        async with self._slots.acquire(_address(scope), _units(False, "/")):
             reply = await collect_reply(self._app, scope, receive)
         for message in reply:
             await send(message)

@@ -4,7 +4,6 @@ A change gets one update. The page then requests the open view's slower parts, a
 A button's action also ends when the page disconnects.
 """
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 
@@ -16,8 +15,7 @@ from starlette.routing import Route
 
 from kernels.experiment import Json
 from kernels.knobs import ConfigError
-from kernels.measuring.request_slots import REQUEST_SLOTS, charge_cpu_time
-from visualize.views.panel import Slots, current_client, failure
+from visualize.views.panel import Slots, current_client, failure, run_in_slot
 from visualize.views.slots import WATCH
 from visualize.web.actions import Actions
 from visualize.web.assets import MESSAGES
@@ -58,9 +56,7 @@ class Messages:
             yield encode(refused(error))
 
     async def _change(self, message: Json) -> AsyncIterator[Slots]:
-        async with REQUEST_SLOTS.acquire(current_client().address):
-            slots = await asyncio.to_thread(charge_cpu_time(self._redraw.change), message)
-        yield slots  # after the slot is free, so slow clients occupy none
+        yield await run_in_slot(self._redraw.change, message)
 
 
 def encode(slots: Slots) -> str:

@@ -24,7 +24,7 @@ from visualize.tours import tours
 from visualize.tours.guide import expand_stop
 from visualize.views import compare
 from visualize.views.opening import opening_config
-from visualize.views.panel import Panel, Slots, current_client, merge
+from visualize.views.panel import Panel, Slots, current_client, merge, run_in_slot
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
 from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
@@ -290,7 +290,7 @@ class Redraw:
             snapshots = self.take_snapshots(state, outcome, results)
         inspection = snapshots[0].inspected
         if isinstance(inspection, tuple) and _has_trials(panels, snapshots[0]):
-            yield await asyncio.to_thread(draw_view, panels, *snapshots)
+            yield await run_in_slot(draw_view, panels, *snapshots)
             trials = self.session.try_changes(state.experiment, inspection, client)
             async for _ in _wait([trials]):
                 pass
@@ -307,7 +307,7 @@ class Redraw:
                 raise ConfigError(drawing.kind, drawing.message)
             yield drawing
         elif any(panel.uses_compiler for panel in panels):
-            yield await asyncio.to_thread(draw_view, panels, *snapshots)
+            yield await run_in_slot(draw_view, panels, *snapshots)
         for panel in panels:
             if panel.has_live_updates(snapshots[0]):
                 async for slots in self._follow(panel.stream_updates(snapshots[0], page)):
