@@ -182,7 +182,7 @@ def test_counters_are_kept_in_the_capture_and_compared(capture_path, tmp_path):
     assert [launch.agrees for launch in launches] == [n != 1 for n in range(7)]
     assert launches[0].elapsed_ms == 0.5
     assert (
-        f"ld_sectors {totals[1]['ld_sectors'] + 1} (predicted {totals[1]['ld_sectors']})"
+        f"sectors of loads {totals[1]['ld_sectors'] + 1} (predicted {totals[1]['ld_sectors']})"
         in table(make_report(Capture(path)))
     )
 
@@ -407,8 +407,9 @@ def test_an_interrupted_script_has_a_report_of_its_launches(tmp_path, compiled_b
         start_new_session=True,
         check=False,
     )
-    assert (done.returncode, done.stdout.splitlines()[0][-10:]) == (USAGE, "2 launches")
-    assert "waits.py raised KeyboardInterrupt" in done.stdout
+    fault, reason, _, title, *_ = done.stdout.splitlines()
+    assert (done.returncode, fault, title[-10:]) == (USAGE, "1 fault", "2 launches")
+    assert "waits.py raised KeyboardInterrupt" in reason
     assert "app.py" not in done.stderr
 
 
@@ -468,9 +469,9 @@ def test_bank_conflicts_and_spill_traffic_that_increase_are_regressions_with_the
     after = inside_report((4, "LDS", 512, 64), (9, "STS", 64, 64), spills_by_line=(spills,))
     changed = differences([before], [after])
     assert [each.sentence for each in changed if each.is_worse] == [
-        "a.py:1 k: shared wavefronts rose from 128 to 576 (line 4 LDS +448).",
+        "a.py:1 k: wavefronts of shared memory rose from 128 to 576 (line 4 LDS +448).",
         "a.py:1 k: bank conflicts rose from 0 to 448 (line 4 LDS +448).",
-        "a.py:1 k: spill traffic bytes rose from 0 to 256.",
+        "a.py:1 k: bytes of spill traffic rose from 0 to 256.",
     ]
     assert not any(each.is_worse for each in differences([after], [before]))
 
@@ -497,7 +498,7 @@ def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
         "   LDS at line 4: 32 bank conflicts in 96 wavefronts",
     ]
     first, _, total = brief(Report("3", "H200", (launch, launch))).partition("\n\n")
-    assert first.splitlines()[1:] == [
+    assert first.splitlines() == [
         "a.py:9 in k, ATOMS (launch 0; 1 more like it): 576 bank conflicts in 640 wavefronts.",
         "a.py:4 in k, LDS (launch 0; 1 more like it): 32 bank conflicts in 96 wavefronts.",
     ]
@@ -531,13 +532,14 @@ def test_the_table_shortens_file_names_and_no_line_number(launches):
 
 
 def test_markdown_has_a_table_per_launch_and_what_grew(launches):
-    op = replace(launches[0].ops[0], tensor="a|b", why="Use *x* < y.")
+    op = replace(launches[0].ops[0], tensor="a|b", why="Use *x* < y\n&amp; $z$.")
     text = markdown(Report("3", "H200", (replace(launches[0], ops=(op,)),)))
     assert "| line | op | tensor | bytes | requests | sectors | ideal% |" in text
     assert rf"| {op.file}:{op.line} | load | a\|b | 16 | 8 | 128 | 100% |" in text
-    assert rf"- {op.file}:{op.line}, load a\|b: Use \*x\* \< y." in text.splitlines()
+    assert rf"- {op.file}:{op.line}, load a\|b: Use \*x\* \< y \&amp; \$z\$." in text.splitlines()
     changed = list(differences(launches[:1], launches[2:3]))
-    report = Report("3", "H200", launches, untried="No changes were tried.", stopped="It *ended*.")
+    short = launches[:3]
+    report = Report("3", "H200", short, untried="No changes were tried.", stopped="It *ended*.")
     grown = markdown_growth("Differences", changed, report)
     assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
     assert grown.splitlines()[-1] == r"It \*ended\*."
@@ -550,6 +552,34 @@ def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(laun
     lines = brief(Report("3", "H200", launches[1:4])).splitlines()
     assert "in unmasked, load x (launch 2): Program 3, warp 3, lane 20" in lines[0]
     assert "in copy, load x (launch 1): " in lines[1]
+
+
+def test_a_brief_report_drops_whole_findings_with_the_least_saving_and_counts_them(launches):
+    cause = launches[1].findings[0]
+
+    def finding(number):
+        before = {"sectors": 800 - number, "predicted_ns": 9_000}
+        after = {"sectors": 100, "predicted_ns": 9_000 - 100 * number}
+        condition = f"Condition {number} must hold. {'It must. ' * 40}"
+        return replace(
+            cause,
+            line=number,
+            change=f"Change {number}.",
+            before=before,
+            after=after,
+            needs=condition,
+        )
+
+    findings = tuple(map(finding, range(30)))
+    report = Report("3", "H200", (replace(launches[1], findings=findings),))
+    *lines, count, _, total = brief(report).splitlines()
+    for number, line in zip(range(29, 0, -1), lines, strict=False):
+        assert line.startswith(f"script.py:{number} in copy, load x (launch 0): x starts 4 bytes")
+        assert f"; change {number}; condition {number} must hold." in line
+        saving = f"predicted time 9.0 µs → {9 - number / 10:.1f} µs"
+        assert line.endswith(f" (sectors {800 - number} → 100, {saving}).")
+    assert len(lines) > 5
+    assert count == f"{30 - len(lines)} more findings: see --text."
 
 
 def test_similar_findings_are_one_line_that_claims_the_numbers_of_one_launch(launches):
@@ -573,12 +603,13 @@ def test_a_brief_report_of_any_size_has_at_most_4_kb(launches):
     many = Report("3", "H200", tuple(wide), stopped="é" * 1000, not_captured=("ü" * 900,) * 3)
     text = brief(many, ["A difference."] * 999)
     assert 3000 < len(f"{text}\n".encode()) <= 4096
-    assert text.startswith("A difference.\n")
+    assert text.startswith("script.py:16 in kkk")
+    assert "\n\nA difference.\n" in text
     assert "more differences: see --text.\n\n" in text
     assert "é…\n" in text
     assert " (launch " in text
-    assert "more lines: see --text." in text
-    assert "more kernels or remarks." in text
+    assert "more findings: see --text." in text
+    assert "more remarks: see --text." in text
 
 
 def test_differences_name_the_line_and_both_values(launches):

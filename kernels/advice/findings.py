@@ -6,7 +6,7 @@ A fact needs no experiment. Advice is a change that was tried: see `experiments.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,23 +67,23 @@ def find(
     """
     if capture.findings is not None:
         return capture.findings
-    labs: dict[Any, Lab] = {}
-    keys = []
-    for number, launch in enumerate(capture.content.launches):
-        keys.append((launch.kernel, launch.grid, launch.arguments, launch.tuned))
-        if keys[-1] not in labs:
-            labs[keys[-1]] = Lab(capture, launch, counts(number), insides(number))
+    launches = capture.content.launches
+    firsts = find_equal_launches(capture.content)
+    labs = {
+        number: Lab(capture, launches[number], counts(number), insides(number))
+        for number in sorted({*firsts})
+    }
     choices = {lab: list(_explain(lab)) for lab in labs.values()}
-    if not compiler:
-        return [_report(labs[key], choices[labs[key]]) for key in keys]
-    equal = [labs[keys[first]] for first in find_equal_launches(capture.content)]
-    times = try_changes(compiler, Counter(equal))
-    make_trials(compiler, choices)
-    reports = {lab: _report(lab, own) for lab, own in choices.items()}
-    findings = [
-        [*reports[labs[key]], *times.get(first, ())] for key, first in zip(keys, equal, strict=True)
-    ]
-    capture.write_findings(findings)
+    times: Mapping[Lab, Sequence[Finding]] = {}
+    if compiler:
+        times = try_changes(compiler, Counter(labs[number] for number in firsts))
+        make_trials(compiler, choices)
+    reports = {
+        number: [*_report(lab, choices[lab]), *times.get(lab, ())] for number, lab in labs.items()
+    }
+    findings = [reports[number] for number in firsts]
+    if compiler:
+        capture.write_findings(findings)
     return findings
 
 
@@ -110,7 +110,9 @@ def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
         text = f"{lab.untried} changes were not tried: compiling or counting took too long."
         chosen[Hypothesis("untried", None, text)] = None
     findings = [_make_finding(lab, each) for each in chosen]
-    return sorted(findings, key=lambda each: (not each.op, each.kind == "grid", each.line))
+    return sorted(
+        findings, key=lambda each: (not each.is_fault, not each.op, each.kind == "grid", each.line)
+    )
 
 
 def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:

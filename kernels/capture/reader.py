@@ -142,18 +142,50 @@ class CountedLaunch:
 # The name of a launch's predicted time among the numbers of a finding.
 TIME = "predicted_ns"
 
+# What the numbers of a launch belong to, by the start of their names.
+_OWNERS = {
+    "ld": "loads",
+    "st": "stores",
+    "red": "atomics without a result",
+    "atom": "atomics with a result",
+    "tma_ld": "TMA loads",
+    "tma_st": "TMA stores",
+    "gmma": "matrix instructions",
+    "synchronous": "synchronous loads",
+    "shared": "shared memory",
+    "spill_traffic": "spill traffic",
+}
 
-def describe_effect(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+
+def in_words(name: str) -> str:
+    """Return the name of a number as sentences have it.
+
+    >>> in_words("ld_sectors"), in_words("shared_bytes"), in_words("bank_conflicts"), in_words(TIME)
+    ('sectors of loads', 'bytes of shared memory', 'bank conflicts', 'predicted time')
+    """
+    if name.startswith("predicted"):
+        return "predicted time"
+    owner, _, unit = name.rpartition("_")
+    return f"{unit} of {_OWNERS[owner]}" if owner in _OWNERS else name.replace("_", " ")
+
+
+def describe_effect(
+    before: Mapping[str, int], after: Mapping[str, int], change: str = "{} from {} to {}"
+) -> str:
     """Return the effect of a change that was tried; "" if it has none."""
-    changed = [
-        f"{name.replace('_', ' ')} from {number:,} to {after[name]:,}"
-        for name, number in before.items()
-        if number != after[name] and name != TIME
-    ]
-    start, end = (f"{numbers.get(TIME, 0) / 1e3:,.1f} µs" for numbers in (before, after))
-    if start != end:
-        changed.append(f"the predicted time from {start} to {end}")
-    return f"Tried: this changes {', '.join(changed)}." if changed else ""
+    changed = []
+    for name in before:
+        start, end = (
+            f"{numbers[name] / 1e3:,.1f} µs" if name == TIME else f"{numbers[name]:,}"
+            for numbers in (before, after)
+        )
+        if start != end:
+            changed.append(change.format(in_words(name), start, end))
+    return ", ".join(changed)
+
+
+# The kinds of findings about wrong results, and launches that fail.
+_FAULTS = ("check", "outside", "overflow", "race", "autotuner", "shared memory")
 
 
 @dataclass(frozen=True)
@@ -186,9 +218,14 @@ class Finding:
         return self.file, self.line, self.op, self.tensor
 
     @property
+    def is_fault(self) -> bool:
+        return self.kind in _FAULTS
+
+    @property
     def sentences(self) -> str:
         effect = describe_effect(self.before, self.after)
-        return " ".join(filter(None, (self.text, self.change, effect, self.needs)))
+        tried = f"Tried: this changes {effect}." if effect else ""
+        return " ".join(filter(None, (self.text, self.change, tried, self.needs)))
 
 
 @dataclass(frozen=True)
@@ -347,9 +384,9 @@ class Content:
 
 
 def find_equal_launches(content: Content) -> list[int]:
-    """Return for each launch the number of the first that does the same.
+    """Return for each launch the number of the first that does the same, with the same results and counters.
 
-    Their tensors may differ, but not in shape, alignment or known values.
+    Their tensors may differ, but not in shape, alignment, storage size or values that addresses depend on.
     """
     first = dict[tuple[Any, ...], int]()
     numbers = []
@@ -361,14 +398,17 @@ def find_equal_launches(content: Content) -> list[int]:
                 parts.append(argument)
                 continue
             order = storages.setdefault(tensor.storage, len(storages))
-            address = content.storages[tensor.storage].address_bytes % _ALIGNMENT_BYTES
-            own = replace(tensor, storage=order)
+            storage = content.storages[tensor.storage]
+            place = storage.bytes, storage.address_bytes % _ALIGNMENT_BYTES
+            # Of a tensor without an array, no values are needed, or they are unknown in all of the kernel's launches.
+            own = replace(tensor, storage=order, is_known=True)
             if argument.descriptor:
                 descriptor = replace(argument.descriptor, tensor=own)
-                parts.append((replace(argument, descriptor=descriptor), address))
+                parts.append((replace(argument, descriptor=descriptor), place))
             else:
-                parts.append((replace(argument, tensor=own), address))
-        key = launch.kernel, launch.grid, tuple(parts)
+                parts.append((replace(argument, tensor=own), place))
+        results = repr((launch.settings, launch.results, launch.counters))
+        key = launch.kernel, launch.grid, launch.tuned, results, tuple(parts)
         numbers.append(first.setdefault(key, number))
     return numbers
 

@@ -2,8 +2,11 @@
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
 
 # Exit statuses.
 FINE = 0
@@ -14,6 +17,23 @@ BROKEN_PIPE = 141  # as a shell reports a process that SIGPIPE ended
 
 # The packages of the page, which `show --text` does not need.
 PAGE = ("gradio", "pandas", "plotly", "segno")
+
+
+# Characters that control a terminal or reorder its text. Reports quote files of other people.
+_CONTROLS = re.compile(r"[^\n\t -~\xa0-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\U0010ffff]")
+
+
+class _Printable:
+    """A stream without control characters. The output of scripts does not pass through it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_CONTROLS.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class CommandFailed(Exception):
@@ -31,13 +51,16 @@ class CommandFailed(Exception):
 def run_command(command: Callable[..., None], *arguments: object) -> int:
     """Run a command, and return its exit status."""
     status = FINE
+    out: Any = _Printable(sys.stdout)
+    errors: Any = _Printable(sys.stderr)
     try:
-        try:
-            command(*arguments)
-        except CommandFailed as error:
-            status = error.status
-            if str(error):
-                print(error, file=sys.stderr)
+        with redirect_stdout(out), redirect_stderr(errors):
+            try:
+                command(*arguments)
+            except CommandFailed as error:
+                status = error.status
+                if str(error):
+                    print(error, file=sys.stderr)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED

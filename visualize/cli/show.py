@@ -18,7 +18,7 @@ from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from visualize import startup
 from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
 from visualize.numbers import count_noun, join_names
-from visualize.reports.brief import brief
+from visualize.reports.brief import brief, describe_findings
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
 from visualize.reports.text import html, markdown, markdown_growth, sections, table
@@ -284,11 +284,13 @@ def _print(
     flags: argparse.Namespace, report: Report, before: Report | None, changed: Sequence[Difference]
 ) -> None:
     if flags.json:
-        content = report.to_json()
+        faults, _ = describe_findings(report)
+        content = {"faults": faults, **report.to_json()}
         if flags.text:
             content |= {"text": table(report), "html": html(report)}
-            for launch, section in zip(content["launches"], sections(report), strict=True):
-                launch |= {"text": section.text, "html": section.html}
+            for (numbers, _), section in zip(report.distinct, sections(report), strict=True):
+                for number in numbers:
+                    content["launches"][number] |= {"text": section.text, "html": section.html}
         if flags.triton:
             content["compared_with"] = before and before.to_json()
         if before is not None:
@@ -304,8 +306,7 @@ def _print(
     lines = []
     if before is not None:
         lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed)]
-    parts = [brief(report, lines)] if flags.brief else ["\n".join(lines), table(report)]
-    print("\n\n".join(filter(None, parts)))
+    print(brief(report, lines) if flags.brief else table(report, lines))
 
 
 def _write_html(path: Path, launches: Launches) -> None:

@@ -1,79 +1,105 @@
-"""Summarize a report in at most 4 KB: a sentence per finding, largest cost first, and totals."""
+"""Summarize a report in at most 4 KB: a sentence per finding, faults and then the largest saving first, and totals."""
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
-from kernels.capture.reader import Finding
+from kernels.capture.reader import TIME, Finding, describe_effect
 from kernels.inside.report import SharedAccess
 from visualize.numbers import count_noun
-from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, Report
-from visualize.reports.text import describe_conflicts
+from visualize.reports.launch import (
+    MAIN_AMOUNTS,
+    LaunchReport,
+    Report,
+    describe_total,
+    name_launches,
+)
 
-# Maximum bytes of the whole summary, its totals, and a line; bytes reserved for the number of omitted lines.
-_MOST_BYTES = 4096
+# Maximum bytes of the whole summary without the empty lines between its parts, of its totals, and of a remark; bytes
+# reserved for the number of omitted lines.
+_MOST_BYTES = 4096 - 3
 _MOST_TOTALS_BYTES = 1024
-_MOST_LINE_BYTES = 480
-_REMARK_BYTES = 64
+_MOST_REMARK_BYTES = 480
+_NUMBER_BYTES = 64
 
-# The kinds of findings about wrong results.
-_WRONG = ("outside", "overflow", "race", "autotuner")
+
+# What a number saves in the order of findings: time comes first.
+_WEIGHTS = {TIME: 1e9, "requests": 1, "sectors": 1, "shared_wavefronts": 1}
 
 
 def brief(report: Report, differences: Sequence[str] = ()) -> str:
-    """Return a summary of a report, in at most 4096 bytes of UTF-8. It begins with the differences, in at most half."""
-    totals = _fit(_describe_totals(report), _MOST_TOTALS_BYTES, "more kernels or remarks")
-    room = _MOST_BYTES - sum(map(_count_bytes, totals))
-    findings = list(_describe_findings(report)) or ["No findings."]
-    changes = _fit(differences, room // 2, "more differences: see --text")
-    findings += _describe_conflicts(report)
-    lines = _fit(findings, room - sum(map(_count_bytes, changes)), "more lines: see --text")
-    return "\n\n".join("\n".join(part) for part in (changes, lines, totals) if part)
+    """Return a summary of a report, in at most 4096 bytes of UTF-8: faults, differences, other findings, totals."""
+    totals = _fit(map(_truncate, _describe_totals(report)), _MOST_TOTALS_BYTES, "remarks")
+    room = _MOST_BYTES - _count_bytes(totals)
+    faults, findings = describe_findings(report)
+    if not faults + findings:
+        findings.append("No findings.")
+    faults = _fit(faults, room // 2, "faults")
+    room -= _count_bytes(faults)
+    changes = _fit(differences, room // 2, "differences")
+    findings = _fit(findings, room - _count_bytes(changes), "findings")
+    parts = (faults, changes, findings) if changes else (faults + findings,)
+    return "\n\n".join("\n".join(part) for part in (*parts, totals) if part)
 
 
-def _describe_findings(report: Report) -> Iterable[str]:
-    """Describe similar findings of a kernel's launches once, with their total cost and the numbers of the costliest."""
-    groups = defaultdict[tuple[object, ...], list[tuple[float, int, Finding]]](list)
-    for number, launch in enumerate(report.launches):
-        for finding in launch.findings:
-            key = (launch.kernel, finding.kind, finding.place)
-            groups[key].append((_cost(launch, finding), number, finding))
-    ranked = sorted(groups.values(), key=lambda group: -sum(cost for cost, *_ in group))
-    for group in ranked:
-        _, number, finding = max(group, key=lambda each: each[0])
-        others = f"; {len(group) - 1} more like it" if len(group) > 1 else ""
-        op = f", {finding.op} {finding.tensor}" if finding.op else ""
-        place = f"{finding.file}:{finding.line} in {report.launches[number].kernel}{op}"
-        yield f"{place} (launch {number}{others}): {_join(finding)}"
+def describe_findings(report: Report) -> tuple[list[str], list[str]]:
+    """Return a sentence for each fault and for each other finding, the largest saving first.
+
+    Similar findings of a kernel share a sentence, with the numbers of the costliest.
+    """
+    groups = defaultdict[Any, list[tuple[float, list[int], Finding]]](list)
+    for each, launch in report.distinct:
+        found = [*launch.findings, *_find_conflicts(launch)]
+        for name, errors in (launch.results or {}).items():
+            if not errors.passed:
+                text = f"{name} is wrong: its relative RMS error is {errors.relative_rms:.3g}."
+                found.append(Finding("check", launch.source, launch.line, "", "", text))
+        for finding in found:
+            cost = _cost(launch, finding) * len(each)
+            key = launch.kernel, finding.kind, finding.change or finding.place
+            groups[key].append((cost, each, finding))
+    faults = [report.stopped] if report.failed and report.stopped else []
+    findings = list[str]()
+    for key in sorted(groups, key=lambda key: -sum(cost for cost, *_ in groups[key])):
+        group = groups[key]
+        _, numbers, finding = max(group, key=lambda each: each[0])
+        others = sum(len(each) for _, each, _ in group) - len(numbers)
+        name = name_launches(numbers) + (f"; {others:,} more like it" if others else "")
+        op = f", {finding.op} {finding.tensor}".rstrip(", ")
+        where = _truncate(f"{finding.file}:{finding.line} in {key[0]}{op}")
+        which = f", {name}" if len(numbers) > 1 else f" (launch {name})"
+        sentences = faults if finding.is_fault else findings
+        sentences.append(f"{where}{which}: {_join(finding)}")
+    return faults, findings
 
 
-def _describe_conflicts(report: Report) -> Iterable[str]:
-    """Describe the lines with bank conflicts, most conflicts first. The launches of a kernel share a description."""
-    groups = defaultdict[tuple[str, Any, str], list[tuple[int, int, SharedAccess]]](list)
-    for number, launch in enumerate(report.launches):
-        for access in launch.shared:
-            if conflicts := access.conflicts:
-                key = (launch.kernel, access.user_lines, access.opcode)
-                groups[key].append((conflicts, -number, access))
-    for key, group in sorted(groups.items(), key=lambda item: -sum(each[0] for each in item[1])):
-        kernel, lines, opcode = key
-        _, number, access = max(group, key=lambda each: each[:2])
-        others = f"; {len(group) - 1} more like it" if len(group) > 1 else ""
-        places = " and ".join(f"{file}:{line}" for file, line in lines)
-        where = f"{places} in {kernel}, {opcode} (launch {-number}{others})"
-        yield f"{where}: {describe_conflicts(access)}."
+def _find_conflicts(launch: LaunchReport) -> Iterator[Finding]:
+    """Yield a finding for each line with bank conflicts, most conflicts first, unless one explains them."""
+    if any(finding.kind == "bank conflicts" for finding in launch.findings):
+        return
+    for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
+        if access.conflicts:
+            file, line = access.user_lines[0]
+            text = f"{describe_conflicts(access)}."
+            yield Finding("conflicts", file, line, access.opcode, "", text)
+
+
+def describe_conflicts(access: SharedAccess) -> str:
+    conflicts = count_noun(access.conflicts or 0, "bank conflict")
+    return f"{conflicts} in {count_noun(access.wavefronts or 0, 'wavefront')}"
 
 
 def _cost(launch: LaunchReport, finding: Finding) -> float:
-    """Return the requests and sectors that a change saves or, without a change, the sectors beyond the ideal."""
-    if finding.kind in _WRONG:
+    """Return what a change saves, by `_WEIGHTS`, or without one the sectors beyond the ideal."""
+    if finding.is_fault:
         return math.inf
     if finding.after:
         return sum(
-            finding.before.get(name, 0) - finding.after.get(name, 0) for name in MAIN_AMOUNTS
+            weight * (finding.before.get(name, 0) - finding.after.get(name, 0))
+            for name, weight in _WEIGHTS.items()
         )
     return sum(op.sectors - op.ideal_sectors for op in launch.ops if op.place == finding.place)
 
@@ -83,11 +109,7 @@ def _join(finding: Finding) -> str:
     fact, *_ = re.split(r"(?<=[\w)])\. (?=[A-Z])", finding.text.rstrip("."))
     advice = filter(None, (finding.change, finding.needs))
     parts = [fact, *(text[0].lower() + text[1:].rstrip(".") for text in advice)]
-    effect = ", ".join(
-        f"{name.replace('_', ' ')} {number:,} → {finding.after[name]:,}"
-        for name, number in finding.before.items()
-        if number != finding.after[name]
-    )
+    effect = describe_effect(finding.before, finding.after, "{} {} → {}")
     return f"{'; '.join(parts)}{f' ({effect})' if effect else ''}."
 
 
@@ -96,27 +118,25 @@ def _describe_totals(report: Report) -> Iterable[str]:
     for launch in report.launches:
         kernels[launch.kernel].append(launch)
     yield f"Triton {report.triton}, {report.gpu}: {_sum_up(report.launches)}"
-    yield from filter(None, [report.stopped, report.untried])
-    yield from report.not_captured
+    yield from report.remarks
     if len(kernels) > 1:
         for name in sorted(kernels, key=lambda name: -sum(each.sectors for each in kernels[name])):
             yield f"{name}: {_sum_up(kernels[name])}"
 
 
 def _sum_up(launches: Sequence[LaunchReport]) -> str:
-    ops = [op for launch in launches for op in launch.ops]
-    requests, sectors, ideal = (
-        sum(getattr(op, name) for op in ops) for name in ("requests", "sectors", "ideal_sectors")
-    )
-    counts = f"{count_noun(requests, 'request')}, {count_noun(sectors, 'sector')}"
+    counts = ", ".join(f"{describe_total(launches, name)} {name}" for name in MAIN_AMOUNTS)
     bounded = sum(bool(launch.refused) for launch in launches)
     remark = f"; {bounded} with incomplete counts" if bounded else ""
-    total = f"{count_noun(len(launches), 'launch')}{remark}, {counts} (ideal: {ideal:,})."
+    ideal = describe_total(launches, "ideal_sectors")
+    are_equal = None not in [launch.equal_to for launch in launches[1:]]
+    noun = "equal launch" if are_equal and len(launches) > 1 else "launch"
+    total = f"{count_noun(len(launches), noun)}{remark}, {counts} (ideal: {ideal})."
     known = [each for each in launches if each.bank_conflicts is not None]
     wavefronts = sum(launch.shared_wavefronts or 0 for launch in known)
     if wavefronts:
         conflicts = sum(launch.bank_conflicts or 0 for launch in known)
-        bound = "≥ " if any(launch.may_retry for launch in known) else ""
+        bound = "at least " if any(launch.may_retry for launch in known) else ""
         total += (
             f" Shared memory: {bound}{wavefronts:,} wavefronts, "
             f"{bound}{count_noun(conflicts, 'bank conflict')}"
@@ -127,20 +147,21 @@ def _sum_up(launches: Sequence[LaunchReport]) -> str:
 
 
 def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:
-    """Truncate long lines, and keep those that fit in a number of bytes. The last line counts the omitted ones."""
-    short = [_truncate(line) for line in lines]
-    sizes = accumulate(map(_count_bytes, short))
-    count = sum(size <= most - _REMARK_BYTES for size in sizes)
-    return short if count == len(short) else [*short[:count], f"{len(short) - count:,} {what}."]
+    """Return the first lines that fit in a number of bytes, and a line that counts the others."""
+    whole = [*lines]
+    if _count_bytes(whole) <= most:
+        return whole
+    sizes = accumulate(_count_bytes([line]) for line in whole)
+    count = sum(size <= most - _NUMBER_BYTES for size in sizes)
+    return [*whole[:count], f"{len(whole) - count:,} more {what}: see --text."]
 
 
 def _truncate(line: str) -> str:
     code = line.encode()
-    if len(code) <= _MOST_LINE_BYTES:
+    if len(code) <= _MOST_REMARK_BYTES:
         return line
-    end = "…"
-    return code[: _MOST_LINE_BYTES - len(end.encode())].decode(errors="ignore") + end
+    return code[: _MOST_REMARK_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
-def _count_bytes(line: str) -> int:
-    return len(f"{line}\n".encode())
+def _count_bytes(lines: Sequence[str]) -> int:
+    return sum(len(f"{line}\n".encode()) for line in lines)

@@ -6,10 +6,14 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+from kernels.capture.reader import in_words
 from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
 
 # Maximum number of lines that explain a difference.
 _MOST_LINES = 3
+
+# Growth of these is no regression if the predicted time does not grow. They move no data to or from memory.
+_RESOURCES = ("registers", "shared_bytes", "shared_wavefronts", "bank_conflicts")
 
 # Smaller differences of predicted times are omitted.
 _LEAST_TIME_CHANGE = 0.05
@@ -24,6 +28,8 @@ class Difference:
         what: "registers", "sectors" and so on.
         times: number of launches with this difference.
         lines: describes the source lines that explain it; "" if they are unknown.
+        file, line: its place; "" and 0 without one.
+        is_affordable: whether the launch needs more of a resource, and its predicted time does not grow.
     """
 
     where: str
@@ -32,6 +38,9 @@ class Difference:
     after: float
     times: int = 1
     lines: str = ""
+    file: str = ""
+    line: int = 0
+    is_affordable: bool = False
 
     @property
     def is_worse(self) -> bool:
@@ -39,9 +48,9 @@ class Difference:
 
         A predicted time, which has an error, is never worse.
         """
-        return self.what != "predicted_us" and (self.after < self.before) == (
-            self.what == "launches"
-        )
+        if self.what == "predicted_us" or self.is_affordable:
+            return False
+        return (self.after < self.before) == (self.what == "launches")
 
     @property
     def subject(self) -> str:
@@ -51,8 +60,10 @@ class Difference:
     def sentence(self) -> str:
         verb = "rose" if self.after > self.before else "fell"
         lines = f" ({self.lines})" if self.lines else ""
-        numbers = f"from {self.before:,} to {self.after:,}{lines}"
-        return f"{self.subject}: {self.what.replace('_', ' ')} {verb} {numbers}."
+        unit = " µs" if self.what == "predicted_us" else ""
+        numbers = f"from {self.before:,}{unit} to {self.after:,}{unit}{lines}"
+        time = ", but the predicted time did not" if self.is_affordable else ""
+        return f"{self.subject}: {in_words(self.what)} {verb} {numbers}{time}."
 
 
 def differences(
@@ -80,7 +91,12 @@ def _compare(before: Sequence[LaunchReport], after: Sequence[LaunchReport]) -> I
     for name, (old_launches, new_launches) in kernels.items():
         yield Difference(name, "launches", len(old_launches), len(new_launches))
         for old, new in zip(old_launches, new_launches, strict=False):
-            yield from _compare_launches(old, new)
+            is_slower = (
+                not old.predicted_us or not new.predicted_us or new.predicted_us > old.predicted_us
+            )
+            for each in _compare_launches(old, new):
+                is_affordable = each.what in _RESOURCES and each.after > each.before
+                yield replace(each, is_affordable=is_affordable and not is_slower)
 
 
 def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Difference]:
@@ -88,8 +104,8 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
         op = (now or was)[0]
         where = f"{op.file}:{op.line} in {new.kernel}, {op.op} {op.tensor}"
         for unit in reversed(MAIN_AMOUNTS):
-            counts = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
-            yield Difference(where, unit, *counts)
+            before, after = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
+            yield Difference(where, unit, before, after, file=op.file, line=op.line)
     where = f"{new.source}:{new.line} {new.kernel}"
     yield Difference(where, "registers", old.registers, new.registers, lines=_peaks(old, new))
     spilled = (old.spilled_bytes, new.spilled_bytes)

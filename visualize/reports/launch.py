@@ -3,10 +3,12 @@
 The JSON of earlier versions lacks some of the fields that have defaults.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import orjson
@@ -101,6 +103,7 @@ class LaunchReport(Inside):
 
     Attributes:
         source, line: where its kernel is defined.
+        path: of the source when it was captured.
         settings: the case's parameters that were set.
         findings: their `text` includes the change and its effect.
         first_change: which of the changes shorten the predicted time most, and by how much; "" if none was tried.
@@ -109,6 +112,7 @@ class LaunchReport(Inside):
         lower_bound: for each counter of global memory without a total, the sum over the other operations.
         counted: Nsight Compute's counters; None if they were not collected.
         agrees: whether the totals equal them. INSIDE_COUNTERS without a total are not compared.
+        equal_to: the number of the first launch that does the same; None if this one does.
     """
 
     kernel: str
@@ -131,6 +135,8 @@ class LaunchReport(Inside):
     refused: tuple[Refusal, ...] = ()
     counted: Mapping[str, int] | None = None
     agrees: bool | None = None
+    equal_to: int | None = None
+    path: str = ""
 
     @property
     def may_retry(self) -> bool:
@@ -192,6 +198,7 @@ class Report:
     Attributes:
         untried: why the findings contain no experiments; "" if they do.
         stopped: why the script ended early.
+        failed: whether it raised an exception, or a signal killed it.
         not_captured: a sentence for each kind of launch that could not be recorded.
     """
 
@@ -201,6 +208,25 @@ class Report:
     untried: str = ""
     stopped: str | None = None
     not_captured: tuple[str, ...] = ()
+    failed: bool = False
+
+    @property
+    def distinct(self) -> list[tuple[list[int], LaunchReport]]:
+        """The numbers of equal launches, and the first of them with the median of their times."""
+        groups = defaultdict[int, list[int]](list)
+        for number, launch in enumerate(self.launches):
+            groups[number if launch.equal_to is None else launch.equal_to].append(number)
+        distinct = []
+        for first, numbers in groups.items():
+            time_ms = median(self.launches[number].elapsed_ms or 0.0 for number in numbers)
+            distinct.append((numbers, replace(self.launches[first], elapsed_ms=time_ms or None)))
+        return distinct
+
+    @property
+    def remarks(self) -> list[str]:
+        """What it lacks, and why."""
+        stopped = "" if self.failed else self.stopped
+        return [*filter(None, [stopped, self.untried]), *self.not_captured]
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `show --json` prints. Numbers that are not finite become null."""
@@ -225,12 +251,12 @@ def make_report(
     inspections = inspections or cache(
         lambda number: inspect(capture, launches[number], counts(number))
     )
-    # Scripts repeat launches. Equal ones take equal times.
     firsts = find_equal_launches(content)
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))
     )
-    findings = find(capture, counts, lambda number: timed(firsts[number]), compiler)
+    findings = find(capture, counts, timed, compiler)
+    stopped = content.stopped
     is_tried = capture.findings is not None
     return Report(
         triton=content.triton,
@@ -239,15 +265,17 @@ def make_report(
             _report_launch(
                 launch,
                 content.kernels[launch.kernel],
-                counts(number),
-                findings[number],
-                timed(firsts[number]),
+                counts(first),
+                findings[first],
+                timed(first),
+                equal_to=first if first < number else None,
             )
-            for number, launch in enumerate(launches)
+            for number, (launch, first) in enumerate(zip(launches, firsts, strict=True))
         ),
         untried="" if is_tried else "No changes were tried: the capture holds no experiments.",
-        stopped=content.stopped.message if content.stopped else None,
+        stopped=stopped.message if stopped else None,
         not_captured=content.not_captured,
+        failed=stopped is not None and stopped.kind == "exception",
     )
 
 
@@ -268,6 +296,7 @@ def _report_launch(
     counts: LaunchCounts,
     findings: Sequence[Finding],
     inside: Inside,
+    equal_to: int | None,
 ) -> LaunchReport:
     inside, findings = split_findings(inside, findings)
     memory = counts.totals()
@@ -296,6 +325,8 @@ def _report_launch(
         },
         refused=tuple(Refusal(*each) for each in sorted(refused)),
         counted=launch.counters,
+        equal_to=equal_to,
+        path=kernel.file,
         **vars(inside),
     )
     if report.may_retry:
@@ -303,6 +334,31 @@ def _report_launch(
     if report.counted is None:
         return report
     return replace(report, agrees=not report.wrong_counters)
+
+
+def describe_total(launches: Sequence[LaunchReport], amount: str) -> str:
+    """Return the sum of an amount over launches. If it is a bound, it says so."""
+    ops = [op for launch in launches for op in launch.ops]
+    upper = {op.refused for op in ops if op.is_upper_bound}
+    bound = "at most " if upper else ""
+    if {refusal.why for launch in launches for refusal in launch.refused} - upper:
+        bound = "at least "
+        ops = [op for op in ops if not op.is_upper_bound]
+    return f"{bound}{sum(getattr(op, amount) for op in ops):,}"
+
+
+def name_launches(numbers: Sequence[int]) -> str:
+    """Return the number of a launch, or the numbers of equal launches.
+
+    >>> name_launches([3]), name_launches([0, 1, 2]), name_launches([0, 2, 4, 6])
+    ('3', '3 equal launches (0 to 2)', '4 equal launches (0, …, 6)')
+    """
+    first = numbers[0]
+    last = numbers[-1]
+    if first == last:
+        return str(first)
+    between = " to " if last - first == len(numbers) - 1 else ", …, "
+    return f"{len(numbers):,} equal launches ({first}{between}{last})"
 
 
 def describe_savings(inside: Inside) -> list[str]:

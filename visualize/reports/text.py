@@ -1,18 +1,28 @@
 """Print a report: as a table for the terminal, in Markdown, and in HTML for notebooks."""
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from kernels.inside.report import Inside, SharedAccess
+from kernels.capture.reader import in_words
+from kernels.inside.report import Inside
 from visualize.numbers import count_noun, milliseconds, percent
+from visualize.reports.brief import describe_conflicts, describe_findings
 from visualize.reports.comparison import Difference
-from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport, Report
+from visualize.reports.launch import (
+    MAIN_AMOUNTS,
+    LaunchReport,
+    OperationReport,
+    Report,
+    name_launches,
+)
 
 _PLACE_WIDTH = 24
+_SETTINGS_WIDTH = 100
 # The opcodes of each kind of access to shared memory.
 _ACCESSES = {
     "loads": ("LDS", "LDSM"),
@@ -36,7 +46,7 @@ _HEADINGS = ("line", "op", "tensor", "bytes", *MAIN_AMOUNTS, "ideal%")
 
 @dataclass(frozen=True)
 class Section:
-    """The printed report of a launch.
+    """The printed report of equal launches.
 
     Attributes:
         rows: the cells of each operation, and its findings.
@@ -61,7 +71,10 @@ class Section:
             start = f"{file + colon + line:{_PLACE_WIDTH}} {op:11} {tensor:{width}}"
             return f"{start} {width_bytes:>5} {counts} {ideal:>6}"
 
-        lines = [*self.facts, align(_HEADINGS)]
+        settings, *facts = self.facts or ("",)
+        lines = [*textwrap.wrap(settings, _SETTINGS_WIDTH), *facts]
+        if self.rows:
+            lines.append(align(_HEADINGS))
         for cells, why in self.rows:
             lines.append(align(cells))
             if why:
@@ -70,7 +83,8 @@ class Section:
 
     @property
     def markdown(self) -> str:
-        table = markdown_table(_HEADINGS, [cells for cells, _ in self.rows])
+        cells = [cells for cells, _ in self.rows]
+        table = markdown_table(_HEADINGS, cells) if cells else ""
         findings = [f"{cells[0]}, {cells[1]} {cells[2]}: {why}" for cells, why in self.rows if why]
         notes = [*findings, *(note.removeprefix("→ ") for note in self.notes)]
         heading = f"### {_in_markdown(self.title)}"
@@ -93,31 +107,43 @@ class Section:
 
 
 def sections(report: Report) -> list[Section]:
-    """Return the printed report of each launch."""
+    """Return the printed report of each of the distinct launches."""
     is_counted = any(launch.counted for launch in report.launches)
+    gpu = report.gpu or "the GPU"
     return [
-        _make_section(number, launch, report.gpu or "the GPU", is_counted)
-        for number, launch in enumerate(report.launches)
+        _make_section(name_launches(numbers), launch, gpu, is_counted)
+        for numbers, launch in report.distinct
     ]
 
 
-def table(report: Report) -> str:
-    """Return a report as text."""
-    parts = [f"\n{section.text}" for section in sections(report)]
-    return "\n".join([_title(report), *parts, *_remarks(report)])
+def list_faults(report: Report) -> list[Section]:
+    """Return a section with the faults, if there are any."""
+    faults, _ = describe_findings(report)
+    return [Section(count_noun(len(faults), "fault"), (), (), tuple(faults))] if faults else []
+
+
+def table(report: Report, differences: Sequence[str] = ()) -> str:
+    """Return a report as text: faults, differences, launches, and what is missing."""
+    faults = [section.text for section in list_faults(report)]
+    launches = [f"\n{section.text}" for section in sections(report)]
+    parts = faults, differences, [_title(report), *launches, *report.remarks]
+    return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def markdown(report: Report) -> str:
     """Return a report in GitHub's Markdown."""
-    parts = [section.markdown for section in sections(report)]
-    return "\n\n".join([f"**{_title(report)}**", *parts, *map(_in_markdown, _remarks(report))])
+    faults = [section.markdown for section in list_faults(report)]
+    launches = [section.markdown for section in sections(report)]
+    title = f"**{_in_markdown(_title(report))}**"
+    return "\n\n".join([*faults, title, *launches, *map(_in_markdown, report.remarks)])
 
 
 def html(report: Report) -> str:
     """Return a report as HTML for a notebook's output cell."""
-    parts = [section.html for section in sections(report)]
+    faults = [section.html for section in list_faults(report)]
+    launches = [section.html for section in sections(report)]
     title = Markup("<p>{}</p>").format(_title(report))
-    return Markup().join([title, *parts, _join_lines(_remarks(report))])
+    return Markup().join([*faults, title, *launches, _join_lines(report.remarks)])
 
 
 def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -> str:
@@ -127,12 +153,14 @@ def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -
     for each in changed:
         if each.is_worse:
             change = f"{each.after / each.before - 1:+.1%}" if each.before else ""
-            what = each.what.replace("_", " ")
-            rows.append((each.subject, what, f"{each.before:,}", f"{each.after:,}", change))
-    heading = f"### {title}: {count_noun(len(rows), 'regression')}"
+            rows.append(
+                (each.subject, in_words(each.what), f"{each.before:,}", f"{each.after:,}", change)
+            )
+    heading = f"### {_in_markdown(title)}: {count_noun(len(rows), 'regression')}"
     tables = [markdown_table(headings, rows)] if rows else []
-    missing = filter(None, [report.stopped, *report.not_captured])
-    return "\n\n".join([heading, *tables, *map(_in_markdown, missing)])
+    missing = [each for each in report.remarks if each != report.untried]
+    faults = [section.markdown for section in list_faults(report)]
+    return "\n\n".join([*faults, heading, *tables, *map(_in_markdown, missing)])
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -149,7 +177,7 @@ def wrong_counters(launch: LaunchReport) -> list[str]:
     """Describe each of Nsight Compute's counters that differs from its prediction."""
     counted = launch.counted or {}
     return [
-        f"{name} {counted[name]:,} (predicted {_known(launch.totals[name])})"
+        f"{in_words(name)} {counted[name]:,} (predicted {_known(launch.totals[name])})"
         for name in launch.wrong_counters
     ]
 
@@ -164,11 +192,6 @@ def bounded_count(op: OperationReport, count: int) -> str:
     return f"{bound if op.refused else ''}{count:,}"
 
 
-def describe_conflicts(access: SharedAccess) -> str:
-    conflicts = count_noun(access.conflicts or 0, "bank conflict")
-    return f"{conflicts} in {count_noun(access.wavefronts or 0, 'wavefront')}"
-
-
 def _known(number: int | None, bound: str = "") -> str:
     return "unknown" if number is None else f"{bound}{number:,}"
 
@@ -177,22 +200,21 @@ def _title(report: Report) -> str:
     return f"Triton {report.triton}, {report.gpu}: {count_noun(len(report.launches), 'launch')}"
 
 
-def _remarks(report: Report) -> list[str]:
-    return [*filter(None, [report.stopped, report.untried]), *report.not_captured]
-
-
-def _make_section(number: int, launch: LaunchReport, gpu: str, is_counted: bool) -> Section:
+def _make_section(name: str, launch: LaunchReport, gpu: str, is_counted: bool) -> Section:
     grid = " × ".join(map(str, launch.grid))
     tuned = f", config {launch.tuned.number} of {launch.tuned.of}" if launch.tuned else ""
     registers = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
     rows = []
+    printed = dict[str, str]()
     for op in launch.ops:
         amounts = [bounded_count(op, getattr(op, name)) for name in MAIN_AMOUNTS]
         efficiency = "" if op.efficiency is None else f"{op.efficiency:.0%}"
         width = str(op.width_bytes or "")
-        rows.append(
-            ((f"{op.file}:{op.line}", op.op, op.tensor, width, *amounts, efficiency), op.why)
-        )
+        place = f"{op.file}:{op.line}"
+        why = printed.get(op.why, op.why)
+        rows.append(((place, op.op, op.tensor, width, *amounts, efficiency), why))
+        if op.why:
+            printed.setdefault(op.why, f"As for {op.name} on line {op.line}.")
     notes = ["Nsight Compute: not counted"] if launch.counted is None and is_counted else []
     notes += [f"→ {finding.text}" for finding in launch.findings if not finding.op]
     if launch.spills_by_line:
@@ -201,11 +223,15 @@ def _make_section(number: int, launch: LaunchReport, gpu: str, is_counted: bool)
     if launch.counted:
         compared = len(launch.counted) - len(launch.uncompared)
         agreement = ", ".join(wrong_counters(launch)) or f"all {compared} counters agree"
-        unknown = f"; not predicted: {', '.join(launch.uncompared)}" if launch.uncompared else ""
+        unknown = (
+            f"; not predicted: {', '.join(map(in_words, launch.uncompared))}"
+            if launch.uncompared
+            else ""
+        )
         notes.append(f"Nsight Compute: {agreement}{unknown}")
     notes += [f"Line {refusal.line}: {refusal.why}" for refusal in launch.refused]
     return Section(
-        title=f"{number}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
+        title=f"{name}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
         facts=(
             settings_text({**launch.settings, **launch.config}),
             f"{registers}, {launch.shared_bytes:,} bytes of shared memory",
@@ -249,7 +275,7 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
     """Describe the executed instructions, and the wavefronts and bank conflicts of shared memory."""
     if not launch.is_executed:
         return
-    bound = "≥ " if launch.may_retry else ""
+    bound = "at least " if launch.may_retry else ""
     yield f"warp instructions executed: {_known(launch.instructions_executed, bound)}"
     used = {access.opcode for access in launch.shared}
     wavefronts = [
@@ -305,7 +331,7 @@ def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
 
 def _in_markdown(text: str) -> str:
     """Escape characters that GitHub would read as HTML, emphasis or the end of a cell."""
-    return re.sub(r"([\\`*|<\[]|\b_|_\b)", r"\\\1", text)
+    return re.sub(r"([\\`*|<\[&~$]|\b_|_\b)", r"\\\1", " ".join(text.split()))
 
 
 def _join_lines(lines: Sequence[str]) -> Markup:

@@ -26,7 +26,7 @@ function reply(message) {
 }
 
 listen("address", () => {
-  document.querySelectorAll("#launches tbody tr").forEach((row, number) => { row.ariaCurrent = number === Number(settings.launch); });
+  document.querySelectorAll("#launches tbody tr").forEach((row, number) => { row.ariaCurrent = Object.keys(opened)[number] === String(settings.launch); });
 });
 
 // Paper is light.

@@ -79,12 +79,12 @@ _PAGE = Markup(
 def render_report(launches: Launches) -> str:
     """Return launches as an HTML file."""
     script = launches.content.script
-    opened = []
+    opened = {}
     updates = {}
     pieces: dict[str, int] = {}
-    for number in range(len(launches.report().launches)):
+    for (number, *_), _ in launches.report().distinct:
         view = most_wasteful(launches, LaunchView(launch=number))
-        opened.append(asdict(view))
+        opened[number] = asdict(view)
         for key, update in _draw_views(launches, view):
             updates[key] = {name: _divide(value, pieces) for name, value in update.items()}
     report = {

@@ -7,6 +7,7 @@ from typing import Any
 
 from kernels.gpus import GPUS
 from kernels.knobs import Knob
+from visualize.reports.launch import name_launches
 from visualize.views import slots
 from visualize.views.capture.launches import Launches
 from visualize.views.slots import control
@@ -30,11 +31,9 @@ def launch_form(launches: Launches, number: int, chosen: Mapping[str, Any] | Non
     Args:
         chosen: values of the script's controls that differ from the defaults; None if it can't be captured again.
     """
-    titles = [
-        f"{number}: {launches.kernel(number).name}"
-        for number in range(len(launches.content.launches))
-    ]
-    choices = {"choices": list(range(len(titles))), "labels": titles}
+    distinct = launches.report().distinct
+    titles = [f"{name_launches(numbers)}: {each.kernel}" for numbers, each in distinct]
+    choices = {"choices": [numbers[0] for numbers, _ in distinct], "labels": titles}
     launch = control("launch", Knob(0, "Launch", "Number of the launch.", label="kernel"))
     fields = [{**launch, "kind": "menu", **choices}]
     values: dict[str, Any] = {"launch": number}

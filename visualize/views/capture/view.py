@@ -23,8 +23,8 @@ from kernels.knobs import knob
 from visualize.numbers import count_noun, join_names, milliseconds, significant
 from visualize.predict.schedule import steps
 from visualize.reports.comparison import differences
-from visualize.reports.launch import LaunchReport
-from visualize.reports.text import settings_text, wrong_counters
+from visualize.reports.launch import LaunchReport, describe_total, name_launches
+from visualize.reports.text import list_faults, settings_text, wrong_counters
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
@@ -80,11 +80,13 @@ class LaunchView:
 
 
 def clip(launches: Launches, view: LaunchView) -> LaunchView:
-    """Limit the view's launch, operation and program to existing ones."""
+    """Limit the view's launch, operation and program to existing ones. Of equal launches, the first is shown."""
     reports = launches.report().launches
     if not reports:
         return view
     number = min(view.launch, len(reports) - 1)
+    equal = reports[number].equal_to
+    number = number if equal is None else equal
     operation = min(view.operation, max(0, len(reports[number].ops) - 1))
     program = min(view.program, launches.programs(number) - 1)
     return replace(view, launch=number, operation=operation, program=program)
@@ -191,38 +193,40 @@ def launches_table(
         chosen: the launch that is emphasized.
     """
     rows: list[dict[str, Any]] = []
-    for number, launch in enumerate(launches.report().launches):
+    report = launches.report()
+    for numbers, launch in report.distinct:
+        name = name_launches(numbers)
         results = (launch.results or {}).values()
         is_passed = all(errors.passed for errors in results)
         grid = " × ".join(map(str, launch.grid))
         agreement = ", ".join(wrong_counters(launch)) or "agree"
         rows.append(
             {
-                "": Strong(number) if number == chosen else number,
-                "kernel": Link(launch.kernel, query({**address, "launch": number})),
+                "": Strong(name) if numbers[0] == chosen else name,
+                "kernel": Link(launch.kernel, query({**address, "launch": numbers[0]})),
                 "grid": grid.removesuffix(" × 1").removesuffix(" × 1"),
                 "case": settings_text(launch.settings),
                 "config": settings_text(launch.config),
                 "tuned": f"{launch.tuned.number} of {launch.tuned.of}" if launch.tuned else "",
                 "time": "" if launch.elapsed_ms is None else milliseconds(launch.elapsed_ms),
                 "check": ("passed" if is_passed else "FAILED") if results else "",
-                "sectors": f"{launch.sectors:,}",
+                "sectors": describe_total([launch], "sectors"),
                 "vs. ideal": f"{significant(launch.ratio)} ×" if launch.ratio else "",
                 "counters": agreement if launch.counted else "",
                 "not counted": next((refusal.why for refusal in launch.refused), ""),
             }
         )
+    wrong = Markup().join(section.html for section in list_faults(report))
     used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     content = launches.content
     notes = [
         f"{content.script}, compiled by Triton {content.triton} for {launches.gpu}.",
-        content.stopped.message if content.stopped else "",
         _fastest(launches),
-        *content.not_captured,
+        *report.remarks,
     ]
     sentences = Markup(" ").join(filter(None, notes))
     shown = table(used, ([row[name] for name in used] for row in rows))
-    return Markup('<p class="note">{}</p>').format(sentences) + shown
+    return wrong + Markup('<p class="note">{}</p>').format(sentences) + shown
 
 
 def _fastest(launches: Launches) -> str:
@@ -238,7 +242,8 @@ def _fastest(launches: Launches) -> str:
 
 def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | None) -> Markup:
     ratio = f"{significant(launch.ratio)} ×" if launch.ratio else "–"
-    sentences = [f"Line {finding.line}: {finding.text}" for finding in launch.findings]
+    lines = {finding.text: finding.line for finding in launch.findings}
+    sentences = [f"Line {line}: {text}" for text, line in lines.items()]
     if before:
         changed = [difference.sentence for difference in differences((before,), (launch,))]
         old_ratio = significant(before.ratio)

@@ -257,7 +257,7 @@ def best_changes(costs: Mapping[str, Cost]) -> Sentence:
     if now is None:
         return say("The unchanged launch can't be compiled, so there is nothing to compare with.")
     better = [
-        say("{}. {}", Strong(name), describe_effect(now, new))
+        say("{}. Tried: this changes {}.", Strong(name), describe_effect(now, new))
         for name, new in numbers.items()
         if new["requests"] < now["requests"] and new["sectors"] <= now["sectors"]
     ]
