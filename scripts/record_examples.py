@@ -20,6 +20,7 @@ from kernels.capture.reader import Capture
 from kernels.capture.server import CaptureServer
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS
+from kernels.output import guard
 from visualize.reports.launch import make_report
 
 # Debug information in the PTX contains the folder.
@@ -29,7 +30,8 @@ _FOLDER = Path(tempfile.gettempdir(), "tilescope-examples")
 def start_server(stack: ExitStack) -> CaptureServer:
     """Return a process that captures for the default GPU."""
     gpu = json.dumps(asdict(GPUS[DEFAULT_GPU]))
-    return CaptureServer(sys.executable, ("--gpu-json", gpu), stack)
+    folder = stack.enter_context(guard())
+    return CaptureServer(sys.executable, ("--gpu-json", gpu), stack, folder)
 
 
 def write_without_folders(capture: Path, path: Path) -> None:

@@ -5,6 +5,8 @@ The dataclasses have the form of the file's JSON, and pydantic checks it against
 
 import io
 import math
+import os
+import shutil
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -18,6 +20,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from kernels.layouts import Layout
+from kernels.output import replacing
 
 # Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
 _MOST_BYTES = 64 << 20
@@ -418,6 +421,11 @@ def is_capture(path: Path) -> bool:
     return path.suffix == ".tilescope" or zipfile.is_zipfile(path)
 
 
+def is_whole(path: Path) -> bool:
+    """Return whether a file is a capture by its contents."""
+    return zipfile.is_zipfile(path) and "capture.json" in zipfile.ZipFile(path).namelist()
+
+
 _FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Finding]])
 
 
@@ -529,16 +537,22 @@ class Capture(BaseCapture):
 
     def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
         """Add Nsight Compute's counters to the file. They are read when it is opened again."""
-        with zipfile.ZipFile(self.path, "a") as file:
-            file.writestr(
-                _COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted))
-            )
+        self._add(_COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted)))
 
     def write_findings(self, findings: Sequence[Sequence[Finding]]) -> None:
         """Add the findings about each launch to the file."""
         self.findings = findings
-        with zipfile.ZipFile(self.path, "a") as file:
-            file.writestr(_FINDINGS, _FINDINGS_TYPE.dump_json(findings))
+        self._add(_FINDINGS, _FINDINGS_TYPE.dump_json(findings))
+
+    def _add(self, name: str, content: bytes) -> None:
+        """Add a member to the file, unless a later capture has replaced it."""
+        assert self._zip.fp
+        if not os.path.samestat(self.path.stat(), os.fstat(self._zip.fp.fileno())):
+            return
+        with replacing(self.path) as partial:
+            shutil.copyfile(self.path, partial)
+            with zipfile.ZipFile(partial, "a") as file:
+                file.writestr(name, content)
 
     def _check_references(self, launch: CapturedLaunch) -> None:
         arrays = len(self.content.arrays)

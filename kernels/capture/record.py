@@ -17,6 +17,8 @@ import ast
 import asyncio
 import atexit
 import contextlib
+import ctypes
+import errno
 import faulthandler
 import functools
 import gc
@@ -43,7 +45,6 @@ import types
 import zipfile
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -69,6 +70,7 @@ try:
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.driver import CudaDriver
     from triton.compiler import CompilationError, CompiledKernel
+    from triton.experimental.gluon.nvidia.hopper import NVMMASharedLayout
     from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
     from triton.runtime.cache import triton_key
 
@@ -90,6 +92,23 @@ _ADDRESS_RANGE = 1 << 29
 
 # The environment variable with the id of the process that is being recorded.
 RECORDED_PROCESS = "TILESCOPE_RECORDED_PROCESS"
+
+# The environment variable with the folder of the temporary files: see `server.py`.
+_FOLDER = "TILESCOPE_FOLDER"
+
+# The signals that a recorder blocks: those of its script's terminal, and those that it awaits.
+_BLOCKED = signal.SIGINT, signal.SIGCHLD
+
+# The signals that the recorder passes on to the script, and as what. `server.py` sends the last two.
+_PASSED_ON = {
+    signal.SIGHUP: signal.SIGHUP,
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGUSR1: signal.SIGINT,
+    signal.SIGUSR2: signal.SIGKILL,
+}
+
+# prctl(2), <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
 
 # The number of an entry that is added to a list of the capture's JSON.
 _END = sys.maxsize
@@ -153,6 +172,12 @@ _TIMED = re.compile(
 )
 
 _RUN = jit.JITFunction.run
+
+# Triton keeps the classes of layouts forever, and with them the variables of its modules, but not the modules, whose
+# variables Python deletes when it ends. Nanobind lists what is left then: from Triton 3.9 on, 25 lines.
+NVMMASharedLayout.modules = [
+    module for name, module in sys.modules.items() if name.startswith("triton.")
+]
 
 
 class HostRead(BaseException):
@@ -466,11 +491,34 @@ def describe_arguments(
 
 
 def check_output(path: Path) -> None:
-    """Raise OSError if a file cannot be written."""
+    """Raise OSError if a file cannot be written, or exists and is not a capture."""
+    path = path.resolve()
     is_new = not path.exists()
     path.open("ab").close()
     if is_new:
         path.unlink()
+    elif path.stat().st_size and not _is_capture(path):
+        raise FileExistsError(errno.EEXIST, "Tilescope did not write the existing file", str(path))
+
+
+def _is_capture(path: Path) -> bool:
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as file:
+        return "capture.json" in file.namelist()
+    return False
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a path in the same folder, which replaces a file once it is whole."""
+    path = path.resolve()
+    partial = path.with_name(f".{path.name[:50]}.{os.getpid()}")
+    try:
+        yield partial
+        if path.exists():
+            shutil.copymode(path, partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -> str:
@@ -502,7 +550,7 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
         place = launches[-1]["caller"] if launches else {"file": "", "line": 0}
         content["stopped"] = {**place, **end}
     total = 0
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+    with _replacing(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
         sizes = {folder / f"{number}.npy": array for number, array in enumerate(content["arrays"])}
         for array_path in sorted(sizes, key=lambda array_path: array_path.stat().st_size):
             total += array_path.stat().st_size
@@ -1050,7 +1098,9 @@ def recording(
 
         replaced.append((jit.KernelInterface, "__init_subclass__", classmethod(pin_subclass)))
         variables = {"TORCH_COMPILE_DISABLE": "1", RECORDED_PROCESS: str(os.getpid())}
-        stack.enter_context(mock.patch.dict(os.environ, variables))
+        for variable, text in variables.items():
+            stack.callback(_restore_variable, variable, text, os.environ.get(variable))
+        os.environ.update(variables)
         for owner, name, value in [
             *replaced,
             *(_gpu_stand_ins(recorder) if runs != "cuda" else ()),
@@ -1059,6 +1109,14 @@ def recording(
         if runs != "cuda":
             stack.enter_context(_AsIfCuda(recorder))
         yield recorder
+
+
+def _restore_variable(name: str, own: str, before: str | None) -> None:
+    """Undo a change of the environment, unless the script has changed the variable since."""
+    if os.environ.get(name) == own:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any) -> Any:
@@ -1473,8 +1531,8 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
             return Program(_compile_cells(recorder, path), attributes)
         code = compile(path.read_bytes(), str(path), "exec")
         return Program([code], {"__file__": str(path)})
-    except (SyntaxError, ValueError) as error:
-        is_notebook = path.suffix == ".ipynb" and isinstance(error, ValueError)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        is_notebook = path.suffix == ".ipynb" and not isinstance(error, SyntaxError)
         kind = "a notebook" if is_notebook else "Python"
         raise UsageError(f"{target} is not {kind}: {error}.") from None
 
@@ -1498,11 +1556,12 @@ def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
     """Compile a notebook's code cells. A cell's file name is the notebook's with the number that Jupyter gives it."""
     codes = list[types.CodeType]()
     notebook = json.loads(path.read_bytes())
-    if not isinstance(notebook, dict) or "cells" not in notebook:
-        raise ValueError("it has no cells")
-    for cell in notebook["cells"]:
-        text = "".join(cell.get("source", ""))
-        if cell.get("cell_type") == "code" and text.strip():
+    try:
+        cells = [(cell.get("cell_type"), "".join(cell["source"])) for cell in notebook["cells"]]
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError("it has no cells with a source") from None
+    for kind, text in cells:
+        if kind == "code" and text.strip():
             codes.append(_compile_cell(recorder, text, f"{path}[{len(codes) + 1}]"))
     return codes
 
@@ -1600,11 +1659,11 @@ def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
     if isinstance(error, SystemExit):
         if isinstance(error.code, int):
             return {**line, **_describe_exit(title, int(error.code), "")}
-        return {**line, **_describe_exit(title, 1, f": {error.code}")}
+        return {**line, **_describe_exit(title, 1, f": {_text(error.code)}")}
     message = f"{title} raised {_summarize(error)}"
-    if "relative import" in str(error):
+    if "relative import" in _text(error):
         message += ". Show it as a module, from the folder above its package: -m PACKAGE.MODULE"
-    message = "; ".join([message, *getattr(error, "__notes__", [])])
+    message = "; ".join([message, *map(_text, getattr(error, "__notes__", []))])
     return {**line, "kind": "exception", "message": message}
 
 
@@ -1617,8 +1676,16 @@ def _summarize(error: Any) -> str:
     """Return an exception's type and the first line of its message. Of a CompilationError, return the reason."""
     while isinstance(error, CompilationError) and isinstance(error.__cause__, CompilationError):
         error = error.__cause__
-    text = getattr(error, "error_message", "") or str(error).partition("\n")[0]
+    text = getattr(error, "error_message", "") or _text(error).partition("\n")[0]
     return " ".join(f"{type(error).__name__}: {text}".split()).rstrip(":")[:300]
+
+
+def _text(value: Any) -> str:
+    """Return a value's text, as Python prints it if the value's own method raises an exception."""
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__} str() failed>"
 
 
 def print_exception(error: BaseException) -> None:
@@ -1652,6 +1719,8 @@ def serve(stdin: int) -> None:
     `recompile`; the reply is its result. Scripts run in forks of
     this process, which has imported torch and Triton.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_BLOCKED, signal.SIGUSR1, signal.SIGUSR2))
+    tempfile.tempdir = os.environ.get(_FOLDER)
     requests = os.fdopen(os.dup(0))
     reply = os.dup(1)
     os.dup2(stdin, 0)
@@ -1678,31 +1747,44 @@ def capture(command_line: Sequence[str]) -> str:
     flags = parser.parse_args(command_line)
     try:
         check_output(flags.out)
+        folder = Path(tempfile.mkdtemp(prefix="tilescope-"))
+        try:
+            status = 0
+            if flags.untimed:  # under a profiler, which may not follow a fork
+                record_script(flags, folder)
+            else:
+                _warm_up()
+                if signal.SIGUSR1 in signal.sigpending():
+                    return "Interrupted before the script started."
+                status = _run_in_fork(flags, folder)
+            script = Path(flags.script.partition(":")[0]).name
+            return write_capture(folder, flags.out, script, status)
+        finally:
+            shutil.rmtree(folder)
     except OSError as error:
         return f"--out {flags.out} cannot be written ({error.strerror})."
-    folder = Path(tempfile.mkdtemp(prefix="tilescope-"))
-    status = 0
-    if flags.untimed:  # under a profiler, which may not follow a fork
-        record_script(flags, folder)
-    elif child := _fork_warm():
-        status = _wait(child)
-    else:
-        faulthandler.enable()
-        record_script(flags, folder)
-        _exit()
+
+
+def _run_in_fork(flags: argparse.Namespace, folder: Path) -> int:
+    """Record a script. Return the exit status of its process, or minus the signal that killed it."""
+    if child := os.fork():
+        return _wait(child)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    tempfile.tempdir = None
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_BLOCKED, *_PASSED_ON))
+    faulthandler.enable()
     try:
-        script = Path(flags.script.partition(":")[0]).name
-        return write_capture(folder, flags.out, script, status)
-    finally:
-        shutil.rmtree(folder)
+        record_script(flags, folder)
+    except BaseException as error:  # such as Ctrl+C while the script's threads end
+        print_exception(error)
+        _exit(1)
+    _exit()
 
 
-def _fork_warm() -> int:
-    """Fork after the costly steps of a process's first compile. Forks of this process skip them."""
+def _warm_up() -> None:
+    """Take the costly steps of a process's first compile. Its forks skip them."""
     triton_key()
-    import_module("triton.experimental.gluon.nvidia.hopper")  # for the first layout of a TTGIR
     gc.freeze()
-    return os.fork()
 
 
 def _exit(status: int = 0) -> NoReturn:
@@ -1718,17 +1800,17 @@ def _exit(status: int = 0) -> NoReturn:
 
 
 def _wait(child: int) -> int:
-    """Wait for a process, despite signals to this one. Return its exit status, or minus the signal."""
-    handlers = {
-        signal.SIGINT: signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        ),  # the terminal interrupts the child, too
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM)),
-    }
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    return status
+    """Wait for a process, and pass signals on to it. Return its exit status, or minus the signal."""
+    while True:
+        number = signal.sigwait((signal.SIGCHLD, *_PASSED_ON))
+        if number == signal.SIGUSR1 and signal.SIGINT in signal.sigpending():
+            signal.sigwait((signal.SIGINT,))  # the terminal has interrupted the child, too
+        elif number != signal.SIGCHLD:
+            os.kill(child, _PASSED_ON[signal.Signals(number)])
+        else:
+            process, status = os.waitpid(child, os.WNOHANG)
+            if process:
+                return os.waitstatus_to_exitcode(status)
 
 
 def record_script(flags: argparse.Namespace, folder: Path) -> None:
@@ -1771,7 +1853,7 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
             if not isinstance(error, SystemExit | HostRead):
                 print_exception(error)
             elif isinstance(error, SystemExit) and not isinstance(error.code, int | None):
-                print(error.code, file=sys.stderr)
+                print(_text(error.code), file=sys.stderr)
             if not isinstance(error, SystemExit) or error.code:
                 # A test runner catches the reads, and exits with a status
                 stop = recorder.read if isinstance(error, SystemExit | HostRead) else None
@@ -1786,10 +1868,14 @@ def main() -> None:
     status = 0
     if sys.argv[1:2] == ["--serve"]:
         serve(int(sys.argv[2]))
-    elif message := capture(sys.argv[1:]):
+        _exit()
+    is_untimed = "--untimed" in sys.argv
+    if not is_untimed:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (*_BLOCKED, signal.SIGHUP, signal.SIGTERM))
+    if message := capture(sys.argv[1:]):
         print(message, file=sys.stderr)
         status = 2
-    if "--untimed" in sys.argv:  # a profiler may need the process's own exit
+    if is_untimed:  # a profiler may need the process's own exit
         sys.exit(status)
     _exit(status)
 

@@ -4,18 +4,20 @@ import functools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from kernels.capture.reader import Allocation, BaseCapture
+from kernels.output import FOLDER, partial_path
 
 RECORDER = Path(__file__).with_name("record.py")
 _ALLOCATOR = RECORDER.with_name("allocation.py")
@@ -26,13 +28,16 @@ _OLDEST_TRITON = (3, 6)
 # Timeout of allocating the shared memory of a capture's kernels, in seconds.
 _ALLOCATE_S = 30
 
+# Seconds between checks whether a capture is superseded.
+_POLL_S = 0.2
+
 
 class CaptureFailed(Exception):
     """A script could not be captured. The message is one sentence."""
 
 
 class CaptureServer:
-    """A process that captures scripts, or compiles, in forks of itself.
+    """A process that captures scripts, or compiles, in forks of itself. If it has died, another takes its place.
 
     The scripts have the stdin of this process. Their output goes to stderr.
 
@@ -40,6 +45,7 @@ class CaptureServer:
         python: the interpreter.
         options: of record.py, for every script.
         stack: ends the process when it is closed.
+        folder: of a guard (see `output.guard`).
         packages: a folder with packages that replace the installed ones.
 
     Raises:
@@ -51,28 +57,48 @@ class CaptureServer:
         python: str,
         options: Sequence[str],
         stack: ExitStack,
+        folder: Path,
         packages: Path | None = None,
     ) -> None:
         self.python = python
+        paths = [str(path) for path in (packages, os.environ.get("PYTHONPATH")) if path]
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            FOLDER: str(folder),
+        }
         self._options = options
         self._lock = threading.Lock()
-        paths = [str(path) for path in (packages, os.environ.get("PYTHONPATH")) if path]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        self._start()
+        stack.callback(self._end)
+
+    def _start(self) -> None:
         pipe = subprocess.PIPE
+        # The terminal interrupts the script alone.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
         try:
             with os.fdopen(os.dup(0)) as stdin:
                 number = stdin.fileno()
-                process = subprocess.Popen(
-                    [python, str(RECORDER), "--serve", str(number)],
+                self._process = subprocess.Popen(
+                    [self.python, str(RECORDER), "--serve", str(number)],
                     stdin=pipe,
                     stdout=pipe,
                     pass_fds=[number],
-                    env=environment,
+                    env=self.environment,
                     text=True,
                 )
-            self._process = stack.enter_context(process)
         except OSError as error:
-            raise CaptureFailed(f"--python {python}: {error.strerror}.") from error
+            raise CaptureFailed(f"--python {self.python}: {error.strerror}.") from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _end(self) -> None:
+        with self._process:
+            self._process.kill()
+
+    def interrupt(self) -> None:
+        """Interrupt the script, unless the terminal has done so."""
+        self._process.send_signal(signal.SIGUSR1)
 
     def arguments(self, path: Path, command: Sequence[str], more: Sequence[str] = ()) -> list[str]:
         """Return the arguments of record.py.
@@ -84,15 +110,21 @@ class CaptureServer:
         """
         return ["--out", str(path), *self._options, *more, *command]
 
-    def capture(self, path: Path, command: Sequence[str], more: Sequence[str] = ()) -> None:
-        """Capture a script: see `arguments`.
+    def capture(
+        self,
+        path: Path,
+        command: Sequence[str],
+        more: Sequence[str] = (),
+        is_superseded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Capture a script: see `arguments`. Kill it once it is superseded.
 
         Raises:
             CaptureFailed: no capture was written.
         """
-        reply = self._request(self.arguments(path, command, more))
+        reply = self._request(self.arguments(path, command, more), is_superseded)
         if reply != "\n":
-            ended = f"The capture process ({self.python}) exited; the terminal shows why."
+            ended = f"The capture process ({self.python}) ended; the terminal shows why."
             raise CaptureFailed(reply.strip() or ended)
 
     def compile(self, request: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
@@ -102,13 +134,18 @@ class CaptureServer:
         except ValueError:
             return [None] * len(request["modules"])
 
-    def _request(self, request: Any) -> str:
+    def _request(self, request: Any, is_superseded: Callable[[], bool] = lambda: False) -> str:
         with self._lock:
+            if self._process.poll() is not None:
+                self._start()
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             with suppress(OSError):
                 self._process.stdin.write(f"{json.dumps(request)}\n")
                 self._process.stdin.flush()
+            while not wait([self._process.stdout.fileno()], _POLL_S):
+                if is_superseded():
+                    self._process.send_signal(signal.SIGUSR2)
             return self._process.stdout.readline()
 
 
@@ -159,8 +196,11 @@ def is_supported(triton: str) -> bool:
     return match is not None and (int(match[1]), int(match[2])) >= _OLDEST_TRITON
 
 
-def install_triton(version: str, cache: Path, python: str) -> Path:
+def install_triton(version: str, cache: Path, python: str, guarded: Path) -> Path:
     """Return the folder of a Triton version for an interpreter in a cache, and install that version if it is missing.
+
+    Args:
+        guarded: the folder of a guard of this version's folder in the cache.
 
     Raises:
         CaptureFailed: pip could not install it, it is too old, or the interpreter does not exist.
@@ -177,15 +217,19 @@ def install_triton(version: str, cache: Path, python: str) -> Path:
     folder = cache / f"triton-{version}-{named.stdout.strip()}"
     if folder.exists():
         return folder
-    print(f"Installing Triton {version} in {folder}.", file=sys.stderr)
+    print(
+        f"Installing Triton {version} for --triton: this downloads about 200 MB and unpacks to about 900 MB in "
+        f"{folder}; delete that folder to remove it.",
+        file=sys.stderr,
+    )
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as partial_folder:
-        # Without dependencies: those of the script's environment are used.
-        pip = [python, "-m", "pip", "install", "--quiet", "--no-deps"]
-        packages = Path(partial_folder) / "packages"
-        pip += ["--target", str(packages), f"triton=={version}"]
-        if subprocess.run(pip, stdout=_STDERR, check=False).returncode:
-            raise CaptureFailed(f"pip could not install Triton {version}.")
-        if not folder.exists():  # another process may have been faster
-            packages.rename(folder)
+    partial = partial_path(cache / f"triton-{version}")
+    # Without dependencies: those of the script's environment are used.
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-deps"]
+    pip += ["--target", str(partial), f"triton=={version}"]
+    environment = {**os.environ, FOLDER: str(guarded)}
+    if subprocess.run(pip, stdout=_STDERR, check=False, env=environment).returncode:
+        raise CaptureFailed(f"pip could not install Triton {version}.")
+    if not folder.exists():  # another process may have been faster
+        partial.rename(folder)
     return folder

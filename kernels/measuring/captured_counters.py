@@ -49,7 +49,10 @@ def count_capture(
         arguments = server.arguments(again, command, ["--untimed", *more])
         # The script may fail while it is counted
         subprocess.run(
-            [*profile, server.python, str(RECORDER), *arguments], stdout=_STDERR, check=False
+            [*profile, server.python, str(RECORDER), *arguments],
+            stdout=_STDERR,
+            check=False,
+            env=server.environment,
         )
         page = log.read_text(encoding="utf-8") if log.exists() else ""
         if again.exists():

@@ -1,11 +1,11 @@
 """Sweeps as files: rows as JSON lines or CSV, or a whole sweep as JSON."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from kernels.knobs import ConfigError
+from kernels.output import replacing
 from kernels.results import Sweep, SweepRow, codec
 
 SUFFIXES = (".jsonl", ".json", ".csv")
@@ -62,9 +62,8 @@ def format_sweep(suffix: str, sweep: Sweep) -> str:
 
 def write_sweep(path: Path, sweep: Sweep) -> None:
     """Replace a file atomically: a reader never sees half a sweep."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(format_sweep(check_suffix(path).suffix, sweep), encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as partial:
+        partial.write_text(format_sweep(check_suffix(path).suffix, sweep), encoding="utf-8")
 
 
 def read_rows(path: Path) -> tuple[SweepRow, ...]:

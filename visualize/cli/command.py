@@ -50,7 +50,7 @@ class CommandFailed(Exception):
 
 def run_command(command: Callable[..., None], *arguments: object) -> int:
     """Run a command, and return its exit status."""
-    status = FINE
+    status: Any = FINE
     out: Any = _Printable(sys.stdout)
     errors: Any = _Printable(sys.stderr)
     try:
@@ -61,12 +61,18 @@ def run_command(command: Callable[..., None], *arguments: object) -> int:
                 status = error.status
                 if str(error):
                     print(error, file=sys.stderr)
-        sys.stdout.flush()
+            except SystemExit as ended:  # of argparse
+                status = ended.code
+            print(end="", flush=True)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `head` has closed the pipe; Python flushes again when it exits
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+    except OSError as error:
+        status = BROKEN_PIPE  # `head` has closed the pipe
+        if not isinstance(error, BrokenPipeError):
+            status = USAGE
+            print(f"{error.filename or 'stdout'}: {error.strerror}.", file=sys.stderr)
+        if error.filename is None:  # Python flushes stdout again when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
 
 

@@ -3,18 +3,19 @@
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from kernels.capture.reader import Capture, Stop, UnreadableCapture, is_capture
+from kernels.capture.reader import Capture, Stop, UnreadableCapture, is_capture, is_whole
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
+from kernels.output import check_output, guard, replacing
 from visualize import startup
 from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
 from visualize.numbers import count_noun, join_names
@@ -141,9 +142,9 @@ def show(arguments: Sequence[str]) -> None:
     prints = any((*formats, flags.html, flags.against, flags.triton))
     if obstacle := "" if prints else _obstacle(flags):
         raise CommandFailed(obstacle, USAGE)
-    with tempfile.TemporaryDirectory(prefix="tilescope-") as folder, ExitStack() as stack:
+    with guard(*flags.outputs) as folder, ExitStack() as stack:
         try:
-            _show(flags, prints, Path(folder), stack)
+            _show(flags, prints, folder, stack)
         except (UnreadableCapture, CaptureFailed) as error:
             raise CommandFailed(str(error), USAGE) from error
 
@@ -159,8 +160,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     else:
         own = arguments[end + 1 :]
     flags = parser.parse_args(arguments[:end])
-    if flags.html:
-        _check_output("--html", flags.html)
+    _check_outputs(flags)
     if flags.module is None:
         flags.script = flags.script or str(EXAMPLES[0])
         flags.command = [flags.script, "--", *own]
@@ -170,7 +170,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         flags.script = flags.module
         flags.command = ["-m", flags.script, "--", *own]
     name, _, case = flags.script.partition(":")
+    if flags.module is None and not Path(name).exists():
+        raise CommandFailed(f"There is no script {name}.", USAGE)
     flags.is_capture = flags.module is None and is_capture(Path(name))
+    flags.outputs = [path for path in (flags.html, flags.out) if path]
+    if flags.is_capture:
+        flags.outputs.append(Path(name))  # findings may be added
     if flags.is_capture and case:
         raise CommandFailed(f"{name} is a capture, so it cannot run the case {case!r}.", USAGE)
     return flags
@@ -196,16 +201,25 @@ def _check_combination(flags: argparse.Namespace) -> None:
             raise CommandFailed(message, USAGE)
 
 
-def _check_output(flag: str, path: Path) -> None:
-    """Raise CommandFailed before anything runs if a file cannot be written."""
-    is_new = not path.exists()
-    try:
-        path.open("ab").close()
-    except OSError as error:
-        message = f"{flag} {path} cannot be written ({error.strerror})."
-        raise CommandFailed(message, USAGE) from error
-    if is_new:
-        path.unlink()
+def _check_outputs(flags: argparse.Namespace) -> None:
+    """Raise CommandFailed before anything runs if a file cannot be written, or would replace one of another kind."""
+    for name, suffix, is_own in (("html", ".html", _is_report), ("out", ".tilescope", is_whole)):
+        path = getattr(flags, name)
+        if path is None:
+            continue
+        if path.suffix != suffix:
+            raise CommandFailed(f"--{name} must be a {suffix} file (got {path}).", USAGE)
+        if not (flags.script or flags.module):
+            raise CommandFailed(f"--{name} needs a script.", USAGE)
+        try:
+            check_output(path, is_own)
+        except OSError as error:
+            message = f"--{name} {path} cannot be written ({error.strerror})."
+            raise CommandFailed(message, USAGE) from error
+
+
+def _is_report(path: Path) -> bool:
+    return b'<meta name="generator" content="Tilescope">' in path.read_bytes()[:1000]
 
 
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
@@ -216,16 +230,15 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     if flags.triton:
         from kernels.measuring.worker import default_cache_directory  # imports all declarations
 
-        packages = install_triton(
-            flags.triton, default_cache_directory(), flags.python or sys.executable
-        )
+        python = flags.python or sys.executable
+        packages = install_triton(flags.triton, default_cache_directory(), python, folder)
     process = None
     if not flags.is_capture or (flags.python and prints):
         process = _ScriptProcess(flags, folder, stack)
     if process and not flags.is_capture:
         if not prints:
             _announce_page(flags)
-        with _leave_interrupts_to_script() if prints else nullcontext():
+        with _pass_interrupts_on(process) if prints else nullcontext():
             path = process.capture(flags.script)
     compiler = process.compile if process else None
     if not prints:
@@ -258,9 +271,14 @@ def _announce_page(flags: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _leave_interrupts_to_script() -> Iterator[None]:
-    """Continue after Ctrl+C, which also ends the script, in order to report its launches."""
-    previous = signal.signal(signal.SIGINT, lambda *_: None)
+def _pass_interrupts_on(process: "_ScriptProcess") -> Iterator[None]:
+    """Continue after Ctrl+C, which ends the script, in order to report its launches. The next one ends this process."""
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, previous)
+        process.interrupt()
+
+    previous = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
@@ -312,7 +330,8 @@ def _print(
 def _write_html(path: Path, launches: Launches) -> None:
     from visualize.web.report_file import render_report  # imports all views
 
-    path.write_text(render_report(launches), encoding="utf-8")
+    with replacing(path) as partial:
+        partial.write_text(render_report(launches), encoding="utf-8")
 
 
 def _check(
@@ -350,26 +369,40 @@ class _ScriptProcess:
         gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
         options = ["--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
         for name, values in (("set", flags.set), ("config", flags.config)):
-            options += [part for value in values for part in (f"--{name}", value)]
+            options += [f"--{name}={value}" for value in values]
         self._flags = flags
         self._folder = folder
         self._is_other = packages is not None
-        self._server = CaptureServer(flags.python or sys.executable, options, stack, packages)
+        python = flags.python or sys.executable
+        self._server = CaptureServer(python, options, stack, folder, packages)
         self.compile = self._server.compile
+        self.interrupt = self._server.interrupt
 
-    def capture(self, script: str, more: Sequence[str] = ()) -> Path:
-        """Capture a script, and return the capture. `more` are further options of record.py."""
+    def capture(
+        self,
+        script: str,
+        more: Sequence[str] = (),
+        is_superseded: Callable[[], bool] = lambda: False,
+    ) -> Path:
+        """Capture a script, and return the capture.
+
+        Args:
+            more: further options of record.py.
+            is_superseded: as for `CaptureServer.capture`.
+        """
         path = self._folder / f"{Path(script).stem}{'-other' * self._is_other}.tilescope"
         is_own = script == self._flags.script
-        if self._flags.out and is_own and not self._is_other:
-            path = self._flags.out
         command = self._flags.command if is_own else [script]
-        self._server.capture(path, command, more)
+        self._server.capture(path, command, more, is_superseded)
         if self._flags.count:
             from kernels.measuring.captured_counters import count_capture  # imports Triton
 
             count_capture(self._server, path, command, more)
-        return path
+        if not self._flags.out or not is_own or self._is_other:
+            return path
+        with replacing(self._flags.out) as partial:
+            shutil.move(path, partial)
+        return self._flags.out
 
 
 def _gpu(text: str) -> str:

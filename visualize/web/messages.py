@@ -56,6 +56,7 @@ class Messages:
             yield encode(refused(error))
 
     async def _change(self, message: Json) -> AsyncIterator[Slots]:
+        await self._redraw.scripts.prepare(message)
         yield await run_in_slot(self._redraw.change, message)
 
 

@@ -67,6 +67,7 @@ _PAGE = Markup(
     """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="generator" content="Tilescope">
 <title>{title}</title><style>{styles}</style><script type="importmap">{modules}</script></head>
 <body data-shows="script"><div class="gradio-container"><main class="main"><div id="stage">{layout}</div></main></div>
 <noscript><style>#stage {{ display: none; }}</style><pre>{table}</pre></noscript>

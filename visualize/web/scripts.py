@@ -24,9 +24,6 @@ from visualize.web.controls import kernel_menu
 # The start of a script's name.
 PREFIX = "script."
 
-# Seconds between checks of the script's modification time.
-_POLL_S = 0.2
-
 # The tabs of a script that take the place of a kernel's.
 _SAME_VIEW = {
     "dram-reads": "program-order",
@@ -58,6 +55,28 @@ class Scripts:
     def __init__(self, scripts: Mapping[str, Script], opened: str = "") -> None:
         self.scripts = scripts
         self.opened = opened
+        self._evaluations = dict[Script, asyncio.Task[Any]]()
+
+    def _settings(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the settings in a message, or in its link, if they are of a script."""
+        link = fields.get("open", fields.get("follow"))
+        given = fields.get("settings")
+        if isinstance(link, str):
+            given = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
+            if "open" in fields and not {"kernel", "tour"} & given.keys():
+                given["kernel"] = self.opened
+        if isinstance(given, Mapping) and str(given.get("kernel")) in self.scripts:
+            return given
+        return {}
+
+    async def prepare(self, fields: Mapping[str, Any]) -> None:
+        """Wait until the script that a message is about has been evaluated, in one thread for all pages."""
+        if given := self._settings(fields):
+            script = self.scripts[str(given["kernel"])]
+            if script not in self._evaluations:
+                work = asyncio.to_thread(script.launches.report)
+                self._evaluations[script] = asyncio.create_task(work)
+            await asyncio.shield(self._evaluations[script])
 
     def find(self, fields: Mapping[str, Any]) -> ScriptState | None:
         """Return the script that a message is about, with its view; None if it is about a kernel.
@@ -66,12 +85,8 @@ class Scripts:
             ConfigError: a field is invalid.
         """
         link = fields.get("open", fields.get("follow"))
-        given = fields.get("settings")
-        if isinstance(link, str):
-            given = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
-            if "open" in fields and not {"kernel", "tour"} & given.keys():
-                given["kernel"] = self.opened
-        if not isinstance(given, Mapping) or str(given.get("kernel")) not in self.scripts:
+        given = self._settings(fields)
+        if not given:
             return None
         name = str(given["kernel"])
         tab = read_tab(given, TABS[0])
@@ -83,7 +98,7 @@ class Scripts:
         values = {field: given[field] for field in knobs(LaunchView) if field in given}
         view = read_fields(LaunchView, {**values, "tab": _SAME_VIEW.get(tab, tab)}, "the page")
         script = self.scripts[name]
-        if link is None and not is_new:
+        if link is None and not is_new and WATCH not in fields:
             script.choose(given)
         view = clip(script.launches, view)
         if "operation" not in given:
@@ -96,12 +111,13 @@ class Scripts:
         launches = script.launches
         chosen = script.chosen if script.is_live else None
         address: dict[str, object] = {"kernel": state.id, **asdict(state.view)}
-        shows = " ".join(["script", *(["stale"] if script.is_stale else [])])
+        is_stale = script.is_stale or script.is_capturing
+        problem = "The script is being captured again." if script.is_capturing else script.problem
         link = {
             "full": query(address),
             "short": query(address),
             "title": launches.content.script,
-            "shows": shows,
+            "shows": "script stale" if is_stale else "script",
         }
         gpus = [GPU_MENU] if script.is_live else []
         menus = [kernel_menu(self.titles, launches.content.about.partition("\n\n")[0]), *gpus]
@@ -112,7 +128,7 @@ class Scripts:
             "script": launch_form(launches, state.view.launch, chosen),
             "tab": state.view.tab,
             "link": json.dumps(link),
-            "problems": slots.problems_value({"": script.problem} if script.problem else {}),
+            "problems": slots.problems_value({"": problem} if problem else {}),
             "compare": "",
             "run": DISABLED,
             WATCH: state.version if script.is_live else "",
@@ -120,16 +136,18 @@ class Scripts:
         }
 
     async def watch(self, state: ScriptState) -> AsyncIterator[Slots]:
-        """Redraw once a script has a newer capture than the page shows, then watch again."""
+        """Redraw if a script has a newer capture than the page shows.
+
+        The page then asks again. A stream would hold one of the six connections that a browser opens to a host.
+        """
         script = self.scripts[state.id]
-        while script.is_live:
-            await asyncio.sleep(_POLL_S)
-            await asyncio.to_thread(script.follow)
-            version = str(script.version)
-            if state.version != version:
-                view = clip(script.launches, state.view)
-                yield self.fill(replace(state, version=version, view=view))
-                return
+        script.follow()
+        version = str(script.version)
+        if state.version == version:
+            yield {WATCH: version}
+        else:
+            view = clip(script.launches, state.view)
+            yield await asyncio.to_thread(self.fill, replace(state, version=version, view=view))
 
     @property
     def titles(self) -> dict[str, str]:

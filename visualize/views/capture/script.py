@@ -12,8 +12,9 @@ from visualize.reports.launch import LaunchReport
 from visualize.views.capture.controls import capture_options, changed_values
 from visualize.views.capture.launches import Launches
 
-# (script with its case, further options of record.py) → the new capture. Raises an exception if there is none.
-Recapture = Callable[[str, Sequence[str]], Path]
+# (script with its case, further options of record.py, whether a later change supersedes it) → the new capture. Raises
+# an exception if there is none.
+Recapture = Callable[[str, Sequence[str], Callable[[], bool]], Path]
 
 
 class Script:
@@ -26,6 +27,7 @@ class Script:
         problem: why the script could not be captured again; "" if it could.
         is_stale: whether the launches are of an earlier version of the script.
         version: incremented by each capture.
+        is_capturing: whether a capture is in progress.
         chosen: values of its controls on the page that differ from the defaults.
 
     Args:
@@ -45,6 +47,7 @@ class Script:
         self.before: Launches | None = None
         self.problem = ""
         self.is_stale = False
+        self.is_capturing = False
         self.version = 0
         self.chosen: Mapping[str, Any] = {}
         self._recapture = recapture
@@ -52,7 +55,9 @@ class Script:
         self._open = once(lambda: Launches(Capture(path), compiler))
         self._latest: Launches | None = None
         self._modified = self._modification()
-        self._lock = threading.Lock()
+        self._changing = threading.Lock()
+        self._capturing = threading.Lock()
+        self._captures = 0
 
     @property
     def launches(self) -> Launches:
@@ -70,20 +75,20 @@ class Script:
         return next(iter(self.before.report().launches[number : number + 1]), None)
 
     def follow(self) -> None:
-        """Capture the script again if its file has changed."""
-        with self._lock:
+        """Start to capture the script again if its file has changed."""
+        with self._changing:
             modified = self._modification()
             if modified and modified != self._modified:
                 self._modified = modified
-                self._capture_again()
+                self._start_capture()
 
     def choose(self, given: Mapping[str, Any]) -> None:
-        """Capture the script again if the values of its controls differ from those of the latest capture."""
-        with self._lock:
+        """Start to capture the script again if the values of its controls differ from those of the latest capture."""
+        with self._changing:
             chosen = changed_values(self.launches, given, self._open().gpu)
             if self.is_live and chosen != self.chosen:
                 self.chosen = chosen
-                self._capture_again()
+                self._start_capture()
 
     def _modification(self) -> list[tuple[int, int]]:
         """Return the modification time in ns and the size of the script, or of the files that hold a module's kernels.
@@ -99,25 +104,43 @@ class Script:
         statuses = [file.stat() for file in sorted(files) if file.is_file()]
         return [(status.st_mtime_ns, status.st_size) for status in statuses]
 
-    def _capture_again(self) -> None:
+    def _start_capture(self) -> None:
+        """Capture the script again in a thread. A capture in progress ends, and its result is dropped."""
+        self._captures += 1
+        self.is_capturing = True
+        start = self._captures, capture_options(self.chosen)
+        threading.Thread(target=self._capture_again, args=start, daemon=True).start()
+
+    def _capture_again(self, number: int, options: Sequence[str]) -> None:
         """Replace the launches, unless the script fails before its first launch."""
         assert self._recapture
+        latest = self.launches
+        problem = ""
+        is_stale = False
         try:
-            path = self._recapture(self.source, capture_options(self.chosen))
-            new = Launches(Capture(path), self._compiler)
+            with self._capturing:
+                path = self._recapture(self.source, options, lambda: number != self._captures)
+                new = Launches(Capture(path), self._compiler)
             content = new.content
-            self.problem = "" if content.launches else "".join(content.not_captured[:1])
+            problem = "" if content.launches else "".join(content.not_captured[:1])
             if stopped := content.stopped:
                 place = f"{Path(stopped.file).name}, line {stopped.line}"
-                self.problem = f"{stopped.message} ({place})."
-            self.is_stale = bool(self.problem) and not content.launches
-            if not self.is_stale:
-                self.before = self.launches
-                self._latest = new
+                problem = f"{stopped.message} ({place})."
+            is_stale = bool(problem) and not content.launches
+            new.report()  # so that no page waits for it
         except Exception as error:
-            self.problem = str(error)
-            self.is_stale = True
-        if self.is_stale:
-            problem = self.problem.removesuffix(".")
-            self.problem = f"{problem}. The report below is from an earlier version."
-        self.version += 1
+            problem = str(error)
+            is_stale = True
+        with self._changing:
+            if number != self._captures:
+                return
+            if is_stale:
+                problem = problem.removesuffix(".")
+                problem = f"{problem}. The report below is from an earlier version."
+            else:
+                self.before = latest
+                self._latest = new
+            self.problem = problem
+            self.is_stale = is_stale
+            self.is_capturing = False
+            self.version += 1

@@ -5,6 +5,7 @@ import { inflateFigure } from "./figures.js";
 
 const PAGE = Math.random().toString(36).slice(2);
 const QUIET_MS = 200; // without a change, until the page requests what follows: a compile, for example
+const POLL_MS = 1000; // between questions whether a script has been captured again
 const PATIENCE_MS = 30_000; // until a redraw without a reply is sent again
 const RETRY_MS = 1000; // after a failure
 
@@ -13,7 +14,9 @@ export const settings = {}; // the values of all controls
 // Name → a function that takes a value.
 export const slots = new Map([
   ["redraw", () => send.redraw()],
-  ["watch", (value) => { if (value) quiet = setTimeout(watch, QUIET_MS, value); }],
+  ["watch", (value) => {
+    if (value) quiet = setTimeout(watch, value === "enabled" ? QUIET_MS : POLL_MS, value);
+  }],
 ]);
 
 let received = Promise.resolve(); // when the slots have the latest update
