@@ -28,6 +28,7 @@ import json
 import linecache
 import math
 import multiprocessing
+import operator
 import os
 import re
 import runpy
@@ -47,6 +48,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from timeit import Timer
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -56,7 +58,10 @@ if __name__ == "__main__" and not sys.flags.safe_path:
 try:
     import numpy as np
     import torch
-    import triton
+
+    # Triton defines its library of device functions when it is imported
+    with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "0"}):
+        import triton
 
     VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
     if VERSION < (3, 6):
@@ -69,8 +74,10 @@ try:
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.driver import CudaDriver
     from triton.compiler import CompilationError, CompiledKernel
+    from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
     from triton.runtime.cache import triton_key
+    from triton.runtime.errors import PTXASError
 
     # By its path, because this file may run without the package
     allocate = runpy.run_path(str(Path(__file__).with_name("allocation.py")))["allocate"]
@@ -140,15 +147,34 @@ _RECOMPILE_S = 20
 _MOST_CONFIGS = 8
 _MOST_COMBINATIONS = 256
 
+# Maximum number of programs along each axis of a grid.
+_MOST_PROGRAMS = [2**31 - 1, 65535, 65535]
+
 _TOO_LARGE = (
     f"Addresses depend on the values of {{}}. A capture keeps at most {_MOST_BYTES >> 20} MiB of values, so \
 make the tensors smaller."
 )
 
+_INTERPRETED = (
+    "TRITON_INTERPRET=1 was ignored. Kernels that were decorated before the recording began are not recorded. To run \
+launches in the interpreter, pass --values (in Python, values=True)."
+)
+
+_NOT_OF_GPU = "{} measures time with {}: under a capture, the result is not the GPU's time."
+
 _IN_GRAPH = (
     "Addresses depend on the values of {}, which can't be copied while a CUDA graph records the launch. Launch \
 the kernel outside the graph, too."
 )
+
+# Sentences about exceptions, by a pattern of what was raised.
+_ADVICE = {
+    "relative import": "Show it as a module, from the folder above its package: -m PACKAGE.MODULE",
+    "(waves_per_eu|kpack|matrix_instr_nonkdim|schedule_hint) was specified but unrecognised": (
+        "This is an option for AMD GPUs (ROCm), which Triton refuses for an NVIDIA GPU"
+    ),
+    r"\b(XPU|HIP|xpu|hip|lib\w*hip64\.so)\b": 'Tilescope captures for NVIDIA GPUs, so use device="cuda"',
+}
 
 _NO_MODULE = "There is no module {} that `python -m` can run."
 
@@ -192,6 +218,8 @@ _TIMED = re.compile(
 )
 
 _RUN = jit.JITFunction.run
+_ELAPSED_TIME = torch.cuda.Event.elapsed_time
+_SKIPPED_BY_AUTOTUNER = OutOfResources, CompileTimeAssertionFailure, PTXASError
 
 
 class HostRead(BaseException):
@@ -282,6 +310,12 @@ class Recorder:
         """Add a sentence to `not_captured`."""
         self.write("not_captured", text, text)
 
+    def note_timing(self, name: str) -> None:
+        """Say that the script measures time, unless it measures it with launches that are not recorded."""
+        if not self.is_paused():
+            line = _users_line(traceback.extract_stack())
+            self.note(_NOT_OF_GPU.format(_describe_place(line), name))
+
     def keep(self, launch: Launch, **changes: Any) -> None:
         """Write a launch with changes to its JSON."""
         launch.content.update(changes)
@@ -346,6 +380,16 @@ class Recorder:
                     self._keep_values(argument["name"], tensor)
         self.bases.clear()
         launch = Launch(len(self.launches), function, compiled, content)
+        grid = content["grid"]
+        if math.prod(grid) < 1:
+            place = _describe_place(content["caller"])
+            name = function.__name__
+            self.note(f"{place} launches {name} with an empty grid, {grid}, which Triton skips.")
+            return launch, values
+        if min(grid) < 1 or any(map(int.__gt__, grid, _MOST_PROGRAMS)):
+            error = RuntimeError("Triton Error [CUDA]: invalid argument")
+            error.add_note(f"the grid is {grid}, and a GPU allows at most {_MOST_PROGRAMS}")
+            raise error
         limit = self.gpu["shared_bytes_per_program"]
         if metadata.shared > limit:
             error = OutOfResources(metadata.shared, limit, "shared memory")
@@ -455,8 +499,7 @@ class Recorder:
     def refuse_read(self, function: Any, launch: str) -> HostRead:
         """Return the exception for a function that reads a result of a launch that did not run."""
         line = _users_line(traceback.extract_stack())
-        place = f"{Path(line['file']).name}:{line['line']}"
-        message = f"{place} reads {_READ.format(function.__name__, launch)}"
+        message = f"{_describe_place(line)} reads {_READ.format(function.__name__, launch)}"
         self.read = {**line, "kind": "host_read", "message": message}
         self.write("read", self.read)
         return HostRead(message)
@@ -486,7 +529,8 @@ def bind(
     values = dict(bound.arguments)
     options = {k: v for k, v in keywords.items() if k not in names}
     sizes = grid(values) if callable(grid) else grid
-    return values, options, [sizes] if isinstance(sizes, int) else [int(size) for size in sizes]
+    sizes = [sizes] if isinstance(sizes, int) else sizes
+    return values, options, list(map(operator.index, sizes))
 
 
 def describe_arguments(
@@ -544,6 +588,12 @@ def describe_arguments(
     ]
 
 
+def split_case(target: str) -> tuple[str, str]:
+    """Split off the name of a case. The name of a script may contain colons, too."""
+    name, colon, case = target.rpartition(":")
+    return (name, case) if colon and not Path(target).is_file() else (target, "")
+
+
 def check_output(path: Path) -> None:
     """Raise OSError if a file cannot be written."""
     is_new = not path.exists()
@@ -593,7 +643,9 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
             )
             for stage, code in codes.items():
                 file.writestr(f"kernels/{number}.{stage}", code)
-        file.writestr("capture.json", json.dumps(content))
+        # Names of files may contain bytes that are not UTF-8
+        text = json.dumps(content, ensure_ascii=False).encode(errors="replace")
+        file.writestr("capture.json", text)
     return ""
 
 
@@ -718,6 +770,10 @@ def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
         if not re.match("|".join(skipped), f.filename)
     ]
     return lines[-1] if lines else {"file": "", "line": 0}
+
+
+def _describe_place(line: Mapping[str, Any]) -> str:
+    return f"{Path(line['file']).name}:{line['line']}"
 
 
 # ---------------------------------------------------------------- compiled code
@@ -1008,6 +1064,7 @@ def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[.
     def measure_once(call: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
         call()
         if recorder.runs != "cuda" or not recorder.is_timed:
+            recorder.note_timing(measure.__name__)
             count = len(options.get("quantiles") or ()) or (options.get("return_mode") == "all")
             return [1.0] * count if count else 1.0
         with recorder.paused():
@@ -1025,6 +1082,8 @@ def _launch(
 ) -> Any:
     """Record a launch, and run it on the GPU or in the interpreter if the recorder does so."""
     launch, values = recorder.record(function, arguments, grid, keywords)
+    if min(launch.content["grid"]) < 1:
+        return launch.compiled
     if recorder.runs == "cuda":
         run = functools.partial(_RUN, function, *arguments, grid=grid, warmup=False, **keywords)
         if not _is_graph(recorder):
@@ -1062,7 +1121,7 @@ def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) ->
         error.__notes__ = [name]
         recorder.note(f"{name.capitalize()} failed: {_summarize(error)}")
         raise
-    recorder.keep(launch, ran="cuda", elapsed_ms=start.elapsed_time(end))
+    recorder.keep(launch, ran="cuda", elapsed_ms=_ELAPSED_TIME(start, end))
     return kernel
 
 
@@ -1133,6 +1192,25 @@ def recording(
         options = {name: getattr(config, name) for name in ("num_warps", "num_stages")}
         return self.fn[grid](*arguments, **keywords, **config.kwargs, **options)
 
+    def note_elapsed_time(*events: Any) -> float:
+        recorder.note_timing("CUDA events")
+        return _ELAPSED_TIME(*events) if runs == "cuda" else 1.0
+
+    def note_timeit(self: Any, *arguments: Any) -> float:
+        count = len(recorder.launches)
+        elapsed = timeit(self, *arguments)
+        if len(recorder.launches) > count:
+            recorder.note_timing("timeit")
+        return elapsed
+
+    knobs = type(triton.knobs.runtime)
+    interpret = vars(knobs)["interpret"]
+
+    def refuse_interpreter(values: Any) -> bool:
+        if interpret.__get__(values, knobs):
+            recorder.note(_INTERPRETED)
+        return False
+
     def compile_nothing(model: Any = None, **_: Any) -> Any:
         recorder.note("Functions passed to torch.compile ran uncompiled.")
         return (lambda function: function) if model is None else model
@@ -1141,6 +1219,7 @@ def recording(
     for tuner in tuners:
         tuners += tuner.__subclasses__()
     search = Autotuner._bench
+    timeit = Timer.timeit
 
     def pinned(*arguments: Any, **keywords: Any) -> Any:
         with _LOCK:
@@ -1156,6 +1235,9 @@ def recording(
         (jit.JITFunction, "run", run),
         (Autotuner, "_bench", bench),
         (triton.knobs.runtime, "add_stages_inspection_hook", STAGES_HOOK),
+        (knobs, "interpret", property(refuse_interpreter, interpret.__set__)),
+        (Timer, "timeit", note_timeit),
+        (torch.cuda.Event if runs == "cuda" else _Stub, "elapsed_time", note_elapsed_time),
     ]
     if not tunes:
         replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
@@ -1183,6 +1265,7 @@ def recording(
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
         if runs != "cuda":
             stack.enter_context(_AsIfCuda(recorder))
+        refuse_interpreter(triton.knobs.runtime)
         yield recorder
 
 
@@ -1228,7 +1311,7 @@ def _run_pinned(recorder: Recorder, self: Any, *arguments: Any, **keywords: Any)
         try:
             with mock.patch.object(recorder, "context", {**recorder.context, **tuned}):
                 return self.fn.run(*arguments, **keywords, **values)
-        except Exception:
+        except _SKIPPED_BY_AUTOTUNER:
             if place == len(configs):
                 raise
             recorder.drop(count)
@@ -1326,7 +1409,7 @@ class _Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
     __class__ = property(lambda self: CudaDriver)
 
     def __init__(self, *_: Any, **answers: Any) -> None:
-        self._answers = {"elapsed_time": 1.0, "query": True, **answers}
+        self._answers = {"query": True, **answers}
 
     def __getattr__(self, name: str) -> Any:
         return _returning(self._answers.get(name))
@@ -1536,6 +1619,8 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
     }
     recorder.context |= {"caller": caller}
     kernel[grid](**keywords)
+    if len(recorder.launches) == count:
+        return  # the grid is empty
     launch = recorder.launches[-1]
     if expected and launch.content["ran"]:
         results = {
@@ -1603,7 +1688,9 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
 
             attributes = {"display": print, "get_ipython": get_ipython}
             return Program(_compile_cells(recorder, path), attributes)
-        code = compile(path.read_bytes(), str(path), "exec")
+        name = os.fsencode(path).decode(errors="replace")  # Triton needs UTF-8
+        linecache.cache[name] = 0, None, linecache.getlines(str(path)), name
+        code = compile(path.read_bytes(), name, "exec")
         return Program([code], {"__file__": str(path)})
     except (SyntaxError, ValueError) as error:
         is_notebook = path.suffix == ".ipynb" and isinstance(error, ValueError)
@@ -1728,15 +1815,26 @@ def run_program(
 
 def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
     """Return the JSON that says where and why a program ended early."""
-    line = _users_line(traceback.extract_tb(error.__traceback__))
+    frames = list[traceback.FrameSummary](traceback.extract_tb(error.__traceback__))
+    # Kernels have no frames: an error names the source of the function that the compiler visited
+    link: BaseException | None = error
+    while isinstance(link, CompilationError):
+        for function in gc.get_objects():
+            if issubclass(type(function), jit.JITFunction) and function.src == link.src:
+                lines, first = inspect.getsourcelines(function.fn)
+                first += [line.lstrip()[:4] for line in lines].index("def ")
+                number = first + getattr(link.node, "lineno", 1) - 1
+                file = function.fn.__code__.co_filename
+                frames.append(traceback.FrameSummary(file, number, ""))
+        link = link.__cause__
+    line = _users_line(frames)
     if isinstance(error, SystemExit):
         if isinstance(error.code, int):
             return {**line, **_describe_exit(title, int(error.code), "")}
         return {**line, **_describe_exit(title, 1, f": {error.code}")}
     message = f"{title} raised {_summarize(error)}"
-    if "relative import" in str(error):
-        message += ". Show it as a module, from the folder above its package: -m PACKAGE.MODULE"
-    message = "; ".join([message, *getattr(error, "__notes__", [])])
+    advice = (text for pattern, text in _ADVICE.items() if re.search(pattern, message))
+    message = "; ".join([". ".join([message, *advice]), *getattr(error, "__notes__", [])])
     return {**line, "kind": "exception", "message": message}
 
 
@@ -1823,7 +1921,7 @@ def capture(command_line: Sequence[str]) -> str:
         record_script(flags, folder)
         _exit()
     try:
-        script = Path(flags.script.partition(":")[0]).name
+        script = Path(split_case(flags.script)[0]).name
         return write_capture(folder, flags.out, script, status)
     finally:
         shutil.rmtree(folder)
@@ -1865,7 +1963,7 @@ def _wait(child: int) -> int:
 
 def record_script(flags: argparse.Namespace, folder: Path) -> None:
     """Run a script, and record its launches and how it ended."""
-    target, _, case = flags.script.partition(":")
+    target, case = split_case(flags.script)
     title = Path(target).name
     here = this_gpu() if torch.cuda.is_available() else {}
     gpu = {**H200, **(flags.gpu_json or here)}
