@@ -416,6 +416,12 @@ def find_equal_launches(content: Content) -> list[int]:
     return numbers
 
 
+def split_case(source: str) -> tuple[str, str]:
+    """Split off the name of a case, as `record.split_case` does without this module."""
+    name, colon, case = source.rpartition(":")
+    return (name, case) if colon and not Path(source).is_file() else (source, "")
+
+
 def is_capture(path: Path) -> bool:
     """Return whether a file is a capture, and not a script, by its name or its contents."""
     return path.suffix == ".tilescope" or zipfile.is_zipfile(path)

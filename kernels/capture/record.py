@@ -30,6 +30,7 @@ import json
 import linecache
 import math
 import multiprocessing
+import operator
 import os
 import re
 import runpy
@@ -48,6 +49,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from timeit import Timer
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -57,7 +59,10 @@ if __name__ == "__main__" and not sys.flags.safe_path:
 try:
     import numpy as np
     import torch
-    import triton
+
+    # Triton defines its library of device functions when it is imported
+    with mock.patch.dict(os.environ, {"TRITON_INTERPRET": "0"}):
+        import triton
 
     VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
     if VERSION < (3, 6):
@@ -70,9 +75,11 @@ try:
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.driver import CudaDriver
     from triton.compiler import CompilationError, CompiledKernel
+    from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.experimental.gluon.nvidia.hopper import NVMMASharedLayout
     from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
     from triton.runtime.cache import triton_key
+    from triton.runtime.errors import PTXASError
 
     # By its path, because this file may run without the package
     allocate = runpy.run_path(str(Path(__file__).with_name("allocation.py")))["allocate"]
@@ -110,8 +117,47 @@ _PASSED_ON = {
 # prctl(2), <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 
-# The number of an entry that is added to a list of the capture's JSON.
-_END = sys.maxsize
+# Held while a launch is recorded and while the process forks: another thread or the fork finds it whole or absent.
+_LOCK = threading.RLock()
+os.register_at_fork(
+    before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+)
+
+# Python imports this module when a child process starts, instead of one with the same name. Recording starts once the
+# child has imported torch.
+_SITECUSTOMIZE = """\
+import sys
+from importlib.util import find_spec
+
+sys.path.remove({folder!r})
+own = sys.modules.pop("sitecustomize")
+try:
+    import sitecustomize
+except ImportError:
+    sys.modules["sitecustomize"] = own
+
+
+class Recording:
+    def find_spec(self, name, *_):
+        if name == "torch" and sys.argv[0] != {recorder!r}:
+            sys.meta_path.remove(self)
+            if spec := find_spec(name):
+                run = spec.loader.exec_module
+                spec.loader.exec_module = lambda module: (run(module), self.start())
+            return spec
+
+    def start(self):
+        from runpy import run_path
+
+        try:
+            record = run_path({recorder!r}, run_name="record")
+        except ImportError:  # this interpreter has no Triton
+            return
+        record["record_child"](folder={folder!r}, **{options!r})
+
+
+sys.meta_path.insert(0, Recording())
+"""
 
 # Maximum seconds of compiling a report's changed modules.
 _RECOMPILE_S = 20
@@ -120,15 +166,34 @@ _RECOMPILE_S = 20
 _MOST_CONFIGS = 8
 _MOST_COMBINATIONS = 256
 
+# Maximum number of programs along each axis of a grid.
+_MOST_PROGRAMS = [2**31 - 1, 65535, 65535]
+
 _TOO_LARGE = (
     f"Addresses depend on the values of {{}}. A capture keeps at most {_MOST_BYTES >> 20} MiB of values, so \
 make the tensors smaller."
 )
 
+_INTERPRETED = (
+    "TRITON_INTERPRET=1 was ignored. Kernels that were decorated before the recording began are not recorded. To run \
+launches in the interpreter, pass --values (in Python, values=True)."
+)
+
+_NOT_OF_GPU = "{} measures time with {}: under a capture, the result is not the GPU's time."
+
 _IN_GRAPH = (
     "Addresses depend on the values of {}, which can't be copied while a CUDA graph records the launch. Launch \
 the kernel outside the graph, too."
 )
+
+# Sentences about exceptions, by a pattern of what was raised.
+_ADVICE = {
+    "relative import": "Show it as a module, from the folder above its package: -m PACKAGE.MODULE",
+    "(waves_per_eu|kpack|matrix_instr_nonkdim|schedule_hint) was specified but unrecognised": (
+        "This is an option for AMD GPUs (ROCm), which Triton refuses for an NVIDIA GPU"
+    ),
+    r"\b(XPU|HIP|xpu|hip|lib\w*hip64\.so)\b": 'Tilescope captures for NVIDIA GPUs, so use device="cuda"',
+}
 
 _NO_MODULE = "There is no module {} that `python -m` can run."
 
@@ -172,6 +237,8 @@ _TIMED = re.compile(
 )
 
 _RUN = jit.JITFunction.run
+_ELAPSED_TIME = torch.cuda.Event.elapsed_time
+_SKIPPED_BY_AUTOTUNER = OutOfResources, CompileTimeAssertionFailure, PTXASError
 
 # Triton keeps the classes of layouts forever, and with them the variables of its modules, but not the modules, whose
 # variables Python deletes when it ends. Nanobind lists what is left then: from Triton 3.9 on, 25 lines.
@@ -191,7 +258,7 @@ class UsageError(Exception):
 # ---------------------------------------------------------------- what is recorded
 
 
-# A launch's number, its kernel's function, its compiled kernel, and its JSON.
+# A launch's number in its process, its kernel's function, its compiled kernel, and its JSON.
 Launch = namedtuple("Launch", "number function compiled content")
 
 # The layouts of the pointers of each operation on pointers, and numbers of arguments: those that are stored to, those
@@ -205,7 +272,8 @@ Program = namedtuple("Program", "codes attributes")
 class Recorder:
     """Records launches while `recording` is active.
 
-    Everything is written to `folder` at once, because the process may be killed at any time.
+    Everything is written to `folder` at once, because the process may be killed at any time. Child processes write to
+    the same folder, so launches, kernels, arrays and storages have keys that are unique among processes.
 
     Args:
         gpu: properties of the GPU to compile for.
@@ -213,56 +281,92 @@ class Recorder:
 
     Attributes:
         configs: number of the autotuner config to pin, from 1, by kernel name.
-        process: the process whose launches are recorded, and not those of its forks.
+        process: the recorded process, which may have started this one.
         context: JSON to add to the next launch.
-        storages: number of storages so far.
-        numbers: a storage's number and a weak reference to it, by device and address.
+        storages: a storage's key and a weak reference to it, by device and address.
         unknown: by storage, the launch that did not run and on which its values depend.
         pointees: a launch that did not run, and the sorted addresses to which it would have stored.
-        kernels, arrays: numbers by key.
+        written: the keys of the kernels and arrays in the folder.
         bases: the tensors of the launch being recorded, by storage.
         read: the JSON of the last read of a result that was not computed; None if there was none.
         is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
+        timing: the threads that are timing launches, which are not recorded.
     """
 
     def __init__(self, gpu: Mapping[str, Any], runs: str, folder: Path) -> None:
         self.gpu = gpu
         self.runs = runs
-        self.configs = dict[str, int]()
+        self.configs: Mapping[str, int] = {}
         self.folder = folder
         self.process = os.getpid()
         self.journal = (folder / "journal").open("ab", buffering=0)
         self.launches = list[Launch]()
-        self.storages = 0
-        self.numbers = dict[tuple[str, int], tuple[int, StorageWeakRef]]()
-        self.unknown = dict[int, str]()
+        self.counter = itertools.count()
+        self.storages = dict[tuple[str, int], tuple[str, StorageWeakRef]]()
+        self.unknown = dict[str, str]()
         self.pointees = list[tuple[str, np.ndarray]]()
-        self.kernels = dict[Any, int]()
-        self.arrays = dict[bytes | str, int]()
-        self.bases = dict[int, torch.Tensor]()
+        self.written = set[str]()
+        self.bases = dict[str, torch.Tensor]()
         self.context: dict[str, Any] = {"case": None, "tuned": None}
         self.read: dict[str, Any] | None = None
-        self.is_paused = False
         self.is_timed = True
+        self.timing = list[threading.Thread]()
         self.write("gpu", gpu)
 
-    def write(self, name: str, value: Any, number: int | None = None) -> None:
-        """Write an entry of the capture's JSON, or replace a list from an element on."""
-        self.journal.write(json.dumps([name, number, value]).encode() + b"\n")
+    def write(self, name: str, value: Any, key: str = "") -> None:
+        """Write an entry of the capture's JSON, or the element of an entry with a key."""
+        if not self.journal.closed:  # a thread may outlive the recording
+            # A process that is killed may leave a part of its line
+            self.journal.write(b"\n" + json.dumps([name, key, value]).encode() + b"\n")
+
+    def write_once(self, name: str, key: str, make: Callable[[], Any]) -> str:
+        """Write the element with a key unless it exists. Return the key."""
+        if key not in self.written:
+            self.written.add(key)
+            self.write(name, make(), key)
+        return key
+
+    def name(self, launch: Launch) -> str:
+        is_child = os.getpid() != self.process
+        place = f" of process {os.getpid()}" if is_child else ""
+        return f"launch {launch.number} ({launch.function.__name__}){place}"
 
     def note(self, text: str) -> None:
         """Add a sentence to `not_captured`."""
-        self.write("not_captured", [text], _END)
+        self.write("not_captured", text, text)
+
+    def note_timing(self, name: str) -> None:
+        """Say that the script measures time, unless it measures it with launches that are not recorded."""
+        if not self.is_paused():
+            line = _users_line(traceback.extract_stack())
+            self.note(_NOT_OF_GPU.format(_describe_place(line), name))
 
     def keep(self, launch: Launch, **changes: Any) -> None:
         """Write a launch with changes to its JSON."""
         launch.content.update(changes)
-        self.write("launches", [launch.content], launch.number)
+        self.write("launches", launch.content, f"{os.getpid()}.{launch.number}")
 
     def drop(self, number: int) -> None:
         """Forget the launches from a number on."""
+        for launch in self.launches[number:]:
+            self.write("launches", None, f"{os.getpid()}.{launch.number}")
         del self.launches[number:]
-        self.write("launches", [], number)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record no launches of this thread."""
+        thread = threading.current_thread()
+        self.timing.append(thread)
+        try:
+            yield
+        finally:
+            self.timing.remove(thread)
+
+    def is_paused(self) -> bool:
+        thread = threading.current_thread()
+        # Python did not start autograd's threads, in which a backward pass runs on a GPU
+        is_own = isinstance(thread, threading._DummyThread)
+        return thread in self.timing or bool(self.timing and is_own)
 
     def record(
         self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]
@@ -290,7 +394,7 @@ class Recorder:
             content = {
                 "grid": [*sizes, 1, 1][:3], "caller": _users_line(traceback.extract_stack()), **self.context,
                 "config": {name: _plain(value) for name, value in config.items()},
-                "ran": False, "elapsed_ms": None, "results": None, "kernel": self._keep_kernel(function, compiled),
+                "ran": False, "elapsed_ms": None, "results": None, "kernel": self._keep_kernel(compiled),
                 "arguments": describe_arguments(
                     function, stand_ins, options, self._describe_tensor, self.gpu["compute_capability"]
                 ),
@@ -301,6 +405,16 @@ class Recorder:
                     self._keep_values(argument["name"], tensor)
         self.bases.clear()
         launch = Launch(len(self.launches), function, compiled, content)
+        grid = content["grid"]
+        if math.prod(grid) < 1:
+            place = _describe_place(content["caller"])
+            name = function.__name__
+            self.note(f"{place} launches {name} with an empty grid, {grid}, which Triton skips.")
+            return launch, values
+        if min(grid) < 1 or any(map(int.__gt__, grid, _MOST_PROGRAMS)):
+            error = RuntimeError("Triton Error [CUDA]: invalid argument")
+            error.add_note(f"the grid is {grid}, and a GPU allows at most {_MOST_PROGRAMS}")
+            raise error
         limit = self.gpu["shared_bytes_per_program"]
         if metadata.shared > limit:
             error = OutOfResources(metadata.shared, limit, "shared memory")
@@ -333,17 +447,19 @@ class Recorder:
             "is_known": not self.find_unknown(base), "offset_bytes": tensor.offset_bytes, "array": None,
         }  # fmt: skip
 
-    def storage(self, tensor: torch.Tensor) -> int:
-        """Return the number of a tensor's storage."""
-        number, reference = self.numbers.get(_address(tensor), (0, None))
-        if reference is None or reference.expired():  # a later storage may have the same address
-            memory = tensor.untyped_storage()
-            number = self.storages
-            self.storages += 1
-            self.numbers[_address(tensor)] = number, StorageWeakRef(memory)
-            size = {"bytes": memory.nbytes(), "address_bytes": _start(tensor) % _ADDRESS_RANGE}
-            self.write("storages", [size], number)
-        return number
+    def storage(self, tensor: torch.Tensor) -> str:
+        """Return the key of a tensor's storage."""
+        with _LOCK:
+            key, reference = self.storages.get(_address(tensor), ("", None))
+            if (
+                reference is None or reference.expired()
+            ):  # a later storage may have the same address
+                memory = tensor.untyped_storage()
+                key = f"{os.getpid()}.{next(self.counter)}"
+                self.storages[_address(tensor)] = key, StorageWeakRef(memory)
+                size = {"bytes": memory.nbytes(), "address_bytes": _start(tensor) % _ADDRESS_RANGE}
+                self.write("storages", size, key)
+            return key
 
     def _keep_values(self, name: str, tensor: dict[str, Any]) -> None:
         """Copy the storage of an argument on whose values addresses, masks or branches depend."""
@@ -366,22 +482,27 @@ class Recorder:
                 torch.float64,
             )
             elements = flat.to("cpu", dtype if is_numpy else torch.float32).numpy()
-        number = len(self.arrays)
-        key = why or hashlib.blake2b(elements.data, key=tensor["dtype"].encode()).digest()
-        tensor["array"] = self.arrays.setdefault(key, number)
-        if tensor["array"] == number:
-            np.save(self.folder / f"{number}.npy", elements, allow_pickle=False)
-            self.write("arrays", [{"why_missing": why}], number)
+        kind = tensor["dtype"].encode()
+        digest = hashlib.blake2b(elements.data, digest_size=32, key=kind).hexdigest()
 
-    def _keep_kernel(self, function: Any, compiled: Any) -> int:
-        """Return the number of a compiled kernel, and write its code."""
-        number = len(self.kernels)
-        if self.kernels.setdefault((function, compiled.hash), number) == number:
+        def make() -> dict[str, str]:
+            np.save(self.folder / f"{digest}.npy", elements, allow_pickle=False)
+            return {"why_missing": why}
+
+        tensor["array"] = self.write_once("arrays", why or digest, make)
+
+    def _keep_kernel(self, compiled: Any) -> str:
+        """Return the key of a compiled kernel, and write its code."""
+        file = repr(compiled.src.fn.fn.__code__.co_filename)  # Triton's hash leaves it out
+        key = hashlib.blake2b(f"{file}{compiled.hash}".encode(), digest_size=32).hexdigest()
+
+        def make() -> dict[str, Any]:
             for stage in {"ttir", "ttgir", "ptx"} & compiled.asm.keys():
-                (self.folder / f"{number}.{stage}").write_text(compiled.asm[stage])
-            (self.folder / f"{number}.cubin").write_bytes(compiled.asm["cubin"])
-            self.write("kernels", [describe_kernel(compiled)], number)
-        return self.kernels[function, compiled.hash]
+                (self.folder / f"{key}.{stage}").write_text(compiled.asm[stage])
+            (self.folder / f"{key}.cubin").write_bytes(compiled.asm["cubin"])
+            return describe_kernel(compiled)
+
+        return self.write_once("kernels", key, make)
 
     def find_unknown(self, values: Any) -> str:
         """Return the launch that did not run and that one of the tensors depends on; "" if there is none."""
@@ -389,9 +510,9 @@ class Recorder:
             return ""
         with torch._C.DisableTorchFunction():
             for tensor in _tensors(values):
-                number, reference = self.numbers.get(_address(tensor), (-1, None))
-                if number in self.unknown and reference and not reference.expired():
-                    return self.unknown[number]
+                key, reference = self.storages.get(_address(tensor), ("", None))
+                if key in self.unknown and reference and not reference.expired():
+                    return self.unknown[key]
                 start = tensor.untyped_storage().data_ptr()
                 size = tensor.untyped_storage().nbytes()
                 for launch, addresses in self.pointees:
@@ -403,14 +524,14 @@ class Recorder:
     def refuse_read(self, function: Any, launch: str) -> HostRead:
         """Return the exception for a function that reads a result of a launch that did not run."""
         line = _users_line(traceback.extract_stack())
-        place = f"{Path(line['file']).name}:{line['line']}"
-        message = f"{place} reads {_READ.format(function.__name__, launch)}"
+        message = f"{_describe_place(line)} reads {_READ.format(function.__name__, launch)}"
         self.read = {**line, "kind": "host_read", "message": message}
+        self.write("read", self.read)
         return HostRead(message)
 
     def mark_unknown(self, launch: Launch) -> None:
         """Remember the tensors that a launch would have stored to."""
-        name = f"launch {launch.number} ({launch.function.__name__})"
+        name = self.name(launch)
         facts = read_ttgir(launch.compiled.asm["ttgir"])
         tensors = list(map(_own_tensor, launch.content["arguments"]))
         self.unknown |= {
@@ -418,8 +539,9 @@ class Recorder:
         }
         for number in facts.tables:
             array = (tensors[number] or {}).get("array")
-            if array is not None:
-                self.pointees.append((name, np.sort(np.load(self.folder / f"{array}.npy"))))
+            path = self.folder / f"{array}.npy"
+            if path.exists():
+                self.pointees.append((name, np.sort(np.load(path))))
 
 
 def bind(
@@ -432,7 +554,8 @@ def bind(
     values = dict(bound.arguments)
     options = {k: v for k, v in keywords.items() if k not in names}
     sizes = grid(values) if callable(grid) else grid
-    return values, options, [sizes] if isinstance(sizes, int) else [int(size) for size in sizes]
+    sizes = [sizes] if isinstance(sizes, int) else sizes
+    return values, options, list(map(operator.index, sizes))
 
 
 def describe_arguments(
@@ -490,6 +613,12 @@ def describe_arguments(
     ]
 
 
+def split_case(target: str) -> tuple[str, str]:
+    """Split off the name of a case. The name of a script may contain colons, too."""
+    name, colon, case = target.rpartition(":")
+    return (name, case) if colon and not Path(target).is_file() else (target, "")
+
+
 def check_output(path: Path) -> None:
     """Raise OSError if a file cannot be written, or exists and is not a capture."""
     path = path.resolve()
@@ -527,17 +656,7 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
     Args:
         status: the exit status of the recorder's process, or minus the signal that killed it.
     """
-    content: dict[str, Any] = {
-        "format": FORMAT, "triton": triton.__version__, "script": script, "cases": {}, "about": "", "stopped": None,
-        "not_captured": [], "arrays": [], "kernels": [], "storages": [], "launches": [], "refused": "",
-    }  # fmt: skip
-    *lines, _ = (folder / "journal").read_bytes().split(b"\n")
-    for name, number, value in map(json.loads, lines):
-        if number is None:
-            content[name] = value
-        else:
-            content[name][number:] = value
-    content["not_captured"] = list(dict.fromkeys(content["not_captured"]))
+    content, keys = _read_journal(folder, script)
     if content["refused"]:
         return content["refused"]
     if status and "is_complete" not in content:
@@ -551,16 +670,17 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
         content["stopped"] = {**place, **end}
     total = 0
     with _replacing(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
-        sizes = {folder / f"{number}.npy": array for number, array in enumerate(content["arrays"])}
-        for array_path in sorted(sizes, key=lambda array_path: array_path.stat().st_size):
-            total += array_path.stat().st_size
+        paths = [folder / f"{key}.npy" for key in keys["arrays"]]
+        sizes = {path: path.stat().st_size for path in paths if path.exists()}
+        for array_path in sorted(sizes, key=sizes.__getitem__):
+            number = paths.index(array_path)
+            total += sizes[array_path]
             if total > _MOST_BYTES:
-                sizes[array_path]["why_missing"] = _TOO_LARGE.format("several tensors")
+                content["arrays"][number]["why_missing"] = _TOO_LARGE.format("several tensors")
             else:
-                file.write(array_path, f"arrays/{array_path.name}")
-        kernels = [
-            (folder, number, kernel["file"]) for number, kernel in enumerate(content["kernels"])
-        ]
+                file.write(array_path, f"arrays/{number}.npy")
+        files = (kernel["file"] for kernel in content["kernels"])
+        kernels = [(folder, key, file) for key, file in zip(keys["kernels"], files, strict=True)]
         with ThreadPool() as pool:
             read = pool.starmap(_read_kernel, kernels)
             pool.close()
@@ -571,8 +691,51 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
             )
             for stage, code in codes.items():
                 file.writestr(f"kernels/{number}.{stage}", code)
-        file.writestr("capture.json", json.dumps(content))
+        # Names of files may contain bytes that are not UTF-8
+        text = json.dumps(content, ensure_ascii=False).encode(errors="replace")
+        file.writestr("capture.json", text)
     return ""
+
+
+def _read_journal(folder: Path, script: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return a capture's JSON, and the keys of its kernels, arrays and storages.
+
+    The launches are sorted by process id and, in a process, in the order in which they began.
+    """
+    content: dict[str, Any] = {
+        "format": FORMAT, "triton": triton.__version__, "script": script, "cases": {}, "about": "", "stopped": None,
+        "not_captured": {}, "arrays": {}, "kernels": {}, "storages": {}, "launches": {}, "refused": "",
+    }  # fmt: skip
+    for line in (folder / "journal").read_bytes().split(b"\n"):
+        with contextlib.suppress(
+            ValueError
+        ):  # an empty line, or the part that a killed process wrote
+            name, key, value = json.loads(line)
+            if key:
+                content[name][key] = value
+            else:
+                content[name] = value
+    if content["stopped"] and content["stopped"]["kind"] == "exit":
+        # A test runner catches the reads, and exits with a status
+        content["stopped"] = content.pop("read", content["stopped"])
+    content["not_captured"] = list(content["not_captured"])
+    launches = content["launches"]
+    order = sorted(launches, key=lambda key: [int(part) for part in key.split(".")])
+    content["launches"] = [launches[key] for key in order if launches[key]]
+    numbers: dict[str, dict[str, int]] = {"kernels": {}, "arrays": {}, "storages": {}}
+
+    def replace_key(value: dict[str, Any], name: str) -> None:
+        by_key = numbers[f"{name}s"]
+        value[name] = by_key.setdefault(value[name], len(by_key))
+
+    for launch in content["launches"]:
+        replace_key(launch, "kernel")
+        for tensor in filter(None, map(_own_tensor, launch["arguments"])):
+            replace_key(tensor, "storage")
+            if tensor["array"]:
+                replace_key(tensor, "array")
+    keys = {name: list(by_key) for name, by_key in numbers.items()}
+    return content | {name: [content[name][key] for key in keys[name]] for name in keys}, keys
 
 
 class _AlignedTensor:
@@ -655,6 +818,10 @@ def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
         if not re.match("|".join(skipped), f.filename)
     ]
     return lines[-1] if lines else {"file": "", "line": 0}
+
+
+def _describe_place(line: Mapping[str, Any]) -> str:
+    return f"{Path(line['file']).name}:{line['line']}"
 
 
 # ---------------------------------------------------------------- compiled code
@@ -866,11 +1033,11 @@ def describe_kernel(compiled: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read_kernel(folder: Path, number: int, file: str) -> tuple[tuple[int, int], dict[str, str]]:
+def _read_kernel(folder: Path, key: str, file: str) -> tuple[tuple[int, int], dict[str, str]]:
     """Return a kernel's registers and spilled bytes, and its TTIR (unless Gluon made it), TTGIR, PTX and SASS."""
-    paths = ((stage, folder / f"{number}.{stage}") for stage in ("ttir", "ttgir", "ptx"))
+    paths = ((stage, folder / f"{key}.{stage}") for stage in ("ttir", "ttgir", "ptx"))
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
-    cubin = (folder / f"{number}.cubin").read_bytes()
+    cubin = (folder / f"{key}.cubin").read_bytes()
     resources = read_resources(cubin)
     codes["sass"] = _disassemble(cubin)
     new = Path(file).name
@@ -949,9 +1116,10 @@ def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[.
     def measure_once(call: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
         call()
         if recorder.runs != "cuda" or not recorder.is_timed:
+            recorder.note_timing(measure.__name__)
             count = len(options.get("quantiles") or ()) or (options.get("return_mode") == "all")
             return [1.0] * count if count else 1.0
-        with mock.patch.object(recorder, "is_paused", True):
+        with recorder.paused():
             return measure(call, *arguments, **options)
 
     return measure_once
@@ -966,6 +1134,8 @@ def _launch(
 ) -> Any:
     """Record a launch, and run it on the GPU or in the interpreter if the recorder does so."""
     launch, values = recorder.record(function, arguments, grid, keywords)
+    if min(launch.content["grid"]) < 1:
+        return launch.compiled
     if recorder.runs == "cuda":
         run = functools.partial(_RUN, function, *arguments, grid=grid, warmup=False, **keywords)
         if not _is_graph(recorder):
@@ -999,11 +1169,11 @@ def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) ->
         end.record()
         end.synchronize()
     except Exception as error:
-        name = f"launch {launch.number} ({launch.function.__name__})"
+        name = recorder.name(launch)
         error.__notes__ = [name]
         recorder.note(f"{name.capitalize()} failed: {_summarize(error)}")
         raise
-    recorder.keep(launch, ran="cuda", elapsed_ms=start.elapsed_time(end))
+    recorder.keep(launch, ran="cuda", elapsed_ms=_ELAPSED_TIME(start, end))
     return kernel
 
 
@@ -1027,28 +1197,44 @@ def _interpret(launch: Launch, values: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def recording(
-    folder: Path, gpu: Mapping[str, Any] = H200, runs: str = "", tunes: bool = False
+    folder: Path,
+    gpu: Mapping[str, Any] = H200,
+    runs: str = "",
+    tunes: bool = False,
+    configs: Mapping[str, int] = types.MappingProxyType({}),
+    is_timed: bool = True,
 ) -> Iterator[Recorder]:
-    """Record all Triton launches in a folder, from which `write_capture` makes a capture.
+    """Record all Triton launches, also in child processes, in a folder, from which `write_capture` makes a capture.
 
     Unless `runs` is "cuda", tensors in host memory report a CUDA device.
 
     Args:
         tunes: whether autotuners search as usual; otherwise they launch their first config.
+        configs, is_timed: see `Recorder`.
     """
     recorder = Recorder(gpu, runs, folder)
+    recorder.configs = configs
+    recorder.is_timed = is_timed
+    variables = {"TORCH_COMPILE_DISABLE": "1", RECORDED_PROCESS: str(os.getpid())}
+    hook = folder / "sitecustomize.py"
+    if not hook.exists():
+        options = {
+            "gpu": gpu, "runs": runs, "tunes": tunes, "configs": dict(configs), "is_timed": is_timed,
+        }  # fmt: skip
+        hook.write_text(
+            _SITECUSTOMIZE.format(folder=str(folder), recorder=__file__, options=options)
+        )
+        paths = filter(None, (str(folder), os.environ.get("PYTHONPATH")))
+        variables["PYTHONPATH"] = os.pathsep.join(paths)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
-        is_child = os.getpid() != recorder.process
-        if is_child:
-            recorder.note("Launches in processes that the script started were not recorded.")
-        if warmup or recorder.is_paused or is_child:
-            launches_nothing = warmup or (is_child and runs != "cuda")
-            return _RUN(self, *arguments, grid=grid, warmup=launches_nothing, **keywords)
-        for hook in self.pre_run_hooks:
-            hook(*arguments, **keywords)
-        return _launch(recorder, self, arguments, grid, keywords)
+        with _LOCK:
+            if warmup or recorder.is_paused() or recorder.journal.closed:
+                return _RUN(self, *arguments, grid=grid, warmup=warmup, **keywords)
+            for hook in self.pre_run_hooks:
+                hook(*arguments, **keywords)
+            return _launch(recorder, self, arguments, grid, keywords)
 
     def run_generated(
         self: Any, *arguments: Any, stream: Any, **keywords: Any
@@ -1058,6 +1244,25 @@ def recording(
         options = {name: getattr(config, name) for name in ("num_warps", "num_stages")}
         return self.fn[grid](*arguments, **keywords, **config.kwargs, **options)
 
+    def note_elapsed_time(*events: Any) -> float:
+        recorder.note_timing("CUDA events")
+        return _ELAPSED_TIME(*events) if runs == "cuda" else 1.0
+
+    def note_timeit(self: Any, *arguments: Any) -> float:
+        count = len(recorder.launches)
+        elapsed = timeit(self, *arguments)
+        if len(recorder.launches) > count:
+            recorder.note_timing("timeit")
+        return elapsed
+
+    knobs = type(triton.knobs.runtime)
+    interpret = vars(knobs)["interpret"]
+
+    def refuse_interpreter(values: Any) -> bool:
+        if interpret.__get__(values, knobs):
+            recorder.note(_INTERPRETED)
+        return False
+
     def compile_nothing(model: Any = None, **_: Any) -> Any:
         recorder.note("Functions passed to torch.compile ran uncompiled.")
         return (lambda function: function) if model is None else model
@@ -1065,19 +1270,26 @@ def recording(
     tuners: list[Any] = [Autotuner]
     for tuner in tuners:
         tuners += tuner.__subclasses__()
-    pinned = functools.partialmethod(_run_pinned, recorder)
     search = Autotuner._bench
+    timeit = Timer.timeit
+
+    def pinned(*arguments: Any, **keywords: Any) -> Any:
+        with _LOCK:
+            return _run_pinned(recorder, *arguments, **keywords)
 
     def bench(*arguments: Any, **keywords: Any) -> Any:
         if not tunes:
             return [0.0] * 3  # a tuner with its own search picks its first config
-        with mock.patch.object(recorder, "is_paused", True):
+        with recorder.paused():
             return search(*arguments, **keywords)
 
     replaced: list[tuple[Any, str, Any]] = [
         (jit.JITFunction, "run", run),
         (Autotuner, "_bench", bench),
         (triton.knobs.runtime, "add_stages_inspection_hook", STAGES_HOOK),
+        (knobs, "interpret", property(refuse_interpreter, interpret.__set__)),
+        (Timer, "timeit", note_timeit),
+        (torch.cuda.Event if runs == "cuda" else _Stub, "elapsed_time", note_elapsed_time),
     ]
     if not tunes:
         replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
@@ -1097,7 +1309,6 @@ def recording(
                 )
 
         replaced.append((jit.KernelInterface, "__init_subclass__", classmethod(pin_subclass)))
-        variables = {"TORCH_COMPILE_DISABLE": "1", RECORDED_PROCESS: str(os.getpid())}
         for variable, text in variables.items():
             stack.callback(_restore_variable, variable, text, os.environ.get(variable))
         os.environ.update(variables)
@@ -1108,6 +1319,7 @@ def recording(
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
         if runs != "cuda":
             stack.enter_context(_AsIfCuda(recorder))
+        refuse_interpreter(triton.knobs.runtime)
         yield recorder
 
 
@@ -1119,7 +1331,14 @@ def _restore_variable(name: str, own: str, before: str | None) -> None:
             os.environ[name] = before
 
 
-def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any) -> Any:
+def record_child(folder: str, **options: Any) -> None:
+    """Record the launches of this process, which a recorded process started, until it ends."""
+    context = recording(Path(folder), **options)
+    context.__enter__().process = os.getppid()
+    atexit.register(context.__exit__, None, None, None)
+
+
+def _run_pinned(recorder: Recorder, self: Any, *arguments: Any, **keywords: Any) -> Any:
     """Run the pinned config, or the first that compiles and fits, instead of the autotuner's search."""
     self.nargs = dict(zip(self.arg_names, arguments, strict=False))
     configs = self.prune_configs(keywords) if len(self.configs) > 1 else self.configs
@@ -1154,7 +1373,7 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
         try:
             with mock.patch.object(recorder, "context", {**recorder.context, **tuned}):
                 return self.fn.run(*arguments, **keywords, **values)
-        except Exception:
+        except _SKIPPED_BY_AUTOTUNER:
             if place == len(configs):
                 raise
             recorder.drop(count)
@@ -1252,7 +1471,7 @@ class _Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
     __class__ = property(lambda self: CudaDriver)
 
     def __init__(self, *_: Any, **answers: Any) -> None:
-        self._answers = {"elapsed_time": 1.0, "query": True, **answers}
+        self._answers = {"query": True, **answers}
 
     def __getattr__(self, name: str) -> Any:
         return _returning(self._answers.get(name))
@@ -1462,6 +1681,8 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
     }
     recorder.context |= {"caller": caller}
     kernel[grid](**keywords)
+    if len(recorder.launches) == count:
+        return  # the grid is empty
     launch = recorder.launches[-1]
     if expected and launch.content["ran"]:
         results = {
@@ -1470,7 +1691,7 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
         recorder.keep(launch, results=results)
     if launch.content["ran"] == "cuda" and recorder.is_timed:
         call = functools.partial(kernel[grid], **keywords)
-        with mock.patch.object(recorder, "is_paused", True):
+        with recorder.paused():
             recorder.keep(launch, elapsed_ms=triton.testing.do_bench(call, return_mode="median"))
 
 
@@ -1529,7 +1750,9 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
 
             attributes = {"display": print, "get_ipython": get_ipython}
             return Program(_compile_cells(recorder, path), attributes)
-        code = compile(path.read_bytes(), str(path), "exec")
+        name = os.fsencode(path).decode(errors="replace")  # Triton needs UTF-8
+        linecache.cache[name] = 0, None, linecache.getlines(str(path)), name
+        code = compile(path.read_bytes(), name, "exec")
         return Program([code], {"__file__": str(path)})
     except (SyntaxError, ValueError, RecursionError) as error:
         is_notebook = path.suffix == ".ipynb" and not isinstance(error, SyntaxError)
@@ -1655,15 +1878,27 @@ def run_program(
 
 def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
     """Return the JSON that says where and why a program ended early."""
-    line = _users_line(traceback.extract_tb(error.__traceback__))
+    frames = list[traceback.FrameSummary](traceback.extract_tb(error.__traceback__))
+    # Kernels have no frames: an error names the source of the function that the compiler visited
+    link: BaseException | None = error
+    while isinstance(link, CompilationError):
+        for function in gc.get_objects():
+            if issubclass(type(function), jit.JITFunction) and function.src == link.src:
+                lines, first = inspect.getsourcelines(function.fn)
+                first += [line.lstrip()[:4] for line in lines].index("def ")
+                number = first + getattr(link.node, "lineno", 1) - 1
+                file = function.fn.__code__.co_filename
+                frames.append(traceback.FrameSummary(file, number, ""))
+        link = link.__cause__
+    line = _users_line(frames)
     if isinstance(error, SystemExit):
         if isinstance(error.code, int):
             return {**line, **_describe_exit(title, int(error.code), "")}
         return {**line, **_describe_exit(title, 1, f": {_text(error.code)}")}
     message = f"{title} raised {_summarize(error)}"
-    if "relative import" in _text(error):
-        message += ". Show it as a module, from the folder above its package: -m PACKAGE.MODULE"
-    message = "; ".join([message, *map(_text, getattr(error, "__notes__", []))])
+    advice = (text for pattern, text in _ADVICE.items() if re.search(pattern, message))
+    notes = map(_text, getattr(error, "__notes__", []))
+    message = "; ".join([". ".join([message, *advice]), *notes])
     return {**line, "kind": "exception", "message": message}
 
 
@@ -1757,7 +1992,7 @@ def capture(command_line: Sequence[str]) -> str:
                 if signal.SIGUSR1 in signal.sigpending():
                     return "Interrupted before the script started."
                 status = _run_in_fork(flags, folder)
-            script = Path(flags.script.partition(":")[0]).name
+            script = Path(split_case(flags.script)[0]).name
             return write_capture(folder, flags.out, script, status)
         finally:
             shutil.rmtree(folder)
@@ -1815,24 +2050,22 @@ def _wait(child: int) -> int:
 
 def record_script(flags: argparse.Namespace, folder: Path) -> None:
     """Run a script, and record its launches and how it ended."""
-    target, _, case = flags.script.partition(":")
+    target, case = split_case(flags.script)
     title = Path(target).name
     here = this_gpu() if torch.cuda.is_available() else {}
     gpu = {**H200, **(flags.gpu_json or here)}
     is_here = here and all(here[name] == gpu[name] for name in ("sms", "compute_capability"))
     runs = "cuda" if is_here else "interpreter" if flags.values else ""
-    with recording(folder, gpu, runs) as recorder:
+    pairs = re.findall(r"^(\w+)=(\d+)$", "\n".join(flags.config), re.MULTILINE)
+    configs = {name: int(number) for name, number in pairs}
+    with recording(folder, gpu, runs, configs=configs, is_timed=not flags.untimed) as recorder:
         if here and not is_here:
             recorder.note(
                 f"Nothing ran on the GPU: this machine has {here['name']}, but --gpu is {gpu['name']}."
             )
         try:
-            if not all(re.fullmatch(r"\w+=\d+", text) for text in flags.config):
+            if len(pairs) < len(flags.config):
                 raise UsageError(f"--config must be KERNEL=N (got {' '.join(flags.config)}).")
-            recorder.configs = {
-                name: int(number) for name, number in (text.split("=") for text in flags.config)
-            }
-            recorder.is_timed = not flags.untimed
             # As Python does while it imports the package of a module
             sys.argv = ["-m" if flags.m else target, *flags.arguments]
             program = read_program(recorder, target, flags.m)
@@ -1855,12 +2088,12 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
             elif isinstance(error, SystemExit) and not isinstance(error.code, int | None):
                 print(_text(error.code), file=sys.stderr)
             if not isinstance(error, SystemExit) or error.code:
-                # A test runner catches the reads, and exits with a status
-                stop = recorder.read if isinstance(error, SystemExit | HostRead) else None
                 recorder.keep_failed(error)
+                stop = recorder.read if isinstance(error, HostRead) else None
                 recorder.write("stopped", stop or describe_stop(error, title))
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as plain Python does at its end
         atexit._run_exitfuncs()
+        _LOCK.acquire()  # daemon threads stop at their next launch
         recorder.write("is_complete", True)
 
 

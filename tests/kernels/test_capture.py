@@ -666,35 +666,92 @@ COMPILED = [
 ]
 
 
-CHILDREN = [
-    "import multiprocessing\nwith multiprocessing.Pool(1) as pool:\n    pool.map(child, [0])",
-    "import torch.multiprocessing as mp\nmp.spawn(child, nprocs=1)",
-    "if not (number := os.fork()):\n    child(0)\n    os._exit(0)\nos.waitpid(number, 0)",
-]
-
-
-CHILD = "import os\ndef child(number):\n    launch(torch.zeros(256, device=f'cuda:{number}'))\n"
 NOTES = [
     *(("The code in a CUDA graph ran once", text) for text in GRAPHS),
     *(
         ("Functions passed to torch.compile ran uncompiled.", f"{text}\ncall(x)")
         for text in COMPILED
     ),
-    *(
-        ("Launches in processes that the script started", f"{CHILD}{text}\nlaunch(x)")
-        for text in CHILDREN
-    ),
 ]
 
 
 @pytest.mark.parametrize(("note", "text"), NOTES)
-def test_graphs_and_compiled_functions_run_as_plain_code_and_processes_are_left_out(
-    capture, note, text
-):
+def test_graphs_and_compiled_functions_run_as_plain_code(capture, note, text):
     captured, (launch,), _ = capture(text)
     (shown,) = captured.content.not_captured
     assert shown.startswith(note)
     assert launch.grid[0] == 16
+    assert captured.content.stopped is None
+
+
+CHILDREN = [
+    "import multiprocessing\nwith multiprocessing.Pool(1) as pool:\n    pool.map(child, [0])",
+    "import torch.multiprocessing as mp\nmp.spawn(child, nprocs=1)",
+    "if not (number := os.fork()):\n    child(0)\n    os._exit(0)\nos.waitpid(number, 0)",
+    "if 'CHILD' in os.environ:\n    child(0)\n    sys.exit()\nimport subprocess\n"
+    "subprocess.run([sys.executable, __file__], env=os.environ | {'CHILD': '1'}, check=True)",
+]
+
+
+@pytest.mark.parametrize("text", CHILDREN)
+def test_launches_of_child_processes_follow_those_of_the_script(capture, text):
+    child = "def child(number):\n    launch(torch.zeros(256, device=f'cuda:{number}'))"
+    captured, launches, _ = capture(f"import os\n{child}\n{text}\nlaunch(x)\nlaunch(x[:512])")
+    assert [launch.grid[0] for launch in launches] == [16, 2, 1]
+    assert (captured.content.not_captured, captured.content.stopped) == ((), None)
+
+
+def test_the_tests_of_pytests_workers_are_recorded_by_worker(server, tmp_path, monkeypatch):
+    (tmp_path / "kernels_of_tests.py").write_text(SCRIPT)
+    (tmp_path / "test_copy.py").write_text("""import pytest, torch
+from kernels_of_tests import launch
+@pytest.mark.parametrize("blocks", range(1, 9))
+def test_a_launch(blocks):
+    y = launch(torch.zeros(256 * blocks, device="cuda"))
+    assert blocks != 5 or y.sum().item() == 0  # line 6
+""")
+    out = tmp_path / "out"
+    command = "--out", str(out), "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", str(tmp_path)
+    assert server(command)[0] == ""
+    content = Capture(out).content
+    assert sorted(launch.grid[0] for launch in content.launches) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(content.kernels) == 1
+    assert (content.stopped.kind, content.stopped.line) == ("host_read", 6)
+
+
+def test_launches_of_concurrent_threads_are_all_recorded_in_the_order_in_which_they_begin(capture):
+    text = """from concurrent.futures import ThreadPoolExecutor
+import threading
+def work(number):
+    own = torch.zeros(256, device="cuda")
+    for turn in range(12):
+        copy[(1,)](own, torch.empty_like(own), 12 * number + turn + 2, BLOCK=256)
+    return own
+class Twice(torch.autograd.Function):
+    forward = staticmethod(lambda context, x: x + 0)
+    @staticmethod
+    def backward(context, gradient):
+        copy[(1,)](gradient, gradient, 50, BLOCK=256)
+        return gradient
+def backward():
+    Twice.apply(torch.ones(256, device="cuda", requires_grad=True)).sum().backward()
+def fail():
+    backward()
+    raise ValueError("in a thread")
+with ThreadPoolExecutor(4) as pool:
+    list(pool.map(work, range(4)))
+threading.Thread(target=fail).start()
+stop = threading.Event()
+threading.Thread(target=stop.wait, daemon=True).start()"""
+    captured, launches, _ = capture(text)
+    sizes = [
+        next(argument.value for argument in launch.arguments if argument.name == "n")
+        for launch in launches
+    ]
+    assert sorted(sizes) == list(range(2, 51))
+    for number in range(4):
+        own = [size for size in sizes if (size - 2) // 12 == number]
+        assert own == sorted(own)
     assert captured.content.stopped is None
 
 

@@ -11,7 +11,14 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from kernels.capture.reader import Capture, Stop, UnreadableCapture, is_capture, is_whole
+from kernels.capture.reader import (
+    Capture,
+    Stop,
+    UnreadableCapture,
+    is_capture,
+    is_whole,
+    split_case,
+)
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
@@ -169,7 +176,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     else:
         flags.script = flags.module
         flags.command = ["-m", flags.script, "--", *own]
-    name, _, case = flags.script.partition(":")
+    name, case = split_case(flags.script)
     if flags.module is None and not Path(name).exists():
         raise CommandFailed(f"There is no script {name}.", USAGE)
     flags.is_capture = flags.module is None and is_capture(Path(name))

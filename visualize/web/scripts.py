@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.advice.findings import Compiler
+from kernels.capture.reader import split_case
 from kernels.examples import EXAMPLES
 from kernels.knobs import knobs, read_fields
 from visualize.views import slots
@@ -174,7 +175,7 @@ def script_name(source: str) -> str:
     >>> script_name("kernels/examples/softmax.py:case"), script_name("package.module")
     ('script.softmax', 'script.package.module')
     """
-    name = Path(source.partition(":")[0]).name
+    name = Path(split_case(source)[0]).name
     return PREFIX + re.sub(r"\.(py|ipynb|tilescope)$", "", name)
 
 

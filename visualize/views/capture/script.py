@@ -7,7 +7,7 @@ from typing import Any
 
 from kernels import once
 from kernels.advice.findings import Compiler
-from kernels.capture.reader import Capture
+from kernels.capture.reader import Capture, split_case
 from visualize.reports.launch import LaunchReport
 from visualize.views.capture.controls import capture_options, changed_values
 from visualize.views.capture.launches import Launches
@@ -97,7 +97,7 @@ class Script:
         """
         if not self.is_live:
             return []
-        path = Path(self.source.partition(":")[0])
+        path = Path(split_case(self.source)[0])
         files = {path}
         if path.suffix not in (".py", ".ipynb"):
             files = {Path(kernel.file) for kernel in self.launches.content.kernels}
