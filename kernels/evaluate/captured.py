@@ -155,12 +155,19 @@ def _evaluate(
             text = "The compiler moved this load behind a branch. The count is an upper bound."
             mismatches.setdefault(op.site, Mismatch(text, True))
         if mismatch := mismatches.get(op.site):
-            tally.is_upper_bound = mismatch.is_upper_bound and not tally.refused
-            tally.refused = tally.refused or mismatch.text
+            if mismatch.is_upper_bound:
+                tally.doubt = tally.doubt or mismatch.text
+            else:
+                tally.refused = tally.refused or mismatch.text
             if not mismatch.text:  # the compiler found that nothing needs it
                 tally.counts[:] = 0
                 tally.elements = 0
                 tally.touches = Touches()
+        if tally.doubt and tally.refused:  # the counts bound nothing
+            tally.counts[:] = 0
+        elif tally.doubt:
+            tally.refused = tally.doubt
+            tally.is_upper_bound = True
         if compiled and compiled.swaps:
             loaded = tally.counts.copy()
             loaded[SECTORS] = tally.loaded_sectors
