@@ -19,7 +19,7 @@ from kernels.evaluate.assembly import Mismatch, find_mismatches, load_depths
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
 from kernels.evaluate.evaluator import Evaluator
 from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
-from kernels.evaluate.listings import UnsupportedOperation, log_damage
+from kernels.evaluate.listings import UnsupportedOperation, isolate
 from kernels.evaluate.matching import counter_of, read_instructions
 from kernels.evaluate.touches import Touches
 from kernels.instructions import Instruction
@@ -28,6 +28,7 @@ from kernels.sectors import SECTORS
 _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
 
 
+@isolate(lambda why, *_: LaunchCounts((), why))
 def count_launch(
     capture: BaseCapture,
     launch: CapturedLaunch,
@@ -41,29 +42,7 @@ def count_launch(
         programs: count only these programs.
         is_textbook: count as in the textbook: lane i takes element i of the block, row by row.
         build: how the kernel is compiled; None for the captured code.
-
-    Raises:
-        UnreadableCapture: the launch's compiled code is damaged.
     """
-    try:
-        return _evaluate(capture, launch, programs, is_textbook, build)
-    except UnsupportedOperation as error:
-        return LaunchCounts((), str(error))
-    except UnreadableCapture:
-        raise
-    except Exception as error:
-        log_damage(capture.content.kernels[launch.kernel].name, error)
-        why = "The compiled code is damaged, or has an unknown form. On a GPU, --count counts the launch."
-        return LaunchCounts((), why)
-
-
-def _evaluate(
-    capture: BaseCapture,
-    launch: CapturedLaunch,
-    programs: np.ndarray | None,
-    is_textbook: bool,
-    build: Build | None,
-) -> LaunchCounts:
     kernel, codes = build or capture.build(launch.kernel)
     if kernel.num_ctas > 1:
         raise UnsupportedOperation(

@@ -259,7 +259,12 @@ class Evaluator:
                 ):
                     return None
                 base, by = growth.operands
-                if base != name or by in inside or by in body.arguments or known(self.values[by]).terms:
+                if (
+                    base != name
+                    or by in inside
+                    or by in body.arguments
+                    or known(self.values[by]).terms
+                ):
                     return None
                 steps[name] = (
                     self.values[op.inits[k]],
