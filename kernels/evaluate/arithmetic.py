@@ -14,6 +14,7 @@ import numpy as np
 from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.ttgir import Op, shape_of
 from kernels.evaluate.values import (
+    Unknown,
     Value,
     add,
     apply,
@@ -34,6 +35,7 @@ _USERS_NAMES = {
     "tt.elementwise_inline_asm": "inline assembly",
     "tt.extern_elementwise": "a libdevice function",
     "tt.histogram": "tl.histogram",
+    "ttng.warp_group_dot_wait": "tl.dot",
 }
 _FLOATS = {"f16": "f2", "bf16": "f4", "f32": "f4", "f64": "f8"}
 
@@ -92,7 +94,9 @@ def _fit(value: Value, bits: int) -> Value:
     """Wrap a result that may not fit in its type. Most programs shift by whole multiples, and keep their terms."""
     half = 1 << bits - 1
     size = 1 << bits
-    if value.is_boolean or value.base.dtype.kind == "f" or bits >= 64:
+    if isinstance(value, Unknown) or value.is_boolean or bits >= 64:
+        return value
+    if value.base.dtype.kind == "f":
         return value
     low, high = value.bounds_by_program()
     if -half <= low.min() and high.max() < half:

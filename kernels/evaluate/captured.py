@@ -19,7 +19,7 @@ from kernels.evaluate.assembly import Mismatch, find_mismatches, load_depths
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
 from kernels.evaluate.evaluator import Evaluator
 from kernels.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
-from kernels.evaluate.listings import UnsupportedOperation, log_damage
+from kernels.evaluate.listings import UnsupportedOperation, isolate
 from kernels.evaluate.matching import counter_of, read_instructions
 from kernels.evaluate.touches import Touches
 from kernels.instructions import Instruction
@@ -28,6 +28,7 @@ from kernels.sectors import SECTORS
 _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
 
 
+@isolate(lambda why, *_: LaunchCounts((), why))
 def count_launch(
     capture: BaseCapture,
     launch: CapturedLaunch,
@@ -41,29 +42,7 @@ def count_launch(
         programs: count only these programs.
         is_textbook: count as in the textbook: lane i takes element i of the block, row by row.
         build: how the kernel is compiled; None for the captured code.
-
-    Raises:
-        UnreadableCapture: the launch's compiled code is damaged.
     """
-    try:
-        return _evaluate(capture, launch, programs, is_textbook, build)
-    except UnsupportedOperation as error:
-        return LaunchCounts((), str(error))
-    except UnreadableCapture:
-        raise
-    except Exception as error:
-        log_damage(capture.content.kernels[launch.kernel].name, error)
-        why = "The compiled code is damaged, or has an unknown form. On a GPU, --count counts the launch."
-        return LaunchCounts((), why)
-
-
-def _evaluate(
-    capture: BaseCapture,
-    launch: CapturedLaunch,
-    programs: np.ndarray | None,
-    is_textbook: bool,
-    build: Build | None,
-) -> LaunchCounts:
     kernel, codes = build or capture.build(launch.kernel)
     if kernel.num_ctas > 1:
         raise UnsupportedOperation(
@@ -155,12 +134,19 @@ def _evaluate(
             text = "The compiler moved this load behind a branch. The count is an upper bound."
             mismatches.setdefault(op.site, Mismatch(text, True))
         if mismatch := mismatches.get(op.site):
-            tally.is_upper_bound = mismatch.is_upper_bound and not tally.refused
-            tally.refused = tally.refused or mismatch.text
+            if mismatch.is_upper_bound:
+                tally.doubt = tally.doubt or mismatch.text
+            else:
+                tally.refused = tally.refused or mismatch.text
             if not mismatch.text:  # the compiler found that nothing needs it
                 tally.counts[:] = 0
                 tally.elements = 0
                 tally.touches = Touches()
+        if tally.doubt and tally.refused:  # the counts bound nothing
+            tally.counts[:] = 0
+        elif tally.doubt:
+            tally.refused = tally.doubt
+            tally.is_upper_bound = True
         if compiled and compiled.swaps:
             loaded = tally.counts.copy()
             loaded[SECTORS] = tally.loaded_sectors

@@ -135,7 +135,9 @@ class Tally:
         touches: a sample of its executions.
         loads: the recorded loads of some programs of an SM; see `Probe`.
         outside: an execution with an element outside its storage, and the element's index in the block.
+        is_spread: whether random addresses stand for unknown ones in `touches`.
         refused: why the counts are incomplete or a bound; "" if they are exact.
+        doubt: why some of the counted executions or sectors may be missing on the GPU; "" if none may.
         is_upper_bound: whether the counts are an upper bound, not a lower one.
         issued: for each instruction of a warp, whether any lane executed it.
         classes: for each set of classes, as far as remembered, (classes, 11) int64: counts, the smallest and largest
@@ -155,7 +157,9 @@ class Tally:
     touches: Touches = field(default_factory=Touches)
     loads: list[Loads] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
+    is_spread: bool = False
     refused: str = ""
+    doubt: str = ""
     is_upper_bound: bool = False
     issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
     classes: dict[bytes, np.ndarray] = field(default_factory=dict)

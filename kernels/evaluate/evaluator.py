@@ -22,14 +22,19 @@ from kernels.evaluate.ttgir import (
     Region,
     Source,
     memory_ops,
+    shape_of,
 )
 from kernels.evaluate.values import (
+    Unknown,
     Value,
     add,
     check_size,
     choose,
+    common_shape,
     conjunction,
+    known,
     multiply,
+    possible,
 )
 
 # Maximum number of programs of a launch, and of those that are evaluated at once.
@@ -50,18 +55,10 @@ _UNCOUNTED = {
 }
 
 
-class _Unknown(Value):
-    """A value that could not be evaluated. Any use raises the reason."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-    def __getattr__(self, name: str) -> Any:
-        raise UnsupportedOperation(self.why)
-
-
 class Evaluator:
     """The state of one evaluation: values by name. A slot of a shared buffer is a pair: the values by index, an index.
+
+    Where it is unknown which programs execute an operation, all that may do so count, and `doubt` says why.
 
     Args:
         arguments: of the function, in order: numbers, descriptors, or addresses made with STORAGE_STEP.
@@ -97,6 +94,7 @@ class Evaluator:
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.has_locks = False
+        self.doubt = ""
         self.overflows = Overflows(count)
         self.values: dict[str, Any] = {}
         # By address. Memory for the descriptors that programs make is allocated in steps of STORAGE_STEP.
@@ -121,16 +119,18 @@ class Evaluator:
 
     def _run_region(self, region: Region, active: np.ndarray) -> None:
         arriving: dict[str, list[tuple[np.ndarray, list[Any]]]] = {}
+        outer_doubt = self.doubt
         for op in region.ops:
             if op.name == "cf.block":
                 active = np.zeros(len(self.programs), bool)
                 for mask, passed in arriving.get(op.text, []):
-                    self._assign(op.results, passed, mask if active.any() else None)
+                    where = Unknown(self.doubt) if (mask & active).any() else mask
+                    self._assign(op.results, passed, where if active.any() else None)
                     active = active | mask
             elif op.targets:
-                masks = (
-                    self._split(active, op.operands[0]) if op.name == "cf.cond_br" else (active,)
-                )
+                masks: Sequence[np.ndarray] = (active,)
+                if op.name == "cf.cond_br":
+                    masks = self._branch(op, active, "returns")
                 for (label, passed), mask in zip(op.targets, masks, strict=True):
                     arriving.setdefault(label, []).append((mask, self._get(passed)))
                 active = np.zeros(len(self.programs), bool)
@@ -139,13 +139,21 @@ class Evaluator:
                     self._run(op, active)
                 except UnsupportedOperation as error:
                     self._refuse(op, str(error) if active.any() else "")
+        self.doubt = outer_doubt
 
     def _refuse(self, op: Op, why: str) -> None:
-        for inner in memory_ops(Region([], [op])):
+        sunk = (load for load, into in self.slice.sunk.items() if into is op)
+        for inner in (*memory_ops(Region([], [op])), *sunk):
             tally = self.memory.tallies[inner]
             tally.refused = tally.refused or why
-        unknown = _Unknown(why or "The value of a branch that no program takes is unknown.")
-        self.values |= dict.fromkeys(op.results, unknown)
+        if op.name.startswith(("arith.", "math.")):
+            shape = common_shape(*self._get(op.operands))
+        else:
+            shape = shape_of(op.type) if len(op.results) == 1 else None
+        is_boolean = op.name.startswith("arith.cmp") or arithmetic.bits_of(op.type) == 1
+        start = Value(True if is_boolean else 0)
+        why = why or "The value of a branch that no program takes is unknown."
+        self.values |= dict.fromkeys(op.results, Unknown(why, shape, known=start))
 
     def _run(self, op: Op, active: np.ndarray) -> None:
         is_needed = op.has_memory or not self.needed.isdisjoint(op.results)
@@ -179,24 +187,34 @@ class Evaluator:
         return [self.values.get(name) for name in names]
 
     def _assign(
-        self, names: Sequence[str], values: Sequence[Any], where: np.ndarray | None = None
+        self, names: Sequence[str], values: Sequence[Any], where: np.ndarray | Unknown | None = None
     ) -> None:
         """Assign the values that are needed, or those of some programs."""
         for name, value in zip(names, values, strict=True):
             if name in self.needed and value is not None:
-                self.values[name] = (
-                    value if where is None else choose(where, value, self.values[name])
-                )
+                try:
+                    self.values[name] = (
+                        value if where is None else choose(where, value, self.values[name])
+                    )
+                except UnsupportedOperation as error:
+                    self.values[name] = Unknown(str(error))
 
     def _per_program(self, name: str) -> np.ndarray:
         return np.broadcast_to(self.values[name].base, len(self.programs))
 
-    def _split(self, active: np.ndarray, condition: str) -> tuple[np.ndarray, np.ndarray]:
-        is_true = self._per_program(condition)
-        return active & is_true, active & ~is_true
+    def _branch(self, op: Op, active: np.ndarray, verb: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the programs whose condition is true, and those for which it is false, or may be."""
+        condition = self.values[op.operands[0]]
+        is_true = np.broadcast_to(possible(condition).base, len(self.programs))
+        if not isinstance(condition, Unknown):
+            return active & is_true, active & ~is_true
+        if active.any() and not self.doubt:
+            self.doubt = f"Whether a program {verb} on line {_line(op)} is unknown. {condition.why}"
+        return active & is_true, active
 
     def _run_for(self, op: Op, active: np.ndarray) -> None:
         body = op.regions[0]
+        self._check_loop(op, op.operands)
         (low, high, step) = (self.values[name].base for name in op.operands)
         trips = np.broadcast_to(np.maximum(-((low - high) // step), 0), len(self.programs))
         self._count_sunk_loads(op, active & (trips > 0))
@@ -211,6 +229,7 @@ class Evaluator:
                 return self._run_all_iterations(body, active, trips, steps, at_once)
         self._assign(carried, self._get(op.inits))
         for i in range(most):
+            self.memory.spend(0)
             running = active if i < fewest else active & (trips > i)
             self.values[induction] = Value(low + i * step)
             self._run_region(body, running)
@@ -240,7 +259,12 @@ class Evaluator:
                 ):
                     return None
                 base, by = growth.operands
-                if base != name or by in inside or by in body.arguments or self.values[by].terms:
+                if (
+                    base != name
+                    or by in inside
+                    or by in body.arguments
+                    or known(self.values[by]).terms
+                ):
                     return None
                 steps[name] = (
                     self.values[op.inits[k]],
@@ -271,7 +295,7 @@ class Evaluator:
             iteration = Value(pair - (ends[number] - trips[program]))
             self.programs = programs[program]
             self.values = {
-                name: outer[name].select(program) if type(outer[name]) is Value else outer[name]
+                name: outer[name].select(program) if isinstance(outer[name], Value) else outer[name]
                 for name in used
             }
             for name, (initial, growth) in steps.items():
@@ -297,12 +321,14 @@ class Evaluator:
         running = active
         self._assign(before.arguments, self._get(op.inits))
         while True:
+            self.memory.spend(0)
             self._run_region(before, running)
             self._assign(op.results, self._get(passed), None if running is active else running)
             if is_lock:
                 return
             entering = running is active
-            running = self._split(running, condition)[0]
+            self._check_loop(op, [condition])
+            running = running & self._per_program(condition)
             if entering:
                 self._count_sunk_loads(op, running)
             if not running.any():
@@ -311,19 +337,31 @@ class Evaluator:
             self._run_region(after, running)
             self._assign(before.arguments, self._get(after.yielded))
 
+    def _check_loop(self, op: Op, names: Sequence[str]) -> None:
+        for value in self._get(names):
+            if isinstance(value, Unknown):
+                raise UnsupportedOperation(
+                    f"How often the loop on line {_line(op)} runs is unknown. {value.why}"
+                )
+
     def _run_if(self, op: Op, active: np.ndarray) -> None:
         results = []
+        outer_doubt = self.doubt
         if self._is_contended(op.operands[0]):
             why = "Whether a program reaches this line depends on the order of programs."
             raise UnsupportedOperation(f"{why} {arithmetic.COUNT_IT}")
-        masks = self._split(active, op.operands[0])
+        masks = self._branch(op, active, "takes the branch")
         self._count_sunk_loads(op, masks[0])
         for region, mask in zip(op.regions, masks, strict=False):
             if mask.any() or op.results:
                 self._run_region(region, mask)
             results.append(self._get(region.yielded))
         self._assign(op.results, results[-1])
-        self._assign(op.results, results[0], self._per_program(op.operands[0]))
+        condition = self.values[op.operands[0]]
+        is_unknown = isinstance(condition, Unknown)
+        where = condition if is_unknown else self._per_program(op.operands[0])
+        self._assign(op.results, results[0], where)
+        self.doubt = outer_doubt
 
     def _is_contended(self, condition: str) -> bool:
         """Return whether a condition depends on the result of an atomic."""
@@ -333,9 +371,6 @@ class Evaluator:
 
     def _evaluate(self, op: Op, active: np.ndarray) -> list[Any]:
         operands = self._get(op.operands)
-        for operand in operands:
-            if isinstance(operand, _Unknown):
-                raise UnsupportedOperation(operand.why)
         match op.name:
             case "tt.get_program_id":
                 axis = "xyz".index(op.text.split()[0])
@@ -359,7 +394,8 @@ class Evaluator:
                 if len(slots) > 1:
                     why = "Programs load addresses from different stages of a pipelined loop. Use num_stages=1."
                     raise UnsupportedOperation(why)
-                return [(operands[0][0], slots[0])]
+                buffer, _ = operands[0]
+                return [(buffer, slots[0])]
             case "ttg.local_load":
                 buffer, slot = operands[0]
                 if slot not in buffer:
@@ -368,14 +404,15 @@ class Evaluator:
                     )
                 return [buffer[slot]]
         result = arithmetic.evaluate(op, operands)
-        if result.unwrapped:
+        if result.unwrapped and not self.doubt:
             self.overflows.note(op, result.unwrapped, self.programs, active)
         return [result]
 
     def _put(self, slot: Any, value: Any, active: np.ndarray) -> None:
         if isinstance(slot, tuple) and value is not None:
             buffer, index = slot
-            buffer[index] = choose(active, value, buffer[index]) if index in buffer else value
+            where = Unknown(self.doubt) if self.doubt else active
+            buffer[index] = choose(where, value, buffer[index]) if index in buffer else value
 
     # Memory.
 
@@ -384,7 +421,8 @@ class Evaluator:
         return mask if active.all() else conjunction(mask, Value(active))
 
     def _count(self, op: Op, active: np.ndarray) -> None:
-        self.memory.count(op, self.values[op.operands[0]], self._mask(op, active), self.programs)
+        pointer = self.values[op.operands[0]]
+        self.memory.count(op, pointer, self._mask(op, active), self.programs, self.doubt)
 
     def _count_sunk_loads(self, into: Op, active: np.ndarray) -> None:
         for load, op in self.slice.sunk.items():
@@ -397,19 +435,19 @@ class Evaluator:
             self.values.get(op.operands[1]) if op.name == "ttg.async_copy_global_to_local" else None
         )
         is_needed = not self.needed.isdisjoint(op.results)
+        pointer = self.values[op.operands[0]]
+        mask = self._mask(op, active)
         if isinstance(slot, tuple) or (is_needed and op.name == "tt.load"):
             has_default = op.name == "tt.load" and len(op.operands) > 2
             default = self.values[op.operands[2]] if has_default else Value(0)
-            if (
-                self.has_locks
-                and not op.shape
-                and (stored := self._value_stored_at(op.operands[0]))
-            ):
-                loaded = self._load_in_turn(op, active, stored)
-            else:
-                loaded = self.memory.load(
-                    op, self.values[op.operands[0]], self._mask(op, active), default
-                )
+            stored = self._value_stored_at(op.operands[0]) if self.has_locks else None
+            try:
+                if stored and not op.shape:
+                    loaded = self._load_in_turn(op, active, stored)
+                else:
+                    loaded = self.memory.load(op, pointer, mask, default)
+            except UnsupportedOperation as error:
+                loaded = Unknown(str(error), common_shape(pointer, mask, default))
             self._put(slot, loaded, active)
             if op.name == "tt.load":
                 self.values[op.results[0]] = loaded
@@ -417,7 +455,8 @@ class Evaluator:
             self.values[op.results[0]] = self.values[op.operands[1]]
         elif is_needed and op.name == "tt.atomic_rmw":
             why = "Accesses depend on the result of an atomic, and so on the order of programs."
-            raise UnsupportedOperation(f"{why} {arithmetic.COUNT_IT}")
+            shape = common_shape(pointer, mask)
+            self.values[op.results[0]] = Unknown(f"{why} {arithmetic.COUNT_IT}", shape)
 
     def _value_stored_at(self, pointer: str) -> Value | None:
         """Return the constant that the kernel stores at a scalar pointer; None if it stores none."""
@@ -477,7 +516,10 @@ class Evaluator:
 
     def _copy_block(self, op: Op, active: np.ndarray) -> None:
         programs = np.flatnonzero(active & self._per_program(op.mask) if op.mask else active)
-        self.memory.tallies[op].executions += len(programs)
+        tally = self.memory.tallies[op]
+        tally.executions += len(programs)
+        if len(programs):
+            tally.doubt = tally.doubt or self.doubt
         slots = self._per_program(op.operands[0])[programs]
         for slot in np.unique(slots).tolist():
             some = programs[slots == slot]
@@ -495,3 +537,7 @@ _CONTROL_FLOW = {
     "scf.while": Evaluator._run_while,
     "scf.if": Evaluator._run_if,
 }
+
+
+def _line(op: Op) -> int:
+    return op.source[1] if op.source else 0

@@ -16,11 +16,24 @@ from kernels.evaluate.listings import UnsupportedOperation
 from kernels.evaluate.probe import Probe
 from kernels.evaluate.touches import Sampler
 from kernels.evaluate.ttgir import MEMORY_OPS, Op, Region, memory_ops
-from kernels.evaluate.values import Value, apply, check_size, group, pick
+from kernels.evaluate.values import (
+    Unknown,
+    Value,
+    apply,
+    check_size,
+    from_table,
+    group,
+    known,
+    pick,
+    possible,
+)
 from kernels.instructions import Instruction
 from kernels.sectors import (
+    EXTRA,
     GRANULE_BYTES,
     LINE_BYTES,
+    LINES,
+    REPEATED,
     REQUESTS,
     SECTOR_BYTES,
     SECTORS,
@@ -39,6 +52,10 @@ CHUNK = 1 << 22
 _MOST_REMEMBERED = 1 << 12
 # Maximum number of classes whose lanes are kept at a time, for copies to shared memory.
 _MOST_COPIES = 1 << 8
+# Counts that depend on where the bytes lie.
+_PLACED = [SECTORS, LINES, EXTRA, REPEATED]
+# Bytes between lanes with different unknown addresses, while their distinct bytes are counted.
+_FAR = 1 << 24
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -170,19 +187,28 @@ class GlobalMemory:
             raise UnsupportedOperation(storage.why_unknown)
         return storage.contents[size]()
 
-    def count(self, op: Op, pointer: Value, mask: Value, programs: np.ndarray) -> None:
+    def count(
+        self, op: Op, pointer: Value, mask: Value, programs: np.ndarray, doubt: str = ""
+    ) -> None:
         """Count an execution of an operation on pointers.
 
         Args:
             mask: also false for programs that do not execute it.
             programs: (programs,) their numbers.
+            doubt: why it is unknown whether programs execute it; "" if they do.
         """
         tally = self.tallies[op]
         instruction = self.instructions[op]
+        unknown = pointer if isinstance(pointer, Unknown) else None
+        if isinstance(mask, Unknown):
+            doubt = doubt or mask.why
+        pointer = known(pointer)
+        mask = possible(mask)
         running = np.flatnonzero(np.broadcast_to(mask.base, len(programs)))
         tally.executions += len(running)
         if not len(running):
             return
+        tally.doubt = tally.doubt or doubt
         base = sum((term.per_program(term.first) for term in pointer.terms), pointer.base)
         terms = (*pointer.terms, *mask.terms)
         # An atomic's sectors depend on more than the place within a line. Of larger launches, one member of each class
@@ -207,9 +233,13 @@ class GlobalMemory:
         keys = [pick(key, running) for key in keys]
         first, index = group(keys)
         name = b"".join(np.broadcast_to(pick(key, first), len(first)).tobytes() for key in keys)
+        if unknown:
+            name += f"{unknown.shape} {unknown.multiple}".encode()
         facts = tally.classes.get(name)
         if facts is None:
-            facts = self._count_classes(op, pointer, mask, instruction, running[first], programs)
+            facts = self._count_classes(
+                op, pointer, mask, instruction, running[first], programs, unknown
+            )
             facts[:, 7:9] -= base[running[first], None]
             tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
         times = np.array([len(running)]) if index is None else np.bincount(index)
@@ -225,13 +255,18 @@ class GlobalMemory:
         issued = facts[:, REQUESTS] > 0
         if not issued.any():
             return
+        if unknown:
+            starts = self._spread(lowest, len(running), tally.executions)
+            tally.is_spread = True
+        self._sample(tally, programs[running], starts, facts, first, index)
+        if unknown or doubt:
+            return
         each = np.zeros(len(running), int) if index is None else index
         if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
             some = np.flatnonzero(issued[each])[:_MOST_STARTS]
             low, high, elements = facts[each[some]][:, [7, 8, 10]].T
             tally.starts.append((programs[running[some]], starts[some] + low))
             tally.spans.append((high - low, elements))
-        self._sample(tally, programs[running], starts, facts, first, index)
         if op.name == "tt.load":
             members = self.probe.find_members(programs, running)
             lanes = self._lanes(op, pointer, mask, instruction, members)
@@ -249,6 +284,15 @@ class GlobalMemory:
                     example,
                     tuple(np.argwhere(active & self._are_outside(address))[0].tolist()),
                 )
+
+    def _spread(self, address: int, count: int, seed: int) -> np.ndarray:
+        """Return random addresses in the storage of an address, or in the whole memory if that is unknown."""
+        number = storage_number(address)
+        start, end = 0, STORAGE_STEP
+        if 0 <= number < len(self.storages):
+            start, end = int(self.starts[number]), int(self.ends[number])
+        lines = max(1, (end - start) // LINE_BYTES)
+        return start + np.random.default_rng(seed).integers(0, lines, count) * LINE_BYTES
 
     def _sample(
         self,
@@ -295,11 +339,12 @@ class GlobalMemory:
         instruction: Instruction,
         members: np.ndarray,
         programs: np.ndarray,
+        unknown: Unknown | None,
     ) -> np.ndarray:
         """Return for each member its facts: see `Tally.classes`."""
         tally = self.tallies[op]
         rank = len(op.shape)
-        _, owner = instruction.lanes(self.num_warps)
+        place, owner = instruction.lanes(self.num_warps)
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         self.spend(len(members) * owner.size >> 9)
         facts = []
@@ -307,17 +352,29 @@ class GlobalMemory:
             shape = len(some), *owner.shape
             address, on = self._lanes(op, pointer, mask, instruction, some)
             lanes = address.reshape(-1, shape[2]), on.reshape(-1, shape[2]), instruction.width_bytes
-            requests = count_requests(*lanes, instruction.instruction).reshape(*shape[:2], -1)
+            requests = count_requests(*lanes, instruction.instruction)
+            if unknown:
+                varies = op.shape if unknown.shape is None else unknown.shape
+                numbers = from_table(np.arange(math.prod(varies)).reshape(1, *varies))
+                number = np.broadcast_to(numbers.with_rank(rank).at(some[:1], place), shape)
+                requests, is_exact = _count_most(
+                    *lanes, instruction.instruction, number.reshape(-1, shape[2]), unknown.multiple
+                )
+                tally.doubt = tally.doubt or ("" if is_exact else unknown.why)
+            requests = requests.reshape(*shape[:2], -1)
             issued = requests[..., REQUESTS].reshape(-1, instruction.kept)
             tally.issued = tally.issued | issued.any(axis=0)
             counts = requests.sum(axis=1)
-            if tally.example is None and counts[:, REQUESTS].any():
+            is_known = not unknown and not tally.doubt
+            if tally.example is None and is_known and counts[:, REQUESTS].any():
                 row = int(counts[:, REQUESTS].argmax())
                 block = (part[0] for part in _blocks(op, pointer, mask, some[[row]]))
                 tally.example = Example(int(programs[some[row]]), *block)
             low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
             high = np.where(on, address, -1).max(axis=(1, 2)) + last
             loaded = counts[:, SECTORS]
+            if unknown:
+                high = low + loaded * SECTOR_BYTES - 1
             if instruction.swaps:
                 loaded = count_requests(*lanes)[:, SECTORS].reshape(shape[:2]).sum(axis=1)
             blocks = mask.with_rank(rank).blocks(some)
@@ -374,7 +431,8 @@ class GlobalMemory:
         after = np.clip(shape - at, 0, block)
         start = address[:, 0] + (at * strides).sum(axis=1) * size
         is_inside = (after > before).all(axis=1)
-        tally.starts.append((programs[is_inside], start[is_inside]))
+        if not tally.doubt:
+            tally.starts.append((programs[is_inside], start[is_inside]))
         rows = np.column_stack([start % LINE_BYTES, before, after, strides])
         classes, times = np.unique(rows, axis=0, return_counts=True)
         instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
@@ -390,6 +448,40 @@ class GlobalMemory:
         spanned = (start + length) // SECTOR_BYTES - start // SECTOR_BYTES + 1
         sectors = np.minimum(spanned, tally.counts[SECTORS] // max(1, tally.executions))
         self.sampler.add(tally.touches, programs, start, length, sectors * SECTOR_BYTES)
+
+
+def _count_most(
+    address: np.ndarray,
+    active: np.ndarray,
+    width_bytes: int,
+    instruction: str,
+    number: np.ndarray,
+    multiple: int,
+) -> tuple[np.ndarray, bool]:
+    """Return the largest counts of requests whose addresses lack unknown numbers, and whether all are equal.
+
+    Args:
+        number: (requests, lanes), lanes whose unknown numbers are equal have the same.
+        multiple: the unknown numbers are multiples of it, and a lane's address is a multiple of its width.
+    """
+    step = max(width_bytes, math.gcd(multiple, LINE_BYTES))
+    total = count_requests(address + number * _FAR, active, width_bytes, instruction)
+    total[:, _PLACED] = 0
+    is_exact = True
+    while active.any():
+        lowest = np.where(active, number, number.max()).min(axis=1, keepdims=True)
+        own = active & (number == lowest)
+        counts = np.stack(
+            [
+                count_requests(address + shift, own, width_bytes, instruction)[:, _PLACED]
+                for shift in range(0, LINE_BYTES, step)
+            ]
+        )
+        total[:, _PLACED] += counts.max(axis=0)
+        active = active & ~own
+        is_same = counts[..., 0].max(axis=0) == counts[..., 0].min(axis=0)
+        is_exact = is_exact and bool(is_same.all()) and not active.any()
+    return total, is_exact
 
 
 def _blocks(

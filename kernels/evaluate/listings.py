@@ -3,6 +3,15 @@
 import functools
 import logging
 import re
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from kernels.capture.reader import UnreadableCapture
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # A place is (file without its folders, line, column). A location adds the inlined calls, innermost first.
 Place = tuple[str, int, int]
@@ -28,16 +37,31 @@ class UnsupportedOperation(Exception):
     """The compiled code has an unknown format, or contains an operation that is not modeled."""
 
 
-def log_damage(kernel: str, error: Exception) -> None:
-    """Log that a kernel's compiled code can't be read, in one sentence; at debug level, with the traceback.
+def isolate(otherwise: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return `otherwise(why, *arguments)` if the decorated function fails in any way.
 
-    A capture file may hold arbitrary text as compiled code, so any exception may occur.
+    One part of a launch must not cost the other parts or launches. A capture file may hold arbitrary text as compiled
+    code, so any exception may occur.
     """
-    reason = f"{type(error).__name__}: {error}"
-    LOG.warning(
-        "The compiled code of %r is damaged or has an unknown form (%.200s).", kernel, reason
-    )
-    LOG.debug("It can't be read.", exc_info=error)
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return function(*args, **kwargs)
+            except (UnsupportedOperation, UnreadableCapture) as error:
+                return otherwise(str(error), *args)
+            except Exception as error:
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{Path(frame.filename).name}:{frame.lineno}"
+                why = f"Internal error: {type(error).__name__} {error!s:.200} in {place}. Please report it."
+                LOG.warning(why)
+                LOG.debug("The traceback:", exc_info=error)
+                return otherwise(why, *args)
+
+        return call
+
+    return decorate
 
 
 def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:

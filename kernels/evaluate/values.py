@@ -6,7 +6,7 @@ of programs. A boolean value is the conjunction of its number and its terms.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -86,6 +86,11 @@ class Value:
     def is_boolean(self) -> bool:
         return self.base.dtype == bool
 
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The block along whose dimensions its elements may differ; None if that is unknown."""
+        return np.broadcast_shapes(*(term.table.shape[1:] for term in self.terms))
+
     def select(self, programs: np.ndarray) -> "Value":
         """Return the value of the given programs."""
         return Value(pick(self.base, programs), [term.select(programs) for term in self.terms])
@@ -145,6 +150,75 @@ class Value:
             return self
         index = np.arange(len(self.base)) if len(self.base) > 1 else None
         return from_table(self.base.reshape(-1, *[1] * rank), index)
+
+
+class Unknown(Value):
+    """The sum of a known value and unknown integers, or a boolean that may be false where the known one is true.
+
+    Other uses raise the reason.
+
+    Attributes:
+        why: a sentence that says why it is unknown.
+        shape: the block along whose dimensions the integers may differ; None if that is unknown.
+        multiple: the integers are multiples of it.
+        known: the known value.
+    """
+
+    shape: tuple[int, ...] | None = None
+
+    def __init__(
+        self,
+        why: str,
+        shape: tuple[int, ...] | None = None,
+        multiple: int = 1,
+        known: Value | None = None,
+    ) -> None:
+        self.why = why
+        self.shape = shape
+        self.multiple = multiple
+        self.known = known or Value(0)
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnsupportedOperation(self.why)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise UnsupportedOperation(self.why)
+
+    @property
+    def is_boolean(self) -> bool:
+        return self.known.is_boolean
+
+    def select(self, programs: np.ndarray) -> Value:
+        return join(self.known.select(programs), self)
+
+    def map_blocks(self, change: Callable[[np.ndarray], np.ndarray]) -> Value:
+        shape = self.shape and change(np.empty((1, *self.shape))).shape[1:]
+        return Unknown(self.why, shape, self.multiple, self.known.map_blocks(change))
+
+
+def known(value: Value) -> Value:
+    return value.known if isinstance(value, Unknown) else value
+
+
+def possible(condition: Value) -> Value:
+    """Return where a condition may be true."""
+    return known(condition) if condition.is_boolean else Value(True)
+
+
+def common_shape(*values: Value) -> tuple[int, ...] | None:
+    """Return the block along whose dimensions a function of values may vary; None if that is unknown."""
+    shapes = [part.shape for value in values for part in (value, known(value))]
+    return None if None in shapes else np.broadcast_shapes(*filter(None, shapes))
+
+
+def join(result: Value, *operands: Value) -> Value:
+    """Return the result for the known parts of operands with their unknown parts, which are added or chosen."""
+    unknown = [each for each in operands if isinstance(each, Unknown)]
+    if not unknown:
+        return result
+    shapes = [each.shape for each in unknown]
+    shape = None if None in shapes else np.broadcast_shapes(*filter(None, shapes))
+    return Unknown(unknown[0].why, shape, math.gcd(*(each.multiple for each in unknown)), result)
 
 
 def pick(numbers: np.ndarray, programs: np.ndarray) -> np.ndarray:
@@ -233,6 +307,8 @@ def apply(function: Callable[..., Any], *values: Value) -> Value:
 
 def add(a: Value, b: Value, sign: int = 1) -> Value:
     """Return a + b, or a − b if `sign` is −1. Terms with a common index are merged."""
+    if isinstance(a, Unknown) or isinstance(b, Unknown):
+        return join(add(known(a), known(b), sign), a, b)
     terms = list(a.terms)
     for term in b.terms:
         term = term if sign == 1 else Term(-term.table, term.index)
@@ -247,6 +323,13 @@ def add(a: Value, b: Value, sign: int = 1) -> Value:
 
 
 def multiply(a: Value, b: Value) -> Value:
+    if isinstance(b, Unknown):
+        a, b = b, a
+    if isinstance(a, Unknown):
+        if b.terms:
+            raise UnsupportedOperation(a.why)
+        multiple = a.multiple * int(np.gcd.reduce(b.base))
+        return Unknown(a.why, a.shape, multiple, multiply(a.known, b))
     if a.terms and b.terms:
         return apply(np.multiply, a, b)
     a, b = (b, a) if b.terms else (a, b)
@@ -261,6 +344,8 @@ def multiply(a: Value, b: Value) -> Value:
 
 
 def conjunction(a: Value, b: Value) -> Value:
+    if isinstance(a, Unknown) or isinstance(b, Unknown):
+        return join(conjunction(known(a), known(b)), a, b)
     return Value(
         a.base & b.base,
         [*a.terms, *(term for term in b.terms if not any(term is own for own in a.terms))],
@@ -281,14 +366,21 @@ def compare(predicate: Callable[..., Any], a: Value, b: Value) -> Value:
     return apply(predicate, Value(np.clip(difference.base, -greatest - 1, 1 - least), [term]), zero)
 
 
-def choose(condition: np.ndarray, a: Value, b: Value) -> Value:
+def choose(condition: np.ndarray | Unknown, a: Value, b: Value) -> Value:
     """Return a where the program's condition is true, otherwise b.
 
     Args:
         condition: (programs,) bool.
     """
-    if a is b or condition.all():
+    if a is b:
         return a
+    if isinstance(condition, Unknown):
+        is_boolean = isinstance(a, Value) and a.is_boolean
+        return Unknown(condition.why, known=Value(True if is_boolean else 0))
+    if condition.all():
+        return a
+    if isinstance(a, Unknown) or isinstance(b, Unknown):
+        return join(choose(condition, known(a), known(b)), a, b)
     if a.is_boolean or [x.table.shape[1:] for x in a.terms] != [y.table.shape[1:] for y in b.terms]:
         return apply(np.where, Value(condition), a, b)
     result = []

@@ -3,9 +3,9 @@
 from contextlib import suppress
 from dataclasses import replace
 
-from kernels.capture.reader import BaseCapture, CapturedLaunch, UnreadableCapture
+from kernels.capture.reader import BaseCapture, CapturedLaunch
 from kernels.evaluate.counts import LaunchCounts
-from kernels.evaluate.listings import UnsupportedOperation, log_damage
+from kernels.evaluate.listings import UnsupportedOperation, isolate
 from kernels.evaluate.sass import parse
 from kernels.evaluate.ttgir import parse as parse_ttgir
 from kernels.inside.allocation import map_shared_memory
@@ -22,23 +22,32 @@ from kernels.inside.shared import Callers, find_callers, sum_matrix_wavefronts, 
 Inspection = tuple[Inside, Executions | None]
 
 
+@isolate(lambda why, *_: (Inside(unread=why, not_executed=why), None))
 def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:
     """Inspect a launch's programs. Return the result, and the launch's executions if they are known.
 
     Args:
         counts: the launch's requests to global memory.
-
-    Raises:
-        UnreadableCapture: the compiled code is damaged.
     """
-    try:
-        return _inspect(capture, launch, counts)
-    except UnreadableCapture:
-        raise
-    except Exception as error:
-        log_damage(capture.content.kernels[launch.kernel].name, error)
-        why = "The compiled code is damaged or has an unknown format."
-        return Inside(unread=why, not_executed=why), None
+    kernel, codes = capture.build(launch.kernel)
+    is_gluon = "gluon.jit" in kernel.source
+    num_stages = None if is_gluon else launch.config["num_stages"]
+    inside = inspect_code(codes["ttgir"], codes["ptx"], codes["sass"], num_stages)
+    inside = replace(inside, shared_map=map_shared_memory(capture, launch))
+    return _execute(capture, launch, counts, inside)
+
+
+@isolate(lambda why, *args: (replace(args[-1], not_executed=why), None))
+def _execute(
+    capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inside: Inside
+) -> Inspection:
+    _, codes = capture.build(launch.kernel)
+    executions = execute(parse(codes["sass"]), make_launch(capture, launch))
+    # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
+    major, _ = capture.content.gpu["compute_capability"]
+    start_bytes = 1024 if major >= 9 else 0
+    inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
+    return inside, executions
 
 
 def join_launches(first: Inspection, last: Inspection) -> Inspection:
@@ -88,25 +97,6 @@ def _add_times(before: Inside, after: Inside) -> Inside:
         ),
         by_resource_us=resources,
     )
-
-
-def _inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:
-    kernel, codes = capture.build(launch.kernel)
-    is_gluon = "gluon.jit" in kernel.source
-    num_stages = None if is_gluon else launch.config["num_stages"]
-    inside = replace(
-        inspect_code(codes["ttgir"], codes["ptx"], codes["sass"], num_stages),
-        shared_map=map_shared_memory(capture, launch),
-    )
-    try:
-        executions = execute(parse(codes["sass"]), make_launch(capture, launch))
-    except UnsupportedOperation as error:
-        return replace(inside, not_executed=str(error)), None
-    # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
-    major, _ = capture.content.gpu["compute_capability"]
-    start_bytes = 1024 if major >= 9 else 0
-    inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
-    return inside, executions
 
 
 def add_executions(

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernels.capture.reader import BaseCapture, Build, CapturedLaunch
 from kernels.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
-from kernels.evaluate.listings import UnsupportedOperation, log_damage
+from kernels.evaluate.listings import UnsupportedOperation, isolate
 from kernels.evaluate.sass import Instruction, parse
 from kernels.evaluate.ttgir import Source
 from kernels.evaluate.ttgir import parse as parse_ttgir
@@ -48,6 +48,7 @@ _ASSUMED_BRANCHES = (
 )
 
 
+@isolate(lambda why, *args: replace(args[-1][0], not_predicted=why))
 def add_time(
     capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inspection: Inspection
 ) -> Inside:
@@ -86,9 +87,6 @@ def add_time(
         return replace(timed, changes=changes)
     except UnsupportedOperation as error:
         return replace(inside, not_predicted=str(error))
-    except Exception as error:
-        log_damage(kernel.name, error)
-        return replace(inside, not_predicted="The compiled code has an unknown format.")
 
 
 def predict_launch(

@@ -26,6 +26,7 @@ from kernels.capture.reader import (
 )
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
+from kernels.evaluate.listings import isolate
 from kernels.inside.inspect import Inspection, inspect
 from kernels.inside.report import (
     INSIDE_COUNTERS,
@@ -247,10 +248,10 @@ def make_report(
     """
     content = capture.content
     launches = content.launches
-    counts = counts or cache(lambda number: count_launch(capture, launches[number]))
-    inspections = inspections or cache(
-        lambda number: inspect(capture, launches[number], counts(number))
-    )
+    count = counts or (lambda number: count_launch(capture, launches[number]))
+    counts = cache(isolate(lambda why, _: LaunchCounts((), why))(count))
+    look = inspections or (lambda number: inspect(capture, launches[number], counts(number)))
+    inspections = cache(isolate(lambda why, _: (Inside(unread=why, not_executed=why), None))(look))
     firsts = find_equal_launches(content)
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))
