@@ -29,7 +29,8 @@ from kernels.results import Failure
 
 T = TypeVar("T")
 
-# Seconds that a worker may take for a call of each stage. Stage "worker" imports torch and initializes the device.
+# Seconds that a worker may take for a call of each stage, without those in which it waits for a CPU core (Linux only).
+# Stage "worker" imports torch and initializes the device.
 DEADLINES_S = {
     "worker": 120.0,
     "compile": COMPILE_DEADLINE_S,
@@ -117,6 +118,14 @@ class Worker:
         """Poll the process. Return whether the last _STOPPED_POLLS polls found it stopped by a signal (Linux only)."""
         self._stopped_polls = self._stopped_polls + 1 if _is_stopped(self.process_id) else 0
         return self._stopped_polls >= _STOPPED_POLLS
+
+    def waited_s(self) -> float:
+        """Return the seconds for which the process has waited for a CPU core; 0 if unknown."""
+        try:
+            _, waited_ns, _ = Path(f"/proc/{self.process_id}/schedstat").read_text().split()
+        except OSError:
+            return 0.0
+        return int(waited_ns) / 1e9
 
 
 def _is_stopped(process_id: int | None) -> bool:
@@ -374,10 +383,10 @@ class Pool:
             EOFError, OSError: the worker died.
         """
         stage = queued.call.stage if queued else "worker"
-        began = time.monotonic()
+        began = time.monotonic() - current.waited_s()
         while not current.connection.poll(_POLL_S):
             now = time.monotonic()
-            if now - began > deadline_s:
+            if now - current.waited_s() - began > deadline_s:
                 message = f"The {stage} stage did not end within {deadline_s:g} s, so its worker was killed. {_NEXT}"
                 raise Stopped(Failure(stage, "timeout", message))
             if current.is_stopped():
