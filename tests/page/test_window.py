@@ -70,7 +70,7 @@ def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab):
         )
         is None
     )
-    tab.says("#predicted-time .pinned", "predicted without compiling")
+    tab.says("#predicted-time .pinned", "Bound by")
     tab.wait_for_draw("predicted-plot")
     assert not tab.page.locator("#predicted-plot .stale").count(), "it follows the controls"
 
