@@ -73,8 +73,6 @@ async def search(url: str) -> bool:
     print(
         f"{before[METRIC] / after[METRIC]:.2f} × fewer bytes; at least {after['compulsory_bytes']} must be read"
     )
-    slowest = max(after["bounds"], key=lambda bound: bound["ms"] or 0)
-    print(f"At {KNOB} {best}, {slowest['name']} takes longest: {slowest['ms']:.3f} ms")
     print(
         f"The tool recommends {KNOB} {before['recommended_group_size']}, which also weighs L2 lookups"
     )

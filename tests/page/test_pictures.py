@@ -101,13 +101,13 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
     tab.page.wait_for_function(f"{PLOT}.data[0].z.length >= 4 && {PLOT}.data[0].z[0].length === 4")
 
 
-def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_the_headline(tab):
+def test_dram_reads_have_bytes_and_times_and_a_moved_group_size_redraws_the_headline(tab):
     """Without a GPU the button can not be pressed, and says why."""
     tab.open(
         "?tab=dram-reads&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
     )
     tab.unfold("#dram-reads-behind")
-    for plot in ("dram-reads-plot", "times-plot", "resources-plot"):
+    for plot in ("dram-reads-plot", "times-plot"):
         tab.wait_for_draw(plot)
     for slot, words in (
         ("headline", "Nsight Compute counted 1.49 GB"),
@@ -116,7 +116,6 @@ def test_dram_reads_have_bytes_times_and_bounds_and_a_moved_group_size_redraws_t
         ("funnel", "recorded"),
     ):
         tab.says(f"#dram-reads-{slot}", words)
-    tab.says("#resources-plot", "bottleneck")
     before = tab.draws("dram-reads-plot")
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("1")
     tab.wait_for_draw("dram-reads-plot", after=before)

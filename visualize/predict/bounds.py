@@ -1,20 +1,16 @@
-"""The time for which a launch needs each resource, and the roofline that follows from the peak rates.
+"""The time for which a launch needs the L2 and the SMs' units, and the roofline that follows from measured peaks.
 
-The longest of these times is a lower bound on the launch's time. A launch reaches it only if that resource is busy
-throughout, at the stated rate.
-Omitted: latency, launch overhead, interference between resources, and shared memory's own traffic except loads staged
-through registers.
+A launch takes at least as long as each resource needs at its peak rate.
+Omitted: latency, interference between resources, and shared memory's own traffic except loads staged through registers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels.evaluate.declared import DeclaredCounts
 from kernels.gpus import GPUS, Gpu
 from kernels.sectors import SECTOR_BYTES
 from kernels.spec import Kernel, Launch
-from visualize.numbers import count_noun
-from visualize.predict.schedule import count_tiles
 
 # `benchmarks.l2` measures the rate at which an SM receives data from the L2 in long, L2-bound launches, for each GPU.
 # Short launches, at a higher clock, reach 86 GB/s on an H200 instead of 77, and 91 GB/s with blocks of K as long as a
@@ -35,49 +31,27 @@ _FEWER = {(7, 5): 64, (8, 0): 64}
 _WHOLE = 0.9
 
 
-@dataclass(frozen=True)
-class Bound:
-    """One resource. The launch needs it for `ms`; `why` states the amount and the rate."""
-
-    name: str
-    ms: float
-    why: str
-
-
-def bounds(
+def time_resources(
     kernel: Kernel,
     launch: Launch,
     operations: Sequence[DeclaredCounts],
-    dram_bytes: float,
     received_bytes: float,
     clock_mhz: float | None = None,
-) -> tuple[Bound, ...]:
-    """Return the bound of each resource whose rate is known, from memory to arithmetic.
+) -> dict[str, float]:
+    """Return the milliseconds that a launch needs each resource whose rate is known.
 
     Args:
         operations: the launch's memory operations; () if unknown, which omits the load and store units.
-        dram_bytes: bytes read from and written to DRAM.
         received_bytes: bytes that SMs receive from the L2.
         clock_mhz: the measured SM clock; defaults to the clock of the table's matrix rate.
     """
-    gpu = launch.gpu
-    clock = clock_mhz or gpu.clock_mhz
-    l2_source = f" ({'measured' if gpu.l2_gbps_per_sm else 'assumed'})"
-    rates = ("DRAM", dram_bytes, gpu.dram_gbps, ""), ("L2", received_bytes, l2_gbps(gpu), l2_source)
-    result = [
-        Bound(name, amount / gbps / 1e6, f"{amount / 1e9:,.3g} GB at {gbps:,.0f} GB/s{source}")
-        for name, amount, gbps, source in rates
-        if gbps
-    ]
+    clock = clock_mhz or launch.gpu.clock_mhz
+    times = {"L2": received_bytes / l2_gbps(launch.gpu) / 1e6}
     if operations:
-        result.append(_load_store(kernel, gpu, operations, clock))
-    needed = arithmetic(kernel, launch, clock)
-    if needed:
-        tiles = count_tiles(kernel, launch)
-        busiest = -(-tiles // gpu.sms)
-        why = f"the busiest SM computes {count_noun(busiest, 'tile')}, the average {tiles / gpu.sms:,.1f}"
-        result += [needed, Bound("tail wave", needed.ms * (busiest * gpu.sms / tiles - 1), why)]
-    return tuple(result)
+        times["load and store"] = _time_load_store(kernel, launch.gpu, operations, clock)
+    if arithmetic := _time_arithmetic(kernel, launch, clock):
+        times["arithmetic"] = arithmetic
+    return times
 
 
 def l2_gbps(gpu: Gpu) -> float:
@@ -85,16 +59,16 @@ def l2_gbps(gpu: Gpu) -> float:
     return (gpu.l2_gbps_per_sm or _L2_ASSUMED) * gpu.sms
 
 
-def l2_pressure(limits: Sequence[Bound], operations: Sequence[DeclaredCounts]) -> float:
+def l2_pressure(times_ms: Mapping[str, float], operations: Sequence[DeclaredCounts]) -> float:
     """Return the L2's time divided by the longer of load-and-store and arithmetic time; 0 if unknown.
 
     It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
     """
-    times = {bound.name: bound.ms for bound in limits}
     are_staged = any(op.pattern.instruction.op == "load" for op in operations)
-    if are_staged or "arithmetic" not in times:
+    if are_staged or "arithmetic" not in times_ms:
         return 0.0
-    return times["L2"] / max(times["arithmetic"] / SUSTAINED, times.get("load and store", 0.0))
+    others_ms = times_ms["arithmetic"] / SUSTAINED, times_ms.get("load and store", 0.0)
+    return times_ms["L2"] / max(others_ms)
 
 
 def writes_in_parts(operations: Sequence[DeclaredCounts]) -> bool:
@@ -102,14 +76,14 @@ def writes_in_parts(operations: Sequence[DeclaredCounts]) -> bool:
     return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in operations)
 
 
-def _load_store(
+def _time_load_store(
     kernel: Kernel, gpu: Gpu, operations: Sequence[DeclaredCounts], clock_mhz: float
-) -> Bound:
+) -> float:
     """Assume one request per cycle and SM, or 128 bytes per cycle if that takes longer.
 
     A synchronous load of a panel counts twice, because its data is then stored to shared memory.
     """
-    cycles = requests = 0.0
+    cycles = 0.0
     for op in operations:
         if op.is_box:
             continue
@@ -117,39 +91,24 @@ def _load_store(
         is_load = op.pattern.instruction.op == "load"
         staged = is_load and op.access.tensor in (kernel.family.panels or ())
         cycles += needed * (2 if staged else 1)
-        requests += op.launch.requests
-    ms = cycles / gpu.sms / clock_mhz / 1e3
-    return Bound(
-        "load and store",
-        ms,
-        f"{requests:,.0f} requests, one per SM and cycle, or 128 bytes per cycle",
-    )
+    return cycles / gpu.sms / clock_mhz / 1e3
 
 
-def arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> Bound | None:
-    """Return the time of the arithmetic at the full rate of its units; None without work or a known rate."""
+def _time_arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> float:
+    """Return the time of the arithmetic at the full rate of its units; 0 without work or a known rate."""
     gpu = launch.gpu
     dtype = launch.problem.dtype
-    work = kernel.family.work(launch.problem)
     passes = kernel.family.matrix_passes(launch.problem)
     if gpu.compute_capability < (8, 0) or not passes:
-        units = "float32 units"
-        tflops = (
-            2 * _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS) * gpu.sms * gpu.clock_mhz / 1e6
-        )
+        units = _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS)
+        tflops = 2 * units * gpu.sms * gpu.clock_mhz / 1e6
     else:
-        units = "matrix units"
         is_float8 = dtype.startswith("float8")
-        tflops = (
-            gpu.matrix_tflops.get("float16" if is_float8 else dtype, 0.0)
-            * (2 if is_float8 else 1)
-            / passes
-        )
-    if not work or not tflops:
-        return None
-    scaled = tflops * clock_mhz / gpu.clock_mhz
-    why = f"{work / 1e12:,.3g} TFLOP at {scaled:,.0f} TFLOP/s ({units}, {clock_mhz:,.0f} MHz)"
-    return Bound("arithmetic", work / scaled / 1e9, why)
+        rate = gpu.matrix_tflops.get("float16" if is_float8 else dtype, 0.0)
+        tflops = rate * (2 if is_float8 else 1) / passes
+    if not tflops:
+        return 0.0
+    return kernel.family.work(launch.problem) / (tflops * clock_mhz / gpu.clock_mhz) / 1e9
 
 
 @dataclass(frozen=True)
@@ -185,7 +144,7 @@ class Point:
 
     Attributes:
         name: the point's label.
-        source: "measured", "recorded" or "predicted".
+        source: "measured" or "recorded".
     """
 
     name: str
@@ -198,23 +157,3 @@ class Point:
 def intensity(kernel: Kernel, problem: object) -> float:
     """Return the intensity in FLOP per byte if each tensor is moved once; 0 without arithmetic."""
     return kernel.family.work(problem) / kernel.family.minimal_bytes(problem)
-
-
-def predicted_point(
-    kernel: Kernel, launch: Launch, received_bytes: float, clock_mhz: float | None
-) -> tuple[Point, Bound] | None:
-    """Return the launch at the rate of its slowest resource, and that resource; None without arithmetic.
-
-    Each input is assumed to be read from DRAM once.
-    """
-    work = kernel.family.work(launch.problem)
-    if not work:
-        return None
-    minimal = kernel.family.minimal_bytes(launch.problem)
-    slowest = max(
-        bounds(kernel, launch, (), minimal, received_bytes, clock_mhz), key=lambda bound: bound.ms
-    )
-    at = intensity(kernel, launch.problem)
-    return Point(
-        "predicted bound", launch.gpu.name, at, work / slowest.ms / 1e9, "predicted"
-    ), slowest

@@ -16,7 +16,7 @@ from kernels.evaluate.declared import DeclaredCounts, count_accesses
 from kernels.instructions import CompiledFacts
 from kernels.results import GroupSizeRow, GroupSizeStudy
 from kernels.spec import Kernel, Launch
-from visualize.predict.bounds import bounds, l2_gbps, l2_pressure, writes_in_parts
+from visualize.predict.bounds import l2_gbps, l2_pressure, time_resources, writes_in_parts
 from visualize.predict.l2 import (
     CONSTANTS,
     Constants,
@@ -129,10 +129,9 @@ class DramTraffic:
 
     @cached_property
     def l2_pressure(self) -> float:
-        limits = bounds(
-            self.kernel, self.launch, self.operations, 0.0, requested_bytes(self.schedule)
-        )
-        return l2_pressure(limits, self.operations)
+        received = requested_bytes(self.schedule)
+        times_ms = time_resources(self.kernel, self.launch, self.operations, received)
+        return l2_pressure(times_ms, self.operations)
 
     @cached_property
     def own(self) -> Reuse:

@@ -358,7 +358,10 @@ class DramReadsPanel(Panel):
         )
         return (
             slot("dram-reads-headline")
-            + slots.picture(reads, plot("times-plot", "Time by GROUP_SIZE"))
+            # "dram-reads-instead" replaces the plots of a kernel without GROUP_SIZE.
+            + slots.picture(
+                reads, plot("times-plot", "Time by GROUP_SIZE"), slot("dram-reads-instead")
+            )
             + fold("compare-fold", "Every GROUP_SIZE, counted and timed on this GPU", compare)
             + fold("dram-reads-behind", "From lanes to DRAM", slot("dram-reads-funnel"))
             + fold(
@@ -401,6 +404,7 @@ class DramReadsPanel(Panel):
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
             if rows:
                 times = value(figures.times_figure(rows, own, timed), timed)
+        funnel = dram_reads.dram_reads_funnel(traffic)
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(
             state.kernel, "dram-reads", "Open a size at which GROUP_SIZE matters."
@@ -414,7 +418,8 @@ class DramReadsPanel(Panel):
             ),
             "dram-reads-plot": reads,
             "times-plot": times,
-            "dram-reads-funnel": dram_reads.dram_reads_funnel(traffic),
+            "dram-reads-instead": funnel if reads == NONE else "",
+            "dram-reads-funnel": funnel if reads != NONE else "",
             "dram-reads-tables": tables,
         }
 

@@ -290,21 +290,16 @@ def roofline_figure(
     roofs: Sequence[Roof],
     recorded: Sequence[Point],
     own: Sequence[Point],
-    bound: Point | None,
     gpu: str,
 ) -> go.Figure:
-    """Draw a line per GPU's roof, recorded launches as dots, and this launch, the library's calls and the prediction.
+    """Draw a line per GPU's roof, recorded launches as dots, and this launch and the library's calls.
 
     Args:
         roofs: of `gpu` and of other GPUs.
         recorded: launches of the same kind; those of other GPUs are paler.
         own: this kernel first, then the library's calls; () for a run without times.
-        bound: the predicted upper limit.
     """
-    bounds = [bound] if bound else []
-    ends = [roof.ridge for roof in roofs] + [
-        point.intensity for point in (*recorded, *own, *bounds)
-    ]
+    ends = [roof.ridge for roof in roofs] + [point.intensity for point in (*recorded, *own)]
     low, high = min(ends) / 2, max(ends) * 2
     layout = theme.layout(
         "Roofline: rate over arithmetic intensity",
@@ -337,7 +332,6 @@ def roofline_figure(
     for group, name, color, symbol, size, opacity in (
         (elsewhere, others, theme.BEFORE, "circle", 6, 0.6),
         (here, f"recorded on {gpu}", theme.HARDWARE, "circle", 6, 0.8),
-        (bounds, "predicted bound", theme.MODEL, "line-ew-open", 26, 1),
         (own[1:], "library", theme.CATEGORIES[7], "diamond", 12, 1),
         (own[:1], THIS_KERNEL, theme.NEW, "star", 17, 1),
     ):

@@ -31,11 +31,11 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     errors = summarize(score.error for score in unseen_scores())
     return headline(
         number,
-        say("{} {}", unit, Mark("predicted")),
+        say("{} ({} to {}) {}", unit, low, high, Mark("predicted")),
         " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
         *(savings[1:] if savings else [describe_changes(inside)]),
-        f"Expected range: {low} to {high}. Such ranges hold nine of ten of {errors.launches} launches of kernels that "
-        f"no constant was fitted to. Half of their predictions were off by more than {percent(errors.median)}.",
+        f"Ranges like {low} to {high} hold nine of ten of {errors.launches} launches of kernels that no constant was "
+        f"fitted to. Half of their predictions were off by more than {percent(errors.median)}.",
         f"The prediction assumes a cold L2 cache. If the same launch ran just before, the predicted time is {warm}.",
         inside.assumed,
         say(

@@ -18,7 +18,7 @@ from kernels.results.run import (
 )
 from kernels.spec import Kernel, Launch
 from visualize.numbers import bytes_of, milliseconds, percent, significant, source
-from visualize.predict.bounds import Bound, Point, Roof
+from visualize.predict.bounds import Point, Roof
 from visualize.predict.offer import offer
 from visualize.views.prose import (
     Hint,
@@ -425,19 +425,12 @@ def _ratio(baseline: Baseline) -> str:
     return f"{'tied, ' * baseline.is_tie}{speed(baseline)}{interval and f', {interval}'}"
 
 
-def describe_roofline(
-    roof: Roof, own: Point | None, bound: tuple[Point, Bound] | None
-) -> Iterator[Sentence]:
-    """Describe a launch's share of its roof, its side of the ridge, and its predicted bottleneck."""
+def describe_roofline(roof: Roof, intensity: float, own: Point | None) -> Iterator[Sentence]:
+    """Describe a launch's share of its roof, and its side of the ridge."""
     if own:
         top = Sourced(f"{significant(roof.at(own.intensity))} TFLOP/s", roof.source)
         share = Strong(percent(own.tflops / roof.at(own.intensity)))
         yield say("This kernel reaches {} of its roof of {}.", share, top)
-    if at := own or (bound and bound[0]):
-        limit = "arithmetic" if at.intensity >= roof.ridge else "DRAM"
-        numbers = significant(at.intensity), limit, roof.gpu, significant(roof.ridge)
-        yield say("At {} FLOP per byte, {} is the roof of the {}; its ridge is at {}.", *numbers)
-    if bound:
-        point, slowest = bound
-        rate = Sourced(f"{significant(point.tflops)} TFLOP/s", "predicted")
-        yield say("The slowest resource alone is {}: {}; {}.", slowest.name, rate, slowest.why)
+    limit = "arithmetic" if intensity >= roof.ridge else "DRAM"
+    numbers = significant(intensity), limit, roof.gpu, significant(roof.ridge)
+    yield say("At {} FLOP per byte, {} is the roof of the {}; its ridge is at {}.", *numbers)

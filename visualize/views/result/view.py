@@ -25,8 +25,7 @@ from kernels.results.codec import to_json
 from kernels.results.run import Closeup, Diff
 from kernels.spec import Kernel, Launch, shape_text
 from visualize.numbers import Number, count_noun, source
-from visualize.predict.bounds import Point, Roof, intensity, predicted_point
-from visualize.predict.reuse import requested_bytes
+from visualize.predict.bounds import Point, Roof, intensity
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.order.map_figure import MOST_CELLS
@@ -359,21 +358,13 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
         return {"roofline": tag_experiment(experiment, lead(reason)), "roofline-plot": NONE}
     timed = text.timed_run(run)
     own = points(kernel, timed, gpu, source(timed.backend)) if timed and run.check.passed else ()
-    try:
-        received = requested_bytes(schedule(kernel, launch))
-        bound = predicted_point(kernel, launch, received, timed.clock_mhz if timed else None)
-    except ConfigError:  # too many tiles to lay out
-        bound = None
-    figure = figures.roofline_figure(
-        recorded, tuple(_recorded_points(run)), own, bound[0] if bound else None, gpu
-    )
-    sources = [roof.source, "recorded", *(point.source for point in own)] + ["predicted"] * bool(
-        bound
-    )
+    figure = figures.roofline_figure(recorded, tuple(_recorded_points(run)), own, gpu)
+    sources = roof.source, "recorded", *(point.source for point in own)
     about = picture_caption(experiment, gpu, *sources)
+    at = intensity(kernel, launch.problem)
     return {
         "roofline": tag_experiment(
-            experiment, lead(*text.describe_roofline(roof, own[0] if own else None, bound))
+            experiment, lead(*text.describe_roofline(roof, at, own[0] if own else None))
         ),
         "roofline-plot": plot_value(figure, revision=kernel.family.id, about=about),
     }

@@ -61,11 +61,13 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         fast = "fastest"
         title = "Fastest time"
         scale_title = f"{unit}, {sweep.source} (yellow: fast)"
+        template = "%{z:,.3r}"
     else:
         values_of_rows = [sweep.ranks.get(id(row), math.nan) for row in sweep.rows]
         fast = "expected fastest"
         title = "Expected order: the best rank"
         scale_title = "rank (1: expected fastest)"
+        template = "%{z}"
     times = by_cell(np.array(values_of_rows))
     best = np.nan_to_num(times, nan=np.inf).argmin(axis=2, keepdims=True)
     fastest = np.take_along_axis(times, best, axis=2)[..., 0]
@@ -81,7 +83,7 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         z=fastest, x=[str(value) for value in columns], y=[str(value) for value in rows], customdata=numbers,
         colorscale=theme.SEQUENCE, reversescale=True, xgap=2, ygap=2, hovertemplate=_LABEL, **limits,
         colorbar=theme.colorbar(scale_title),
-        texttemplate="%{z:,.3r}" if fastest.size <= _MAX_NUMBERED_CELLS else None,
+        texttemplate=template if fastest.size <= _MAX_NUMBERED_CELLS else None,
     )  # fmt: skip
     # Row, column, and pixels from the middle of the cell, where its time is.
     cells = (
