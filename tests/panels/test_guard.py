@@ -70,6 +70,10 @@ def test_a_local_page_accepts_this_machines_names_alone(header):
 
 def test_a_page_for_others_accepts_any_name_unless_names_are_listed(monkeypatch):
     assert client("0.0.0.0", "any.example").get("/").status_code == 200
+    for host in ("[::1", "::1", "any.example:b", "http://any.example"):
+        refused = client("0.0.0.0").get("/", headers={"x-forwarded-host": host})
+        assert refused.status_code == 400
+        assert "is not a name with a port" in refused.text
     monkeypatch.setenv(HOSTS, "Tilescope.example, other.example")
     assert client("0.0.0.0", "tilescope.example").get("/").status_code == 200
     assert client("0.0.0.0", "any.example").get("/").status_code == 400
@@ -83,6 +87,84 @@ def test_a_local_page_refuses_requests_from_other_sites(origin):
     assert client().post("/", headers={"origin": origin}).status_code == 403
     assert client().post("/", headers={"origin": "http://localhost:1234"}).status_code == 200
     assert client("0.0.0.0", "any.example").post("/", headers={"origin": origin}).status_code == 200
+
+
+OWN = {"origin": "http://any.example"}
+FOREIGN = (
+    {"origin": "http://evil.example"},
+    {"origin": "null"},
+    {"origin": "http://any.example:81"},
+    {"referer": "http://evil.example/x"},
+    {**OWN, "sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+)
+CHANGING = (
+    REDRAW,
+    *(
+        f"gradio_api/{path}"
+        for path in ("call/run", "queue/join", "cancel", "reset", "run/predict")
+    ),
+    *("login", "logout", "anything"),
+)
+
+
+def with_login(listening_on="0.0.0.0", host="any.example"):
+    app = client(listening_on, login_s=0.0).app
+    app.auth = {"me": "secret"}
+    app.tokens = {"token": "me"}
+    app.cookie_id = "id"
+    return TestClient(app, f"http://{host}", cookies={"access-token-id": "token"})
+
+
+@pytest.mark.parametrize("path", CHANGING)
+def test_with_a_login_another_site_changes_nothing(path, monkeypatch):
+    page = with_login()
+    for headers in FOREIGN:
+        assert page.post(path, json={}, headers=headers).status_code == 403, headers
+    assert page.get("logout", headers=FOREIGN[0]).status_code == 403
+    assert page.get("gradio_api/file=x", headers=FOREIGN[0]).status_code == 200
+    for headers in ({}, OWN, {"sec-fetch-site": "same-origin", "origin": "http://proxied.example"}):
+        assert page.post(path, json={}, headers=headers).status_code == 200, headers
+    monkeypatch.setenv(HOSTS, "proxied.example, any.example")
+    page = with_login()
+    headers = {"origin": "http://proxied.example"}
+    assert page.post(path, json={}, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", [REDRAW, "gradio_api/call/run", "gradio_api/queue/join", "gradio_api/mcp/"]
+)
+def test_a_browser_sends_json_or_nothing(path):
+    """A browser sends the other types to other sites without asking them."""
+    page = client("0.0.0.0", "any.example")
+    for kind in (
+        "text/plain",
+        "multipart/form-data",
+        "application/x-www-form-urlencoded",
+        "x/json",
+    ):
+        refused = page.post(path, content="{}", headers={"content-type": kind})
+        assert refused.status_code == 415
+        assert refused.text == f"The content type must be application/json (got '{kind}').\n"
+    assert page.post(path, content="{}", headers=OWN).status_code == 415
+    for kind in ("application/json", "Application/JSON; charset=utf-8"):
+        headers = {**OWN, "content-type": kind}
+        assert page.post(path, content="{}", headers=headers).status_code == 200
+    assert page.post(path, content="{}").status_code == 200
+
+
+def test_a_url_and_a_file_name_have_maximum_lengths():
+    page = client()
+    for path, status in (
+        (f"?a={'x' * 8000}", 200),
+        (f"?a={'x' * 8200}", 414),
+        (f"static/{'x' * 8200}", 414),
+        (f"static/{'é' * 127}", 200),
+        (f"static/{'é' * 128}", 400),
+        ("static/%ff%fe", 200),
+        ("static/%00", 400),
+    ):
+        assert page.get(path).status_code == status, path
 
 
 def test_a_body_that_is_too_large_is_refused_with_or_without_its_length():
@@ -598,11 +680,8 @@ def test_one_address_gets_half_of_the_connections(monkeypatch):
 
 
 def test_routes_without_gradios_login_check_need_the_login():
-    app = client().app
-    app.auth = {"me": "secret"}
-    app.tokens = {"token": "me"}
-    app.cookie_id = "id"
-    page = TestClient(app, "http://127.0.0.1:7860")
+    page = with_login("127.0.0.1", "127.0.0.1:7860")
+    page.cookies.clear()
     for path in ("/gradio_api/heartbeat/hash", "/gradio_api/token", "/openapi.json"):
         assert page.get(path).status_code == 401
     assert page.post(REDRAW, content="{}").status_code == 401

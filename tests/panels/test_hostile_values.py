@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernels import discover
@@ -22,6 +22,7 @@ from kernels.measuring.timeline import TIMELINE
 from kernels.results import Failure, records
 from tests.messages import opened, settings_of, updates
 from visualize.views import status
+from visualize.views.capture.controls import changed_values
 from visualize.views.memory import whatif
 from visualize.views.result.view import ResultPanel
 from visualize.views.state import Snapshot
@@ -29,6 +30,7 @@ from visualize.views.tabs import SETTINGS, TABS
 from visualize.web.actions import Actions
 from visualize.web.controls import presets
 from visualize.web.messages import encode
+from visualize.web.scripts import shipped_scripts
 
 pytestmark = pytest.mark.xdist_group("hostile")
 
@@ -100,6 +102,7 @@ def test_any_address_opens_whatever_is_in_the_browsers_storage(shared_page, fiel
 
 
 @given(link=JSON, stop=JSON)
+@example(link="http://\ud800", stop=1)
 def test_a_link_is_followed_or_refused_and_other_values_have_neither_a_qr_code_nor_a_tours_stop(
     shared_page, link, stop
 ):
@@ -121,6 +124,13 @@ def test_an_unreadable_message_starts_no_work(shared_page, message, data):
         with pytest.raises(ConfigError):
             actions.start({**message, "action": action}, "page")
     assert not shared_page.session.jobs
+
+
+@pytest.mark.parametrize("gpu", [3, [], {"H200": 1}, ["H200"], "no such GPU", LONG])
+def test_a_script_is_compiled_only_for_a_gpu_of_the_table(gpu):
+    launches = shipped_scripts()["script.softmax"].launches
+    with pytest.raises(ConfigError, match="gpu must be"):
+        changed_values(launches, {"gpu": gpu}, "H200")
 
 
 @pytest.mark.parametrize("number", [-1, 99, "0", 0.5, [], {}])

@@ -144,7 +144,7 @@ def qr(message: Mapping[str, Any]) -> str:
         message: the page's, with the `link`.
     """
     link = str(message.get("link"))
-    is_link = len(link) <= MAX_LINK and link.startswith(("http://", "https://"))
+    is_link = len(link) <= MAX_LINK and link.isascii() and link.startswith(("http://", "https://"))
     return json.dumps({"link": link, "svg": draw_qr(link)}) if is_link else ""
 
 

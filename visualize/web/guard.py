@@ -65,6 +65,11 @@ _RESERVED_FILES = 256
 MAX_BODY_BYTES = 64 * 1024
 BODY_DEADLINE_S = 10.0
 
+# Maximum characters of a URL, more than the page's links have, and maximum bytes of a file name. Gradio fails above
+# 65,536 characters.
+MAX_URL = 8192
+_MAX_NAME_BYTES = 255
+
 # Maximum characters of a session hash, which Gradio uses as a key. Gradio's own hashes have 11.
 MAX_SESSION_HASH = 64
 
@@ -90,6 +95,9 @@ _PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/
 # Routes of events. Unexpected arguments raise exceptions in Gradio's.
 _EVENTS = (*_DIRECT, "/call/", "/queue/", "/cancel", "/reset")
 
+# Routes that take only JSON. A browser sends other types to other sites without asking them first.
+_JSON_ONLY = (*_EVENTS, "/mcp")
+
 # Routes that send the replies of events.
 _REPLIES = (*_DIRECT, "/call/", "/queue/data")
 
@@ -107,7 +115,7 @@ _BEHIND_LOGIN = (
 # Gradio's routes for uploads, proxying and development. The page uses none of them.
 _DISABLED = (
     "/upload", "/component_server", "/process_recording", "/proxy=", "/stream", "/custom_component", "/deep_link",
-    "/vibe-", "/undo-vibe", "/dev/", "/runs", "/run-history", "/monitoring", "/profiling",
+    "/vibe-", "/undo-vibe", "/dev/", "/runs", "/run-history", "/monitoring", "/profiling", "/pwa_icon",
 )  # fmt: skip
 
 # Security headers of every reply: no MIME sniffing, no full URLs to other sites, no access to devices.
@@ -119,6 +127,9 @@ _HEADERS = (
 
 # Gradio treats an object of this type anywhere in an argument as a file, which it would read or fetch.
 _FILE_TYPE = "gradio.FileData"
+
+# A name or an IPv6 address, with or without a port.
+_HOST = re.compile(r"(\[[^\[\]]*\]|[^\[\]:/]*)(:\d{0,5})?")
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
@@ -236,10 +247,13 @@ class Guard:
                     sentence = f"The body exceeds the maximum of {MAX_BODY_BYTES:,} bytes."
                     raise HTTPException(413, sentence, {"connection": "close"})
                 self._check_head(request, path)
+                if is_post and path.startswith(_JSON_ONLY):
+                    _check_content_type(request)
                 content = _read_json(body)
                 if is_post and path.startswith(_EVENTS) and content is None:
                     raise HTTPException(400, "The body must be a JSON object.")
                 _check_session_hashes(path, request, content or {})
+                _check_url(path, request)
                 body_messages = [
                     {
                         "type": "http.request",
@@ -286,6 +300,8 @@ class Guard:
         origin = request.headers.get("origin")
         forwarded = request.headers.get("x-forwarded-host")
         for host in (request.headers.get("host", ""), *(forwarded.split(",") if forwarded else ())):
+            if not _HOST.fullmatch(host.strip()):  # Gradio fails at some of these
+                raise HTTPException(400, f"The host {host[:100]!r} is not a name with a port.")
             if self._hosts and _without_port(host.strip()) not in self._hosts:
                 allowed = ", ".join(self._hosts)
                 sentence = f"The host {host[:100]!r} is not allowed. Allowed: {allowed}. Set {HOSTS} to add one."
@@ -299,16 +315,30 @@ class Guard:
             raise HTTPException(403, sentence)
         if path.startswith(_DISABLED):
             raise HTTPException(404, "This route is disabled.")
-        if not path.isprintable():
-            raise HTTPException(400, "The path contains a control character.")
         app: Any = request.scope.get("app")
-        if path.startswith(_BEHIND_LOGIN) and getattr(app, "auth", None):
+        has_login = bool(getattr(app, "auth", None))
+        is_change = request.method not in ("GET", "HEAD", "OPTIONS") or path.startswith("/logout")
+        if has_login and is_change and not self._is_from_page(request):
+            sentence = f"Another site sent this request. Set {HOSTS} to allow a proxy's host."
+            raise HTTPException(403, sentence)
+        if path.startswith(_BEHIND_LOGIN) and has_login:
             cookies = (
                 request.cookies.get(f"access-token-{kind}{app.cookie_id}")
                 for kind in ("", "unsecure-")
             )
             if not any(cookie in app.tokens for cookie in cookies):
                 raise HTTPException(401, "This route requires a login.")
+
+    def _is_from_page(self, request: Request) -> bool:
+        """Return whether the page, a person or a program sent a request, and not another site's script or form."""
+        site = request.headers.get("sec-fetch-site")  # not sent to other machines over plain HTTP
+        if site is not None:
+            return site in ("same-origin", "none")
+        source = request.headers.get("origin", request.headers.get("referer"))
+        if source is None:
+            return True
+        host = source.partition("://")[2].partition("/")[0]
+        return host == request.headers.get("host") or _without_port(host) in self._hosts
 
     async def _read_body(self, request: Request) -> bytes:
         """Return a request's body, or the beginning of one that is too long."""
@@ -386,6 +416,25 @@ def _read_json(body: bytes) -> Json | None:
             400, f"The body contains {_FILE_TYPE!r}, but the page accepts no files."
         )
     return content if isinstance(content, dict) else None
+
+
+def _check_content_type(request: Request) -> None:
+    is_browser = "origin" in request.headers
+    given = request.headers.get("content-type", "" if is_browser else "application/json")
+    if given.partition(";")[0].strip().lower() != "application/json":
+        sentence = f"The content type must be application/json (got {given[:100]!r})."
+        raise HTTPException(415, sentence)
+
+
+def _check_url(path: str, request: Request) -> None:
+    length = len(str(request.url))
+    if length > MAX_URL:
+        raise HTTPException(414, f"The URL has {length:,} characters; the maximum is {MAX_URL:,}.")
+    if not path.isprintable() or max(map(len, path.encode().split(b"/"))) > _MAX_NAME_BYTES:
+        sentence = (
+            f"The path contains a control character or a name of over {_MAX_NAME_BYTES} bytes."
+        )
+        raise HTTPException(400, sentence)
 
 
 def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kernels.gpus import GPUS
-from kernels.knobs import Knob
+from kernels.knobs import ConfigError, Knob, quote
 from visualize.reports.launch import name_launches
 from visualize.views import slots
 from visualize.views.capture.launches import Launches
@@ -49,13 +49,24 @@ def changed_values(launches: Launches, given: Mapping[str, Any], gpu: str) -> di
 
     Args:
         gpu: the GPU that it was first compiled for.
+
+    Raises:
+        ConfigError: for the first value that no control sends.
     """
     defaults = {field["name"]: default for field, default in script_controls(launches)}
-    return {
+    changed = {
         name: given[name]
         for name, value in {GPU: gpu, **defaults}.items()
         if given.get(name, "") not in ("", value)
     }
+    for name, value in changed.items():
+        if not isinstance(value, str | int | float):
+            sentence = f"{name} must be text or a number (got {quote(value)})."
+            raise ConfigError("not_a_value", sentence, name)
+    if GPU in changed and changed[GPU] not in GPUS:
+        sentence = f"gpu must be one of {', '.join(GPUS)} (got {quote(changed[GPU])})."
+        raise ConfigError("unknown_gpu", sentence, GPU)
+    return changed
 
 
 def capture_options(chosen: Mapping[str, Any]) -> list[str]:
