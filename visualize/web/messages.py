@@ -58,7 +58,6 @@ class Messages:
             yield encode(refused(error))
 
     async def _change(self, message: Json) -> AsyncIterator[Slots]:
-        await self._redraw.scripts.prepare(message)
         async with REQUEST_SLOTS.acquire(current_client().address):
             slots = await asyncio.to_thread(charge_cpu_time(self._redraw.change), message)
         yield slots  # after the slot is free, so slow clients occupy none
