@@ -15,6 +15,7 @@ if sys.flags.safe_path:  # Python has left out this file's folder
 
 from visualize.cli.command import USAGE, CommandFailed, missing_page, run_command
 
+VERSION = "0.1.0"
 HELP = """\
 usage: tilescope [COMMAND] [ARGUMENTS]
 
@@ -23,7 +24,7 @@ usage: tilescope [COMMAND] [ARGUMENTS]
   sweep   find the fastest config of one of these kernels
   doctor    check what works on this machine
 
-`tilescope COMMAND --help` lists a command's arguments."""
+`tilescope COMMAND --help` lists a command's arguments; `tilescope --version` prints the version."""
 COMMANDS = ("show", "serve", "sweep", "doctor")
 
 
@@ -39,6 +40,9 @@ def run(arguments: Sequence[str]) -> None:
     """
     if arguments[:1] in (["-h"], ["--help"]):
         print(HELP)
+        return
+    if arguments[:1] == ["--version"]:
+        print(f"tilescope {VERSION}")
         return
     command = "serve"
     rest = list(arguments)

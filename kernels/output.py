@@ -2,10 +2,9 @@
 
 import errno
 import os
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +14,7 @@ FOLDER = "TILESCOPE_FOLDER"
 # Stdin also ends if the other process is killed. Processes are killed until none is left, because one may start another
 # at any time.
 _GUARD = """
+exec > /dev/null 2>&1
 cat
 while marked=$(grep -lsF "$0" /proc/[0-9]*/environ); [ "$marked" ]; do
     for file in $marked; do
@@ -39,9 +39,6 @@ def guard(*outputs: Path) -> Iterator[Path]:
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={"PATH": os.environ.get("PATH", os.defpath)},
         start_new_session=True,
     ):
         yield Path(folder)
@@ -59,8 +56,6 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = partial_path(path)
     try:
         yield partial
-        if path.exists():
-            shutil.copymode(path, partial)
         partial.replace(path.resolve())
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -68,21 +63,21 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def check_output(path: Path, is_own: Callable[[Path], bool]) -> None:
-    """Check that a file can be written, and that Tilescope wrote what it replaces.
+def check_output(path: Path, marker: bytes) -> None:
+    """Check that a file can be written, and does not replace one that Tilescope did not write.
 
     Args:
-        is_own: whether Tilescope wrote a file.
+        marker: in the first kB of every file that Tilescope writes.
 
     Raises:
-        OSError: the path cannot be written, or is someone else's file.
+        OSError: the path cannot be written, or has another file.
     """
     path = path.resolve()
     is_new = not path.exists()
-    path.open("ab").close()
+    with path.open("a+b") as file:
+        file.seek(0)
+        start = file.read(1000)
     if is_new:
         path.unlink()
-    elif path.stat().st_size and not is_own(path):
+    elif start and marker not in start:
         raise FileExistsError(errno.EEXIST, "Tilescope did not write the existing file", str(path))
-    partial_path(path).touch()
-    partial_path(path).unlink()

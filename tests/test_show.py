@@ -1,28 +1,30 @@
 """`tilescope show`: reports, findings and comparisons of a script with kernels that waste something."""
 
-import asyncio
 import csv
 import io
 import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernels.capture.reader import Capture, CountedLaunch, OutputErrors
-from kernels.capture.server import install_triton
+from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.inside.report import Inside, LineSpills, SharedAccess
 from kernels.measuring.captured_counters import launch_keys, read_counters
 from kernels.measuring.counters import METRICS
+from kernels.output import guard
 from tests.kernels.trees import ROOT
-from tests.waiting import PATIENCE_S, free_port
+from tests.waiting import free_port, run_coroutine, until
 from visualize.cli.command import BROKEN_PIPE, FINE, GREW, INTERRUPTED, USAGE, run_command
 from visualize.cli.show import show
 from visualize.reports.brief import brief
@@ -229,36 +231,173 @@ def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_pa
 
 
 def test_controls_of_the_page_become_options_of_the_capture():
-    chosen = {"case_cols": 1024, "sweep": "num_warps=2,4 rows=8", "config_softmax": 3}
-    options = [
-        "--set",
-        "cols=1024",
-        "--set",
-        "num_warps=2,4",
-        "--set",
-        "rows=8",
-        "--config",
-        "softmax=3",
-    ]
+    chosen = {"case_cols": 1024, "sweep": "num_warps=2,4 -8", "config_softmax": 3}
+    options = ["--set=cols=1024", "--set=num_warps=2,4", "--set=-8", "--config=softmax=3"]
     assert capture_options(chosen) == options
 
 
+OTHERS = "Tilescope did not write the existing file"
+
+
 @pytest.mark.parametrize(
-    ("flag", "name", "reason"),
+    ("flags", "sentence"),
     [
-        ("--out", "missing/run.tilescope", "No such file or directory"),
-        ("--html", "missing/report.html", "No such file or directory"),
-        ("--html", ".", "Is a directory"),
+        ("runs.py --text --html runs.py", "--html must be a .html file (got runs.py)."),
+        ("runs.py --text --out runs.py", "--out must be a .tilescope file (got runs.py)."),
+        ("--html new.html", "--html needs a script."),
+        ("--out new.tilescope", "--out needs a script."),
+        *(
+            (f"runs.py --text {output}", f"{output} cannot be written ({reason}).")
+            for output, reason in (
+                ("--out missing/run.tilescope", "No such file or directory"),
+                ("--out symbolic.tilescope", OTHERS),
+                ("--html missing/report.html", "No such file or directory"),
+                ("--html folder.html", "Is a directory"),
+                ("--html page.html", OTHERS),
+                ("--html symbolic.html", OTHERS),
+                ("--html ../work/hard.html", OTHERS),
+            )
+        ),
+        ("--html hard.html -m runs", f"--html hard.html cannot be written ({OTHERS})."),
     ],
 )
-def test_a_file_that_cannot_be_written_is_named_before_the_script_runs(
-    flag, name, reason, tmp_path, monkeypatch, capfd
+def test_a_file_that_cannot_be_written_or_is_someone_elses_is_named_before_the_script_runs(
+    flags, sentence, tmp_path, monkeypatch, capfd
 ):
-    (tmp_path / "runs.py").write_text("open('ran', 'w')", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert run_command(show, ["runs.py", "--text", flag, name]) == USAGE
-    assert capfd.readouterr().err == f"{flag} {name} cannot be written ({reason}).\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["runs.py"]
+    work = tmp_path / "work"
+    (work / "folder.html").mkdir(parents=True)
+    monkeypatch.chdir(work)
+    (work / "runs.py").write_text("open('ran', 'w')", encoding="utf-8")
+    (work / "page.html").write_text("<title>Mine</title>", encoding="utf-8")
+    (work / "symbolic.html").symlink_to("runs.py")
+    (work / "symbolic.tilescope").symlink_to("runs.py")
+    (work / "hard.html").hardlink_to("runs.py")
+    before = {path: path.is_file() and path.read_bytes() for path in work.iterdir()}
+    assert run_command(show, flags.split()) == USAGE
+    assert capfd.readouterr().err == f"{sentence}\n"
+    assert {path: path.is_file() and path.read_bytes() for path in work.iterdir()} == before
+
+
+def test_a_report_that_cannot_be_written_as_a_whole_leaves_the_earlier_one(capture_path, tmp_path):
+    """A limit of 100 kB fails in the middle of the file, as a full disk does."""
+    output = tmp_path / "report.html"
+    command = [sys.executable, str(ROOT / "app.py"), "show", str(capture_path), "--html", output]
+    assert subprocess.run(command, check=False).returncode == FINE
+    whole = output.read_bytes()
+    limited = ["prlimit", "--fsize=100000", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (USAGE, f"{output}: File too large.\n")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
+        ("report.html", whole)
+    ]
+
+
+def test_a_full_disk_behind_stdout_is_one_sentence(capture_path):
+    for arguments in (["show", str(capture_path), "--text"], ["show", "--help"], ["--version"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, str(ROOT / "app.py"), *arguments],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (USAGE, "stdout: No space left on device.\n")
+
+
+# A recorder that names what it does, so that a test can end `show` then. A child of the script has left its session.
+RECORDER = """#!{python}
+import json, os, shutil, signal, subprocess, sys
+from pathlib import Path
+
+def wait(phase):
+    if phase == os.environ["PHASE"]:
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        Path(phase).touch()
+        while True:
+            signal.pause()
+
+wait("starting")
+for line in sys.stdin:
+    request = json.loads(line)
+    wait("capturing" if isinstance(request, list) else "evaluating")
+    if isinstance(request, list):
+        shutil.copy("whole.tilescope", request[1])
+    print(flush=True)
+"""
+
+
+def list_marked(mark):
+    """Return the processes whose environment has a value."""
+    processes = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in environment.read_bytes():
+                processes.append(environment.parent.name)
+    return processes
+
+
+@pytest.fixture
+def recorder(tmp_path, capture_path):
+    """A command that shows a script with a recorder that waits in a phase, and its folder."""
+    with (
+        zipfile.ZipFile(capture_path) as whole,
+        zipfile.ZipFile(tmp_path / "whole.tilescope", "w") as part,
+    ):
+        for name in whole.namelist():
+            if name != "findings.json":
+                part.writestr(name, whole.read(name))
+    fake = tmp_path / "python"
+    fake.write_text(RECORDER.format(python=sys.executable))
+    fake.chmod(0o755)
+    (tmp_path / "script.py").touch()
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, str(ROOT / "app.py"), "show", "script.py"]
+    return tmp_path, [*command, "--python", str(fake), "--out", "run.tilescope", "--gpu", "H200"]
+
+
+@pytest.mark.parametrize("phase", ["starting", "capturing", "evaluating"])
+@pytest.mark.parametrize("is_page", [False, True])
+def test_whatever_ends_show_ends_its_processes_and_temporary_files(phase, is_page, recorder):
+    folder, command = recorder
+    flags = ["--port", str(free_port())] if is_page else ["--text", "--html", "report.html"]
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        (folder / phase).unlink(missing_ok=True)
+        mark = f"{folder}/{phase}/{signal_number}"
+        shown = subprocess.Popen(
+            [*command, *flags],
+            cwd=folder,
+            env={**os.environ, "PHASE": phase, "MARK": mark, "TMPDIR": f"{folder}/temporary"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        until((folder / phase).exists)
+        shown.send_signal(signal_number)
+        status = shown.wait(60)
+        assert status in (USAGE, INTERRUPTED, -signal_number)
+        shown.stdout.read()  # ends once no process has the pipe
+        until(lambda mark=mark: not list_marked(mark))
+        until(lambda: not [*(folder / "temporary").iterdir()])
+        assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_capture_process_that_died_is_replaced(recorder):
+    folder, _ = recorder
+    fake = folder / "python"
+    fake.write_text(
+        fake.read_text().replace("    print(flush", "    Path('once').mkdir()\n    print(flush")
+    )
+    with guard() as marked, ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PHASE", "none")
+        server = CaptureServer(str(fake), (), stack, marked)
+        server.capture(folder / "a.tilescope", ["script.py"])
+        with pytest.raises(CaptureFailed, match="ended; the terminal shows why"):
+            server.capture(folder / "b.tilescope", ["script.py"])
+        (folder / "once").rmdir()
+        server.capture(folder / "c.tilescope", ["script.py"])
+    assert not marked.exists()
 
 
 def test_what_follows_two_dashes_goes_to_the_script_and_its_exit_status_is_kept(tmp_path, capfd):
@@ -675,20 +814,23 @@ def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
     ("arguments", "sentence"),
     [
         (["missing.py", "--text"], "There is no script missing.py."),
-        (["--host", "0.0.0.0", "x.py"], "listens only on this machine"),
+        (["--host", "0.0.0.0", EXAMPLES[0]], "listens only on this machine"),
         ([str(ROOT / "README.md") + ".tilescope", "--text"], "can't be read"),
-        (["missing.py", "--text", "--against", "missing.json"], "is not a report of `show --json`"),
-        (["missing.py", "--text", "--triton", "3.2.0"], "Tilescope needs Triton 3.6 or later"),
-        (["x.py", "--triton", "3.6.0", "--against", "a"], "--triton and --against exclude each"),
-        (["x.py", "--json", "--brief"], "--json and --brief exclude each other."),
-        (["x.py", "--markdown", "--text"], "--text and --markdown exclude each other."),
+        ([EXAMPLES[0], "--text", "--against", "missing.json"], "is not a report of `show --json`"),
+        ([EXAMPLES[0], "--text", "--triton", "3.2.0"], "Tilescope needs Triton 3.6 or later"),
+        (
+            [EXAMPLES[0], "--triton", "3.6.0", "--against", "a"],
+            "--triton and --against exclude each",
+        ),
+        ([EXAMPLES[0], "--json", "--brief"], "--json and --brief exclude each other."),
+        ([EXAMPLES[0], "--markdown", "--text"], "--text and --markdown exclude each other."),
         (
             ["{capture}", "--text", "--gpu", "L4"],
             "is a capture, not a script: --gpu can't be used.",
         ),
         (["{capture}", "--triton", "3.6.0"], "--triton can't be used."),
         (
-            ["{capture}", "--set", "n=1", "--out", "x", "--", "1"],
+            ["{capture}", "--set", "n=1", "--out", "x.tilescope", "--", "1"],
             "--set, --out and arguments after -- can't be used.",
         ),
     ],
@@ -707,21 +849,28 @@ def test_an_unknown_gpu_is_refused_with_the_names_that_exist(capfd):
 
 def test_a_space_serves_no_scripts(monkeypatch, capfd):
     monkeypatch.setenv("SPACE_ID", "somebody/space")
-    assert run_command(show, ["script.py"]) == USAGE
+    assert run_command(show, [EXAMPLES[0]]) == USAGE
     assert "does not serve its page on a Space" in capfd.readouterr().err
 
 
-def test_a_version_of_triton_is_installed_once_per_version_of_python_by_its_own_pip(tmp_path):
+def test_a_version_of_triton_is_installed_once_per_version_of_python_by_its_own_pip(
+    tmp_path, capfd
+):
     python = tmp_path / "python"
     pip = 'while [ "$1" != --target ]; do shift; done; mkdir "$2"; echo "$3" >> "$2/installed"'
     python.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo cpython-399; else {pip}; fi\n')
     python.chmod(0o755)
     cache = tmp_path / "cache"
     for _ in range(2):
-        folder = install_triton("3.6.0", cache, str(python))
+        folder = install_triton("3.6.0", cache, str(python), tmp_path)
         assert folder == cache / "triton-3.6.0-cpython-399"
         assert (folder / "installed").read_text() == "triton==3.6.0\n"
     assert list(cache.iterdir()) == [folder]
+    announced = capfd.readouterr().err
+    assert (
+        announced.count(f"downloads about 200 MB and unpacks to about 900 MB in {folder}; delete")
+        == 1
+    )
 
 
 def test_a_script_without_a_launch_says_so(tmp_path, capfd):
@@ -743,12 +892,40 @@ def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
     states = [scripts.find({"open": ""}) for _ in range(2)]
     os.utime(source, (1, 1))
 
-    async def redraw(state):
-        return await asyncio.wait_for(anext(scripts.watch(state)), PATIENCE_S)
+    def redraw(state):
+        return "request-plot" in run_coroutine(anext(scripts.watch(state)))
 
-    # The first page sees the save before the other page's stream starts.
-    assert all("request-plot" in asyncio.run(redraw(state)) for state in states)
+    # The first page sees the save before the other page asks.
+    for state in states:
+        until(lambda state=state: redraw(state))
     assert len(captures) == 1
+
+
+def test_pages_are_answered_during_a_capture_that_a_later_change_of_the_script_ends(
+    capture_path, tmp_path
+):
+    source = tmp_path / "script.py"
+    source.touch()
+    hung = []
+
+    def recapture(source, options, is_superseded):
+        hung.append(options)
+        if len(hung) == 1:
+            until(is_superseded)
+            raise CaptureFailed("It was killed.")
+        return capture_path
+
+    script = Script(capture_path, str(source), recapture)
+    scripts = Scripts({"script.mine": script}, "script.mine")
+    states = [scripts.find({"open": ""}) for _ in range(20)]
+    os.utime(source, (1, 1))
+    for state in states:
+        assert run_coroutine(anext(scripts.watch(state))) == {"watch": "0"}
+        assert "is being captured again" in scripts.fill(state)["problems"]
+    os.utime(source, (2, 2))
+    for state in states:
+        until(lambda state=state: "request-plot" in run_coroutine(anext(scripts.watch(state))))
+    assert (len(hung), script.version, script.problem) == (2, 1, "")
 
 
 def test_a_module_is_captured_again_when_a_file_with_its_kernels_is_saved(capture_path, tmp_path):
@@ -758,6 +935,7 @@ def test_a_module_is_captured_again_when_a_file_with_its_kernels_is_saved(captur
     )
     for count in (0, 1, 1):
         module.follow()
+        until(lambda: not module.is_capturing)
         assert len(captures) == count
         if count == 0:
             os.utime(capture_path.with_suffix(".py"), (2, 2))
@@ -766,7 +944,7 @@ def test_a_module_is_captured_again_when_a_file_with_its_kernels_is_saved(captur
 def test_an_example_opens_without_being_captured_and_follows_its_controls():
     captures = []
 
-    def recapture(source, options):
+    def recapture(source, options, _):
         captures.append((source, options))
         return Path(source).with_suffix(".tilescope")
 
@@ -783,7 +961,8 @@ def test_an_example_opens_without_being_captured_and_follows_its_controls():
     assert form["values"]["case_cols"] == 1000
     for _ in range(2):
         scripts.find({"settings": {**settings, "form_of": "script.softmax", "case_cols": 1024}})
-    assert captures == [(EXAMPLES[1], ["--set", "cols=1024"])]
+    until(lambda: not scripts.scripts["script.softmax"].is_capturing)
+    assert captures == [(EXAMPLES[1], ["--set=cols=1024"])]
 
 
 def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(

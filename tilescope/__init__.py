@@ -81,7 +81,7 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
     runs = "cuda" if here else "interpreter" if values else ""
     launches = Launches()
     launches.report = Launch(text="The capture has not ended.", html="The capture has not ended.")
-    with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
+    with tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
             with record.recording(folder, asdict(row), runs, tunes=bool(here)) as recorder:
@@ -89,16 +89,23 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
                     yield launches
                 except record.HostRead:
                     recorder.write("stopped", recorder.read)
-        finally:
-            record.write_capture(folder, path, path.stem)
-            _read(launches, path)
+        except BaseException as error:
+            try:
+                _report(record, folder, launches, path)
+            except Exception as problem:
+                error.add_note(f"tilescope.capture: {problem}")
+            raise
+        _report(record, folder, launches, path)
 
 
-def _read(launches: Launches, path: Path) -> None:
-    """Fill a list with the reports that another process creates."""
+def _report(record: Any, folder: Path, launches: Launches, path: Path) -> None:
+    """Write a capture, and fill a list with the reports that another process creates."""
+    record.write_capture(folder, path, path.stem)
     show = [sys.executable, str(FOLDER / "app.py"), "show", str(path)]
     flags = ["--json", "--text", "--python", sys.executable]
-    done = subprocess.run([*show, *flags], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*show, *flags], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if not done.stdout:
         raise RuntimeError(done.stderr.strip())
     launches.report = Launch(json.loads(done.stdout))

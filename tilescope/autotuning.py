@@ -4,6 +4,7 @@ This runs in the user's process, which compiles each config and describes its la
 predicts the times.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -69,7 +70,8 @@ def prune(configs: Sequence[Any], nargs: Mapping[str, Any], **keywords: Any) -> 
     text = " ".join(text.split())[:_MOST_TEXT]
     counts = f"{len(kept)} of {len(configs)} configs of {name}"
     seconds = time.monotonic() - start
-    print(f"tilescope.prune kept {counts} in {seconds:.1f} s: {text}", file=sys.stderr)
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be None or closed
+        sys.stderr.write(f"tilescope.prune kept {counts} in {seconds:.1f} s: {text}\n")
     return kept
 
 

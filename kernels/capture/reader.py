@@ -427,11 +427,6 @@ def is_capture(path: Path) -> bool:
     return path.suffix == ".tilescope" or zipfile.is_zipfile(path)
 
 
-def is_whole(path: Path) -> bool:
-    """Return whether a file is a capture by its contents."""
-    return zipfile.is_zipfile(path) and "capture.json" in zipfile.ZipFile(path).namelist()
-
-
 _FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Finding]])
 
 

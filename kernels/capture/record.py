@@ -640,11 +640,11 @@ def _is_capture(path: Path) -> bool:
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a path in the same folder, which replaces a file once it is whole."""
     path = path.resolve()
-    partial = path.with_name(f".{path.name[:50]}.{os.getpid()}")
+    partial = path.with_name(
+        f".{path.name[:50]}.{os.getppid()}"
+    )  # known to `server.py`, the parent
     try:
         yield partial
-        if path.exists():
-            shutil.copymode(path, partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

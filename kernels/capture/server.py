@@ -115,7 +115,7 @@ class CaptureServer:
         path: Path,
         command: Sequence[str],
         more: Sequence[str] = (),
-        is_superseded: Callable[[], bool] = lambda: False,
+        is_superseded: Callable[[], bool] = bool,
     ) -> None:
         """Capture a script: see `arguments`. Kill it once it is superseded.
 
@@ -134,7 +134,7 @@ class CaptureServer:
         except ValueError:
             return [None] * len(request["modules"])
 
-    def _request(self, request: Any, is_superseded: Callable[[], bool] = lambda: False) -> str:
+    def _request(self, request: Any, is_superseded: Callable[[], bool] = bool) -> str:
         with self._lock:
             if self._process.poll() is not None:
                 self._start()

@@ -17,6 +17,7 @@ from kernels.evaluate.counts import COUNTER_NAMES
 from kernels.gpus import this_gpu
 from kernels.inside.report import INSIDE_COUNTERS
 from kernels.measuring.counters import METRICS, CountingFailed, parse_count
+from kernels.output import replacing
 
 _STDERR = 2  # its file descriptor
 _COUNTERS = (*COUNTER_NAMES, *INSIDE_COUNTERS)
@@ -56,7 +57,8 @@ def count_capture(
         )
         page = log.read_text(encoding="utf-8") if log.exists() else ""
         if again.exists():
-            shutil.move(again, path)  # random data differs between runs
+            with replacing(path) as partial:
+                shutil.move(again, partial)  # random data differs between runs
     capture = Capture(path)
     keys = launch_keys(capture)
     counters = read_counters(page)

@@ -104,7 +104,7 @@ def parse_json(text: str, place: str) -> Json:
     """
     try:
         fields = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise UnreadableRecording(f"{place}: this is not JSON: {error}.") from error
     if not isinstance(fields, dict):
         raise UnreadableRecording(f"{place}: this is not a JSON object.")

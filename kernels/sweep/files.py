@@ -10,6 +10,9 @@ from kernels.results import Sweep, SweepRow, codec
 
 SUFFIXES = (".jsonl", ".json", ".csv")
 
+# How the files begin.
+MARKERS = {".jsonl": b'{"experiment":', ".json": b'{\n "space":', ".csv": b"kernel,"}
+
 # A CSV file omits nested fields.
 RESUMABLE = (".jsonl", ".json")
 

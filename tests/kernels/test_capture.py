@@ -196,6 +196,23 @@ def test_a_script_that_raises_keeps_the_launches_before(capture):
     assert (stop.line, stop.message) == (place(text)[1], "script.py raised ValueError: no more")
 
 
+NO_TEXT = """
+class NoText(Exception):
+    def __str__(self):
+        raise ValueError
+"""
+# Interrupts all processes as a terminal does, sends other signals to the recorder only, and waits for its own.
+WAIT = """
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def wait(*signals):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    for number in signals:
+        os.kill(os.getppid(), number)
+        if number == signal.SIGINT:
+            os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    signal.pause()
+wait"""
 ENDS = [
     (
         "os.kill(os.getpid(), signal.SIGKILL)",
@@ -204,6 +221,24 @@ ENDS = [
     ("os._exit(3)", ("exit", "script.py exited with status 3; launches before that: 1", 3)),
     ("sys.exit(4)", ("exit", "script.py exited with status 4", 4)),
     ("sys.exit(True)", ("exit", "script.py exited with status 1", 1)),
+    # `show` passes its own interrupts on, unless the terminal has interrupted all processes, and ends outdated scripts.
+    (f"{WAIT}(signal.SIGUSR1)", ("exception", "script.py raised KeyboardInterrupt", 0)),
+    (
+        f"{WAIT}(signal.SIGINT, signal.SIGUSR1)",
+        ("exception", "script.py raised KeyboardInterrupt", 0),
+    ),
+    (
+        f"{WAIT}(signal.SIGUSR2)",
+        ("exception", "script.py was killed by SIGKILL; launches before that: 1", 0),
+    ),
+    (
+        f"{NO_TEXT}raise NoText",
+        ("exception", "script.py raised NoText: <NoText str() failed>", 0),
+    ),
+    (
+        f"{NO_TEXT}sys.exit(NoText())",
+        ("exit", "script.py exited with status 1: <NoText str() failed>", 1),
+    ),
     ("bytearray(1 << 62)", ("exception", "script.py raised MemoryError", 0)),
     ("os._exit(0)", None),
     ("sys.exit()", None),
@@ -637,7 +672,11 @@ def test_flags_or_files_that_select_nothing_are_refused_in_a_sentence(run, tmp_p
     assert "no autotuned kernel copy was launched" in message
     for name, text, sentences in (
         ("not.py", "three words here", ("not.py is not Python", "(not.py, line 1)")),
-        ("note.ipynb", "{}", ("note.ipynb is not a notebook: it has no cells.",)),
+        *(
+            ("note.ipynb", text, ("note.ipynb is not a notebook: it has no cells with a source.",))
+            for text in ("{}", "3", '{"cells": 3}', '{"cells": [3]}', '{"cells": [{"source": 3}]}')
+        ),
+        ("deep.ipynb", "[" * 100_000, ("deep.ipynb is not a notebook: maximum recursion",)),
         ("text.ipynb", "three words here", ("text.ipynb is not a notebook: Expecting value",)),
     ):
         (tmp_path / name).write_text(text)

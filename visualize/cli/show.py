@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from kernels.capture.reader import (
-    Capture,
-    Stop,
-    UnreadableCapture,
-    is_capture,
-    is_whole,
-    split_case,
-)
+from kernels.capture.reader import Capture, Stop, UnreadableCapture, is_capture, split_case
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
@@ -209,24 +201,19 @@ def _check_combination(flags: argparse.Namespace) -> None:
 
 
 def _check_outputs(flags: argparse.Namespace) -> None:
-    """Raise CommandFailed before anything runs if a file cannot be written, or would replace one of another kind."""
-    for name, suffix, is_own in (("html", ".html", _is_report), ("out", ".tilescope", is_whole)):
+    """Raise CommandFailed before anything runs if a file has another kind than its flag's, or cannot be written."""
+    for name, suffix in (("html", ".html"), ("out", ".tilescope")):
         path = getattr(flags, name)
-        if path is None:
-            continue
-        if path.suffix != suffix:
+        if path and path.suffix != suffix:
             raise CommandFailed(f"--{name} must be a {suffix} file (got {path}).", USAGE)
-        if not (flags.script or flags.module):
+        if path and not (flags.script or flags.module):
             raise CommandFailed(f"--{name} needs a script.", USAGE)
+    if flags.html:
         try:
-            check_output(path, is_own)
+            check_output(flags.html, b'<meta name="generator" content="Tilescope">')
         except OSError as error:
-            message = f"--{name} {path} cannot be written ({error.strerror})."
+            message = f"--html {flags.html} cannot be written ({error.strerror})."
             raise CommandFailed(message, USAGE) from error
-
-
-def _is_report(path: Path) -> bool:
-    return b'<meta name="generator" content="Tilescope">' in path.read_bytes()[:1000]
 
 
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
@@ -258,9 +245,9 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         other = _ScriptProcess(flags, folder, stack, packages)
         before = make_report(Capture(other.capture(flags.script)))
     changed = [] if before is None else differences(before.launches, report.launches)
+    _print(flags, report, before, changed)
     if flags.html and report.launches:
         _write_html(flags.html, launches)
-    _print(flags, report, before, changed)
     _check(flags, report, capture.content.stopped, changed)
 
 
@@ -301,6 +288,7 @@ def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | Non
     parts = (process.capture, process.compile) if process else (None, None)
     name = script_name(flags.script)
     scripts = {name: Script(path, flags.script, *parts)}
+    scripts[name].launches.report()  # no page waits for it
     scripts |= {other: each for other, each in shipped_scripts(*parts).items() if other != name}
     serve(flags.host, flags.port, flags.mcp, scripts=Scripts(scripts, name))
 
@@ -389,7 +377,7 @@ class _ScriptProcess:
         self,
         script: str,
         more: Sequence[str] = (),
-        is_superseded: Callable[[], bool] = lambda: False,
+        is_superseded: Callable[[], bool] = bool,
     ) -> Path:
         """Capture a script, and return the capture.
 
@@ -399,17 +387,15 @@ class _ScriptProcess:
         """
         path = self._folder / f"{Path(script).stem}{'-other' * self._is_other}.tilescope"
         is_own = script == self._flags.script
+        if self._flags.out and is_own and not self._is_other:
+            path = self._flags.out
         command = self._flags.command if is_own else [script]
         self._server.capture(path, command, more, is_superseded)
         if self._flags.count:
             from kernels.measuring.captured_counters import count_capture  # imports Triton
 
             count_capture(self._server, path, command, more)
-        if not self._flags.out or not is_own or self._is_other:
-            return path
-        with replacing(self._flags.out) as partial:
-            shutil.move(path, partial)
-        return self._flags.out
+        return path
 
 
 def _gpu(text: str) -> str:

@@ -17,13 +17,13 @@ from kernels.experiment import from_json
 from kernels.export.script import config_line
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
+from kernels.output import check_output
 from kernels.results import Strategy, Sweep, SweepRow
-from kernels.results.codec import UnreadableRecording
 from kernels.results.sweep import PATIENCE, STRATEGIES, ResumePoint
 from kernels.space import Space, parse_varied, space
 from kernels.spec import format_duration
 from kernels.sweep.devices import SCHEDULER, concurrent_compiles, connect
-from kernels.sweep.files import SUFFIXES, check_suffix, read_rows, write_sweep
+from kernels.sweep.files import MARKERS, SUFFIXES, check_suffix, read_rows, write_sweep
 from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
 from visualize import startup
 from visualize.cli.command import FAILED, INTERRUPTED, USAGE, CommandFailed
@@ -112,7 +112,7 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
             else:
                 run = prepare(session, within, strategy, resume)
             result = _run_sweep(run, flags, rows)
-    except (ConfigError, UnreadableRecording, OSError) as error:
+    except (ConfigError, ValueError) as error:
         raise CommandFailed(str(error), USAGE) from error
     print(summary(result))
     if result.ended == "cancelled":
@@ -125,8 +125,8 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
 
 def _read_flags(flags: argparse.Namespace) -> tuple[Space, Strategy, tuple[SweepRow, ...]]:
     """Return the space, the strategy, and the rows of --resume. Raise ConfigError, UnreadableRecording or OSError."""
-    if flags.out is not None and not check_suffix(flags.out).parent.is_dir():
-        raise ConfigError("no_folder", f"The folder {flags.out.parent} of --out does not exist.")
+    if flags.out is not None:
+        check_output(flags.out, MARKERS[check_suffix(flags.out).suffix])
     try:
         base = from_json(json.loads(flags.experiment.read_text(encoding="utf-8")))
     except ValueError as error:  # it is not JSON, or no experiment

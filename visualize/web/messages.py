@@ -56,7 +56,6 @@ class Messages:
             yield encode(refused(error))
 
     async def _change(self, message: Json) -> AsyncIterator[Slots]:
-        await self._redraw.scripts.prepare(message)
         yield await run_in_slot(self._redraw.change, message)
 
 

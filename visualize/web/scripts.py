@@ -56,28 +56,6 @@ class Scripts:
     def __init__(self, scripts: Mapping[str, Script], opened: str = "") -> None:
         self.scripts = scripts
         self.opened = opened
-        self._evaluations = dict[Script, asyncio.Task[Any]]()
-
-    def _settings(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the settings in a message, or in its link, if they are of a script."""
-        link = fields.get("open", fields.get("follow"))
-        given = fields.get("settings")
-        if isinstance(link, str):
-            given = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
-            if "open" in fields and not {"kernel", "tour"} & given.keys():
-                given["kernel"] = self.opened
-        if isinstance(given, Mapping) and str(given.get("kernel")) in self.scripts:
-            return given
-        return {}
-
-    async def prepare(self, fields: Mapping[str, Any]) -> None:
-        """Wait until the script that a message is about has been evaluated, in one thread for all pages."""
-        if given := self._settings(fields):
-            script = self.scripts[str(given["kernel"])]
-            if script not in self._evaluations:
-                work = asyncio.to_thread(script.launches.report)
-                self._evaluations[script] = asyncio.create_task(work)
-            await asyncio.shield(self._evaluations[script])
 
     def find(self, fields: Mapping[str, Any]) -> ScriptState | None:
         """Return the script that a message is about, with its view; None if it is about a kernel.
@@ -86,8 +64,12 @@ class Scripts:
             ConfigError: a field is invalid.
         """
         link = fields.get("open", fields.get("follow"))
-        given = self._settings(fields)
-        if not given:
+        given = fields.get("settings")
+        if isinstance(link, str):
+            given = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
+            if "open" in fields and not {"kernel", "tour"} & given.keys():
+                given["kernel"] = self.opened
+        if not isinstance(given, Mapping) or str(given.get("kernel")) not in self.scripts:
             return None
         name = str(given["kernel"])
         tab = read_tab(given, TABS[0])

@@ -76,11 +76,11 @@ def capture_options(chosen: Mapping[str, Any]) -> list[str]:
         if name == GPU:
             options += ["--gpu-json", json.dumps(asdict(GPUS[value]))]
         elif name == _SWEEP:
-            options += [part for setting in value.split() for part in ("--set", setting)]
+            options += [f"--set={setting}" for setting in value.split()]
         elif name.startswith(_CASE):
-            options += ["--set", f"{name.removeprefix(_CASE)}={value}"]
+            options += [f"--set={name.removeprefix(_CASE)}={value}"]
         else:
-            options += ["--config", f"{name.removeprefix(_CONFIG)}={value}"]
+            options += [f"--config={name.removeprefix(_CONFIG)}={value}"]
     return options
 
 
