@@ -544,7 +544,7 @@ def test_markdown_has_a_table_per_launch_and_what_grew(launches):
     assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
     assert grown.splitlines()[-1] == r"It \*ended\*."
     assert len(grown.splitlines()) == 6 + sum(each.after > each.before for each in changed)
-    empty = markdown_growth("Differences", [], Report("3", "H200", launches))
+    empty = markdown_growth("Differences", [], Report("3", "H200", short))
     assert empty == "### Differences: 0 regressions"
 
 
@@ -572,7 +572,7 @@ def test_a_brief_report_drops_whole_findings_with_the_least_saving_and_counts_th
 
     findings = tuple(map(finding, range(30)))
     report = Report("3", "H200", (replace(launches[1], findings=findings),))
-    *lines, count, _, total = brief(report).splitlines()
+    *lines, count, _, _ = brief(report).splitlines()
     for number, line in zip(range(29, 0, -1), lines, strict=False):
         assert line.startswith(f"script.py:{number} in copy, load x (launch 0): x starts 4 bytes")
         assert f"; change {number}; condition {number} must hold." in line
