@@ -8,6 +8,7 @@ import sys
 import pytest
 import yaml
 
+from scripts.annotate import annotate
 from tests.kernels.trees import ROOT
 
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -33,6 +34,7 @@ def runner(tmp_path_factory, compiled_before):
     tools.mkdir()
     for name, text in {
         "pip": "exit 9",
+        "python": f'{sys.executable} "$@"',
         "tilescope": f'{sys.executable} {ROOT}/app.py "$@"',
     }.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -47,13 +49,16 @@ def runner(tmp_path_factory, compiled_before):
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "RUNNER_TEMP": str(folder),
         "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        "GITHUB_ACTION_PATH": str(ROOT),
         "TRITON_CACHE_DIR": str(compiled_before),
     }
     repository = folder / "repository"
     subprocess.run(["git", "init", "-q", repository], check=True)
+    (repository / "speed").mkdir()
+    (repository / "bench.py").write_text("import speed.bench\n")
     for step in (1, 2):
-        (repository / "bench.py").write_text(SCRIPT.replace("STEP", str(step)))
-        for command in ("add bench.py", f"commit -qm {step}"):
+        (repository / "speed" / "bench.py").write_text(SCRIPT.replace("STEP", str(step)))
+        for command in ("add .", f"commit -qm {step}"):
             subprocess.run(["git", *command.split()], cwd=repository, env=environment, check=True)
 
     def run(step, **inputs):
@@ -79,13 +84,41 @@ def test_a_change_that_makes_a_load_worse_fails_the_job_and_is_in_its_summary(ru
     for step in (base, change):
         done, summary = runner(step, prepare="test -f bench.py")
         assert done.returncode == 0, done.stderr
+        assert worktrees(runner) == 1
     done, _ = runner(compare, fail="false")
     assert done.returncode == 0, done.stderr
+    first, *others = [line for line in done.stdout.splitlines() if line.startswith("::")]
+    place = "::warning file=speed/bench.py,line=8::"
+    assert first == f"{place}bench.py:8 in copy, load x: sectors rose from 128 to 1,024."
+    assert any(line.startswith(f"{place}The requests touch") for line in others)
     lines = summary.read_text().splitlines()
     assert lines[0] == "## Tilescope: `bench.py`"
     # A lane's four elements are no longer adjacent.
     assert "| bench.py:8 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in lines
     assert runner(compare)[0].returncode == 1
+
+
+def worktrees(runner):
+    done, _ = runner({"run": "git worktree list", "env": {}})
+    return len(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("prepare", ["false", "kill $$", "exit 3"])
+def test_the_bases_checkout_is_removed_whatever_fails(runner, prepare):
+    _, base, *_ = ACTION["runs"]["steps"]
+    done, summary = runner(base, prepare=prepare)
+    assert done.returncode != 0
+    assert worktrees(runner) == 1
+    assert list(summary.parent.glob("base.*")) == []
+
+
+def test_names_in_a_report_end_no_workflow_command():
+    finding = {"file": "a,b:c.py", "line": 3, "text": "100 %\n::error::x"}
+    launch = {"source": "a,b:c.py", "source_path": "/x/a,b:c.py", "findings": [finding] * 2}
+    commands = annotate({"launches": [launch, launch]}, ["k/a,b:c.py", "d.py"])
+    assert list(commands) == [
+        "::warning file=k/a%2Cb%3Ac.py,line=3::100 %25%0A::error::x",
+    ]
 
 
 def test_a_new_script_is_no_regression_and_its_report_is_in_the_summary(runner):

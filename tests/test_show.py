@@ -683,7 +683,7 @@ def test_markdown_has_a_table_per_launch_and_what_grew(launches):
     assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
     assert grown.splitlines()[-1] == r"It \*ended\*."
     assert len(grown.splitlines()) == 6 + sum(each.after > each.before for each in changed)
-    empty = markdown_growth("Differences", [], Report("3", "H200", launches))
+    empty = markdown_growth("Differences", [], Report("3", "H200", short))
     assert empty == "### Differences: 0 regressions"
 
 

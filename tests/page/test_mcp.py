@@ -12,7 +12,7 @@ from tests.waiting import run_coroutine
 
 NAMES = {
     "kernels", "recommend", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile",
-    "recorded", "history", "scoreboard", "script", "sweep", "trace",
+    "recorded", "history", "scoreboard", "script", "sweep", "trace", "requests",
 }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_the_tools_are_the_endpoints_in_few_characters(app, tools):
         True,
     ]
     # Every agent has the list in its context at every turn.
-    assert sum(len(tool.model_dump_json(exclude_none=True)) for tool in tools.values()) < 31_500
+    assert sum(len(tool.model_dump_json(exclude_none=True)) for tool in tools.values()) < 35_500
 
 
 def test_only_the_tool_kernels_explains_arguments(app, tools):
@@ -122,6 +122,52 @@ def test_arguments_reach_their_part_of_the_experiment_and_their_endpoint(app):
     failure = call(app, "reuse", kernel="matmul.grid_2d", GROUP_SIZE=4)["failure"]
     assert failure["kind"] == "unknown_field"
     assert "GROUP_SIZE" in failure["message"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "error"),
+    [
+        ("reuse", {"kernel": "matmul.grouped", "GROUP_SIZE": "abc"}, "GROUP_SIZE: 'abc' is not of"),
+        ("compile", {"kernel": "transpose.flat", "M": 10**6}, "M: 1000000 is greater than"),
+        ("recommend", {"experiment": 3}, "experiment: 3 is not of type 'object'"),
+        ("schedule", {"M": 3}, "'kernel' is a required property"),
+        ("layouts", {"kernel": "transpose.flat", "Z": 1}, "('Z' was unexpected)"),
+        ("coalescing", {"kernel": "transpose.flat", "fields": "ptx"}, "fields: 'ptx' is not of"),
+        ("requests", {"script": 3}, "script: 3 is not of type 'string'"),
+    ],
+)
+def test_an_error_names_the_argument(app, tool, arguments, error):
+    _, (result,) = run_coroutine(ask(app.url, (tool, arguments)))
+    assert result.isError
+    assert error in result.content[0].text
+
+
+def test_annotations_say_which_tools_only_read(tools):
+    launching = {"run", "sweep", "layouts", "timeline", "trace", "counters"}
+    assert {tool.name for tool in tools.values() if not tool.annotations.readOnlyHint} == launching
+    for tool in tools.values():
+        assert not tool.annotations.destructiveHint
+        assert not tool.annotations.openWorldHint
+        assert "minute" in tool.description or tool.name not in launching
+
+
+def test_the_served_page_has_the_examples_and_runs_no_file(app, tmp_path):
+    reply = call(app, "requests", script="softmax")
+    assert reply["brief"].startswith(
+        "softmax.py:12 in softmax, load x (launch 0; 1 more like it): "
+    )
+    assert reply["launches"][0]["totals"]["ld_sectors"] == 512_000
+    script = tmp_path / "writes.py"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    message = call(app, "requests", script=str(script))["failure"]["message"]
+    assert message.startswith("script must be one of vector_add, softmax, ")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_files_are_run_only_for_clients_on_this_machine():
+    done = python(ROOT, "app.py", "serve", "--run-scripts", "--host", "0.0.0.0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "With --run-scripts, --host must be 127.0.0.1, ::1, localhost" in done.stderr
 
 
 def test_without_the_package_the_app_ends_with_a_sentence(tmp_path, monkeypatch):

@@ -15,6 +15,9 @@ USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # as a shell reports a process that SIGPIPE ended
 
+# Addresses that only this machine can reach
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
 # The packages of the page, which `show --text` does not need.
 PAGE = ("gradio", "pandas", "plotly", "segno")
 

@@ -16,15 +16,13 @@ from kernels.examples import EXAMPLES
 from kernels.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from kernels.output import check_output, guard, replacing
 from visualize import startup
-from visualize.cli.command import GREW, USAGE, CommandFailed, missing_page
+from visualize.cli.command import GREW, LOOPBACK, USAGE, CommandFailed, missing_page
 from visualize.numbers import count_noun, join_names
-from visualize.reports.brief import brief, describe_findings
+from visualize.reports.brief import brief, to_json
 from visualize.reports.comparison import Difference, differences
 from visualize.reports.launch import Report, make_report, read_report
 from visualize.reports.text import html, markdown, markdown_growth, sections, table
 from visualize.views.capture.launches import Launches
-
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -297,8 +295,7 @@ def _print(
     flags: argparse.Namespace, report: Report, before: Report | None, changed: Sequence[Difference]
 ) -> None:
     if flags.json:
-        faults, _ = describe_findings(report)
-        content = {"faults": faults, **report.to_json()}
+        content = to_json(report)
         if flags.text:
             content |= {"text": table(report), "html": html(report)}
             for (numbers, _), section in zip(report.distinct, sections(report), strict=True):
@@ -307,7 +304,10 @@ def _print(
         if flags.triton:
             content["compared_with"] = before and before.to_json()
         if before is not None:
-            content["differences"] = [asdict(difference) for difference in changed]
+            content["differences"] = [
+                {**asdict(each), "is_worse": each.is_worse, "sentence": each.sentence}
+                for each in changed
+            ]
         print(json.dumps(content, allow_nan=False))
         return
     title = "Differences"
@@ -411,8 +411,8 @@ def _obstacle(flags: argparse.Namespace) -> str:
         return "`show` does not serve its page on a Space, where visitors could run code. Use --text or --json."
     if missing := missing_page():
         return f"{missing}. With --text, `show` prints a table."
-    if flags.host not in _LOOPBACK:
-        return f"`show` listens only on this machine: --host must be {', '.join(_LOOPBACK)} (got {flags.host!r})."
+    if flags.host not in LOOPBACK:
+        return f"`show` listens only on this machine: --host must be {', '.join(LOOPBACK)} (got {flags.host!r})."
     return startup.obstacle(flags.host, flags.port)
 
 

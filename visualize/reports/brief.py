@@ -45,6 +45,12 @@ def brief(report: Report, differences: Sequence[str] = ()) -> str:
     return "\n\n".join("\n".join(part) for part in (*parts, totals) if part)
 
 
+def to_json(report: Report) -> dict[str, Any]:
+    """Return the object that `show --json` prints, which begins with the faults."""
+    faults, _ = describe_findings(report)
+    return {"faults": faults, "brief": brief(report), **report.to_json()}
+
+
 def describe_findings(report: Report) -> tuple[list[str], list[str]]:
     """Return a sentence for each fault and for each other finding, the largest saving first.
 

@@ -96,7 +96,12 @@ def _compare(before: Sequence[LaunchReport], after: Sequence[LaunchReport]) -> I
             )
             for each in _compare_launches(old, new):
                 is_affordable = each.what in _RESOURCES and each.after > each.before
-                yield replace(each, is_affordable=is_affordable and not is_slower)
+                yield replace(
+                    each,
+                    file=each.file or new.source,
+                    line=each.line or new.line,
+                    is_affordable=is_affordable and not is_slower,
+                )
 
 
 def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Difference]:

@@ -104,7 +104,7 @@ class LaunchReport(Inside):
 
     Attributes:
         source, line: where its kernel is defined.
-        path: of the source when it was captured.
+        source_path: of the source when it was captured.
         settings: the case's parameters that were set.
         findings: their `text` includes the change and its effect.
         first_change: which of the changes shorten the predicted time most, and by how much; "" if none was tried.
@@ -137,7 +137,7 @@ class LaunchReport(Inside):
     counted: Mapping[str, int] | None = None
     agrees: bool | None = None
     equal_to: int | None = None
-    path: str = ""
+    source_path: str = ""
 
     @property
     def may_retry(self) -> bool:
@@ -230,7 +230,7 @@ class Report:
         return [*filter(None, [stopped, self.untried]), *self.not_captured]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `show --json` prints. Numbers that are not finite become null."""
+        """Return the fields of its JSON. Numbers that are not finite become null."""
         return orjson.loads(orjson.dumps(to_json(self)))
 
 
@@ -327,7 +327,7 @@ def _report_launch(
         refused=tuple(Refusal(*each) for each in sorted(refused)),
         counted=launch.counters,
         equal_to=equal_to,
-        path=kernel.file,
+        source_path=kernel.file,
         **vars(inside),
     )
     if report.may_retry:

@@ -66,16 +66,22 @@ _WHOLE: JsonSchema = {
     "description": 'The launch: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
 }
 _HOW = "The reply is JSON. `failure` says what was wrong and what is allowed."
+_LAUNCHES = "It launches the kernel, which can take a minute."
 _KNOBS = "Omitted arguments take the kernel's default; `kernels` says what each means and which kernels have it."
 
 
 def register_endpoints(
-    blocks: gr.Blocks, api: Api, panels: Sequence[Panel], with_tools: bool
+    blocks: gr.Blocks,
+    api: Api,
+    panels: Sequence[Panel],
+    with_tools: bool,
+    others: Sequence[Endpoint] = (),
 ) -> None:
     """Register all endpoints; call inside the Blocks context.
 
     Args:
         with_tools: also register an MCP tool for each endpoint.
+        others: endpoints of no panel.
     """
 
     @functools.cache
@@ -126,6 +132,7 @@ def register_endpoints(
         Endpoint("kernels", kernels),
         Endpoint("recommend", recommend, is_flat=False),
         *(endpoint for panel in panels for endpoint in panel.endpoints(api)),
+        *others,
     ]
     for endpoint in endpoints:
         schemas = {EXPERIMENT: experiment, **endpoint.schemas}
@@ -216,8 +223,12 @@ def offer_tools_alone(server: Any) -> None:
     """Remove endpoints from a running `gradio.mcp.GradioMCPServer`, and the prefix from the tools' names.
 
     Gradio offers every public endpoint, and on a Space prefixes each name with the Space's. It also replaces the
-    description in an argument's schema by that of the docstring, even if there is none.
+    description in an argument's schema by that of the docstring, even if there is none. It writes no annotations, and
+    its errors do not name the argument.
     """
+    from jsonschema.validators import Draft202012Validator  # type: ignore[import-untyped]
+    from mcp import types
+
     describe = server.get_fn_description
     server.get_fn_description = lambda *event: (describe(*event)[0], {})
     offered = [
@@ -228,6 +239,35 @@ def offer_tools_alone(server: Any) -> None:
     server.tool_to_endpoint = {
         server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint for endpoint in offered
     }
+    handlers = server.mcp_server.request_handlers
+    list_tools = handlers[types.ListToolsRequest]
+    call_tool = handlers[types.CallToolRequest]
+
+    async def list_annotated(request: Any) -> Any:
+        reply = await list_tools(request)
+        for tool in reply.root.tools:
+            endpoint = server.tool_to_endpoint[tool.name]
+            event = server.get_block_fn_from_endpoint_name(endpoint)
+            tool.annotations = types.ToolAnnotations(**event.fn.hints)
+            tool.inputSchema["additionalProperties"] = False
+        return reply
+
+    async def call_checked(request: Any) -> Any:
+        tools = (await list_annotated(None)).root.tools
+        schemas = {tool.name: tool.inputSchema for tool in tools}
+        schema = schemas.get(request.params.name, {})
+        for error in Draft202012Validator(schema).iter_errors(request.params.arguments or {}):
+            path = ".".join(map(str, error.path))
+            text = f"{path}: {error.message}" if path else error.message
+            return types.ServerResult(
+                types.CallToolResult(
+                    content=[types.TextContent(type="text", text=text)], isError=True
+                )
+            )
+        return await call_tool(request)
+
+    handlers[types.ListToolsRequest] = list_annotated
+    handlers[types.CallToolRequest] = call_checked
 
 
 def _flat(parts: Mapping[str, Mapping[str, JsonSchema]]) -> dict[str, JsonSchema]:
@@ -288,8 +328,17 @@ def _tool(endpoint: Endpoint) -> Endpoint:
     ]
     tool.__signature__ = inspect.Signature(arguments, return_annotation=str)  # type: ignore[attr-defined]
     tool.__doc__ = " ".join(
-        [*str(endpoint.function.__doc__).split(), _HOW, *([_KNOBS] if is_flat else [])]
+        [
+            *str(endpoint.function.__doc__).split(),
+            *([_LAUNCHES] if endpoint.launches and is_flat else []),
+            _HOW,
+            *([_KNOBS] if is_flat else []),
+        ]
     )
+    # A launch takes a GPU's time, and its results are stored.
+    is_read_only = not endpoint.launches
+    hints = {"readOnlyHint": is_read_only, "idempotentHint": is_read_only}
+    tool.hints = {**hints, "destructiveHint": False, "openWorldHint": False}  # type: ignore[attr-defined]
     return Endpoint(f"{_PREFIX}{endpoint.name}", tool, schemas=schemas)
 
 

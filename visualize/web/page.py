@@ -10,7 +10,7 @@ from kernels.gpus import Gpu
 from visualize.tours import tours
 from visualize.tours.guide import menu
 from visualize.views import slots, theme
-from visualize.views.panel import Api
+from visualize.views.panel import Api, Endpoint
 from visualize.views.prose import LIST_ITEM, Link, glossary_dialog
 from visualize.views.slots import PLOTLY_JS, slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
@@ -126,11 +126,13 @@ def page(redraw: Redraw, actions: Actions, with_tools: bool = False) -> gr.Block
             elem_id="stage",
         )
         api = Api(redraw.session, redraw.predictions)
-        register_endpoints(blocks, api, redraw.all_panels, with_tools)
-        if scripts.opened:
-            gr.api(scripts.requests, api_name="requests")
-        if scripts.opened and with_tools:  # whose clients would get the repr of a dict
-            gr.api(scripts.mcp_requests, api_name="mcp_requests")
+        requests = Endpoint(
+            "requests",
+            scripts.requests,
+            launches=scripts.runs_files or bool(scripts.opened),
+            schemas={"script": {"type": "string"}},
+        )
+        register_endpoints(blocks, api, redraw.all_panels, with_tools, [requests])
     return blocks
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +14,8 @@ from typing import Any
 from kernels.advice.findings import Compiler
 from kernels.capture.reader import split_case
 from kernels.examples import EXAMPLES
-from kernels.knobs import knobs, read_fields
+from kernels.knobs import ConfigError, knobs, quote, read_fields
+from visualize.reports.brief import to_json
 from visualize.views import slots
 from visualize.views.capture.controls import GPU_MENU, launch_form
 from visualize.views.capture.script import Recapture, Script
@@ -24,6 +27,8 @@ from visualize.web.controls import kernel_menu
 
 # The start of a script's name.
 PREFIX = "script."
+
+_APP = Path(__file__).parents[2] / "app.py"
 
 # The tabs of a script that take the place of a kernel's.
 _SAME_VIEW = {
@@ -51,11 +56,15 @@ class Scripts:
 
     Attributes:
         opened: the script that an empty address opens; "" for none.
+        runs_files: whether clients may name a file to run.
     """
 
-    def __init__(self, scripts: Mapping[str, Script], opened: str = "") -> None:
+    def __init__(
+        self, scripts: Mapping[str, Script], opened: str = "", runs_files: bool = False
+    ) -> None:
         self.scripts = scripts
         self.opened = opened
+        self.runs_files = runs_files
 
     def find(self, fields: Mapping[str, Any]) -> ScriptState | None:
         """Return the script that a message is about, with its view; None if it is about a kernel.
@@ -136,19 +145,26 @@ class Scripts:
     def titles(self) -> dict[str, str]:
         return {name: f"script: {name.removeprefix(PREFIX)}" for name in self.scripts}
 
-    def requests(self) -> dict[str, Any]:
-        """Count the memory requests of every Triton launch in the script, as `show --json` does."""
-        return self.scripts[self.opened].launches.report().to_json()
+    def requests(self, script: str = "") -> dict[str, Any]:
+        """Counts the memory requests of every Triton launch in a script, and explains them, as `show --json` does.
 
-    def mcp_requests(self) -> str:
-        """Count the memory requests of every Triton launch in the script.
-
-        Returns JSON.
-
-        Each entry of `launches` has the kernel, config, registers and `totals`. Its `ops` give the requests, sectors,
-        ideal sectors and findings (`why`) of each source line.
+        `faults`: wrong results. `brief`: the findings. `launches`: each source line's requests, sectors, ideal sectors
+        and findings (`why`), in `ops`. `script`: one on the page, such as softmax, or a file if the server was started
+        with --run-scripts. Default: the one that `show` opened.
         """
-        return json.dumps(self.requests())
+        name = f"{PREFIX}{script}" if script else self.opened or next(iter(self.scripts))
+        if name in self.scripts:
+            self.scripts[name].follow()
+            return to_json(self.scripts[name].launches.report())
+        names = ", ".join(each.removeprefix(PREFIX) for each in self.scripts)
+        problem = f"script must be one of {names} (got {quote(script)}). `tilescope show SCRIPT.py --mcp` counts yours."
+        if self.runs_files:
+            show = [sys.executable, str(_APP), "show", str(script), "--json"]
+            done = subprocess.run(show, capture_output=True, text=True, check=False)
+            if done.stdout:
+                return json.loads(done.stdout)
+            problem = f"script: {done.stderr.strip()}"
+        raise ConfigError("not_captured", problem, "script")
 
 
 def script_name(source: str) -> str:

@@ -50,7 +50,7 @@ from visualize.web.mailboxes import limit_queue
 from visualize.web.messages import Messages
 from visualize.web.page import HEAD, OPENING, THEME, page
 from visualize.web.redraw import Redraw
-from visualize.web.scripts import Scripts, shipped_scripts
+from visualize.web.scripts import Scripts
 
 # Maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy no thread), and
 # maximum clients that Gradio remembers.
@@ -63,9 +63,9 @@ _END_DEADLINE_S = 4.0
 def serve(
     host: str,
     port: int,
-    mcp: bool = False,
+    mcp: bool,
+    scripts: Scripts,
     login: tuple[str, str] | None = None,
-    scripts: Scripts | None = None,
 ) -> None:
     """Serve the page until the process ends.
 
@@ -73,8 +73,8 @@ def serve(
 
     Args:
         mcp: also serve MCP at /gradio_api/mcp/. Requires the package mcp.
+        scripts: in the list of kernels.
         login: user name and password that visitors must enter.
-        scripts: in the list of kernels; by default, the examples as they were captured.
     """
     configure_logging()
     return_large_arrays()
@@ -103,14 +103,14 @@ def serve(
 
     signal.signal(signal.SIGTERM, shut_down)
     gr.set_static_paths([PLOTLY_JS])
-    redraw = Redraw(session, PredictionProcess(session), scripts or Scripts(shipped_scripts()))
+    redraw = Redraw(session, PredictionProcess(session), scripts)
     actions = Actions(redraw)
     blocks = page(redraw, actions, mcp)
     guard = Middleware(
         Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
     )
     # The picture must not appear before the login, and is not a script's.
-    has_picture = not login and not (scripts and scripts.opened)
+    has_picture = not login and not scripts.opened
     first_reply = Middleware(
         FirstReply,
         picture=first_picture(session.gpu) if has_picture else "",

@@ -388,7 +388,7 @@ class SweepPanel(Panel):
                 sweep = run.result() if run.has_ended else run.snapshot()
             return await asyncio.to_thread(build_reply, sweep)
 
-        return (Endpoint("sweep", sweep, schemas=SCHEMAS, is_flat=False),)
+        return (Endpoint("sweep", sweep, launches=True, schemas=SCHEMAS, is_flat=False),)
 
 
 def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
