@@ -162,8 +162,8 @@ class Plan:
             condition = source(first) if first.lstrip("!~").startswith(("P", "UP")) else None
             return [*roots, condition] if condition else roots
         roots += planned.sources[:1]
-        if self.reads_shared and name == "STS":
-            value = instruction.operands[1]
+        if self.reads_shared and name in ("STS", "ATOMS"):
+            value = instruction.operands[-1]
             roots += [register(next_register(value, k)) for k in range(instruction.lane_registers)]
         return roots
 
