@@ -276,7 +276,7 @@ class _Run:
         after = plan.find_reconvergence(start)
         if after is None:
             raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
-        self._mark_unknown(plan.reach(start, after) - {start})
+        self._mark_unknown(plan.find_between(start, after))
         if plan.code[after].name == "BSYNC":
             self.executions.uncertain.add(after)
         return after

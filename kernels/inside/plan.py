@@ -181,6 +181,11 @@ class Plan:
         following = self._following
         return set(reach([start], lambda block: [each for each in following[block] if each != end]))
 
+    def find_between(self, start: int, end: int) -> set[int]:
+        """Return the blocks that may run after a branch at the end of a block, before another block."""
+        following = [each for each in self._following[start] if each != end]
+        return set[int]().union(*(self.reach(each, end) for each in following))
+
     def find_reconvergence(self, start: int) -> int | None:
         """Return where all paths from a block reconverge: the first later block that each passes, if any."""
         if start not in self._reconvergences:
