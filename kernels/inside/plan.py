@@ -74,7 +74,7 @@ class Plan:
             if instruction.name in JUMPS:
                 leaders.add(index + 1)
             if self.reconverges(index):
-                leaders.add(index)
+                leaders.update((index, index + 1))
             if is_barrier(instruction):
                 leaders.add(index + 1)
             if instruction.target is not None:
