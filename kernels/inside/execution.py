@@ -7,7 +7,6 @@ address, so divergent threads reconverge. Threads never wait: barriers and copie
 import functools
 import math
 import operator
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +43,8 @@ _MOST_PROGRAMS = 1 << 12
 _SHARED_BYTES = 1 << 18
 _SYSTEM_BYTES = 1 << 10
 _WIDEST_BYTES = 16
+# Atomics of one lane of a program.
+_ATOMICS = {"ATOMS.OR": operator.or_, "ATOMS.AND": operator.and_}
 # Work to execute a block, one of its steps, and an access to shared memory, whatever the number of threads.
 _BLOCK_WORK = 5000
 _STEP_WORK = 2000
@@ -136,6 +137,10 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
     return executions
 
 
+# Threads at the start of each block: a mask per branch that leads there, and the registers that the block needs.
+_Queue = dict[int, tuple[list[Any], dict[str, Number], dict[str, Any]]]
+
+
 class _Run:
     """An execution of programs of a launch. `known` has a mask for each register that is not known everywhere."""
 
@@ -168,21 +173,19 @@ class _Run:
         self.factors = random.integers(1, 1 << 63, (2, launch.threads), np.uint64) | np.uint64(1)
         self.shared: tuple[np.ndarray, ...] = ()
         self.counted: dict[tuple[int, int, int], Wavefronts] = {}
-        # The threads that run the current block, and the registers that waiting threads need.
+        # The threads that run the current block. The registers of others have any value.
         self.active: Any = True
-        self.kept = frozenset[str]()
 
     def run(self) -> None:
         plan = self.plan
-        # The threads that wait at the start of each block, a mask per branch that leads there.
-        waiting = defaultdict[int, list[Any]](list)
-        waiting[0].append(True)
-        at_barriers = defaultdict[int, list[Any]](list)
+        waiting: _Queue = {}
+        at_barriers: _Queue = {}
+        self._send(waiting, 0, True)
         while waiting or at_barriers:
             if not waiting:
                 waiting, at_barriers = at_barriers, waiting
             start = min(waiting)
-            arriving = waiting.pop(start)
+            arriving, self.values, self.known = waiting.pop(start)
             active = functools.reduce(operator.or_, arriving)
             end = plan.blocks[start]
             self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
@@ -193,8 +196,6 @@ class _Run:
             if plan.reconverges(start) or np.array_equal(times, self._count_warps(active)):
                 groups = [active]
             self.active = active
-            others = (*waiting, *at_barriers)
-            self.kept = frozenset[str]().union(*(plan.live_in[each] for each in others))
             for planned in plan.steps[start]:
                 self._run(planned)
             last = plan.code[end - 1]
@@ -208,7 +209,7 @@ class _Run:
                     self._mark_uncertain(following)
                     condition = False
                 elif condition is None:
-                    waiting[self._skip(start)].append(active)
+                    self._send(waiting, self._skip(start), active)
                     continue
             targets: list[tuple[int | None, Any]] = [(last.target, condition)]
             if waits:
@@ -221,10 +222,30 @@ class _Run:
                 for target, where in targets:
                     taken = group & where
                     if np.any(taken) and target is not None:
-                        (at_barriers if waits else waiting)[target].append(taken)
+                        self._send(at_barriers if waits else waiting, target, taken)
                 rest = group & (condition ^ True)
                 if np.any(rest) and end < len(plan.code):
-                    waiting[end].append(rest)
+                    self._send(waiting, end, rest)
+
+    def _send(self, queue: _Queue, start: int, threads: Any) -> None:
+        """Let threads wait at the start of a block."""
+        live = self.plan.live_in[start]
+        if start not in queue:
+            values = {name: self.values[name] for name in live if name in self.values}
+            known = {name: self.known[name] for name in live if name in self.known}
+            queue[start] = [threads], values, known
+            return
+        masks, values, known = queue[start]
+        masks.append(threads)
+        for name in live:
+            for own, other, default in (
+                (self.values, values, 0),
+                (self.known, known, True),
+            ):
+                value = own.get(name, default)
+                before = other.get(name, default)
+                if value is not before:
+                    other[name] = semantics.select(threads, value, before)
 
     def _count_warps(self, active: Any) -> np.ndarray:
         """Return how often each warp of a program executes something that these threads execute."""
@@ -255,7 +276,7 @@ class _Run:
         after = plan.find_reconvergence(start)
         if after is None:
             raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
-        self._mark_unknown(plan.reach(start, after) - {start})
+        self._mark_unknown(plan.find_between(start, after))
         if plan.code[after].name == "BSYNC":
             self.executions.uncertain.add(after)
         return after
@@ -311,19 +332,15 @@ class _Run:
         return operand.combine(*values), known
 
     def _write(self, name: str, value: Number, known: Any, condition: Any) -> None:
-        """Write a register of the active threads where a condition holds.
-
-        Other threads keep their value if any of them needs it.
-        """
+        """Write a register where a condition holds."""
         if name in ("RZ", "URZ", "PT", "UPT", ""):
             return
-        where = self.active & condition if name in self.kept else condition
-        if where is not True:
+        if condition is not True:
             old = self.values.get(name, 0)
             before = self.known.get(name, True)
             if known is not True or before is not True:
-                known = semantics.select(where, known, before)
-            value = semantics.select(where, value, old)
+                known = semantics.select(condition, known, before)
+            value = semantics.select(condition, value, old)
         self.values[name] = value
         if known is True:
             self.known.pop(name, None)
@@ -353,7 +370,7 @@ class _Run:
             self._collect(planned, condition)
         elif name in ("LDG", "LD"):
             self._load(planned, condition)
-        elif name in ("LDS", "LDSM", "STS"):
+        elif name in ("LDS", "LDSM", "STS") or (name == "ATOMS" and not planned.writes):
             self._move_shared(planned, condition)
         elif name in ("SYNCS", "UTCATOMSWS", "USETMAXREG") and planned.writes:
             # A barrier's phase is complete, and tensor memory and registers are free.
@@ -529,7 +546,6 @@ class _Run:
     def _move_shared(self, planned: Planned, condition: Any) -> None:
         instruction = planned.instruction
         where = self.active & condition
-        is_store = instruction.name == "STS"
         if not self.plan.reads_shared:
             return
         place, known = self._read(planned.sources[0])
@@ -547,8 +563,14 @@ class _Run:
         target = np.broadcast_to(rows, self.shape)[on], at[on]
         for k in range(instruction.lane_registers):
             self.budget.spend(_ACCESS_WORK + 6 * at.size)
-            if is_store:
-                value, value_known = self._read(register(next_register(instruction.operands[1], k)))
+            if instruction.name != "LDS":
+                value, value_known = self._read(
+                    register(next_register(instruction.operands[-1], k))
+                )
+                if combine := _ATOMICS.get(instruction.opcode):
+                    value = combine(contents[rows, at], value)
+                elif instruction.name == "ATOMS":
+                    value_known = False
                 contents[target[0], target[1] + k] = np.broadcast_to(value, self.shape)[on]
                 value_known = np.broadcast_to(value_known, self.shape)[on]
                 are_known[target[0], target[1] + k] = value_known * all_known

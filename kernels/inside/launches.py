@@ -16,12 +16,13 @@ from kernels.evaluate.sass import read_table
 from kernels.inside.execution import Launch
 from kernels.sectors import LANES
 
-# The first byte of the arguments in the constant bank, by the architecture's first compute capability.
-_ARGUMENTS_AT = ((100, 0x380), (90, 0x210), (70, 0x160))
-# Offsets in the bank of the number of threads and programs along x, y and z, and of the local memory's size.
-_THREADS_AT = 0, 4, 8
-_PROGRAMS_AT = 12, 16, 20
-_LOCAL_AT = 0x28
+# By the architecture's first compute capability, the offsets in the constant bank of the numbers of threads and of
+# programs along x, y and z, of the local memory's size, and of the arguments.
+_LAUNCH_AT = (
+    (100, 0x360, 0x370, 0x37C, 0x380),
+    (90, 0, 12, 0x28, 0x210),
+    (70, 0, 12, 0x28, 0x160),
+)
 
 _TARGET = re.compile(r"^\.target sm_(\d+)", re.MULTILINE)
 _PARAMETER = re.compile(r"^\s*\.param\s+(?:\.align (\d+) )?\.(\w)(\d+).*?(?:\[(\d+)\])?,?$")
@@ -35,13 +36,15 @@ def make_launch(capture: BaseCapture, launch: CapturedLaunch, build: Build | Non
     """
     kernel, codes = build or capture.build(launch.kernel)
     (target,) = _TARGET.findall(codes["ptx"])
-    start = next(at for capability, at in _ARGUMENTS_AT if int(target) >= capability)
+    threads_at, programs_at, local_at, start = next(
+        places for capability, *places in _LAUNCH_AT if int(target) >= capability
+    )
     arguments = [read_argument(capture, argument) for argument in launch.arguments]
     words = _place_arguments(codes["ptx"], start, arguments)
     threads = LANES * kernel.num_warps
-    words |= dict(zip(_THREADS_AT, (threads, 1, 1), strict=True))
-    words |= dict(zip(_PROGRAMS_AT, launch.grid, strict=True))
-    words[_LOCAL_AT] = 0
+    for at, numbers in ((threads_at, (threads, 1, 1)), (programs_at, launch.grid)):
+        words |= {at + 4 * axis: number for axis, number in enumerate(numbers)}
+    words[local_at] = 0
     memory = _Memory(read_storages(capture, launch))
     return Launch(launch.grid, threads, words.get, memory.load, read_table(codes["sass"]))
 

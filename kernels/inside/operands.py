@@ -18,7 +18,7 @@ _DOUBLE = re.compile(r"[FSU]?64")
 _ZERO_REGISTER = 255
 
 # Instructions without a result, although their first operand may be a register.
-_WITHOUT_RESULT = ("BAR", "BRA", "BRX", "CALL", "JMP", "NANOSLEEP", "RET", "WARPSYNC")
+_WITHOUT_RESULT = ("BAR", "BRA", "BREAK", "BRX", "CALL", "JMP", "NANOSLEEP", "RET", "WARPSYNC")
 # Instructions whose predicate result is not followed by a second one.
 _SINGLE_PREDICATE = ("SYNCS", "FCHK", "UCGABAR_WAIT", "R2P")
 # Instructions whose numeric result may be followed by its carries.

@@ -74,7 +74,7 @@ class Plan:
             if instruction.name in JUMPS:
                 leaders.add(index + 1)
             if self.reconverges(index):
-                leaders.add(index)
+                leaders.update((index, index + 1))
             if is_barrier(instruction):
                 leaders.add(index + 1)
             if instruction.target is not None:
@@ -162,8 +162,8 @@ class Plan:
             condition = source(first) if first.lstrip("!~").startswith(("P", "UP")) else None
             return [*roots, condition] if condition else roots
         roots += planned.sources[:1]
-        if self.reads_shared and name == "STS":
-            value = instruction.operands[1]
+        if self.reads_shared and name in ("STS", "ATOMS"):
+            value = instruction.operands[-1]
             roots += [register(next_register(value, k)) for k in range(instruction.lane_registers)]
         return roots
 
@@ -180,6 +180,11 @@ class Plan:
         """Return the blocks that `start` reaches without passing `end`."""
         following = self._following
         return set(reach([start], lambda block: [each for each in following[block] if each != end]))
+
+    def find_between(self, start: int, end: int) -> set[int]:
+        """Return the blocks that may run after a branch at the end of a block, before another block."""
+        following = [each for each in self._following[start] if each != end]
+        return set[int]().union(*(self.reach(each, end) for each in following))
 
     def find_reconvergence(self, start: int) -> int | None:
         """Return where all paths from a block reconverge: the first later block that each passes, if any."""

@@ -47,7 +47,7 @@ _UNIFORM = re.compile(r"U(?!TC|BLK|VIRT)")
 # Instructions whose first operand is not a result.
 _WITHOUT_RESULT = (
     "STG STS STSM RED REDG BAR BRA EXIT LDGSTS DEPBAR LDGDEPBAR MEMBAR WARPSYNC UTMALDG UTMASTG SYNCS STL WARPGROUP "
-    "NOP ERRBAR CCTL FENCE BSSY BSYNC ST UTMACMDFLUSH UTMACCTL"
+    "NOP ERRBAR CCTL FENCE BREAK BSSY BSYNC ST UTMACMDFLUSH UTMACCTL"
 )
 _NO_RESULT = frozenset(_WITHOUT_RESULT.split())
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.

@@ -25,11 +25,11 @@ def make_code(text):
     return parse("\n".join(lines))
 
 
-def run(text, grid=(1, 1, 1), threads=32, constants=None):
+def run(text, grid=(1, 1, 1), threads=32, constants=None, table=()):
     def load(address, width):
         return np.zeros(address.shape, np.int64), np.zeros(address.shape, bool)
 
-    return execute(make_code(text), Launch(grid, threads, (constants or {}).get, load))
+    return execute(make_code(text), Launch(grid, threads, (constants or {}).get, load, table))
 
 
 def times(text, **launch):
@@ -171,6 +171,109 @@ def test_a_warp_votes(vote, expected):
     """
     # All lanes of the first warp and half of the second one's are below 48.
     assert times(text, threads=96) == [3, 3, 3, 3, expected, expected]
+
+
+def test_each_warp_runs_the_partition_whose_number_the_first_warp_stores_for_it():
+    text = """
+        S2R R0, SR_TID.X
+        SHF.R.U32.HI R2, RZ, 0x5, R0
+        ISETP.NE.AND P0, PT, R2, RZ, PT
+        @!P0 BRA `(.L_x_0)
+        .L_x_1:
+        USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0x40
+        BRA.U !UP0, `(.L_x_1)
+        BAR.SYNC.DEFER_BLOCKING 0x1
+        LDS.U8 R4, [R2+0x40]
+        IMAD.SHL.U32 R4, R4, 0x4, RZ
+        LDC R4, c[0x2][R4]
+        BRX R4 -0xb0
+        NOP
+        BAR.SYNC.DEFER_BLOCKING 0x1
+        BRA `(.L_x_1)
+        NOP
+        NOP
+        BAR.SYNC.DEFER_BLOCKING 0x1
+        BRA `(.L_x_1)
+        .L_x_0:
+        MOV R6, 0x1000100
+        STS [RZ+0x40], R6
+        BAR.SYNC.DEFER_BLOCKING 0x1
+        BAR.SYNC.DEFER_BLOCKING 0x1
+        MOV R6, 0x2020202
+        STS [RZ+0x40], R6
+        BAR.SYNC.DEFER_BLOCKING 0x1
+        EXIT
+    """
+    executions = run(text, grid=(5, 1, 1), threads=128, table=(0xB0, 0xE0, 0x190))
+    first, second = (
+        [1] * 4 + [2] * 7 + partitions + [0] * 7 + [1]
+        for partitions in ([0, 0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0, 0])
+    )
+    expected = [[1] * 4 + [0] * 14 + [1] * 8, first, second, first]
+    assert executions.by_warp.tolist() == [[5 * times for times in row] for row in expected]
+
+
+def test_an_index_outside_the_table_of_a_branch_is_refused():
+    with pytest.raises(UnsupportedOperation, match="A branch depends on a value that is unknown"):
+        run("MOV R4, 0x4\nLDC R4, c[0x2][R4]\nBRX R4 -0x30\nEXIT", table=(0x30,))
+
+
+def test_lanes_that_leave_a_convergence_barrier_do_not_wait_for_the_others():
+    text = """
+        S2R R0, SR_TID.X
+        BSSY B0, `(.L_x_1)
+        .L_x_0:
+        IADD3 R0, R0, 0x20, RZ
+        ISETP.GE.AND P0, PT, R0, 0x50, PT
+        BREAK P0, B0
+        @P0 BRA `(.L_x_2)
+        BRA `(.L_x_0)
+        .L_x_1:
+        BSYNC B0
+        .L_x_2:
+        EXIT
+    """
+    # Lanes 16 to 31 leave the loop after two iterations, the others after three.
+    assert times(text) == [1, 1, 3, 3, 3, 3, 2, 0, 2]
+
+
+def test_lanes_reconverge_where_a_warp_synchronizes():
+    text = """
+        ELECT P0, URZ, PT
+        @!P0 BRA `(.L_x_0)
+        NOP
+        .L_x_0:
+        WARPSYNC.ALL
+        EXIT
+    """
+    assert times(text) == [1, 1, 1, 2, 1]
+
+
+def test_a_loop_of_one_block_that_ends_at_an_unknown_value_is_uncertain():
+    text = """
+        .L_x_0:
+        LDG.E R0, desc[UR4][R2.64]
+        ISETP.NE.AND P0, PT, R0, RZ, PT
+        @P0 BRA `(.L_x_0)
+        EXIT
+    """
+    assert run(text).uncertain == {0, 1, 2}
+
+
+def test_a_branch_reads_the_bits_that_an_atomic_set():
+    text = """
+        MOV R0, 0x5
+        STS [RZ], R0
+        ELECT P0, URZ, PT
+        MOV R1, 0x2
+        @P0 ATOMS.OR RZ, [RZ], R1
+        LDS R2, [RZ]
+        ISETP.NE.AND P1, PT, R2, 0x7, PT
+        @P1 EXIT
+        NOP
+        EXIT
+    """
+    assert times(text, threads=64)[-2:] == [2, 2]
 
 
 def test_a_warp_elects_a_lane():

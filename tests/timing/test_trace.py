@@ -70,6 +70,30 @@ def test_weights_of_a_short_trace_sum_to_the_executions_of_each_instruction(budg
         assert sum(represented) == pytest.approx(times)
 
 
+def test_a_loop_that_no_warp_enters_at_its_start_is_no_loop():
+    trace, _ = trace_warp(NESTED, [0, 0, 0, 2, 2, 0, 1, 1], budget=100)
+    assert trace == [3, 4, 3, 4, 6, 7]
+
+
+def test_partitions_take_as_long_as_the_slowest_one_because_they_run_at_the_same_time():
+    step = Step("", PIPES.index("fma"), 1, 4, (), ())
+    code = [Instruction("", "FADD", (), ())] * 400
+    sms = GPUS["H100"].sms
+
+    def time(*partitions):
+        executed = [
+            sum(each) for each in zip(*(executed for executed, _ in partitions), strict=True)
+        ]
+        warps = sum(warps for _, warps in partitions)
+        execution = Execution(code, [step] * 400, executed, sms, warps, 1, partitions=partitions)
+        return time_launch(execution, Traffic({}, {}, 0.0, 0.0, 0.0, 0.0), GPUS["H100"], H100)[0]
+
+    long = [4 * sms] * 300 + [0] * 100, 4
+    short = [0] * 300 + [sms] * 100, 1
+    assert time(long, short) == pytest.approx(time(long))
+    assert time(short) < time(long)
+
+
 @pytest.mark.parametrize("most_steps", [30, 300, 3000])
 def test_a_short_simulation_of_nested_loops_predicts_the_time_of_a_full_one(most_steps):
     assert time_nested(BLOCKS, most_steps) == pytest.approx(time_nested(BLOCKS, 30_000), rel=0.25)
