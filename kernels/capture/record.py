@@ -66,6 +66,7 @@ try:
     VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
     if VERSION < (3, 6):
         raise ImportError(f"Triton is {triton.__version__}, and Tilescope needs 3.6 or later")
+    from torch._subclasses import FakeTensor
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils import _triton as torch_triton
     from torch.utils._device import DeviceContext
@@ -1362,7 +1363,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
     ) -> Any:
         __tracebackhide__ = True  # pytest omits this frame
         keywords = keywords or {}
-        if function in _ANSWERS:
+        if function in _ANSWERS and not arguments[0].is_meta:
             return _ANSWERS[function]
         if function in (_T.cuda, _T.pin_memory):
             return arguments[0]
@@ -1466,10 +1467,14 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     }  # fmt: skip
     run_backward = torch.autograd._engine_run_backward
     implement = torch.library.Library.impl
+    on_cuda = set[tuple[Any, str]]()
+    own = threading.local()
     custom_op = torch.library.custom_op
     set_default_device = DeviceContext.__init__
     run_thread = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     report_exception = threading.excepthook
+    new_fake_tensor = FakeTensor.__new__
+    fake_device: Any = FakeTensor.device
     new_shared = torch.UntypedStorage._new_shared
     fork = multiprocessing.context.ForkProcess._Popen
 
@@ -1487,6 +1492,14 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         else:
             report_exception(failure)
 
+    def make_fake_tensor(*arguments: Any, **keywords: Any) -> FakeTensor:
+        options = {name: _on_cpu(value) for name, value in keywords.items()}
+        return new_fake_tensor(*map(_on_cpu, arguments), **options)
+
+    def find_fake_device(self: FakeTensor) -> torch.device:
+        device = fake_device.__get__(self)
+        return _CUDA if device.type == "cpu" else device
+
     def answer_zero(name: str) -> Any:
         if not name.startswith("_cuda_"):
             raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
@@ -1495,14 +1508,38 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     def implement_on_cpu(
         self: Any, op: Any, function: Any, dispatch_key: str = "", **keywords: Any
     ) -> Any:
-        if (dispatch_key or self.dispatch_key) == "CUDA" and self.ns not in (
-            "aten",
-            "_inductor_test",
-            "fsdp",
-        ):
+        key = dispatch_key or self.dispatch_key
+        is_short = isinstance(op, str) and "::" not in op
+        name = f"{self.ns}::{op}" if is_short else op
+        if key in ("CUDA", "AutogradCUDA") and self.ns not in ("_inductor_test", "fsdp"):
+            key = key.replace("CUDA", "CPU")
+            call = make_kernel(name, function, key, keywords.get("with_keyset", False))
             with contextlib.suppress(Exception):
-                implement(self, op, function, "CPU", **keywords)
+                implement(self, op, call, key, **{**keywords, "with_keyset": True})
+        elif (name, key) in on_cuda:
+            return None  # tensors in host memory have the kernel for CUDA
         return implement(self, op, function, dispatch_key, **keywords)
+
+    def make_kernel(name: Any, function: Any, key: str, has_keys: bool) -> Callable[..., Any]:
+        """Return the kernel that stands in for one of the CUDA back end. Calls of its own operator run on the CPU."""
+        on_cuda.add((name, key))
+        original: Any = None
+        with contextlib.suppress(RuntimeError):  # an operator of the script's
+            original = torch.library.get_kernel(name, key)
+
+        def call(keys: Any, *arguments: Any, **options: Any) -> Any:
+            running = vars(own)
+            is_recorder = torch._C._is_torch_function_all_disabled()
+            if original and (is_recorder or name in running):
+                return original.call_boxed(keys, *arguments, **options)
+            running[name] = True
+            try:
+                with _AsIfCuda(recorder):  # torch turns the mode off for its own calls
+                    return function(*[keys][:has_keys], *arguments, **options)
+            finally:
+                running.pop(name, None)
+
+        return call
 
     class Graph(_Stub):
         def __init__(self, *_: Any, **__: Any) -> None:
@@ -1537,6 +1574,8 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         lambda self, device: set_default_device(self, _on_cpu(torch.device(device))),
     )
     yield torch, "Generator", _Generator
+    yield FakeTensor, "__new__", make_fake_tensor
+    yield FakeTensor, "device", property(find_fake_device)
     yield torch.UntypedStorage, "_new_shared", staticmethod(lambda size, **_: new_shared(size))
     yield torch.serialization, "_get_restore_location", _returning(lambda storage, _: storage)
     guards: Any = torch._C._dynamo.guards
