@@ -88,6 +88,29 @@ except ImportError as error:
     print(f'{sys.executable}: {error}. Install what is missing: pip install "tilescope[torch]"')
     sys.exit(2)
 
+# A stand-in for the command of the driver. Libraries ask it for the name or the memory of the GPU.
+_NVIDIA_SMI = """\
+#!/bin/sh
+exec '{python}' -IS -c '
+import sys
+name, capability, memory, clock = {properties}
+values = dict.fromkeys(["name", "gpu_name"], name) | dict.fromkeys(["memory.total", "memory.free"], memory)
+values |= {{"compute_cap": capability, "count": "1", "index": "0", "gpu_bus_id": "00000000:01:00.0"}}
+values |= {{"memory.used": "0 MiB", "clocks.max.sm": clock, "driver_version": "580.65.06"}}
+flags = " ".join(sys.argv[1:]).replace("=", " ").split()
+fields = next((flags[n + 1] for n, flag in enumerate(flags) if flag.startswith("--query-gpu")), "").split(",")
+if fields[0]:
+    rows = [fields] * ("noheader" not in " ".join(flags)) + [[values.get(field, "[N/A]") for field in fields]]
+    text = chr(10).join(", ".join(row) for row in rows)
+    print(text.replace(" MiB", "").replace(" MHz", "") if "nounits" in " ".join(flags) else text)
+elif "-L" in flags:
+    print(f"GPU 0: {{name}} (UUID: GPU-00000000-0000-0000-0000-000000000000)")
+else:
+    print("NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: 13.0")
+    print(f"0  {{name}}  0 MiB / {{memory}}")
+' "$@"
+"""
+
 FORMAT = 1
 
 # Maximum bytes of all arrays in the file.
@@ -1173,8 +1196,17 @@ def recording(
         hook.write_text(
             _SITECUSTOMIZE.format(folder=str(folder), recorder=__file__, options=options)
         )
-        paths = filter(None, (str(folder), os.environ.get("PYTHONPATH")))
-        variables["PYTHONPATH"] = os.pathsep.join(paths)
+        variables |= _prefix_path("PYTHONPATH", folder)
+        if runs != "cuda":
+            variables |= _prefix_path("PATH", folder)
+            capability = ".".join(map(str, gpu["compute_capability"]))
+            memory = f"{gpu['memory_gib'] << 10} MiB"
+            properties = json.dumps(
+                [gpu["device_name"], capability, memory, f"{gpu['clock_mhz']} MHz"]
+            )
+            command = folder / "nvidia-smi"
+            command.write_text(_NVIDIA_SMI.format(python=sys.executable, properties=properties))
+            command.chmod(0o755)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
@@ -1268,6 +1300,11 @@ def recording(
             stack.enter_context(_AsIfCuda(recorder))
         refuse_interpreter(triton.knobs.runtime)
         yield recorder
+
+
+def _prefix_path(name: str, folder: Path) -> dict[str, str]:
+    paths = filter(None, (str(folder), os.environ.get(name)))
+    return {name: os.pathsep.join(paths)}
 
 
 def record_child(folder: str, **options: Any) -> None:
@@ -1465,6 +1502,11 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         "is_current_stream_capturing": False, "_get_device_index": 0, "mem_get_info": (memory_bytes, memory_bytes),
         "get_device_properties": properties, "get_arch_list": [f"sm_{major}{minor}"],
     }  # fmt: skip
+    nvml = {
+        "nvmlDeviceGetCount": 1, "nvmlDeviceGetName": gpu["device_name"], "nvmlSystemGetDriverVersion": "580.65.06",
+        "nvmlDeviceGetCudaComputeCapability": (major, minor),
+        "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(total=memory_bytes, free=memory_bytes, used=0),
+    }  # fmt: skip
     run_backward = torch.autograd._engine_run_backward
     implement = torch.library.Library.impl
     on_cuda = set[tuple[Any, str]]()
@@ -1530,7 +1572,7 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         def call(keys: Any, *arguments: Any, **options: Any) -> Any:
             running = vars(own)
             is_recorder = torch._C._is_torch_function_all_disabled()
-            if original and (is_recorder or name in running):
+            if original and (is_recorder or name in running or recorder.journal.closed):
                 return original.call_boxed(keys, *arguments, **options)
             running[name] = True
             try:
@@ -1552,6 +1594,10 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         Graph()
         return calls
 
+    with contextlib.suppress(ImportError):
+        pynvml = import_module("pynvml")
+        names = [name for name in dir(pynvml) if name.startswith("nvml")]
+        yield from ((pynvml, name, _returning(nvml.get(name))) for name in names)
     yield driver, "_active", active
     yield from ((torch.cuda, name, _returning(value)) for name, value in answers.items())
     kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event"
