@@ -27,6 +27,7 @@ import itertools
 import json
 import linecache
 import math
+import mmap
 import multiprocessing
 import operator
 import os
@@ -66,11 +67,11 @@ try:
     VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
     if VERSION < (3, 6):
         raise ImportError(f"Triton is {triton.__version__}, and Tilescope needs 3.6 or later")
-    from torch._subclasses import FakeTensor
+    from torch._subclasses import FakeTensor, FakeTensorMode
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils import _triton as torch_triton
     from torch.utils._device import DeviceContext
-    from torch.utils._pytree import tree_leaves
+    from torch.utils._pytree import tree_leaves, tree_map_only
     from triton._C.libtriton import gluon_ir, ir, nvidia
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.driver import CudaDriver
@@ -284,6 +285,7 @@ class Recorder:
         context: JSON to add to the next launch.
         storages: a storage's key and a weak reference to it, by device and address.
         unknown: by storage, the launch that did not run and on which its values depend.
+        reserved: the storages that do not fit in this machine's memory, and those that depend on them.
         pointees: a launch that did not run, and the sorted addresses to which it would have stored.
         written: the keys of the kernels and arrays in the folder.
         bases: the tensors of the launch being recorded, by storage.
@@ -303,6 +305,7 @@ class Recorder:
         self.counter = itertools.count()
         self.storages = dict[tuple[str, int], tuple[str, StorageWeakRef]]()
         self.unknown = dict[str, str]()
+        self.reserved = set[str]()
         self.pointees = list[tuple[str, np.ndarray]]()
         self.written = set[str]()
         self.bases = dict[str, torch.Tensor]()
@@ -523,14 +526,16 @@ class Recorder:
     def refuse_read(self, function: Any, launch: str) -> HostRead:
         """Return the exception for a function that reads a result of a launch that did not run."""
         line = _users_line(traceback.extract_stack())
-        message = f"{_describe_place(line)} reads {_READ.format(function.__name__, launch)}"
+        tensor = f"a tensor (with {function.__name__}) that depends on {launch}."
+        advice = f" {_VALUES}" if launch.endswith(_NOT_RUN) else ""
+        message = f"{_describe_place(line)} reads {tensor}{advice}"
         self.read = {**line, "kind": "host_read", "message": message}
         self.write("read", self.read)
         return HostRead(message)
 
     def mark_unknown(self, launch: Launch) -> None:
         """Remember the tensors that a launch would have stored to."""
-        name = self.name(launch)
+        name = f"{self.name(launch)}, {_NOT_RUN}"
         facts = read_ttgir(launch.compiled.asm["ttgir"])
         tensors = list(map(_own_tensor, launch.content["arguments"]))
         self.unknown |= {
@@ -1364,12 +1369,15 @@ def _restored(tuner: Any, config: Any) -> list[str] | None:
 
 # ---------------------------------------------------------------- a machine without a GPU
 
-_READ = (
-    "a tensor (with {}) that depends on {}, which did not run. Pass --values (in Python, values=True) to run launches "
-    "in the interpreter."
-)
+_NOT_RUN = "which did not run"
+_VALUES = "Pass --values (in Python, values=True) to run launches in the interpreter."
+
+# Results with fewer elements are computed without asking whether they fit in memory.
+_MOST_UNASKED = 1 << 27
+_MAP_NORESERVE = 0x4000  # of Linux; Python 3.13 names it
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
@@ -1386,6 +1394,62 @@ for _name in (
 def _on_cpu(value: Any) -> Any:
     is_cuda = isinstance(value, str | torch.device) and re.fullmatch(r"cuda(:\d+)?", str(value))
     return torch.device("cpu") if is_cuda else value
+
+
+def _compute(
+    recorder: Recorder, function: Any, arguments: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Call a function of torch. Results that do not fit in memory have addresses, but no values."""
+    leaves = tree_leaves((arguments, options))
+    sizes = [leaf.numel() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    most = math.prod(abs(size) or 1 for size in sizes if isinstance(size, int))
+    is_attribute = function.__name__ in ("__get__", "data_ptr")
+    if most < _MOST_UNASKED or is_attribute or torch._C._get_dispatch_mode(_FAKE):
+        return function(*arguments, **options)
+    available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    free_bytes = int(available[1]) << 10 if available else sys.maxsize
+    fakes = dict[Any, torch.Tensor]()
+    new = list[FakeTensor]()
+    written = list[torch.Tensor]()
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        stand_in = mode.from_tensor(tensor)
+        fakes[stand_in] = tensor
+        return stand_in
+
+    # Fails if a shape depends on values
+    with FakeTensorMode() as mode, contextlib.suppress(Exception):
+        inputs, keywords = tree_map_only(torch.Tensor, fake, (list(arguments), options))
+        result = function(*inputs, **keywords)
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
+        written = [fakes[output] for output in outputs if output in fakes]
+        storages = {stand_in.untyped_storage()._cdata for stand_in in fakes}
+        new = [o for o in outputs if o.untyped_storage()._cdata not in storages]
+    is_large = any(output.untyped_storage().nbytes() > free_bytes for output in new)
+    with torch._C.DisableTorchFunction():
+        own = list(map(recorder.storage, fakes.values()))
+    if not (is_large or recorder.reserved.intersection(own)) or not (new or written):
+        return function(*arguments, **options)
+
+    def reserve(stand_in: FakeTensor) -> torch.Tensor:
+        if stand_in in fakes:
+            return fakes[stand_in]
+        size = stand_in.untyped_storage().nbytes()
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        memory = torch.frombuffer(mmap.mmap(-1, size or 1, flags), dtype=torch.uint8)
+        tensor = torch.empty(0, dtype=stand_in.dtype)
+        offset = stand_in.storage_offset()
+        tensor.set_(memory.untyped_storage(), offset, stand_in.size(), stand_in.stride())
+        cause = recorder.find_unknown(list(fakes.values()))
+        if size > free_bytes:
+            cause = f"a tensor of {size / 1e9:,.1f} GB, which does not fit in this machine's memory"
+            recorder.note(f"The values of {cause}, are unknown.")
+        key = recorder.storage(tensor)
+        recorder.reserved.add(key)
+        recorder.unknown[key] = cause
+        return tensor.requires_grad_(stand_in.requires_grad)
+
+    return tree_map_only(FakeTensor, reserve, result)
 
 
 class _AsIfCuda(torch.overrides.TorchFunctionMode):
@@ -1415,10 +1479,11 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if function is _T.to and type(arguments[-1]) is int:
             return arguments[0]
         launch = recorder.find_unknown((arguments, options))
+        arguments = [_on_cpu(value) for value in arguments]
         if not launch:
-            return function(*map(_on_cpu, arguments), **options)
+            return _compute(recorder, function, arguments, options)
         if function in (_T.__repr__, _T.__format__):
-            return f"<unknown: {launch} did not run>"
+            return f"<unknown: {launch.replace(', which', '')}>"
         is_selection = function is torch.where and len(arguments) + len(options) == 1
         if function is _T.__getitem__:
             masks = [tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool]
@@ -1426,7 +1491,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if function in _READS or is_selection:
             raise recorder.refuse_read(function, launch)
         try:
-            result = function(*map(_on_cpu, arguments), **options)
+            result = _compute(recorder, function, arguments, options)
         except (
             IndexError,
             RuntimeError,
