@@ -1403,8 +1403,8 @@ def _compute(
     leaves = tree_leaves((arguments, options))
     sizes = [leaf.numel() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     most = math.prod(abs(size) or 1 for size in sizes if isinstance(size, int))
-    is_attribute = function.__name__ in ("__get__", "data_ptr")
-    if most < _MOST_UNASKED or is_attribute or torch._C._get_dispatch_mode(_FAKE):
+    is_small = most < _MOST_UNASKED or function.__name__ in ("__get__", "data_ptr")
+    if is_small or torch._C._get_dispatch_mode(_FAKE):
         return function(*arguments, **options)
     available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
     free_bytes = int(available[1]) << 10 if available else sys.maxsize
