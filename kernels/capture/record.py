@@ -29,6 +29,7 @@ import itertools
 import json
 import linecache
 import math
+import mmap
 import multiprocessing
 import operator
 import os
@@ -67,10 +68,11 @@ try:
     VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
     if VERSION < (3, 6):
         raise ImportError(f"Triton is {triton.__version__}, and Tilescope needs 3.6 or later")
+    from torch._subclasses import FakeTensor, FakeTensorMode
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils import _triton as torch_triton
     from torch.utils._device import DeviceContext
-    from torch.utils._pytree import tree_leaves
+    from torch.utils._pytree import tree_leaves, tree_map_only
     from triton._C.libtriton import gluon_ir, ir, nvidia
     from triton.backends.compiler import GPUTarget
     from triton.backends.nvidia.driver import CudaDriver
@@ -88,6 +90,29 @@ except ImportError as error:
         raise
     print(f'{sys.executable}: {error}. Install what is missing: pip install "tilescope[torch]"')
     sys.exit(2)
+
+# A stand-in for the command of the driver. Libraries ask it for the name or the memory of the GPU.
+_NVIDIA_SMI = """\
+#!/bin/sh
+exec '{python}' -IS -c '
+import sys
+name, capability, memory, clock = {properties}
+values = dict.fromkeys(["name", "gpu_name"], name) | dict.fromkeys(["memory.total", "memory.free"], memory)
+values |= {{"compute_cap": capability, "count": "1", "index": "0", "gpu_bus_id": "00000000:01:00.0"}}
+values |= {{"memory.used": "0 MiB", "clocks.max.sm": clock, "driver_version": "580.65.06"}}
+flags = " ".join(sys.argv[1:]).replace("=", " ").split()
+fields = next((flags[n + 1] for n, flag in enumerate(flags) if flag.startswith("--query-gpu")), "").split(",")
+if fields[0]:
+    rows = [fields] * ("noheader" not in " ".join(flags)) + [[values.get(field, "[N/A]") for field in fields]]
+    text = chr(10).join(", ".join(row) for row in rows)
+    print(text.replace(" MiB", "").replace(" MHz", "") if "nounits" in " ".join(flags) else text)
+elif "-L" in flags:
+    print(f"GPU 0: {{name}} (UUID: GPU-00000000-0000-0000-0000-000000000000)")
+else:
+    print("NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: 13.0")
+    print(f"0  {{name}}  0 MiB / {{memory}}")
+' "$@"
+"""
 
 FORMAT = 1
 
@@ -285,6 +310,7 @@ class Recorder:
         context: JSON to add to the next launch.
         storages: a storage's key and a weak reference to it, by device and address.
         unknown: by storage, the launch that did not run and on which its values depend.
+        reserved: the storages that do not fit in this machine's memory, and those that depend on them.
         pointees: a launch that did not run, and the sorted addresses to which it would have stored.
         written: the keys of the kernels and arrays in the folder.
         bases: the tensors of the launch being recorded, by storage.
@@ -304,6 +330,7 @@ class Recorder:
         self.counter = itertools.count()
         self.storages = dict[tuple[str, int], tuple[str, StorageWeakRef]]()
         self.unknown = dict[str, str]()
+        self.reserved = set[str]()
         self.pointees = list[tuple[str, np.ndarray]]()
         self.written = set[str]()
         self.bases = dict[str, torch.Tensor]()
@@ -524,14 +551,16 @@ class Recorder:
     def refuse_read(self, function: Any, launch: str) -> HostRead:
         """Return the exception for a function that reads a result of a launch that did not run."""
         line = _users_line(traceback.extract_stack())
-        message = f"{_describe_place(line)} reads {_READ.format(function.__name__, launch)}"
+        tensor = f"a tensor (with {function.__name__}) that depends on {launch}."
+        advice = f" {_VALUES}" if launch.endswith(_NOT_RUN) else ""
+        message = f"{_describe_place(line)} reads {tensor}{advice}"
         self.read = {**line, "kind": "host_read", "message": message}
         self.write("read", self.read)
         return HostRead(message)
 
     def mark_unknown(self, launch: Launch) -> None:
         """Remember the tensors that a launch would have stored to."""
-        name = self.name(launch)
+        name = f"{self.name(launch)}, {_NOT_RUN}"
         facts = read_ttgir(launch.compiled.asm["ttgir"])
         tensors = list(map(_own_tensor, launch.content["arguments"]))
         self.unknown |= {
@@ -1224,8 +1253,17 @@ def recording(
         hook.write_text(
             _SITECUSTOMIZE.format(folder=str(folder), recorder=__file__, options=options)
         )
-        paths = filter(None, (str(folder), os.environ.get("PYTHONPATH")))
-        variables["PYTHONPATH"] = os.pathsep.join(paths)
+        variables |= _prefix_path("PYTHONPATH", folder)
+        if runs != "cuda":
+            variables |= _prefix_path("PATH", folder)
+            capability = ".".join(map(str, gpu["compute_capability"]))
+            memory = f"{gpu['memory_gib'] << 10} MiB"
+            properties = json.dumps(
+                [gpu["device_name"], capability, memory, f"{gpu['clock_mhz']} MHz"]
+            )
+            command = folder / "nvidia-smi"
+            command.write_text(_NVIDIA_SMI.format(python=sys.executable, properties=properties))
+            command.chmod(0o755)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
@@ -1331,6 +1369,11 @@ def _restore_variable(name: str, own: str, before: str | None) -> None:
             os.environ[name] = before
 
 
+def _prefix_path(name: str, folder: Path) -> dict[str, str]:
+    paths = filter(None, (str(folder), os.environ.get(name)))
+    return {name: os.pathsep.join(paths)}
+
+
 def record_child(folder: str, **options: Any) -> None:
     """Record the launches of this process, which a recorded process started, until it ends."""
     context = recording(Path(folder), **options)
@@ -1388,12 +1431,15 @@ def _restored(tuner: Any, config: Any) -> list[str] | None:
 
 # ---------------------------------------------------------------- a machine without a GPU
 
-_READ = (
-    "a tensor (with {}) that depends on {}, which did not run. Pass --values (in Python, values=True) to run launches "
-    "in the interpreter."
-)
+_NOT_RUN = "which did not run"
+_VALUES = "Pass --values (in Python, values=True) to run launches in the interpreter."
+
+# Results with fewer elements are computed without asking whether they fit in memory.
+_MOST_UNASKED = 1 << 27
+_MAP_NORESERVE = 0x4000  # of Linux; Python 3.13 names it
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
@@ -1412,6 +1458,62 @@ def _on_cpu(value: Any) -> Any:
     return torch.device("cpu") if is_cuda else value
 
 
+def _compute(
+    recorder: Recorder, function: Any, arguments: Sequence[Any], options: dict[str, Any]
+) -> Any:
+    """Call a function of torch. Results that do not fit in memory have addresses, but no values."""
+    leaves = tree_leaves((arguments, options))
+    sizes = [leaf.numel() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    most = math.prod(abs(size) or 1 for size in sizes if isinstance(size, int))
+    is_small = most < _MOST_UNASKED or function.__name__ in ("__get__", "data_ptr")
+    if is_small or torch._C._get_dispatch_mode(_FAKE):
+        return function(*arguments, **options)
+    available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
+    free_bytes = int(available[1]) << 10 if available else sys.maxsize
+    fakes = dict[Any, torch.Tensor]()
+    new = list[FakeTensor]()
+    written = list[torch.Tensor]()
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        stand_in = mode.from_tensor(tensor)
+        fakes[stand_in] = tensor
+        return stand_in
+
+    # Fails if a shape depends on values
+    with FakeTensorMode() as mode, contextlib.suppress(Exception):
+        inputs, keywords = tree_map_only(torch.Tensor, fake, (list(arguments), options))
+        result = function(*inputs, **keywords)
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
+        written = [fakes[output] for output in outputs if output in fakes]
+        storages = {stand_in.untyped_storage()._cdata for stand_in in fakes}
+        new = [o for o in outputs if o.untyped_storage()._cdata not in storages]
+    is_large = any(output.untyped_storage().nbytes() > free_bytes for output in new)
+    with torch._C.DisableTorchFunction():
+        own = list(map(recorder.storage, fakes.values()))
+    if not (is_large or recorder.reserved.intersection(own)) or not (new or written):
+        return function(*arguments, **options)
+
+    def reserve(stand_in: FakeTensor) -> torch.Tensor:
+        if stand_in in fakes:
+            return fakes[stand_in]
+        size = stand_in.untyped_storage().nbytes()
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        memory = torch.frombuffer(mmap.mmap(-1, size or 1, flags), dtype=torch.uint8)
+        tensor = torch.empty(0, dtype=stand_in.dtype)
+        offset = stand_in.storage_offset()
+        tensor.set_(memory.untyped_storage(), offset, stand_in.size(), stand_in.stride())
+        cause = recorder.find_unknown(list(fakes.values()))
+        if size > free_bytes:
+            cause = f"a tensor of {size / 1e9:,.1f} GB, which does not fit in this machine's memory"
+            recorder.note(f"The values of {cause}, are unknown.")
+        key = recorder.storage(tensor)
+        recorder.reserved.add(key)
+        recorder.unknown[key] = cause
+        return tensor.requires_grad_(stand_in.requires_grad)
+
+    return tree_map_only(FakeTensor, reserve, result)
+
+
 class _AsIfCuda(torch.overrides.TorchFunctionMode):
     """Make tensors report a CUDA device. Tensors created on or moved to the GPU stay in host memory."""
 
@@ -1424,7 +1526,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
     ) -> Any:
         __tracebackhide__ = True  # pytest omits this frame
         keywords = keywords or {}
-        if function in _ANSWERS:
+        if function in _ANSWERS and not arguments[0].is_meta:
             return _ANSWERS[function]
         if function in (_T.cuda, _T.pin_memory):
             return arguments[0]
@@ -1439,10 +1541,11 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if function is _T.to and type(arguments[-1]) is int:
             return arguments[0]
         launch = recorder.find_unknown((arguments, options))
+        arguments = [_on_cpu(value) for value in arguments]
         if not launch:
-            return function(*map(_on_cpu, arguments), **options)
+            return _compute(recorder, function, arguments, options)
         if function in (_T.__repr__, _T.__format__):
-            return f"<unknown: {launch} did not run>"
+            return f"<unknown: {launch.replace(', which', '')}>"
         is_selection = function is torch.where and len(arguments) + len(options) == 1
         if function is _T.__getitem__:
             masks = [tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool]
@@ -1450,7 +1553,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if function in _READS or is_selection:
             raise recorder.refuse_read(function, launch)
         try:
-            result = function(*map(_on_cpu, arguments), **options)
+            result = _compute(recorder, function, arguments, options)
         except (
             IndexError,
             RuntimeError,
@@ -1526,12 +1629,21 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         "is_current_stream_capturing": False, "_get_device_index": 0, "mem_get_info": (memory_bytes, memory_bytes),
         "get_device_properties": properties, "get_arch_list": [f"sm_{major}{minor}"],
     }  # fmt: skip
+    nvml = {
+        "nvmlDeviceGetCount": 1, "nvmlDeviceGetName": gpu["device_name"], "nvmlSystemGetDriverVersion": "580.65.06",
+        "nvmlDeviceGetCudaComputeCapability": (major, minor),
+        "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(total=memory_bytes, free=memory_bytes, used=0),
+    }  # fmt: skip
     run_backward = torch.autograd._engine_run_backward
     implement = torch.library.Library.impl
+    on_cuda = set[tuple[Any, str]]()
+    own = threading.local()
     custom_op = torch.library.custom_op
     set_default_device = DeviceContext.__init__
     run_thread = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     report_exception = threading.excepthook
+    new_fake_tensor = FakeTensor.__new__
+    fake_device: Any = FakeTensor.device
     new_shared = torch.UntypedStorage._new_shared
     fork = multiprocessing.context.ForkProcess._Popen
 
@@ -1549,6 +1661,14 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         else:
             report_exception(failure)
 
+    def make_fake_tensor(*arguments: Any, **keywords: Any) -> FakeTensor:
+        options = {name: _on_cpu(value) for name, value in keywords.items()}
+        return new_fake_tensor(*map(_on_cpu, arguments), **options)
+
+    def find_fake_device(self: FakeTensor) -> torch.device:
+        device = fake_device.__get__(self)
+        return _CUDA if device.type == "cpu" else device
+
     def answer_zero(name: str) -> Any:
         if not name.startswith("_cuda_"):
             raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
@@ -1557,14 +1677,38 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     def implement_on_cpu(
         self: Any, op: Any, function: Any, dispatch_key: str = "", **keywords: Any
     ) -> Any:
-        if (dispatch_key or self.dispatch_key) == "CUDA" and self.ns not in (
-            "aten",
-            "_inductor_test",
-            "fsdp",
-        ):
+        key = dispatch_key or self.dispatch_key
+        is_short = isinstance(op, str) and "::" not in op
+        name = f"{self.ns}::{op}" if is_short else op
+        if key in ("CUDA", "AutogradCUDA") and self.ns not in ("_inductor_test", "fsdp"):
+            key = key.replace("CUDA", "CPU")
+            call = make_kernel(name, function, key, keywords.get("with_keyset", False))
             with contextlib.suppress(Exception):
-                implement(self, op, function, "CPU", **keywords)
+                implement(self, op, call, key, **{**keywords, "with_keyset": True})
+        elif (name, key) in on_cuda:
+            return None  # tensors in host memory have the kernel for CUDA
         return implement(self, op, function, dispatch_key, **keywords)
+
+    def make_kernel(name: Any, function: Any, key: str, has_keys: bool) -> Callable[..., Any]:
+        """Return the kernel that stands in for one of the CUDA back end. Calls of its own operator run on the CPU."""
+        on_cuda.add((name, key))
+        original: Any = None
+        with contextlib.suppress(RuntimeError):  # an operator of the script's
+            original = torch.library.get_kernel(name, key)
+
+        def call(keys: Any, *arguments: Any, **options: Any) -> Any:
+            running = vars(own)
+            is_recorder = torch._C._is_torch_function_all_disabled()
+            if original and (is_recorder or name in running or recorder.journal.closed):
+                return original.call_boxed(keys, *arguments, **options)
+            running[name] = True
+            try:
+                with _AsIfCuda(recorder):  # torch turns the mode off for its own calls
+                    return function(*[keys][:has_keys], *arguments, **options)
+            finally:
+                running.pop(name, None)
+
+        return call
 
     class Graph(_Stub):
         def __init__(self, *_: Any, **__: Any) -> None:
@@ -1577,6 +1721,10 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         Graph()
         return calls
 
+    with contextlib.suppress(ImportError):
+        pynvml = import_module("pynvml")
+        names = [name for name in dir(pynvml) if name.startswith("nvml")]
+        yield from ((pynvml, name, _returning(nvml.get(name))) for name in names)
     yield driver, "_active", active
     yield from ((torch.cuda, name, _returning(value)) for name, value in answers.items())
     kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event"
@@ -1599,6 +1747,8 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         lambda self, device: set_default_device(self, _on_cpu(torch.device(device))),
     )
     yield torch, "Generator", _Generator
+    yield FakeTensor, "__new__", make_fake_tensor
+    yield FakeTensor, "device", property(find_fake_device)
     yield torch.UntypedStorage, "_new_shared", staticmethod(lambda size, **_: new_shared(size))
     yield torch.serialization, "_get_restore_location", _returning(lambda storage, _: storage)
     guards: Any = torch._C._dynamo.guards

@@ -705,7 +705,28 @@ COMPILED = [
 ]
 
 
+TIMED = {
+    "do_bench": "triton.testing.do_bench(lambda: launch(x))",
+    "timeit": "import timeit\ntimeit.timeit(lambda: launch(x), number=1)",
+    "CUDA events": "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\nlaunch(x)\n"
+    "start.record()\nend.record()\nstart.elapsed_time(end)",
+}
+
+
+INTERPRETED = """import os
+os.environ["TRITON_INTERPRET"] = "1"
+triton.jit(copy.fn)[(16,)](x, x.clone(), 4096, BLOCK=256)"""
+EMPTY = "launch(x)\ncopy[(4, 0)](x, x, 4, BLOCK=256)  # here"
 NOTES = [
+    ("TRITON_INTERPRET=1 was ignored.", INTERPRETED),
+    (f"script.py:{place(EMPTY)[1]} launches copy with an empty grid, [4, 0, 1], which", EMPTY),
+    *(
+        (
+            f"script.py:{place(f'{text}  # here')[1]} measures time with {name}: under a capture",
+            text,
+        )
+        for name, text in TIMED.items()
+    ),
     *(("The code in a CUDA graph ran once", text) for text in GRAPHS),
     *(
         ("Functions passed to torch.compile ran uncompiled.", f"{text}\ncall(x)")
@@ -715,9 +736,9 @@ NOTES = [
 
 
 @pytest.mark.parametrize(("note", "text"), NOTES)
-def test_graphs_and_compiled_functions_run_as_plain_code(capture, note, text):
+def test_what_differs_from_a_run_on_a_gpu_is_noted(capture, note, text):
     captured, (launch,), _ = capture(text)
-    (shown,) = captured.content.not_captured
+    shown, *_ = captured.content.not_captured
     assert shown.startswith(note)
     assert launch.grid[0] == 16
     assert captured.content.stopped is None
@@ -895,6 +916,111 @@ triton.autotune(configs, key=["n"])(copy)[(16,)](x, x.clone(), 4096, BLOCK=128) 
     assert (
         "ValueError: Conflicting meta-parameters: BLOCK. Make sure that you don't" in stop.message
     )
+
+
+FAILING = [
+    (
+        "@triton.jit\ndef bad(x):\n    tl.store(x, tl.summ(0))  # here\nbad[(1,)](x)",
+        "CompilationError: AttributeError",
+    ),
+    (
+        "@triton.jit\ndef inner(x):\n    return tl.sum(x, axis=3)  # here\n"
+        "@triton.jit\ndef bad(x):\n    tl.store(x, inner(x))\nbad[(1,)](x)",
+        "CompilationError: invalid axis 3",
+    ),
+    ("copy[(4, 65536)](x, x, 4, BLOCK=256)  # here", "at most [2147483647, 65535, 65535]"),
+    ("copy[(4, -1, -1)](x, x, 4, BLOCK=256)  # here", "Triton Error [CUDA]: invalid argument"),
+    ("copy[(4 / 2,)](x, x, 4, BLOCK=256)  # here", "TypeError: 'float' object cannot be inter"),
+    ("copy[(4,)](x, x, 4, BLOCK=256, kpack=2)  # here", "unrecognised'. This is an option for AMD"),
+    ("torch.empty(4, device='xpu')  # here", 'for NVIDIA GPUs, so use device="cuda"'),
+    ("torch.empty(4, device='hip')  # here", 'for NVIDIA GPUs, so use device="cuda"'),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), FAILING)
+def test_what_fails_on_the_gpu_names_its_line_and_its_reason(capture, text, message):
+    captured, (_,), _ = capture(f"launch(x)\n{text}")
+    stop = captured.content.stopped
+    assert (Path(stop.file).name, stop.line) == place(
+        f"launch(x)\n{text.partition('# here')[0]}# here"
+    )
+    assert message in stop.message
+
+
+KERNELS_FOR_CUDA = """def run(x, n):
+    copy[(1,)](x, torch.empty(x.shape, dtype=x.dtype, device="cuda"), n, BLOCK=256)
+    return x + 1
+class Function(torch.autograd.Function):
+    forward = staticmethod(lambda context, x: run(x, 4))
+    backward = staticmethod(lambda context, gradient: run(gradient, 5))
+x = torch.zeros(256, device="cuda")
+aten = torch.library.Library("aten", "IMPL")
+aten.impl("silu", lambda x: run(x, 2), "CUDA")
+torch.nn.functional.silu(x)
+aten.impl("gelu", lambda x, approximate="none": run(torch.nn.functional.gelu(x), 3), "CUDA")
+torch.nn.functional.gelu(x)
+aten.impl("tanh", Function.apply, "AutogradCUDA")
+torch.tanh(x.clone().requires_grad_()).sum().backward()
+with torch.library._scoped_library("aten", "IMPL") as scope:
+    scope.impl("exp", lambda x: run(x, 6), "CUDA")
+    torch.exp(x)
+torch.exp(x)
+own = torch.library.Library("own", "DEF")
+own.define("plus(Tensor x) -> Tensor")
+own.impl("plus", lambda x: run(x, 7), "CUDA")
+own.impl("plus", lambda x: x + 1, "CPU")
+torch.ops.own.plus(x)"""
+
+
+def test_kernels_that_are_registered_for_cuda_run_instead_of_the_cpus(capture):
+    captured, launches, _ = capture(KERNELS_FOR_CUDA)
+    sizes = [
+        argument.value
+        for launch in launches
+        for argument in launch.arguments
+        if not argument.tensor
+    ]
+    assert (sizes, captured.content.stopped) == ([2, 3, 4, 5, 6, 7], None)
+
+
+def test_fake_tensors_and_the_drivers_tool_show_the_gpu(run):
+    text = """import subprocess
+from torch._subclasses import FakeTensorMode
+with FakeTensorMode() as mode:
+    fake = torch.empty(4, device="cuda")
+    print(fake, mode.from_tensor(x).device, torch.nn.Linear(4, 4, device="cuda")(fake).device)
+print(torch.empty(2, device="meta").device)
+query = "--query-gpu=name,compute_cap,memory.total --format=csv,noheader,nounits"
+print(subprocess.check_output(f"nvidia-smi {query}", shell=True, text=True), flush=True)
+subprocess.run(["nvidia-smi", "-L"], check=True)"""
+    assert run(text)[1].splitlines() == [
+        "FakeTensor(..., device='cuda:0', size=(4,)) cuda:0 cuda:0", "meta", "NVIDIA H200, 9.0, 144384", "",
+        "GPU 0: NVIDIA H200 (UUID: GPU-00000000-0000-0000-0000-000000000000)",
+    ]  # fmt: skip
+
+
+def test_a_tensor_that_the_machines_memory_cannot_hold_is_captured(capture):
+    text = """large = torch.empty(100 << 30, device="cuda")
+launch(large[256:4352])
+launch((large * 2).zero_()[:4096])
+assert large.data_ptr() % 512 == 0
+large.sum().item()  # here"""
+    captured, launches, _ = capture(text)
+    tensors = [launch.arguments[0].tensor for launch in launches]
+    sizes = [captured.content.storages[tensor.storage].bytes for tensor in tensors]
+    assert (sizes, tensors[0].offset_bytes) == ([400 << 30] * 2, 1024)
+    assert captured.content.stopped.line == place(text)[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["a:b.py", "two words.py", "two\nlines.py", os.fsdecode(b"na\xffme.py")]
+)
+def test_a_script_may_have_any_name(server, tmp_path, name):
+    (tmp_path / name).write_text(f"{SCRIPT}launch(x)")
+    for case in ("", ":case"):
+        assert server(["--out", str(tmp_path / "out"), f"{tmp_path / name}{case}"])[0] == ""
+        (launch,) = Capture(tmp_path / "out").content.launches
+        assert launch.case == (case[1:] or None)
 
 
 CASES = [
