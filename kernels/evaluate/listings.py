@@ -54,7 +54,7 @@ def isolate(otherwise: Callable[..., Any]) -> Callable[[Callable[P, T]], Callabl
             except Exception as error:
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{Path(frame.filename).name}:{frame.lineno}"
-                why = f"Internal error: {type(error).__name__} {str(error):.200} in {place}. Please report it."
+                why = f"Internal error: {type(error).__name__} {error!s:.200} in {place}. Please report it."
                 LOG.warning(why)
                 LOG.debug("The traceback:", exc_info=error)
                 return otherwise(why, *args)
