@@ -286,9 +286,10 @@ class Diagnosis:
         used = np.zeros(0, np.int64)
         for op in self.lab.counts.operations:
             tally = op.tally
-            if op.tensors != self.op.tensors or not tally.example or not op.instruction:
+            if op.tensors != self.op.tensors or not tally.starts or not op.instruction:
                 continue
-            offsets = np.unique(tally.example.address[tally.example.active])
+            example = tally.example or self.example
+            offsets = np.unique(example.address[example.active])
             offsets = (offsets - offsets[0])[:, None] + np.arange(op.instruction.element_bytes)
             starts = np.concatenate([start for _, start in tally.starts])
             first, last = sectors[0] * SECTOR_BYTES, (sectors[-1] + 1) * SECTOR_BYTES

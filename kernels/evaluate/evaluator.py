@@ -32,7 +32,6 @@ from kernels.evaluate.values import (
     choose,
     common_shape,
     conjunction,
-    known,
     multiply,
     possible,
 )
@@ -155,7 +154,8 @@ class Evaluator:
         if op.name.startswith(("arith.", "math.")):
             shape = common_shape(*self._get(op.operands))
         else:
-            shape = shape_of(op.type) if len(op.results) == 1 else None
+            is_clear = len(op.results) == 1 or "tensor<" not in op.type
+            shape = shape_of(op.type) if is_clear else None
         is_boolean = op.name.startswith("arith.cmp") or arithmetic.bits_of(op.type) == 1
         start = Value(True if is_boolean else 0)
         why = why or "The value of a branch that no program takes is unknown."
@@ -269,7 +269,7 @@ class Evaluator:
                     base != name
                     or by in inside
                     or by in body.arguments
-                    or known(self.values[by]).terms
+                    or self.values[by].known.terms
                 ):
                     return None
                 steps[name] = (

@@ -23,7 +23,6 @@ from kernels.evaluate.values import (
     check_size,
     from_table,
     group,
-    known,
     pick,
     possible,
 )
@@ -202,7 +201,7 @@ class GlobalMemory:
         unknown = pointer if isinstance(pointer, Unknown) else None
         if isinstance(mask, Unknown):
             doubt = doubt or mask.why
-        pointer = known(pointer)
+        pointer = pointer.known
         mask = possible(mask)
         running = np.flatnonzero(np.broadcast_to(mask.base, len(programs)))
         tally.executions += len(running)
