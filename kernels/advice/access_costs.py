@@ -259,9 +259,12 @@ class Diagnosis:
             return [Hypothesis("reversed", op, text)]
         if ratio >= _WASTEFUL and abs(step) > op.width_bytes:
             text = f"{excess}: {where}, {clause}."
-            if repeats[_BY_REQUESTS] >= _WASTEFUL:
-                text += " Other requests of the warp use the remaining bytes."
+            unused = self._measure_unused()
+            if repeats[_BY_REQUESTS] >= _WASTEFUL and not unused:
+                text += " Other requests use the remaining bytes."
                 return [Hypothesis("strided", op, text)]
+            if unused:
+                text += f" {unused:.0%} of the fetched bytes are used by no request of any program."
             advice = (
                 "Store TENSOR's elements without gaps, in the order in which lanes access them."
             )
@@ -276,6 +279,25 @@ class Diagnosis:
         if ratio >= _WASTEFUL:
             return [Hypothesis("scattered", op, f"{excess}: {where}, {clause}.")]
         return []
+
+    def _measure_unused(self) -> float:
+        """Return the part of the example's sectors that no request of the launch to the same tensor uses."""
+        sectors = np.unique(self.address[self.active] // SECTOR_BYTES)
+        used = np.zeros(0, np.int64)
+        for op in self.lab.counts.operations:
+            tally = op.tally
+            if op.tensors != self.op.tensors or not tally.starts or not op.instruction:
+                continue
+            example = tally.example or self.example
+            offsets = np.unique(example.address[example.active])
+            offsets = (offsets - offsets[0])[:, None] + np.arange(op.instruction.element_bytes)
+            starts = np.concatenate([start for _, start in tally.starts])
+            first, last = sectors[0] * SECTOR_BYTES, (sectors[-1] + 1) * SECTOR_BYTES
+            near = np.unique(starts[(starts < last) & (starts + offsets.max() >= first)])
+            for start in near.tolist():
+                touched = start + offsets.ravel()
+                used = np.union1d(used, touched[np.isin(touched // SECTOR_BYTES, sectors)])
+        return 1 - used.size / (sectors.size * SECTOR_BYTES)
 
     def _explain_repeats(self, repeats: dict[str, float]) -> Choice:
         parts = [f"{what} {times:.3g} times" for what, times in repeats.items() if times > 1]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from kernels.capture.reader import TIME, Argument, Build, Capture, CapturedKerne
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.counts import LaunchCounts, OperationCounts
 from kernels.evaluate.global_memory import STORAGE_STEP
-from kernels.evaluate.listings import UnsupportedOperation
+from kernels.evaluate.listings import UnsupportedOperation, isolate
 from kernels.evaluate.sass import parse as parse_sass
 from kernels.evaluate.ttgir import Op
 from kernels.gpus import GPUS, occupancy
@@ -124,7 +125,6 @@ class Lab:
         self.inside = inside
         self.gpu = GPUS.get(str(capture.content.gpu.get("name")))
         self.ttir = capture.read_code(launch.kernel, "ttir")
-        self.module = Module(self.ttir)
         self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {
             (): (self.kernel, counts)
         }
@@ -142,6 +142,10 @@ class Lab:
         self.untried = 0
         self._work = 0
 
+    @cached_property
+    def module(self) -> Module:
+        return Module(self.ttir)
+
     @property
     def has_shared_costs(self) -> bool:
         """Whether trials must count wavefronts."""
@@ -158,6 +162,7 @@ class Lab:
         storage = self.capture.content.storages[tensor.storage]
         return (tensor.storage + 1) * STORAGE_STEP + storage.address_bytes + tensor.offset_bytes
 
+    @isolate(lambda why, *_: {"ttir": "", "options": {}})
     def edit(self, trial: Trial) -> dict[str, Any]:
         """Return a changed module as `capture.recompile` takes it."""
         module = Module(self.ttir)
@@ -168,6 +173,7 @@ class Lab:
                 method(module, *arguments)
         return {"ttir": "\n".join(module.lines), "options": options}
 
+    @isolate(lambda why, *_: None)
     def count(self, trial: Trial, reply: Mapping[str, Any] | None) -> None:
         """Count the launch with a kernel that was compiled again."""
         if reply is None or self._work > _MOST_WORK:
@@ -234,6 +240,7 @@ class Lab:
         sass = self._builds[trial][1].codes["sass"]
         return _count_shared(add_executions(Inside(), sass, executions, outcome[1]))
 
+    @isolate(lambda why, *_: ({}, {}))
     def compare_times(self, trial: Trial) -> tuple[Numbers, Numbers]:
         """Return the predicted times without and with changes; {} for both if one is unknown.
 
@@ -259,6 +266,7 @@ class Lab:
             numbers["resident_warps"] = each.programs_per_sm * kernel.num_warps
         return numbers
 
+    @isolate(lambda why, *_: False)
     def helps(self, hypothesis: Hypothesis, trial: Trial) -> bool:
         """Return whether changes lower the cost of the same work.
 

@@ -38,6 +38,7 @@ from kernels.evaluate.captured import count_launch
 from kernels.evaluate.causes import count_bytes
 from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
+from kernels.evaluate.listings import isolate
 from kernels.evaluate.slices import Slice
 from kernels.evaluate.ttgir import memory_ops, parse
 from kernels.gpus import Gpu, occupancy
@@ -73,7 +74,7 @@ def find(
         number: Lab(capture, launches[number], counts(number), insides(number))
         for number in sorted({*firsts})
     }
-    choices = {lab: list(_explain(lab)) for lab in labs.values()}
+    choices = {lab: _list_choices(lab) for lab in labs.values()}
     times: Mapping[Lab, Sequence[Finding]] = {}
     if compiler:
         times = try_changes(compiler, Counter(labs[number] for number in firsts))
@@ -85,6 +86,11 @@ def find(
     if compiler:
         capture.write_findings(findings)
     return findings
+
+
+@isolate(lambda why, _: [[Hypothesis("failed", None, f"The findings are incomplete. {why}")]])
+def _list_choices(lab: Lab) -> Sequence[Choice]:
+    return [*_explain(lab)]
 
 
 def _explain(lab: Lab) -> Iterable[Choice]:
@@ -100,6 +106,11 @@ def _explain(lab: Lab) -> Iterable[Choice]:
     yield _examine_grid(lab)
 
 
+@isolate(
+    lambda why, lab, _: [
+        Finding("failed", Path(lab.kernel.file).name, lab.kernel.line, "", "", why)
+    ]
+)
 def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
     chosen: dict[Hypothesis, None] = {}
     for choice in choices:
@@ -168,6 +179,13 @@ def name_tensors(op: OperationCounts | None) -> str:
 
 def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
     """State an access outside its tensor, or the overflow that causes it."""
+    if missing := op.tally.missing:
+        effect = "They read as zeros." if op.counter == "tma_ld" else "Nothing is stored."
+        text = (
+            f"{len(missing):,} of {op.tally.executions:,} blocks lie outside {name_tensors(op)}, "
+            f"the first in program {min(missing)}. {effect}"
+        )
+        return [Hypothesis("outside", op, text)]
     if not op.tally.outside and not op.tally.refused:
         return []
     if lab.counts.overflows and (overflow := _explain_overflow(lab, op)):

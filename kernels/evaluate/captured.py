@@ -76,12 +76,8 @@ def count_launch(
     for op in merged:
         tally = memory.tallies[op]
         if tally.executions:  # only the traffic of these stores is known
-            memory.tallies[op] = Tally(
-                executions=tally.executions,
-                storages=tally.storages,
-                touches=tally.touches,
-                refused=tally.refused or str(instructions[op]),
-            )
+            tally.refused = tally.refused or str(instructions[op])
+            tally.doubt = tally.refused
     mismatches = (
         {}
         if is_textbook
@@ -142,6 +138,7 @@ def count_launch(
                 tally.counts[:] = 0
                 tally.elements = 0
                 tally.touches = Touches()
+                tally.is_upper_bound = True
         if tally.doubt and tally.refused:  # the counts bound nothing
             tally.counts[:] = 0
         elif tally.doubt:

@@ -136,6 +136,7 @@ class Tally:
         loads: the recorded loads of some programs of an SM; see `Probe`.
         outside: an execution with an element outside its storage, and the element's index in the block.
         is_spread: whether random addresses stand for unknown ones in `touches`.
+        missing: the program of each copied box that lies outside its tensor.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         doubt: why some of the counted executions or sectors may be missing on the GPU; "" if none may.
         is_upper_bound: whether the counts are an upper bound, not a lower one.
@@ -158,6 +159,7 @@ class Tally:
     loads: list[Loads] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
     is_spread: bool = False
+    missing: list[int] = field(default_factory=list)
     refused: str = ""
     doubt: str = ""
     is_upper_bound: bool = False

@@ -32,7 +32,6 @@ from kernels.evaluate.values import (
     choose,
     common_shape,
     conjunction,
-    known,
     multiply,
     possible,
 )
@@ -120,19 +119,25 @@ class Evaluator:
     def _run_region(self, region: Region, active: np.ndarray) -> None:
         arriving: dict[str, list[tuple[np.ndarray, list[Any]]]] = {}
         outer_doubt = self.doubt
+        # Of each program. Both sides of an unknown branch get half of it, and it is 1 again where they meet.
+        share = active.astype(float)
         for op in region.ops:
             if op.name == "cf.block":
-                active = np.zeros(len(self.programs), bool)
-                for mask, passed in arriving.get(op.text, []):
-                    where = Unknown(self.doubt) if (mask & active).any() else mask
-                    self._assign(op.results, passed, where if active.any() else None)
-                    active = active | mask
+                share = np.zeros(len(self.programs))
+                for part, passed in arriving.get(op.text, []):
+                    where = Unknown(self.doubt) if (part * share).any() else part > 0
+                    self._assign(op.results, passed, where if share.any() else None)
+                    share = share + part
+                active = share > 0
+                if (share[active] == 1).all():
+                    self.doubt = outer_doubt
             elif op.targets:
                 masks: Sequence[np.ndarray] = (active,)
                 if op.name == "cf.cond_br":
                     masks = self._branch(op, active, "returns")
+                parts = np.maximum(1, np.sum(masks, axis=0))
                 for (label, passed), mask in zip(op.targets, masks, strict=True):
-                    arriving.setdefault(label, []).append((mask, self._get(passed)))
+                    arriving.setdefault(label, []).append((share * mask / parts, self._get(passed)))
                 active = np.zeros(len(self.programs), bool)
             else:
                 try:
@@ -149,7 +154,8 @@ class Evaluator:
         if op.name.startswith(("arith.", "math.")):
             shape = common_shape(*self._get(op.operands))
         else:
-            shape = shape_of(op.type) if len(op.results) == 1 else None
+            is_clear = len(op.results) == 1 or "tensor<" not in op.type
+            shape = shape_of(op.type) if is_clear else None
         is_boolean = op.name.startswith("arith.cmp") or arithmetic.bits_of(op.type) == 1
         start = Value(True if is_boolean else 0)
         why = why or "The value of a branch that no program takes is unknown."
@@ -263,7 +269,7 @@ class Evaluator:
                     base != name
                     or by in inside
                     or by in body.arguments
-                    or known(self.values[by]).terms
+                    or self.values[by].known.terms
                 ):
                     return None
                 steps[name] = (

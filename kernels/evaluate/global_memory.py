@@ -23,7 +23,6 @@ from kernels.evaluate.values import (
     check_size,
     from_table,
     group,
-    known,
     pick,
     possible,
 )
@@ -202,7 +201,7 @@ class GlobalMemory:
         unknown = pointer if isinstance(pointer, Unknown) else None
         if isinstance(mask, Unknown):
             doubt = doubt or mask.why
-        pointer = known(pointer)
+        pointer = pointer.known
         mask = possible(mask)
         running = np.flatnonzero(np.broadcast_to(mask.base, len(programs)))
         tally.executions += len(running)
@@ -413,6 +412,8 @@ class GlobalMemory:
     ) -> None:
         """Count a copy by the tensor memory accelerator, box row by box row: see `kernels.sectors`.
 
+        Bytes outside the tensor are counted like those of its edge, but they are not traffic.
+
         Args:
             at: (programs, dimensions) int64, the block's first element.
             programs: (programs,) their numbers.
@@ -433,21 +434,30 @@ class GlobalMemory:
         is_inside = (after > before).all(axis=1)
         if not tally.doubt:
             tally.starts.append((programs[is_inside], start[is_inside]))
+            tally.missing += programs[~is_inside].tolist()
         rows = np.column_stack([start % LINE_BYTES, before, after, strides])
-        classes, times = np.unique(rows, axis=0, return_counts=True)
+        classes, index, times = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+        touched = np.zeros(len(classes), np.int64)
         instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
         places = box_lanes(block.tolist(), size, op.swizzle_bytes)
-        for (first, *limits), count in zip(classes, times.tolist(), strict=True):
+        for number, ((first, *limits), count) in enumerate(
+            zip(classes, times.tolist(), strict=True)
+        ):
             low, high, steps = np.split(np.array(limits)[:, None, None], 3)
             address = first + (places * steps).sum(axis=0) * size
             inside = ((places >= low) & (places < high)).all(axis=0)
             counts = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
             tally.counts[SECTORS] += count * counts[:, SECTORS].sum()
+            touched[number] = (counts[:, SECTORS] - counts[:, EXTRA]).sum()
             tally.elements += int(inside.sum()) * GRANULE_BYTES // size * count
-        length = ((block - 1) * strides).sum(axis=1) * size + size - 1
+        if not is_inside.any():
+            return
+        start += (before * strides).sum(axis=1) * size
+        length = ((after - before - 1) * strides).sum(axis=1) * size + size - 1
         spanned = (start + length) // SECTOR_BYTES - start // SECTOR_BYTES + 1
-        sectors = np.minimum(spanned, tally.counts[SECTORS] // max(1, tally.executions))
-        self.sampler.add(tally.touches, programs, start, length, sectors * SECTOR_BYTES)
+        moved = np.minimum(spanned, touched[index.ravel()]) * SECTOR_BYTES
+        parts = (each[is_inside] for each in (programs, start, length, moved))
+        self.sampler.add(tally.touches, *parts)
 
 
 def _count_most(

@@ -7,6 +7,7 @@ of programs. A boolean value is the conjunction of its number and its terms.
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -87,6 +88,10 @@ class Value:
         return self.base.dtype == bool
 
     @property
+    def known(self) -> "Value":
+        return self
+
+    @property
     def shape(self) -> tuple[int, ...] | None:
         """The block along whose dimensions its elements may differ; None if that is unknown."""
         return np.broadcast_shapes(*(term.table.shape[1:] for term in self.terms))
@@ -152,6 +157,7 @@ class Value:
         return from_table(self.base.reshape(-1, *[1] * rank), index)
 
 
+@dataclass(eq=False)
 class Unknown(Value):
     """The sum of a known value and unknown integers, or a boolean that may be false where the known one is true.
 
@@ -164,19 +170,10 @@ class Unknown(Value):
         known: the known value.
     """
 
+    why: str
     shape: tuple[int, ...] | None = None
-
-    def __init__(
-        self,
-        why: str,
-        shape: tuple[int, ...] | None = None,
-        multiple: int = 1,
-        known: Value | None = None,
-    ) -> None:
-        self.why = why
-        self.shape = shape
-        self.multiple = multiple
-        self.known = known or Value(0)
+    multiple: int = 1
+    known: Value = Value(0)
 
     def __getattr__(self, name: str) -> Any:
         raise UnsupportedOperation(self.why)
@@ -196,18 +193,14 @@ class Unknown(Value):
         return Unknown(self.why, shape, self.multiple, self.known.map_blocks(change))
 
 
-def known(value: Value) -> Value:
-    return value.known if isinstance(value, Unknown) else value
-
-
 def possible(condition: Value) -> Value:
     """Return where a condition may be true."""
-    return known(condition) if condition.is_boolean else Value(True)
+    return condition.known if condition.is_boolean else Value(True)
 
 
 def common_shape(*values: Value) -> tuple[int, ...] | None:
     """Return the block along whose dimensions a function of values may vary; None if that is unknown."""
-    shapes = [part.shape for value in values for part in (value, known(value))]
+    shapes = [part.shape for value in values for part in (value, value.known)]
     return None if None in shapes else np.broadcast_shapes(*filter(None, shapes))
 
 
@@ -308,7 +301,7 @@ def apply(function: Callable[..., Any], *values: Value) -> Value:
 def add(a: Value, b: Value, sign: int = 1) -> Value:
     """Return a + b, or a − b if `sign` is −1. Terms with a common index are merged."""
     if isinstance(a, Unknown) or isinstance(b, Unknown):
-        return join(add(known(a), known(b), sign), a, b)
+        return join(add(a.known, b.known, sign), a, b)
     terms = list(a.terms)
     for term in b.terms:
         term = term if sign == 1 else Term(-term.table, term.index)
@@ -345,7 +338,7 @@ def multiply(a: Value, b: Value) -> Value:
 
 def conjunction(a: Value, b: Value) -> Value:
     if isinstance(a, Unknown) or isinstance(b, Unknown):
-        return join(conjunction(known(a), known(b)), a, b)
+        return join(conjunction(a.known, b.known), a, b)
     return Value(
         a.base & b.base,
         [*a.terms, *(term for term in b.terms if not any(term is own for own in a.terms))],
@@ -380,7 +373,7 @@ def choose(condition: np.ndarray | Unknown, a: Value, b: Value) -> Value:
     if condition.all():
         return a
     if isinstance(a, Unknown) or isinstance(b, Unknown):
-        return join(choose(condition, known(a), known(b)), a, b)
+        return join(choose(condition, a.known, b.known), a, b)
     if a.is_boolean or [x.table.shape[1:] for x in a.terms] != [y.table.shape[1:] for y in b.terms]:
         return apply(np.where, Value(condition), a, b)
     result = []

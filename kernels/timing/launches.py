@@ -68,6 +68,8 @@ def add_time(
             assumed += " The predicted time includes upper bounds of the traffic."
         if any(op.tally.refused == RETRIES for op in executed):
             assumed += " The predicted time assumes that no compare-and-swap loop retries."
+        if any(op.tally.is_spread for op in executed):
+            assumed += " The predicted time assumes that unknown addresses are spread evenly."
         if executions.uncertain:
             assumed += f" {_ASSUMED_BRANCHES}"
         errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]

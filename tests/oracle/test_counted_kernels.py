@@ -18,7 +18,6 @@ UNPREDICTED = {
     "exchange_lock",
     "counted_tries",
     "last_adds",
-    "relaxed",
 }
 
 

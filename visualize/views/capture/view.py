@@ -17,6 +17,7 @@ from kernels.evaluate import causes
 from kernels.evaluate.counts import Example, OperationCounts, sum_costs
 from kernels.evaluate.declared import Matrix, Requests
 from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
+from kernels.evaluate.listings import isolate
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
 from kernels.knobs import knob
@@ -92,6 +93,7 @@ def clip(launches: Launches, view: LaunchView) -> LaunchView:
     return replace(view, launch=number, operation=operation, program=program)
 
 
+@isolate(lambda why, launches, view: view)
 def most_wasteful(launches: Launches, view: LaunchView) -> LaunchView:
     """Return the view of the operation and the program, of the first four, that waste the most sectors."""
     reports = launches.report().launches
@@ -128,6 +130,9 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
     }
 
 
+@isolate(
+    lambda why, launches, view, *_: {_HEADLINES[view.tab]: headline("–", "", why, is_failure=True)}
+)
 def draw_launch(
     launches: Launches,
     view: LaunchView,

@@ -1,0 +1,191 @@
+"""Values that an earlier launch would have written: what does not depend on them is exact, the rest is a bound.
+
+The same launches in Triton's interpreter have all values, so their counts are the right ones.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernels.capture.reader import Capture
+from kernels.evaluate.captured import count_launch
+from kernels.evaluate.counts import Example
+from visualize.reports.launch import make_report
+
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def number(ids, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(ids + i, i * 7 % n)
+
+
+@triton.jit
+def gather_rows(ids, x, y, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, COLUMNS)
+    row = tl.load(ids + m) // 2
+    tl.store(y + m[:, None] * COLUMNS + c, tl.load(x + row[:, None] * pitch + c))
+
+
+@triton.jit
+def scatter(ids, x, y, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + tl.load(ids + i), tl.load(x + i))
+
+
+@triton.jit
+def select(ids, x, y, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=tl.load(ids + i) < n))
+
+
+@triton.jit
+def double_small(ids, p, i):
+    if tl.load(ids + p) < 8:
+        return i * 2
+    return i
+
+
+@triton.jit
+def call(ids, x, y, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    tl.store(y + p * BLOCK + i, tl.load(x + double_small(ids, p, i)))
+
+
+@triton.jit
+def leave(ids, x, y, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    i = p * BLOCK + tl.arange(0, BLOCK)
+    kept = tl.load(x + i)
+    if tl.load(ids + p) < 8:  # returns
+        return
+    tl.store(y + i, kept)
+
+
+@triton.jit
+def choose(ids, x, y, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    i = p * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(x + i)
+    if tl.load(ids + p) < 8:  # branches
+        total += tl.load(x + i + 4096)
+    tl.store(y + i, total)
+
+
+@triton.jit
+def sum_ragged(ids, x, y, BLOCK: tl.constexpr):
+    p = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, tl.load(ids + p), BLOCK):  # loops
+        total += tl.load(x + start + i)
+    tl.store(y + p * BLOCK + i, total)
+
+
+@triton.jit
+def append(count, x, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    slot = tl.atomic_add(count, 1)
+    tl.store(y + slot * BLOCK + i, tl.load(x + tl.program_id(0) * BLOCK + i))
+
+
+ids = torch.zeros(64, dtype=torch.int32, device="cuda")
+x = torch.ones(1 << 14, device="cuda")
+y = torch.empty_like(x)
+number[(1,)](ids, 64, BLOCK=64)
+gather_rows[(2,)](ids, x, y, 128, ROWS=32, COLUMNS=128)
+gather_rows[(2,)](ids, x, y, 16, ROWS=32, COLUMNS=16)
+gather_rows[(2,)](ids, x, y, 101, ROWS=32, COLUMNS=128)
+scatter[(1,)](ids, x, y, BLOCK=64)
+select[(1,)](ids, x, y, 8, BLOCK=64)
+call[(8,)](ids, x, y, BLOCK=128)
+leave[(8,)](ids, x, y, BLOCK=128)
+choose[(8,)](ids, x, y, BLOCK=128)
+sum_ragged[(8,)](ids, x, y, BLOCK=8)
+append[(8,)](torch.zeros(1, dtype=torch.int32, device="cuda"), x, y, BLOCK=128)
+"""
+# Per launch, its operations in order: exact (=), an upper bound (<) or a lower bound (>).
+BOUNDS = ("=", "===", "=<=", "=<=", "==<", "=<=", "=<=", "==<", "==<=", "=>=", "===")
+REASON = "Accesses depend on values from an earlier launch, which did not run."
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory, capture_server):
+    """The script's captures without and with values."""
+    script = tmp_path_factory.mktemp("unknown") / "script.py"
+    script.write_text(SCRIPT)
+    paths = [script.with_suffix(".tilescope"), script.with_suffix(".values.tilescope")]
+    for path, flags in zip(paths, ([], ["--values"]), strict=True):
+        capture_server.capture(path, [str(script)], flags)
+    return [Capture(path) for path in paths]
+
+
+@pytest.mark.parametrize("number", range(len(BOUNDS)))
+def test_only_operations_that_depend_on_unknown_values_are_bounds_which_hold(captures, number):
+    counts, right = (count_launch(each, each.content.launches[number]) for each in captures)
+    bounds = ""
+    for op, same in zip(counts.operations, right.operations, strict=True):
+        assert not same.tally.refused
+        own, expected = (np.array([each.requests, each.sectors]) for each in (op, same))
+        if not op.tally.refused:
+            bounds += "="
+            assert (own == expected).all()
+        elif op.tally.is_upper_bound:
+            bounds += "<"
+            assert (own >= expected).all()
+            assert own.any()
+        else:
+            bounds += ">"
+            assert (own <= expected).all()
+        assert not op.tally.refused or REASON in op.tally.refused
+    assert bounds == BOUNDS[number]
+
+
+@pytest.mark.parametrize(
+    ("number", "mark", "start"),
+    [
+        (7, "# returns", "Whether a program returns on line"),
+        (8, "# branches", "Whether a program takes the branch on line"),
+        (9, "# loops", "How often the loop on line"),
+    ],
+)
+def test_the_reason_names_the_line_of_the_branch_or_loop(captures, number, mark, start):
+    capture = captures[0]
+    counts = count_launch(capture, capture.content.launches[number])
+    (why,) = {op.tally.refused for op in counts.operations} - {""}
+    line = next(n for n, text in enumerate(SCRIPT.split("\n"), 1) if mark in text)
+    verb = "runs " if mark == "# loops" else ""
+    assert why.startswith(f"{start} {line} {verb}is unknown. {REASON}")
+
+
+def test_a_launch_whose_counts_or_findings_fail_costs_no_other_launch_and_no_other_part(captures):
+    capture = captures[0]
+    launches = capture.content.launches
+
+    def count(number):
+        if number == 1:
+            return {}["missing"]
+        counts = count_launch(capture, launches[number])
+        if number == 2:
+            tally = replace(counts.operations[0].tally, example=Example(0, np.zeros(0), np.ones(0)))
+            broken = replace(counts.operations[0], tally=tally)
+            counts = replace(counts, operations=(broken, *counts.operations[1:]))
+        return counts
+
+    whole = make_report(capture)
+    report = make_report(capture, counts=count)
+    assert report.launches[0] == whole.launches[0]
+    assert report.launches[3:] == whole.launches[3:]
+    (refusal,) = report.launches[1].refused
+    assert refusal.why.startswith("Internal error: KeyError 'missing' in test_unknown_values.py:")
+    assert report.launches[1].registers == whole.launches[1].registers
+    assert report.launches[2].totals == whole.launches[2].totals
+    assert any("Internal error: " in finding.text for finding in report.launches[2].findings)
