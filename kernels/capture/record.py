@@ -47,6 +47,7 @@ import types
 import zipfile
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
