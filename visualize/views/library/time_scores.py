@@ -87,7 +87,7 @@ def render_times() -> Markup:
         Mark("measured"),
         SOURCE,
     )
-    how = "An error is predicted / measured − 1. Each family is predicted with constants fitted to others, never to unseen kernels."
+    how = "An error is predicted / measured − 1. Constants were fitted to other families, and never to unseen kernels."
     header, *errors = list_errors()
     range_header, *ranges = list_ranges()
     worst_header, *worst = list_worst()
