@@ -18,7 +18,6 @@ from kernels.results import codec
 
 FILE = Path(__file__).parent / "scores.jsonl"
 UNSEEN_FILE = Path(__file__).parent / "unseen.jsonl"
-UNSEEN = "unseen"
 SOURCE = "an H100 80GB HBM3 and an H200 with a cold L2 and Triton 3.6.0"
 _PERCENTILE = 0.9
 # Standard deviations from the mean to the ends of a range. If logarithms of measured / predicted times are normally
@@ -102,7 +101,7 @@ def shipped_scores() -> tuple[TimeScore, ...]:
 
 def unseen_scores() -> list[TimeScore]:
     """Return the launches with a prediction that no constant and no rule of the model has seen."""
-    return [score for score in shipped_scores() if score.family == UNSEEN and score.predicted_us]
+    return [score for score in shipped_scores() if score.family == "unseen" and score.predicted_us]
 
 
 def summarize(errors: Iterable[float]) -> Errors:

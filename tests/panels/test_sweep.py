@@ -32,6 +32,7 @@ from tests.panels.sweeps_made_up import (
 )
 from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, swept
 from tests.waiting import until
+from visualize.cli import sweep as sweep_command
 from visualize.views.panel import Api, reply_safely
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot
@@ -182,6 +183,21 @@ def test_a_sweep_without_times_is_marked_as_predicted_and_has_no_picture_of_time
             assert f'class="mark {absent}"' not in slots[part]
     assert slots["sweep-plot"] == NONE
     assert "Nothing was timed, so convergence has nothing to show" in slots["sweep-instead"]
+
+
+def test_a_sweep_whose_times_cannot_be_predicted_has_ranks_alone(panel, few):
+    untimed = dict.fromkeys(("median_ms", "low_ms", "high_ms", "relative", "turn", "predicted"))
+    rows = tuple(replace(row, status="predicted", **untimed) for row in few.rows)
+    ordered = replace(few, rows=rows, final=None, backend="predicted")
+    slots = draw(panel, ordered)
+    first = ordered.ranked[0].experiment.config
+    headline = text_of(slots["sweep-headline"])
+    assert f"BLOCK_M {first.BLOCK_M}" in headline
+    assert "is expected to be the fastest on H200." in headline
+    summary = sweep_command.summary(ordered)
+    assert "  rank 1  predicted" in summary
+    for said in (headline, text_of(slots["sweep-table"]), summary):
+        assert not re.search(r"\d [µm]s\b|nan", said)
 
 
 def test_a_cancelled_sweep_keeps_its_rows_and_resumes_when_started_again(panel, started):

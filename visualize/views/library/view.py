@@ -295,7 +295,7 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
             for score in scores
         ]
 
-    unseen = [score.unseen_error for score in times.shipped_scores() if score.unseen_us]
+    unseen = (score.error for score in times.unseen_scores())
     reply = {
         "totals": {
             name: {
@@ -321,7 +321,6 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
         "times": {
             "source": times.SOURCE,
             **to_json(times.summarize(unseen)),
-            "stated": to_json(times.summarize(score.error for score in times.unseen_scores())),
             "ranges": {name: to_json(each) for name, each in times.stated_ranges().items()},
             "scores": to_json(times.shipped_scores()),
         },

@@ -275,7 +275,7 @@ def resources_figure(
     ends = [*times_ms.values(), total_ms]
     texts = [f" {significant(ms * scale)} {unit}" for ms in ends]
     texts[0] += "<br> bottleneck" if has_bottleneck else "<br> longest"
-    texts[-1] += f"<br> {slowest} + rest"
+    texts[-1] += "<br> hatched: the rest"
     layout = theme.layout(
         "Time each resource would take alone",
         barmode="stack",
