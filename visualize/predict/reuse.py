@@ -128,10 +128,14 @@ class DramTraffic:
         return tuple(op for op in operations if not first or op.number >= len(first.accesses))
 
     @cached_property
-    def l2_pressure(self) -> float:
+    def times_ms(self) -> dict[str, float]:
+        """The time that the launch needs each resource of the GPU except DRAM."""
         received = requested_bytes(self.schedule)
-        times_ms = time_resources(self.kernel, self.launch, self.operations, received)
-        return l2_pressure(times_ms, self.operations)
+        return time_resources(self.kernel, self.launch, self.operations, received)
+
+    @cached_property
+    def l2_pressure(self) -> float:
+        return l2_pressure(self.times_ms, self.operations)
 
     @cached_property
     def own(self) -> Reuse:

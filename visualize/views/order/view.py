@@ -454,12 +454,17 @@ def dram_traffic(snapshot: Snapshot) -> DramTraffic:
     )
 
 
+_PEAK = "at the resource's peak rate"
+
+
 def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
     """Return the body of /reuse. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
     traffic = dram_traffic(snapshot)
     failure = snapshot.failure
     own = traffic.own
     sizes = traffic.sizes
+    dram_ms = (own.read_bytes + own.write_bytes) / traffic.launch.gpu.dram_gbps / 1e6
+    times_ms = {"DRAM": dram_ms} | traffic.times_ms
     return {
         "dram_read_bytes": round(own.read_bytes),
         "low_bytes": round(own.low_bytes),
@@ -475,6 +480,7 @@ def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
         "ahead": own.ahead,
         "flags": ["drift"] * own.is_drift + ["edge"] * own.is_edge,
         **select_fields(traffic.schedule, "resident_programs", "resident_source"),
+        "bounds": [{"name": name, "ms": ms, "why": _PEAK} for name, ms in times_ms.items()],
         "measured": traffic.study and to_json(traffic.study),
         "note": prose.plain(
             [*dram_reads.reuse_sentences(traffic), failure.message if failure else ""]
