@@ -68,6 +68,7 @@ try:
     from torch.utils._pytree import tree_leaves
     from triton._C.libtriton import gluon_ir, ir, nvidia
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia import compiler as nvidia_compiler
     from triton.backends.nvidia.driver import CudaDriver
     from triton.compiler import CompilationError, CompiledKernel
     from triton.experimental.gluon.nvidia.hopper import NVMMASharedLayout
@@ -1767,6 +1768,9 @@ def _run_in_fork(flags: argparse.Namespace, folder: Path) -> int:
         return _wait(child)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     tempfile.tempdir = None
+    temporary_file = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+    # Triton deletes the files of a compile, unless it is killed.
+    vars(nvidia_compiler)["tempfile"] = types.SimpleNamespace(NamedTemporaryFile=temporary_file)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_BLOCKED, *_PASSED_ON))
     faulthandler.enable()
     try:
