@@ -1554,7 +1554,9 @@ def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
     codes = list[types.CodeType]()
     notebook = json.loads(path.read_bytes())
     try:
-        cells = [(cell.get("cell_type"), "".join(cell["source"])) for cell in notebook["cells"]]
+        cells = [
+            (cell.get("cell_type"), "".join(cell.get("source", ""))) for cell in notebook["cells"]
+        ]
     except (AttributeError, KeyError, TypeError):
         raise ValueError("it has no cells with a source") from None
     for kind, text in cells:
