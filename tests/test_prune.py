@@ -84,6 +84,12 @@ with tempfile.TemporaryDirectory() as name, record.recording(Path(name), asdict(
     replies["none compiles"] = kept([NEVER_COMPILES, NEVER_COMPILES])
     autotuning._limit_s = lambda configs: 0
     replies["too slow"] = kept(CONFIGS[:2])
+for stderr in (None, open("closed", "w")):
+    if stderr:
+        stderr.close()
+    sys.stderr, before = stderr, sys.stderr
+    replies["quiet"] = prune([1, 2], {})
+    sys.stderr = before
 print(json.dumps(replies))
 """
 
@@ -100,6 +106,7 @@ def run(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     kept = json.loads(done.stdout)
+    assert kept.pop("quiet") == [1, 2]
     return dict(zip(kept, zip(kept.values(), lines, strict=True), strict=True))
 
 

@@ -32,6 +32,8 @@ def launch():
     return out
 
 paths = list(sys.path)
+os.environ["CHANGED"] = os.environ["DELETED"] = "before"
+environment = dict(os.environ)
 with tilescope.capture("unread.tilescope", gpu="L4") as unread:
     launch().sum().item()
     raise AssertionError("never evaluated")
@@ -45,6 +47,19 @@ try:
         raise KeyError("own")
 except KeyError as error:
     own = str(error)
+unchanged = environment == dict(os.environ)
+os.mkdir("removed")
+try:
+    with tilescope.capture("removed/run.tilescope"):
+        os.environ["CHANGED"] = os.environ["ADDED"] = "inside"
+        del os.environ["DELETED"]
+        os.rmdir("removed")
+        raise StopIteration("own")
+except StopIteration as error:
+    unwritten = [error.args, error.__notes__]
+environment |= {"CHANGED": "inside", "ADDED": "inside"}
+del environment["DELETED"]
+kept = environment == dict(os.environ)
 try:
     with tilescope.capture("missing/run.tilescope"):
         raise AssertionError("never runs")
@@ -61,6 +76,7 @@ with tilescope.capture("outer", gpu="L4") as outer:
     launch()
 ours = [name for name in sys.modules if name.partition(".")[0] in ("kernels", "visualize")]
 print(json.dumps({
+    "environment": [unchanged, kept], "unwritten": unwritten,
     "paths": paths == sys.path, "ours": ours, "gpu": torch.cuda.is_available(), "total": total, "own": own,
     "unwritable": unwritable, "nested": nested, "outer": len(outer),
     "counts": [len(each) for each in (unread, values, nothing, failed)],
@@ -116,10 +132,22 @@ def test_the_process_stays_as_it_was(block):
     assert (printed["paths"], printed["ours"], printed["gpu"]) == (True, [], False)
 
 
+def test_the_environment_keeps_what_a_block_changes_and_nothing_else(block):
+    _, printed = block
+    assert printed["environment"] == [True, True]
+
+
+def test_an_exception_stays_the_blocks_although_the_capture_cannot_be_written(block):
+    _, printed = block
+    arguments, (note,) = printed["unwritten"]
+    assert arguments == ["own"]
+    assert note.startswith("tilescope.capture: [Errno 2] No such file or directory")
+
+
 def test_a_read_ends_the_block_and_an_exception_is_the_users(block):
     _, printed = block
     assert printed["counts"] == [1, 1, 0, 1]
-    assert "script.py:20 reads a tensor (with item)" in printed["report"]["stopped"]
+    assert "script.py:22 reads a tensor (with item)" in printed["report"]["stopped"]
     assert (printed["total"], printed["own"]) == (1024, "'own'")
 
 

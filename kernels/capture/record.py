@@ -76,6 +76,7 @@ try:
     from torch.utils._pytree import tree_leaves, tree_map_only
     from triton._C.libtriton import gluon_ir, ir, nvidia
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia import compiler as nvidia_compiler
     from triton.backends.nvidia.driver import CudaDriver
     from triton.compiler import CompilationError, CompiledKernel
     from triton.compiler.errors import CompileTimeAssertionFailure
@@ -1931,7 +1932,9 @@ def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
     codes = list[types.CodeType]()
     notebook = json.loads(path.read_bytes())
     try:
-        cells = [(cell.get("cell_type"), "".join(cell["source"])) for cell in notebook["cells"]]
+        cells = [
+            (cell.get("cell_type"), "".join(cell.get("source", ""))) for cell in notebook["cells"]
+        ]
     except (AttributeError, KeyError, TypeError):
         raise ValueError("it has no cells with a source") from None
     for kind, text in cells:
@@ -2157,6 +2160,9 @@ def _run_in_fork(flags: argparse.Namespace, folder: Path) -> int:
         return _wait(child)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     tempfile.tempdir = None
+    temporary_file = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+    # Triton deletes the files of a compile, unless it is killed.
+    vars(nvidia_compiler)["tempfile"] = types.SimpleNamespace(NamedTemporaryFile=temporary_file)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_BLOCKED, *_PASSED_ON))
     faulthandler.enable()
     try:

@@ -143,10 +143,15 @@ class CaptureServer:
             with suppress(OSError):
                 self._process.stdin.write(f"{json.dumps(request)}\n")
                 self._process.stdin.flush()
-            while not wait([self._process.stdout.fileno()], _POLL_S):
+            replies = [self._process.stdout.fileno()]
+            while self._process.poll() is None and not wait(replies, _POLL_S):
                 if is_superseded():
                     self._process.send_signal(signal.SIGUSR2)
-            return self._process.stdout.readline()
+            # The script's own processes may hold the pipe open.
+            reply = self._process.stdout.readline() if wait(replies, 0) else ""
+            if not reply:
+                self._end()
+            return reply
 
 
 @functools.lru_cache(maxsize=16)

@@ -221,7 +221,7 @@ ENDS = [
     ("os._exit(3)", ("exit", "script.py exited with status 3; launches before that: 1", 3)),
     ("sys.exit(4)", ("exit", "script.py exited with status 4", 4)),
     ("sys.exit(True)", ("exit", "script.py exited with status 1", 1)),
-    # `show` passes its own interrupts on, unless the terminal has interrupted all processes, and ends outdated scripts.
+    # `show` passes interrupts on, unless the terminal has interrupted all processes, and kills superseded scripts.
     (f"{WAIT}(signal.SIGUSR1)", ("exception", "script.py raised KeyboardInterrupt", 0)),
     (
         f"{WAIT}(signal.SIGINT, signal.SIGUSR1)",

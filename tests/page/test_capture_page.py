@@ -87,7 +87,7 @@ def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_
     shown.wait_for_draw("request-plot")
     shown.says("#request-plot", "5 sectors: 128 of 160 bytes used")
     cols.fill("1024")
-    shown.says("#requests-headline", "requests fell from")
+    shown.says("#requests-headline", "requests fell from 102,400 to 32,768")
     cols.fill("1000")
     shown.says("#requests-headline", "requests rose from 32,768 to 131,072")
 

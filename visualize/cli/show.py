@@ -234,6 +234,7 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
             path = process.capture(flags.script)
     compiler = process.compile if process else None
     if not prints:
+        os.environ.setdefault("GRADIO_TEMP_DIR", str(folder))
         _serve(flags, path, process)
         return
     capture = Capture(path)

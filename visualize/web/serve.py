@@ -93,9 +93,9 @@ def serve(
         timer = threading.Timer(_END_DEADLINE_S, exit_now)
         timer.daemon = True
         timer.start()
-        # Close before `atexit` runs: Python first joins all threads, and some wait for a compile.
         session.close()
-        sys.exit(0)
+        # Python would first join all threads, some of which wait for a compile, and then list what Triton leaks.
+        exit_now()
 
     def exit_now() -> None:
         kill_fork_server()
@@ -155,7 +155,8 @@ def serve(
     compare_scores(ScoreView(), False)  # fills the cache: the first call reads all recordings (3 s)
     gc.freeze()  # a full collection would traverse the recordings for 0.4 s
     threading.Thread(target=return_memory, daemon=True).start()
-    blocks.block_thread()
+    blocks.block_thread()  # until Ctrl+C
+    shut_down()
 
 
 def return_memory(every_s: float = 5.0) -> None:
