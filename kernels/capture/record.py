@@ -1370,6 +1370,7 @@ def _restored(tuner: Any, config: Any) -> list[str] | None:
 # ---------------------------------------------------------------- a machine without a GPU
 
 _NOT_RUN = "which did not run"
+_TOO_LARGE_FOR_HOST = "a tensor that does not fit in this machine's memory"
 _VALUES = "Pass --values (in Python, values=True) to run launches in the interpreter."
 
 # Results with fewer elements are computed without asking whether they fit in memory.
@@ -1377,7 +1378,6 @@ _MOST_UNASKED = 1 << 27
 _MAP_NORESERVE = 0x4000  # of Linux; Python 3.13 names it
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
@@ -1401,53 +1401,44 @@ def _compute(
 ) -> Any:
     """Call a function of torch. Results that do not fit in memory have addresses, but no values."""
     leaves = tree_leaves((arguments, options))
-    sizes = [leaf.numel() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    most = math.prod(abs(size) or 1 for size in sizes if isinstance(size, int))
-    is_small = most < _MOST_UNASKED or function.__name__ in ("__get__", "data_ptr")
-    if is_small or torch._C._get_dispatch_mode(_FAKE):
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    sizes = [tensor.numel() for tensor in tensors]
+    sizes += [abs(leaf) for leaf in leaves if isinstance(leaf, int)]
+    is_small = math.prod(filter(None, sizes)) < _MOST_UNASKED
+    if is_small or function.__name__ in ("__get__", "data_ptr"):
         return function(*arguments, **options)
-    available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
-    free_bytes = int(available[1]) << 10 if available else sys.maxsize
-    fakes = dict[Any, torch.Tensor]()
-    new = list[FakeTensor]()
-    written = list[torch.Tensor]()
-
-    def fake(tensor: torch.Tensor) -> torch.Tensor:
-        stand_in = mode.from_tensor(tensor)
-        fakes[stand_in] = tensor
-        return stand_in
-
-    # Fails if a shape depends on values
+    outputs = list[FakeTensor]()
+    # Fails if a shape depends on values, and in the script's own mode
     with FakeTensorMode() as mode, contextlib.suppress(Exception):
-        inputs, keywords = tree_map_only(torch.Tensor, fake, (list(arguments), options))
-        result = function(*inputs, **keywords)
+        given = list(arguments), options
+        fakes, keywords = tree_map_only(torch.Tensor, mode.from_tensor, given)
+        result = function(*fakes, **keywords)
+        inputs = {mode.from_tensor(tensor): tensor for tensor in tensors}
+        shared = {tensor.untyped_storage()._cdata for tensor in inputs}
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
-        written = [fakes[output] for output in outputs if output in fakes]
-        storages = {stand_in.untyped_storage()._cdata for stand_in in fakes}
-        new = [o for o in outputs if o.untyped_storage()._cdata not in storages]
-    is_large = any(output.untyped_storage().nbytes() > free_bytes for output in new)
-    with torch._C.DisableTorchFunction():
-        own = list(map(recorder.storage, fakes.values()))
-    if not (is_large or recorder.reserved.intersection(own)) or not (new or written):
+    memory = Path("/proc/meminfo").read_text()
+    free_bytes = int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
+    storages = [output.untyped_storage() for output in outputs]
+    new = [storage for storage in storages if storage._cdata not in shared]
+    is_large = any(storage.nbytes() > free_bytes for storage in new)
+    is_written = any(output in inputs for output in outputs)
+    is_reserved = not recorder.reserved.isdisjoint(map(recorder.storage, tensors))
+    if not (is_large or (is_reserved and (new or is_written))):
         return function(*arguments, **options)
+    recorder.note(f"The values of {_TOO_LARGE_FOR_HOST} are unknown.")
 
-    def reserve(stand_in: FakeTensor) -> torch.Tensor:
-        if stand_in in fakes:
-            return fakes[stand_in]
-        size = stand_in.untyped_storage().nbytes()
+    def reserve(output: FakeTensor) -> torch.Tensor:
+        if output in inputs:
+            return inputs[output]
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        memory = torch.frombuffer(mmap.mmap(-1, size or 1, flags), dtype=torch.uint8)
-        tensor = torch.empty(0, dtype=stand_in.dtype)
-        offset = stand_in.storage_offset()
-        tensor.set_(memory.untyped_storage(), offset, stand_in.size(), stand_in.stride())
-        cause = recorder.find_unknown(list(fakes.values()))
-        if size > free_bytes:
-            cause = f"a tensor of {size / 1e9:,.1f} GB, which does not fit in this machine's memory"
-            recorder.note(f"The values of {cause}, are unknown.")
+        addresses = mmap.mmap(-1, output.untyped_storage().nbytes() or 1, flags)
+        storage = torch.frombuffer(addresses, dtype=torch.uint8).untyped_storage()
+        tensor = torch.empty(0, dtype=output.dtype)
+        tensor.set_(storage, output.storage_offset(), output.size(), output.stride())
         key = recorder.storage(tensor)
         recorder.reserved.add(key)
-        recorder.unknown[key] = cause
-        return tensor.requires_grad_(stand_in.requires_grad)
+        recorder.unknown[key] = _TOO_LARGE_FOR_HOST
+        return tensor.requires_grad_(output.requires_grad)
 
     return tree_map_only(FakeTensor, reserve, result)
 
@@ -1483,7 +1474,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if not launch:
             return _compute(recorder, function, arguments, options)
         if function in (_T.__repr__, _T.__format__):
-            return f"<unknown: {launch.replace(', which', '')}>"
+            return f"<unknown: {re.sub(', which| that', '', launch)}>"
         is_selection = function is torch.where and len(arguments) + len(options) == 1
         if function is _T.__getitem__:
             masks = [tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool]
