@@ -93,8 +93,12 @@ except ImportError as error:
 _NVIDIA_SMI = """\
 #!/bin/sh
 exec '{python}' -IS -c '
-import sys
-name, capability, memory, clock = {properties}
+import json, sys
+gpu = json.loads(\"\"\"{gpu}\"\"\")
+name = gpu["device_name"]
+capability = ".".join(map(str, gpu["compute_capability"]))
+memory = str(gpu["memory_gib"] << 10) + " MiB"
+clock = str(gpu["clock_mhz"]) + " MHz"
 values = dict.fromkeys(["name", "gpu_name"], name) | dict.fromkeys(["memory.total", "memory.free"], memory)
 values |= {{"compute_cap": capability, "count": "1", "index": "0", "gpu_bus_id": "00000000:01:00.0"}}
 values |= {{"memory.used": "0 MiB", "clocks.max.sm": clock, "driver_version": "580.65.06"}}
@@ -688,9 +692,7 @@ def _read_journal(folder: Path, script: str) -> tuple[dict[str, Any], dict[str, 
         "not_captured": {}, "arrays": {}, "kernels": {}, "storages": {}, "launches": {}, "refused": "",
     }  # fmt: skip
     for line in (folder / "journal").read_bytes().split(b"\n"):
-        with contextlib.suppress(
-            ValueError
-        ):  # an empty line, or the part that a killed process wrote
+        with contextlib.suppress(ValueError):  # empty, or the part that a killed process wrote
             name, key, value = json.loads(line)
             if key:
                 content[name][key] = value
@@ -703,20 +705,14 @@ def _read_journal(folder: Path, script: str) -> tuple[dict[str, Any], dict[str, 
     launches = content["launches"]
     order = sorted(launches, key=lambda key: [int(part) for part in key.split(".")])
     content["launches"] = [launches[key] for key in order if launches[key]]
-    numbers: dict[str, dict[str, int]] = {"kernels": {}, "arrays": {}, "storages": {}}
-
-    def replace_key(value: dict[str, Any], name: str) -> None:
-        by_key = numbers[f"{name}s"]
-        value[name] = by_key.setdefault(value[name], len(by_key))
-
+    keys = {name: list(content[name]) for name in ("kernels", "arrays", "storages")}
+    numbers = {name: {key: n for n, key in enumerate(own)} for name, own in keys.items()}
     for launch in content["launches"]:
-        replace_key(launch, "kernel")
+        launch["kernel"] = numbers["kernels"][launch["kernel"]]
         for tensor in filter(None, map(_own_tensor, launch["arguments"])):
-            replace_key(tensor, "storage")
-            if tensor["array"]:
-                replace_key(tensor, "array")
-    keys = {name: list(by_key) for name, by_key in numbers.items()}
-    return content | {name: [content[name][key] for key in keys[name]] for name in keys}, keys
+            tensor["storage"] = numbers["storages"][tensor["storage"]]
+            tensor["array"] = numbers["arrays"].get(tensor["array"])
+    return content | {name: list(content[name].values()) for name in keys}, keys
 
 
 class _AlignedTensor:
@@ -1201,17 +1197,13 @@ def recording(
         hook.write_text(
             _SITECUSTOMIZE.format(folder=str(folder), recorder=__file__, options=options)
         )
-        variables |= _prefix_path("PYTHONPATH", folder)
+        command = folder / "nvidia-smi"
         if runs != "cuda":
-            variables |= _prefix_path("PATH", folder)
-            capability = ".".join(map(str, gpu["compute_capability"]))
-            memory = f"{gpu['memory_gib'] << 10} MiB"
-            properties = json.dumps(
-                [gpu["device_name"], capability, memory, f"{gpu['clock_mhz']} MHz"]
-            )
-            command = folder / "nvidia-smi"
-            command.write_text(_NVIDIA_SMI.format(python=sys.executable, properties=properties))
+            command.write_text(_NVIDIA_SMI.format(python=sys.executable, gpu=json.dumps(gpu)))
             command.chmod(0o755)
+        for name in ("PATH", "PYTHONPATH"):
+            paths = filter(None, (str(folder), os.environ.get(name)))
+            variables[name] = os.pathsep.join(paths)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
@@ -1305,11 +1297,6 @@ def recording(
             stack.enter_context(_AsIfCuda(recorder))
         refuse_interpreter(triton.knobs.runtime)
         yield recorder
-
-
-def _prefix_path(name: str, folder: Path) -> dict[str, str]:
-    paths = filter(None, (str(folder), os.environ.get(name)))
-    return {name: os.pathsep.join(paths)}
 
 
 def record_child(folder: str, **options: Any) -> None:
