@@ -97,8 +97,12 @@ except ImportError as error:
 _NVIDIA_SMI = """\
 #!/bin/sh
 exec '{python}' -IS -c '
-import sys
-name, capability, memory, clock = {properties}
+import json, sys
+gpu = json.loads(\"\"\"{gpu}\"\"\")
+name = gpu["device_name"]
+capability = ".".join(map(str, gpu["compute_capability"]))
+memory = str(gpu["memory_gib"] << 10) + " MiB"
+clock = str(gpu["clock_mhz"]) + " MHz"
 values = dict.fromkeys(["name", "gpu_name"], name) | dict.fromkeys(["memory.total", "memory.free"], memory)
 values |= {{"compute_cap": capability, "count": "1", "index": "0", "gpu_bus_id": "00000000:01:00.0"}}
 values |= {{"memory.used": "0 MiB", "clocks.max.sm": clock, "driver_version": "580.65.06"}}
@@ -738,9 +742,7 @@ def _read_journal(folder: Path, script: str) -> tuple[dict[str, Any], dict[str, 
         "not_captured": {}, "arrays": {}, "kernels": {}, "storages": {}, "launches": {}, "refused": "",
     }  # fmt: skip
     for line in (folder / "journal").read_bytes().split(b"\n"):
-        with contextlib.suppress(
-            ValueError
-        ):  # an empty line, or the part that a killed process wrote
+        with contextlib.suppress(ValueError):  # empty, or the part that a killed process wrote
             name, key, value = json.loads(line)
             if key:
                 content[name][key] = value
@@ -753,20 +755,14 @@ def _read_journal(folder: Path, script: str) -> tuple[dict[str, Any], dict[str, 
     launches = content["launches"]
     order = sorted(launches, key=lambda key: [int(part) for part in key.split(".")])
     content["launches"] = [launches[key] for key in order if launches[key]]
-    numbers: dict[str, dict[str, int]] = {"kernels": {}, "arrays": {}, "storages": {}}
-
-    def replace_key(value: dict[str, Any], name: str) -> None:
-        by_key = numbers[f"{name}s"]
-        value[name] = by_key.setdefault(value[name], len(by_key))
-
+    keys = {name: list(content[name]) for name in ("kernels", "arrays", "storages")}
+    numbers = {name: {key: n for n, key in enumerate(own)} for name, own in keys.items()}
     for launch in content["launches"]:
-        replace_key(launch, "kernel")
+        launch["kernel"] = numbers["kernels"][launch["kernel"]]
         for tensor in filter(None, map(_own_tensor, launch["arguments"])):
-            replace_key(tensor, "storage")
-            if tensor["array"]:
-                replace_key(tensor, "array")
-    keys = {name: list(by_key) for name, by_key in numbers.items()}
-    return content | {name: [content[name][key] for key in keys[name]] for name in keys}, keys
+            tensor["storage"] = numbers["storages"][tensor["storage"]]
+            tensor["array"] = numbers["arrays"].get(tensor["array"])
+    return content | {name: list(content[name].values()) for name in keys}, keys
 
 
 class _AlignedTensor:
@@ -1255,17 +1251,13 @@ def recording(
         hook.write_text(
             _SITECUSTOMIZE.format(folder=str(folder), recorder=__file__, options=options)
         )
-        variables |= _prefix_path("PYTHONPATH", folder)
+        command = folder / "nvidia-smi"
         if runs != "cuda":
-            variables |= _prefix_path("PATH", folder)
-            capability = ".".join(map(str, gpu["compute_capability"]))
-            memory = f"{gpu['memory_gib'] << 10} MiB"
-            properties = json.dumps(
-                [gpu["device_name"], capability, memory, f"{gpu['clock_mhz']} MHz"]
-            )
-            command = folder / "nvidia-smi"
-            command.write_text(_NVIDIA_SMI.format(python=sys.executable, properties=properties))
+            command.write_text(_NVIDIA_SMI.format(python=sys.executable, gpu=json.dumps(gpu)))
             command.chmod(0o755)
+        for name in ("PATH", "PYTHONPATH"):
+            paths = filter(None, (str(folder), os.environ.get(name)))
+            variables[name] = os.pathsep.join(paths)
 
     @functools.wraps(_RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
@@ -1371,11 +1363,6 @@ def _restore_variable(name: str, own: str, before: str | None) -> None:
             os.environ[name] = before
 
 
-def _prefix_path(name: str, folder: Path) -> dict[str, str]:
-    paths = filter(None, (str(folder), os.environ.get(name)))
-    return {name: os.pathsep.join(paths)}
-
-
 def record_child(folder: str, **options: Any) -> None:
     """Record the launches of this process, which a recorded process started, until it ends."""
     context = recording(Path(folder), **options)
@@ -1434,6 +1421,7 @@ def _restored(tuner: Any, config: Any) -> list[str] | None:
 # ---------------------------------------------------------------- a machine without a GPU
 
 _NOT_RUN = "which did not run"
+_TOO_LARGE_FOR_HOST = "a tensor that does not fit in this machine's memory"
 _VALUES = "Pass --values (in Python, values=True) to run launches in the interpreter."
 
 # Results with fewer elements are computed without asking whether they fit in memory.
@@ -1441,7 +1429,6 @@ _MOST_UNASKED = 1 << 27
 _MAP_NORESERVE = 0x4000  # of Linux; Python 3.13 names it
 _CUDA = torch.device("cuda", 0)
 _T: Any = torch.Tensor
-_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
@@ -1465,53 +1452,44 @@ def _compute(
 ) -> Any:
     """Call a function of torch. Results that do not fit in memory have addresses, but no values."""
     leaves = tree_leaves((arguments, options))
-    sizes = [leaf.numel() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    most = math.prod(abs(size) or 1 for size in sizes if isinstance(size, int))
-    is_small = most < _MOST_UNASKED or function.__name__ in ("__get__", "data_ptr")
-    if is_small or torch._C._get_dispatch_mode(_FAKE):
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    sizes = [tensor.numel() for tensor in tensors]
+    sizes += [abs(leaf) for leaf in leaves if isinstance(leaf, int)]
+    is_small = math.prod(filter(None, sizes)) < _MOST_UNASKED
+    if is_small or function.__name__ in ("__get__", "data_ptr"):
         return function(*arguments, **options)
-    available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text())
-    free_bytes = int(available[1]) << 10 if available else sys.maxsize
-    fakes = dict[Any, torch.Tensor]()
-    new = list[FakeTensor]()
-    written = list[torch.Tensor]()
-
-    def fake(tensor: torch.Tensor) -> torch.Tensor:
-        stand_in = mode.from_tensor(tensor)
-        fakes[stand_in] = tensor
-        return stand_in
-
-    # Fails if a shape depends on values
+    outputs = list[FakeTensor]()
+    # Fails if a shape depends on values, and in the script's own mode
     with FakeTensorMode() as mode, contextlib.suppress(Exception):
-        inputs, keywords = tree_map_only(torch.Tensor, fake, (list(arguments), options))
-        result = function(*inputs, **keywords)
+        given = list(arguments), options
+        fakes, keywords = tree_map_only(torch.Tensor, mode.from_tensor, given)
+        result = function(*fakes, **keywords)
+        inputs = {mode.from_tensor(tensor): tensor for tensor in tensors}
+        shared = {tensor.untyped_storage()._cdata for tensor in inputs}
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
-        written = [fakes[output] for output in outputs if output in fakes]
-        storages = {stand_in.untyped_storage()._cdata for stand_in in fakes}
-        new = [o for o in outputs if o.untyped_storage()._cdata not in storages]
-    is_large = any(output.untyped_storage().nbytes() > free_bytes for output in new)
-    with torch._C.DisableTorchFunction():
-        own = list(map(recorder.storage, fakes.values()))
-    if not (is_large or recorder.reserved.intersection(own)) or not (new or written):
+    memory = Path("/proc/meminfo").read_text()
+    free_bytes = int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
+    storages = [output.untyped_storage() for output in outputs]
+    new = [storage for storage in storages if storage._cdata not in shared]
+    is_large = any(storage.nbytes() > free_bytes for storage in new)
+    is_written = any(output in inputs for output in outputs)
+    is_reserved = not recorder.reserved.isdisjoint(map(recorder.storage, tensors))
+    if not (is_large or (is_reserved and (new or is_written))):
         return function(*arguments, **options)
+    recorder.note(f"The values of {_TOO_LARGE_FOR_HOST} are unknown.")
 
-    def reserve(stand_in: FakeTensor) -> torch.Tensor:
-        if stand_in in fakes:
-            return fakes[stand_in]
-        size = stand_in.untyped_storage().nbytes()
+    def reserve(output: FakeTensor) -> torch.Tensor:
+        if output in inputs:
+            return inputs[output]
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        memory = torch.frombuffer(mmap.mmap(-1, size or 1, flags), dtype=torch.uint8)
-        tensor = torch.empty(0, dtype=stand_in.dtype)
-        offset = stand_in.storage_offset()
-        tensor.set_(memory.untyped_storage(), offset, stand_in.size(), stand_in.stride())
-        cause = recorder.find_unknown(list(fakes.values()))
-        if size > free_bytes:
-            cause = f"a tensor of {size / 1e9:,.1f} GB, which does not fit in this machine's memory"
-            recorder.note(f"The values of {cause}, are unknown.")
+        addresses = mmap.mmap(-1, output.untyped_storage().nbytes() or 1, flags)
+        storage = torch.frombuffer(addresses, dtype=torch.uint8).untyped_storage()
+        tensor = torch.empty(0, dtype=output.dtype)
+        tensor.set_(storage, output.storage_offset(), output.size(), output.stride())
         key = recorder.storage(tensor)
         recorder.reserved.add(key)
-        recorder.unknown[key] = cause
-        return tensor.requires_grad_(stand_in.requires_grad)
+        recorder.unknown[key] = _TOO_LARGE_FOR_HOST
+        return tensor.requires_grad_(output.requires_grad)
 
     return tree_map_only(FakeTensor, reserve, result)
 
@@ -1547,7 +1525,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if not launch:
             return _compute(recorder, function, arguments, options)
         if function in (_T.__repr__, _T.__format__):
-            return f"<unknown: {launch.replace(', which', '')}>"
+            return f"<unknown: {re.sub(', which| that', '', launch)}>"
         is_selection = function is torch.where and len(arguments) + len(options) == 1
         if function is _T.__getitem__:
             masks = [tensor for tensor in _tensors(arguments[1:]) if tensor.dtype == torch.bool]
