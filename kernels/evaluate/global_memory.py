@@ -345,7 +345,7 @@ class GlobalMemory:
         rank = len(op.shape)
         place, owner = instruction.lanes(self.num_warps)
         last = max(0, instruction.width_bytes - instruction.element_bytes)
-        self.spend(len(members) * owner.size >> 9)
+        self.spend(len(members) * owner.size >> (4 if unknown else 9))
         facts = []
         for some in np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size))):
             shape = len(some), *owner.shape
@@ -481,10 +481,12 @@ def _count_most(
     while active.any():
         lowest = np.where(active, number, number.max()).min(axis=1, keepdims=True)
         own = active & (number == lowest)
+        # A single lane touches one sector, wherever it is.
+        end = LINE_BYTES if np.count_nonzero(own, axis=1).max() > 1 else 1
         counts = np.stack(
             [
                 count_requests(address + shift, own, width_bytes, instruction)[:, _PLACED]
-                for shift in range(0, LINE_BYTES, step)
+                for shift in range(0, end, step)
             ]
         )
         total[:, _PLACED] += counts.max(axis=0)
