@@ -255,10 +255,10 @@ class GlobalMemory:
         if not issued.any():
             return
         if unknown:
-            starts = self._spread(lowest, len(running), tally.executions)
-            tally.is_spread = True
+            tally.unplaced = unknown.why
+            return
         self._sample(tally, programs[running], starts, facts, first, index)
-        if unknown or doubt:
+        if doubt:
             return
         each = np.zeros(len(running), int) if index is None else index
         if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
@@ -283,15 +283,6 @@ class GlobalMemory:
                     example,
                     tuple(np.argwhere(active & self._are_outside(address))[0].tolist()),
                 )
-
-    def _spread(self, address: int, count: int, seed: int) -> np.ndarray:
-        """Return random addresses in the storage of an address, or in the whole memory if that is unknown."""
-        number = storage_number(address)
-        start, end = 0, STORAGE_STEP
-        if 0 <= number < len(self.storages):
-            start, end = int(self.starts[number]), int(self.ends[number])
-        lines = max(1, (end - start) // LINE_BYTES)
-        return start + np.random.default_rng(seed).integers(0, lines, count) * LINE_BYTES
 
     def _sample(
         self,
@@ -372,8 +363,6 @@ class GlobalMemory:
             low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
             high = np.where(on, address, -1).max(axis=(1, 2)) + last
             loaded = counts[:, SECTORS]
-            if unknown:
-                high = low + loaded * SECTOR_BYTES - 1
             if instruction.swaps:
                 loaded = count_requests(*lanes)[:, SECTORS].reshape(shape[:2]).sum(axis=1)
             blocks = mask.with_rank(rank).blocks(some)
