@@ -36,6 +36,8 @@ from kernels.sectors import SECTOR_BYTES, SECTORS, count_requests
 _NARROWEST_COPY_BYTES = 4
 # An operation is wasteful if its count is at least this multiple of what is needed.
 _WASTEFUL = 2
+# Number of sectors whose bytes are searched in all requests of a launch.
+_FEW_SECTORS = 16
 # Repeated accesses are reported if they are at least this part of the launch's sectors.
 _LEAST_SHARE = 1 / 16
 
@@ -281,23 +283,18 @@ class Diagnosis:
         return []
 
     def _measure_unused(self) -> float:
-        """Return the part of the example's sectors that no request of the launch to the same tensor uses."""
-        sectors = np.unique(self.address[self.active] // SECTOR_BYTES)
-        used = np.zeros(0, np.int64)
+        """Return the part of the example's first sectors that no request of the launch to the same tensor uses."""
+        sectors = np.unique(self.address[self.active] // SECTOR_BYTES)[:_FEW_SECTORS]
+        elements = np.arange(0, SECTOR_BYTES, self.instruction.element_bytes)
+        places = (sectors[:, None] * SECTOR_BYTES + elements).reshape(-1, 1)
+        is_used = np.zeros(len(places), bool)
         for op in self.lab.counts.operations:
-            tally = op.tally
-            if op.tensors != self.op.tensors or not tally.starts or not op.instruction:
-                continue
-            example = tally.example or self.example
-            offsets = np.unique(example.address[example.active])
-            offsets = (offsets - offsets[0])[:, None] + np.arange(op.instruction.element_bytes)
-            starts = np.concatenate([start for _, start in tally.starts])
-            first, last = sectors[0] * SECTOR_BYTES, (sectors[-1] + 1) * SECTOR_BYTES
-            near = np.unique(starts[(starts < last) & (starts + offsets.max() >= first)])
-            for start in near.tolist():
-                touched = start + offsets.ravel()
-                used = np.union1d(used, touched[np.isin(touched // SECTOR_BYTES, sectors)])
-        return 1 - used.size / (sectors.size * SECTOR_BYTES)
+            if op.tensors == self.op.tensors and op.tally.starts:
+                example = op.tally.example or self.example
+                offsets = np.unique(example.address[example.active])
+                starts = np.concatenate([start for _, start in op.tally.starts])
+                is_used |= np.isin(places - (offsets - offsets[0]), starts).any(axis=1)
+        return 1 - float(is_used.mean())
 
     def _explain_repeats(self, repeats: dict[str, float]) -> Choice:
         parts = [f"{what} {times:.3g} times" for what, times in repeats.items() if times > 1]

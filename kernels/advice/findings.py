@@ -182,10 +182,10 @@ def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
     if missing := op.tally.missing:
         effect = "They read as zeros." if op.counter == "tma_ld" else "Nothing is stored."
         text = (
-            f"{len(missing):,} of {op.tally.executions:,} blocks lie outside {name_tensors(op)}, "
+            f"Blocks outside {name_tensors(op)}: {len(missing):,} of {op.tally.executions:,}, "
             f"the first in program {min(missing)}. {effect}"
         )
-        return [Hypothesis("outside", op, text)]
+        return [Hypothesis("beyond", op, text)]
     if not op.tally.outside and not op.tally.refused:
         return []
     if lab.counts.overflows and (overflow := _explain_overflow(lab, op)):

@@ -135,7 +135,7 @@ class Tally:
         touches: a sample of its executions.
         loads: the recorded loads of some programs of an SM; see `Probe`.
         outside: an execution with an element outside its storage, and the element's index in the block.
-        is_spread: whether random addresses stand for unknown ones in `touches`.
+        unplaced: why some of its executions, whose addresses are unknown, are missing in `touches`; "" if none are.
         missing: the program of each copied box that lies outside its tensor.
         refused: why the counts are incomplete or a bound; "" if they are exact.
         doubt: why some of the counted executions or sectors may be missing on the GPU; "" if none may.
@@ -158,7 +158,7 @@ class Tally:
     touches: Touches = field(default_factory=Touches)
     loads: list[Loads] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
-    is_spread: bool = False
+    unplaced: str = ""
     missing: list[int] = field(default_factory=list)
     refused: str = ""
     doubt: str = ""

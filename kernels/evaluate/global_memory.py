@@ -255,10 +255,10 @@ class GlobalMemory:
         if not issued.any():
             return
         if unknown:
-            starts = self._spread(lowest, len(running), tally.executions)
-            tally.is_spread = True
+            tally.unplaced = unknown.why
+            return
         self._sample(tally, programs[running], starts, facts, first, index)
-        if unknown or doubt:
+        if doubt:
             return
         each = np.zeros(len(running), int) if index is None else index
         if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
@@ -283,15 +283,6 @@ class GlobalMemory:
                     example,
                     tuple(np.argwhere(active & self._are_outside(address))[0].tolist()),
                 )
-
-    def _spread(self, address: int, count: int, seed: int) -> np.ndarray:
-        """Return random addresses in the storage of an address, or in the whole memory if that is unknown."""
-        number = storage_number(address)
-        start, end = 0, STORAGE_STEP
-        if 0 <= number < len(self.storages):
-            start, end = int(self.starts[number]), int(self.ends[number])
-        lines = max(1, (end - start) // LINE_BYTES)
-        return start + np.random.default_rng(seed).integers(0, lines, count) * LINE_BYTES
 
     def _sample(
         self,
@@ -345,7 +336,7 @@ class GlobalMemory:
         rank = len(op.shape)
         place, owner = instruction.lanes(self.num_warps)
         last = max(0, instruction.width_bytes - instruction.element_bytes)
-        self.spend(len(members) * owner.size >> 9)
+        self.spend(len(members) * owner.size >> (4 if unknown else 9))
         facts = []
         for some in np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size))):
             shape = len(some), *owner.shape
@@ -372,8 +363,6 @@ class GlobalMemory:
             low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
             high = np.where(on, address, -1).max(axis=(1, 2)) + last
             loaded = counts[:, SECTORS]
-            if unknown:
-                high = low + loaded * SECTOR_BYTES - 1
             if instruction.swaps:
                 loaded = count_requests(*lanes)[:, SECTORS].reshape(shape[:2]).sum(axis=1)
             blocks = mask.with_rank(rank).blocks(some)
@@ -481,10 +470,12 @@ def _count_most(
     while active.any():
         lowest = np.where(active, number, number.max()).min(axis=1, keepdims=True)
         own = active & (number == lowest)
+        # A single lane touches one sector, wherever it is.
+        end = LINE_BYTES if np.count_nonzero(own, axis=1).max() > 1 else 1
         counts = np.stack(
             [
                 count_requests(address + shift, own, width_bytes, instruction)[:, _PLACED]
-                for shift in range(0, LINE_BYTES, step)
+                for shift in range(0, end, step)
             ]
         )
         total[:, _PLACED] += counts.max(axis=0)

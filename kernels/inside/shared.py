@@ -55,7 +55,8 @@ def sum_shared(
                 if op.op == "async copy" and op.source == (file, line)
             ]
             total = _sum_copies(code, indices, executions, ops)
-            why = _UNMATCHED if total is None else ""
+            if total is None:
+                why = next(filter(None, (op.tally.refused for op in ops)), _UNMATCHED)
         actual, ideal = (None, None) if why or total is None else total
         accesses = [executions.accesses.get(index) for index in indices]
         operation = _name_operation(accesses, (file, line), buffers, start_bytes)

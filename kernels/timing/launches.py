@@ -68,8 +68,6 @@ def add_time(
             assumed += " The predicted time includes upper bounds of the traffic."
         if any(op.tally.refused == RETRIES for op in executed):
             assumed += " The predicted time assumes that no compare-and-swap loop retries."
-        if any(op.tally.is_spread for op in executed):
-            assumed += " The predicted time assumes that unknown addresses are spread evenly."
         if executions.uncertain:
             assumed += f" {_ASSUMED_BRANCHES}"
         errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]
@@ -254,6 +252,8 @@ def _check_traffic(
         if op.tally.executions and op.instruction:
             executed[op.op, op.source] -= op.instruction.kept
     for op in operations:
+        if op.tally.unplaced:
+            raise UnsupportedOperation(op.tally.unplaced)
         # The slow path of a function has accesses that the TTGIR lacks.
         is_executed = op.tally.executions or executed[op.op, op.source] > 0
         is_known = _is_bounded(op) or op.tally.refused == RETRIES
