@@ -1,7 +1,8 @@
 """Execute the part of a kernel's SASS that decides which instructions run, and which shared memory they access.
 
 All programs and threads run at once. A block of instructions runs when no thread that has yet to reach it is at a lower
-address, so divergent threads reconverge. Threads never wait: barriers and copies always succeed.
+address, so divergent threads reconverge. Threads wait only at barriers of all warps (see `is_barrier`): others, and
+copies, always succeed.
 """
 
 import functools
@@ -230,22 +231,14 @@ class _Run:
     def _send(self, queue: _Queue, start: int, threads: Any) -> None:
         """Let threads wait at the start of a block."""
         live = self.plan.live_in[start]
-        if start not in queue:
-            values = {name: self.values[name] for name in live if name in self.values}
-            known = {name: self.known[name] for name in live if name in self.known}
-            queue[start] = [threads], values, known
-            return
-        masks, values, known = queue[start]
+        values = {name: self.values.get(name, 0) for name in live}
+        known = {name: self.known.get(name, True) for name in live}
+        masks, *registers = queue.setdefault(start, ([], values, known))
         masks.append(threads)
-        for name in live:
-            for own, other, default in (
-                (self.values, values, 0),
-                (self.known, known, True),
-            ):
-                value = own.get(name, default)
-                before = other.get(name, default)
-                if value is not before:
-                    other[name] = semantics.select(threads, value, before)
+        for own, merged in zip((values, known), registers, strict=True):
+            for name, value in own.items():
+                if value is not merged[name]:
+                    merged[name] = semantics.select(threads, value, merged[name])
 
     def _count_warps(self, active: Any) -> np.ndarray:
         """Return how often each warp of a program executes something that these threads execute."""

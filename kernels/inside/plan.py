@@ -68,7 +68,7 @@ class Plan:
     ) -> None:
         self.code = code
         self._budget = budget
-        self._targets = {address // INSTRUCTION_BYTES for address in table}
+        self._targets = {address // INSTRUCTION_BYTES for address in table} & {*range(len(code))}
         leaders = {0, *self._targets}
         for index, instruction in enumerate(code):
             if instruction.name in JUMPS:
@@ -171,7 +171,7 @@ class Plan:
         last = self.code[self.blocks[start] - 1]
         follows = [] if last.target is None or last.name == "BSSY" else [last.target]
         if last.name in INDIRECT:
-            follows = self.return_points if last.name == "RET" else sorted(self._targets)
+            follows = self.return_points if last.name == "RET" else [*self._targets]
         is_end = last.name in JUMPS and last.name != "BSYNC" and not _is_conditional(last)
         follows = follows if is_end else [*follows, self.blocks[start]]
         return [each for each in follows if each in self.blocks]

@@ -69,6 +69,8 @@ def add_time(
             assumed += " The predicted time assumes that no compare-and-swap loop retries."
         if executions.uncertain:
             assumed += f" {_ASSUMED_BRANCHES}"
+        if execution.partitions:
+            assumed += " The predicted time assumes that no partition waits for a free buffer."
         high = stated_errors(prediction.bound_by == "DRAM").high
         total_us = prediction.total_us
         timed = replace(
