@@ -295,11 +295,7 @@ class _Run:
     def _condition(self, planned: Planned, active: Any) -> Any:
         """Return where a jump is taken; None if that is unknown."""
         result: Any = True
-        operand = planned.instruction.operands[0] if planned.instruction.operands else ""
-        is_operand = operand.lstrip("!~").startswith(("P", "UP"))
-        for each in (planned.predicate, source(operand) if is_operand else None):
-            if each is None:
-                continue
+        for each in planned.conditions:
             value, known = self._read(each)
             if not self._is_known(known, active):
                 return None
