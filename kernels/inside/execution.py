@@ -44,6 +44,7 @@ _MOST_PROGRAMS = 1 << 12
 _SHARED_BYTES = 1 << 18
 _SYSTEM_BYTES = 1 << 10
 _WIDEST_BYTES = 16
+_NO_TABLE = "The capture lacks the targets of a branch. Capture the launch again."
 # Atomics of one lane of a program.
 _ATOMICS = {"ATOMS.OR": operator.or_, "ATOMS.AND": operator.and_}
 # Work to execute a block, one of its steps, and an access to shared memory, whatever the number of threads.
@@ -253,7 +254,8 @@ class _Run:
         """Return the blocks to which an indirect jump leads, and the threads of each."""
         address, known = self._read(planned.sources[0])
         if not self._is_known(known, where):
-            raise UnsupportedOperation(_explain(planned))
+            lacks_table = planned.instruction.name != "RET" and not self.launch.table
+            raise UnsupportedOperation(_NO_TABLE if lacks_table else _explain(planned))
         reached = np.unique(
             np.broadcast_to(address, self.shape)[np.broadcast_to(where, self.shape)]
         )
