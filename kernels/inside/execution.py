@@ -1,7 +1,8 @@
 """Execute the part of a kernel's SASS that decides which instructions run, and which shared memory they access.
 
 All programs and threads run at once. A block of instructions runs when no thread that has yet to reach it is at a lower
-address, so divergent threads reconverge. Threads never wait: barriers and copies always succeed.
+address, so divergent threads reconverge. Threads wait only at barriers of all warps (see `is_barrier`): others, and
+copies, always succeed.
 """
 
 import functools
@@ -43,6 +44,7 @@ _MOST_PROGRAMS = 1 << 12
 _SHARED_BYTES = 1 << 18
 _SYSTEM_BYTES = 1 << 10
 _WIDEST_BYTES = 16
+_NO_TABLE = "The capture lacks the targets of a branch. Capture the launch again."
 # Atomics of one lane of a program.
 _ATOMICS = {"ATOMS.OR": operator.or_, "ATOMS.AND": operator.and_}
 # Work to execute a block, one of its steps, and an access to shared memory, whatever the number of threads.
@@ -230,22 +232,14 @@ class _Run:
     def _send(self, queue: _Queue, start: int, threads: Any) -> None:
         """Let threads wait at the start of a block."""
         live = self.plan.live_in[start]
-        if start not in queue:
-            values = {name: self.values[name] for name in live if name in self.values}
-            known = {name: self.known[name] for name in live if name in self.known}
-            queue[start] = [threads], values, known
-            return
-        masks, values, known = queue[start]
+        values = {name: self.values.get(name, 0) for name in live}
+        known = {name: self.known.get(name, True) for name in live}
+        masks, *registers = queue.setdefault(start, ([], values, known))
         masks.append(threads)
-        for name in live:
-            for own, other, default in (
-                (self.values, values, 0),
-                (self.known, known, True),
-            ):
-                value = own.get(name, default)
-                before = other.get(name, default)
-                if value is not before:
-                    other[name] = semantics.select(threads, value, before)
+        for own, merged in zip((values, known), registers, strict=True):
+            for name, value in own.items():
+                if value is not merged[name]:
+                    merged[name] = semantics.select(threads, value, merged[name])
 
     def _count_warps(self, active: Any) -> np.ndarray:
         """Return how often each warp of a program executes something that these threads execute."""
@@ -260,7 +254,8 @@ class _Run:
         """Return the blocks to which an indirect jump leads, and the threads of each."""
         address, known = self._read(planned.sources[0])
         if not self._is_known(known, where):
-            raise UnsupportedOperation(_explain(planned))
+            lacks_table = planned.instruction.name != "RET" and not self.launch.table
+            raise UnsupportedOperation(_NO_TABLE if lacks_table else _explain(planned))
         reached = np.unique(
             np.broadcast_to(address, self.shape)[np.broadcast_to(where, self.shape)]
         )
@@ -302,11 +297,7 @@ class _Run:
     def _condition(self, planned: Planned, active: Any) -> Any:
         """Return where a jump is taken; None if that is unknown."""
         result: Any = True
-        operand = planned.instruction.operands[0] if planned.instruction.operands else ""
-        is_operand = operand.lstrip("!~").startswith(("P", "UP"))
-        for each in (planned.predicate, source(operand) if is_operand else None):
-            if each is None:
-                continue
+        for each in planned.conditions:
             value, known = self._read(each)
             if not self._is_known(known, active):
                 return None

@@ -55,6 +55,12 @@ class Planned:
     sources: tuple[Source, ...]
     step: Step | None
 
+    @property
+    def conditions(self) -> tuple[Source, ...]:
+        """The predicates on which a jump depends."""
+        tests = () if self.instruction.name in INDIRECT else self.sources
+        return (self.predicate, *tests) if self.predicate else tests
+
 
 class Plan:
     """The basic blocks of a listing, and the instructions whose results are needed.
@@ -68,7 +74,7 @@ class Plan:
     ) -> None:
         self.code = code
         self._budget = budget
-        self._targets = {address // INSTRUCTION_BYTES for address in table}
+        self._targets = {address // INSTRUCTION_BYTES for address in table} & {*range(len(code))}
         leaders = {0, *self._targets}
         for index, instruction in enumerate(code):
             if instruction.name in JUMPS:
@@ -87,9 +93,9 @@ class Plan:
         self.starts = sorted(leaders - {len(code)})
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
+        self.planned = [self._plan(index, each) for index, each in enumerate(code)]
         self._following = {start: self._find_successors(start) for start in self.starts}
         self._reconvergences = dict[int, int | None]()
-        self.planned = [self._plan(index, each) for index, each in enumerate(code)]
         self.reads_shared = False
         self.allocates_tensor_memory = any(each.name == "UTCATOMSWS" for each in code)
         needed = self._find_needed()
@@ -144,6 +150,9 @@ class Plan:
             if name != "RET":
                 base += f"+{int(offset[0], 0) + INSTRUCTION_BYTES * (index + 1)}"
             sources = [address(f"[{base}]")]
+        elif name in JUMPS:
+            operands = instruction.operands[:1]
+            sources = [source(each) for each in operands if each.lstrip("!~U").startswith("P")]
         return Planned(
             index, instruction, condition, tuple(names), tuple(filter(None, sources)), None
         )
@@ -152,15 +161,11 @@ class Plan:
         """Return the operands that decide whether an instruction jumps, or which shared memory it accesses."""
         instruction = planned.instruction
         name = instruction.name
-        if name not in JUMPS and name not in SHARED:
+        if not (name in JUMPS or name in SHARED or is_barrier(instruction)):
             return []
         roots = [planned.predicate] if planned.predicate else []
-        if name in INDIRECT:
-            return [*roots, *planned.sources]
         if name in JUMPS:
-            first = instruction.operands[0] if instruction.operands else ""
-            condition = source(first) if first.lstrip("!~").startswith(("P", "UP")) else None
-            return [*roots, condition] if condition else roots
+            return [*roots, *planned.sources]
         roots += planned.sources[:1]
         if self.reads_shared and name in ("STS", "ATOMS"):
             value = instruction.operands[-1]
@@ -168,11 +173,12 @@ class Plan:
         return roots
 
     def _find_successors(self, start: int) -> list[int]:
-        last = self.code[self.blocks[start] - 1]
+        planned = self.planned[self.blocks[start] - 1]
+        last = planned.instruction
         follows = [] if last.target is None or last.name == "BSSY" else [last.target]
         if last.name in INDIRECT:
-            follows = self.return_points if last.name == "RET" else sorted(self._targets)
-        is_end = last.name in JUMPS and last.name != "BSYNC" and not _is_conditional(last)
+            follows = self.return_points if last.name == "RET" else [*self._targets]
+        is_end = last.name in JUMPS and last.name != "BSYNC" and not planned.conditions
         follows = follows if is_end else [*follows, self.blocks[start]]
         return [each for each in follows if each in self.blocks]
 
@@ -235,8 +241,3 @@ def is_barrier(instruction: Instruction) -> bool:
     """
     operands = instruction.operands
     return instruction.name == "BAR" and len(operands) == 1 and operands[0] != "0x0"
-
-
-def _is_conditional(instruction: Instruction) -> bool:
-    operand = instruction.operands[0] if instruction.operands else ""
-    return bool(instruction.predicate) or operand.lstrip("!~").startswith(("P", "UP"))

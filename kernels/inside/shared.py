@@ -139,6 +139,9 @@ def _sum_copies(
         if (access := executions.accesses.get(index)) is None:
             continue
         instruction = code[index]
+        # In a kernel with partitions, only the warps of the copy's partition execute it.
+        own = executions.by_warp[:, index] > 0
+        access = Access(access.opcode, access.address[:, own], access.active[:, own])
         predicate = _predicate(instruction)
         # Nsight Compute treats the predicate P0 of LDGSTS.BYPASS as false, and !P0 as true.
         is_taken = predicate in ("P0", "!P0") and ".BYPASS" in instruction.opcode

@@ -70,6 +70,8 @@ def add_time(
             assumed += " The predicted time assumes that no compare-and-swap loop retries."
         if executions.uncertain:
             assumed += f" {_ASSUMED_BRANCHES}"
+        if execution.partitions:
+            assumed += " The predicted time assumes that no partition waits for a free buffer."
         errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]
         total_us = prediction.total_us
         timed = replace(

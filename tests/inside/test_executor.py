@@ -213,9 +213,16 @@ def test_each_warp_runs_the_partition_whose_number_the_first_warp_stores_for_it(
     assert executions.by_warp.tolist() == [[5 * times for times in row] for row in expected]
 
 
-def test_an_index_outside_the_table_of_a_branch_is_refused():
-    with pytest.raises(UnsupportedOperation, match="A branch depends on a value that is unknown"):
-        run("MOV R4, 0x4\nLDC R4, c[0x2][R4]\nBRX R4 -0x30\nEXIT", table=(0x30,))
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ((0x30,), "A branch depends on a value that is unknown"),
+        ((), "The capture lacks the targets of a branch. Capture the launch again."),
+    ],
+)
+def test_an_index_outside_the_table_of_a_branch_is_refused(table, sentence):
+    with pytest.raises(UnsupportedOperation, match=sentence):
+        run("MOV R4, 0x4\nLDC R4, c[0x2][R4]\nBRX R4 -0x30\nEXIT", table=table)
 
 
 def test_lanes_that_leave_a_convergence_barrier_do_not_wait_for_the_others():
