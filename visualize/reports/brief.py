@@ -163,11 +163,11 @@ def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:
 
 
 def _truncate(line: str) -> str:
-    code = line.encode()
+    code = line.encode(errors="replace")
     if len(code) <= _MOST_REMARK_BYTES:
         return line
     return code[: _MOST_REMARK_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def _count_bytes(lines: Sequence[str]) -> int:
-    return sum(len(f"{line}\n".encode()) for line in lines)
+    return sum(len(f"{line}\n".encode(errors="replace")) for line in lines)
