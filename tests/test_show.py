@@ -610,7 +610,7 @@ def test_equal_launches_are_counted_and_printed_once(loop_path):
         for name, kernel in zip(names, ("unmasked", "copy", "copy"), strict=True)
     ]
     assert "copy: 7 launches, " in brief(report)
-    assert "unmasked: 3 equal launches, " in brief(report)
+    assert "unmasked: 3 equal launches (0, …, 6), " in brief(report)
 
 
 def test_a_fault_is_the_first_thing_in_every_form_of_a_report(loop_path, capfd, tmp_path):
