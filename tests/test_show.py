@@ -636,7 +636,8 @@ def test_failed_checks_exceptions_and_launches_that_do_not_fit_are_faults(launch
     )
     assert table(report).splitlines()[:3] == [
         "It raised.",
-        "script.py:7 in copy (launch 0; 1 more like it): out is wrong: its relative RMS error is 0.25.",
+        "script.py:7 in copy, output out (launch 0; 1 more like it): "
+        "It is wrong: its relative RMS error is 0.25.",
         "script.py:7 in copy (launch 1): The launch fails.",
     ]
 

@@ -61,8 +61,8 @@ def describe_findings(report: Report) -> tuple[list[str], list[str]]:
         found = [*launch.findings, *_find_conflicts(launch)]
         for name, errors in (launch.results or {}).items():
             if not errors.passed:
-                text = f"{name} is wrong: its relative RMS error is {errors.relative_rms:.3g}."
-                found.append(Finding("check", launch.source, launch.line, "", "", text))
+                text = f"It is wrong: its relative RMS error is {errors.relative_rms:.3g}."
+                found.append(Finding("check", launch.source, launch.line, "output", name, text))
         for finding in found:
             cost = _cost(launch, finding) * len(each)
             key = launch.kernel, finding.kind, finding.change or finding.place

@@ -258,7 +258,6 @@ def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | N
         say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
         first,
         *more,
-        launches.report().untried,
         *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
         *wrong_counters(launch),
     )
