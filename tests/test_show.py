@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.capture.reader import Capture, CountedLaunch, OutputErrors
+from kernels.capture.reader import Capture, CountedLaunch, Finding, OutputErrors
 from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
 from kernels.inside.report import Inside, LineSpills, SharedAccess
@@ -25,11 +25,27 @@ from kernels.measuring.counters import METRICS
 from kernels.output import guard
 from tests.kernels.trees import ROOT
 from tests.waiting import free_port, run_coroutine, until
-from visualize.cli.command import BROKEN_PIPE, FINE, GREW, INTERRUPTED, USAGE, run_command
+from visualize.cli.command import (
+    BROKEN_PIPE,
+    FINE,
+    GREW,
+    INTERRUPTED,
+    USAGE,
+    CommandFailed,
+    run_command,
+)
 from visualize.cli.show import show
 from visualize.reports.brief import brief
 from visualize.reports.comparison import differences
-from visualize.reports.launch import LaunchReport, OperationReport, Report, make_report, read_report
+from visualize.reports.launch import (
+    LaunchReport,
+    OperationReport,
+    Refusal,
+    Report,
+    describe_total,
+    make_report,
+    read_report,
+)
 from visualize.reports.text import html, markdown, markdown_growth, table
 from visualize.views.capture.controls import capture_options, changed_values, launch_form
 from visualize.views.capture.launches import Launches
@@ -545,9 +561,9 @@ def test_an_interrupted_script_has_a_report_of_its_launches(tmp_path, compiled_b
         start_new_session=True,
         check=False,
     )
-    fault, reason, _, title, *_ = done.stdout.splitlines()
-    assert (done.returncode, fault, title[-10:]) == (USAGE, "1 fault", "2 launches")
-    assert "waits.py raised KeyboardInterrupt" in reason
+    fault, _, title, *_ = done.stdout.splitlines()
+    assert (done.returncode, title[-10:]) == (USAGE, "2 launches")
+    assert "waits.py raised KeyboardInterrupt" in fault
     assert "app.py" not in done.stderr
 
 
@@ -614,6 +630,29 @@ def test_bank_conflicts_and_spill_traffic_that_increase_are_regressions_with_the
     assert not any(each.is_worse for each in differences([after], [before]))
 
 
+@pytest.mark.parametrize(
+    ("times", "grows", "is_worse"),
+    [
+        ((9.0, 8.0), {"registers": 20}, False),
+        ((9.0, 9.0), {"shared_bytes": 5000}, False),
+        ((9.0, 8.0), {"shared": (SharedAccess("a.py", 4, "LDS", 64, 512, 64),)}, False),
+        ((9.0, 9.01), {"registers": 20}, True),
+        ((9.0, None), {"registers": 20}, True),
+        ((None, 8.0), {"shared_bytes": 5000}, True),
+        ((9.0, 8.0), {"spilled_bytes": 4}, True),
+        ((9.0, 8.0), {"ops": (OperationReport("load", "ld", "x", "a.py", 4, 9, 9),)}, True),
+    ],
+)
+def test_more_resources_are_no_regression_if_the_predicted_time_does_not_grow(
+    times, grows, is_worse
+):
+    before = inside_report((4, "LDS", 64, 64), predicted_us=times[0])
+    changed = differences([before], [replace(before, predicted_us=times[1], **grows)])
+    (grown, *_) = [each for each in changed if each.what != "predicted_us"]
+    assert any(each.is_worse for each in changed) == is_worse
+    assert ("but the predicted time did not" in grown.sentence) != is_worse
+
+
 def test_a_report_of_an_earlier_version_has_no_bank_conflicts_to_compare(tmp_path):
     path = tmp_path / "earlier.json"
     after = inside_report((4, "LDS", 512, 64))
@@ -659,6 +698,127 @@ def test_wavefronts_that_are_unknown_on_one_line_make_the_totals_unknown():
     assert "96 wavefronts, 32 bank conflicts; unknown in 1 launch." in brief(
         Report("3", "", launches)
     )
+
+
+LOOP = f"""{SCRIPT.partition("x = torch")[0]}
+x = torch.zeros(1000, device="cuda")
+aligned = torch.zeros(2048, device="cuda")
+for repeat in range(3):
+    unmasked[(4,)](x, torch.empty(1024, device="cuda"), BLOCK=256)
+    for _ in range(2):
+        copy[(2,)](aligned, torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+copy[(2,)](aligned[1:], torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+"""
+FAULT = (
+    "loop.py:16 in unmasked, load x, 3 equal launches (0, …, 6): Program 3, warp 3, lane 20: "
+    "element (232) of the block lies outside x, 0 bytes past its end."
+)
+
+
+@pytest.fixture(scope="module")
+def loop_path(tmp_path_factory, compiled_before):
+    path = tmp_path_factory.mktemp("loop") / "loop.py"
+    path.write_text(LOOP, encoding="utf-8")
+    out = path.with_suffix(".tilescope")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        assert run_command(show, [str(path), "--text", "--gpu", "H200", "--out", str(out)]) == FINE
+    return out
+
+
+def test_equal_launches_are_counted_and_printed_once(loop_path):
+    """Memory of an earlier launch's result is unknown, but the kernel does not read it for an address."""
+    counted = []
+    launches = Launches(Capture(loop_path))
+    count = launches.counts
+    report = make_report(
+        launches.capture, counts=lambda number: counted.append(number) or count(number)
+    )
+    assert {*counted} == {0, 1, 9}
+    firsts = [None, None, 1, 0, 1, 1, 0, 1, 1, None]
+    assert [launch.equal_to for launch in report.launches] == firsts
+    names = ["3 equal launches (0, …, 6)", "6 equal launches (1, …, 8)", "9"]
+    headings = [line for line in table(report).splitlines() if "  grid " in line]
+    assert [line.partition("  ")[0] for line in headings] == names
+    assert [line.count("equal launches") for line in markdown(report).splitlines()].count(1) == 3
+    form = json.loads(launch_form(launches, 0, None))
+    assert form["fields"][0]["choices"] == [0, 1, 9]
+    assert "<option>9: copy</option>" in form["html"]
+    assert "copy: 7 launches, " in brief(report)
+    assert "unmasked: 3 equal launches (0, …, 6), " in brief(report)
+
+
+def test_a_fault_is_the_first_thing_in_every_form_of_a_report(loop_path, capfd, tmp_path):
+    before = tmp_path / "before.json"
+    assert run_command(show, [str(loop_path), "--json", "--text"]) == FINE
+    before.write_text(capfd.readouterr().out, encoding="utf-8")
+    content = json.loads(before.read_text(encoding="utf-8"))
+    assert (next(iter(content)), content["faults"]) == ("faults", [FAULT])
+    assert content["text"].startswith(f"{FAULT}\n")
+    assert content["html"].startswith(f"<p><b>{FAULT}<")
+    assert content["brief"].startswith(f"{FAULT}\n")
+    for flags in (["--text"], ["--brief"], ["--markdown"], ["--text", "--against", str(before)]):
+        assert run_command(show, [str(loop_path), *flags]) == FINE
+        assert capfd.readouterr().out.lstrip("-* ").startswith(FAULT.partition(" (")[0])
+    page = Scripts({"script.loop": Script(loop_path, "loop.py")}, "script.loop")
+    slots = page.fill(page.find({"open": ""}))
+    assert slots["launches"].striptags().startswith(FAULT)
+    assert "Line 16: Program 3" in slots["requests-headline"]
+
+
+def test_failed_checks_exceptions_and_launches_that_do_not_fit_are_faults(launches):
+    wrong = replace(launches[0], results={"out": OutputErrors(0.25, 1.0, False)})
+    excess = Finding("shared memory", "script.py", 7, "", "", "The launch fails.")
+    report = Report(
+        "3", "H200", (wrong, replace(wrong, findings=(excess,))), stopped="It raised.", failed=True
+    )
+    assert table(report).splitlines()[:3] == [
+        "It raised.",
+        "script.py:7 in copy, output out (launch 0; 1 more like it): "
+        "It is wrong: its relative RMS error is 0.25.",
+        "script.py:7 in copy (launch 1): The launch fails.",
+    ]
+
+
+def test_no_control_character_reaches_the_terminal(capfd, monkeypatch, launches):
+    """Names in a report or a capture may be hostile. A script's own output passes through."""
+    hostile = "\x1b[2J\x9b31m\r\x07\u202etxt.\x00\x7f\udcff"
+
+    def command():
+        print(brief(Report("3", hostile, (replace(launches[2], kernel=f"k{hostile}"),))))
+        print(hostile, file=sys.stderr)
+        os.write(1, b"\x1b[1mscript")
+        raise CommandFailed(f"No {hostile}.", USAGE)
+
+    assert run_command(command) == USAGE
+    output = capfd.readouterr()
+    assert "in k[2J31mtxt., load x" in output.out
+    assert output.err == "[2J31mtxt.\nNo [2J31mtxt..\n"
+    assert "\x1b[1mscript" in output.out
+    assert not set(output.out.replace("\x1b[1m", "")) & {
+        *hostile[:1],
+        "\x9b",
+        "\r",
+        "\x07",
+        "\u202e",
+    }
+
+
+def test_totals_that_are_bounds_say_so(launches):
+    exact, other = launches[0].ops
+    lower = replace(exact, refused="Locks retry.")
+    upper = replace(other, refused="Some lanes may be off.", is_upper_bound=True)
+    sums = {
+        (exact, other): "256",
+        (lower, other): "at least 256",
+        (exact, upper): "at most 256",
+        (lower, upper): "at least 128",
+    }
+    for ops, total in sums.items():
+        refused = tuple(Refusal(op.line, op.refused) for op in ops if op.refused)
+        launch = replace(launches[0], ops=ops, refused=refused)
+        assert describe_total([launch], "sectors") == total
+        assert f", {total} sectors (ideal: {total})." in brief(Report("3", "H200", (launch,)))
 
 
 def test_the_table_shortens_file_names_and_no_line_number(launches):

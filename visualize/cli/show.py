@@ -31,8 +31,8 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tilescope show",
         description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
         "success; the script's own status if it exits with one; or else 2 if the flags are invalid, the script "
-        "raised an exception, or nothing was captured; or else 1 if a number increased since --against or a launch is "
-        "missing.",
+        "raised an exception, or nothing was captured; or else 1 if there is a regression since --against: a number "
+        "increased, or a launch is missing.",
         epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
         "Everything after a module's name is passed to the module. Examples: tilescope show softmax.py --gpu H200 "
         "--json; tilescope show --brief -m pytest tests/test_softmax.py",
@@ -78,8 +78,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--against",
         type=Path,
         metavar="OTHER.json",
-        help="exit with status 1 if requests, sectors, registers, memory, spill traffic or bank conflicts increased, "
-        "or a launch is missing",
+        help="exit with status 1 if requests, sectors or spills increased, if registers, shared memory or bank "
+        "conflicts did and the predicted time, too, or if a launch is missing",
     )
     add(
         "--triton",

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -61,8 +61,8 @@ def describe_findings(report: Report) -> tuple[list[str], list[str]]:
         found = [*launch.findings, *_find_conflicts(launch)]
         for name, errors in (launch.results or {}).items():
             if not errors.passed:
-                text = f"{name} is wrong: its relative RMS error is {errors.relative_rms:.3g}."
-                found.append(Finding("check", launch.source, launch.line, "", "", text))
+                text = f"It is wrong: its relative RMS error is {errors.relative_rms:.3g}."
+                found.append(Finding("check", launch.source, launch.line, "output", name, text))
         for finding in found:
             cost = _cost(launch, finding) * len(each)
             key = launch.kernel, finding.kind, finding.change or finding.place
@@ -120,24 +120,27 @@ def _join(finding: Finding) -> str:
 
 
 def _describe_totals(report: Report) -> Iterable[str]:
-    kernels = defaultdict[str, list[LaunchReport]](list)
+    sectors = Counter[str]()
     for launch in report.launches:
-        kernels[launch.kernel].append(launch)
-    yield f"Triton {report.triton}, {report.gpu}: {_sum_up(report.launches)}"
+        sectors[launch.kernel] += launch.sectors
+    yield f"Triton {report.triton}, {report.gpu}: {_sum_up(report, sectors)}"
     yield from report.remarks
-    if len(kernels) > 1:
-        for name in sorted(kernels, key=lambda name: -sum(each.sectors for each in kernels[name])):
-            yield f"{name}: {_sum_up(kernels[name])}"
+    if len(sectors) > 1:
+        for kernel, _ in sectors.most_common():
+            yield f"{kernel}: {_sum_up(report, [kernel])}"
 
 
-def _sum_up(launches: Sequence[LaunchReport]) -> str:
+def _sum_up(report: Report, kernels: Collection[str]) -> str:
+    groups = [numbers for numbers, launch in report.distinct if launch.kernel in kernels]
+    launches = [report.launches[number] for numbers in groups for number in numbers]
+    name = count_noun(len(launches), "launch")
+    if len(groups) == 1 < len(launches):
+        name = name_launches(groups[0])
     counts = ", ".join(f"{describe_total(launches, name)} {name}" for name in MAIN_AMOUNTS)
     bounded = sum(bool(launch.refused) for launch in launches)
     remark = f"; {bounded} with incomplete counts" if bounded else ""
     ideal = describe_total(launches, "ideal_sectors")
-    are_equal = None not in [launch.equal_to for launch in launches[1:]]
-    noun = "equal launch" if are_equal and len(launches) > 1 else "launch"
-    total = f"{count_noun(len(launches), noun)}{remark}, {counts} (ideal: {ideal})."
+    total = f"{name}{remark}, {counts} (ideal: {ideal})."
     known = [each for each in launches if each.bank_conflicts is not None]
     wavefronts = sum(launch.shared_wavefronts or 0 for launch in known)
     if wavefronts:
@@ -163,11 +166,11 @@ def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:
 
 
 def _truncate(line: str) -> str:
-    code = line.encode()
+    code = line.encode(errors="replace")
     if len(code) <= _MOST_REMARK_BYTES:
         return line
     return code[: _MOST_REMARK_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def _count_bytes(lines: Sequence[str]) -> int:
-    return sum(len(f"{line}\n".encode()) for line in lines)
+    return sum(len(f"{line}\n".encode(errors="replace")) for line in lines)

@@ -91,9 +91,7 @@ def _compare(before: Sequence[LaunchReport], after: Sequence[LaunchReport]) -> I
     for name, (old_launches, new_launches) in kernels.items():
         yield Difference(name, "launches", len(old_launches), len(new_launches))
         for old, new in zip(old_launches, new_launches, strict=False):
-            is_slower = (
-                not old.predicted_us or not new.predicted_us or new.predicted_us > old.predicted_us
-            )
+            is_slower = not new.predicted_us or new.predicted_us > (old.predicted_us or 0.0)
             for each in _compare_launches(old, new):
                 is_affordable = each.what in _RESOURCES and each.after > each.before
                 yield replace(

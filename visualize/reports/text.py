@@ -71,10 +71,8 @@ class Section:
             start = f"{file + colon + line:{_PLACE_WIDTH}} {op:11} {tensor:{width}}"
             return f"{start} {width_bytes:>5} {counts} {ideal:>6}"
 
-        settings, *facts = self.facts or ("",)
-        lines = [*textwrap.wrap(settings, _SETTINGS_WIDTH), *facts]
-        if self.rows:
-            lines.append(align(_HEADINGS))
+        settings, *facts = self.facts
+        lines = [*textwrap.wrap(settings, _SETTINGS_WIDTH), *facts, align(_HEADINGS)]
         for cells, why in self.rows:
             lines.append(align(cells))
             if why:
@@ -83,13 +81,13 @@ class Section:
 
     @property
     def markdown(self) -> str:
-        cells = [cells for cells, _ in self.rows]
-        table = markdown_table(_HEADINGS, cells) if cells else ""
+        table = markdown_table(_HEADINGS, [cells for cells, _ in self.rows])
         findings = [f"{cells[0]}, {cells[1]} {cells[2]}: {why}" for cells, why in self.rows if why]
         notes = [*findings, *(note.removeprefix("→ ") for note in self.notes)]
         heading = f"### {_in_markdown(self.title)}"
         items = "\n".join(f"- {_in_markdown(note)}" for note in notes)
-        parts = [heading, _in_markdown("; ".join(self.facts)), table, items]
+        facts = "; ".join(fact.removesuffix(".") for fact in self.facts)
+        parts = [heading, _in_markdown(facts), table, items]
         return "\n\n".join(filter(None, parts))
 
     @property
@@ -116,15 +114,9 @@ def sections(report: Report) -> list[Section]:
     ]
 
 
-def list_faults(report: Report) -> list[Section]:
-    """Return a section with the faults, if there are any."""
-    faults, _ = describe_findings(report)
-    return [Section(count_noun(len(faults), "fault"), (), (), tuple(faults))] if faults else []
-
-
 def table(report: Report, differences: Sequence[str] = ()) -> str:
     """Return a report as text: faults, differences, launches, and what is missing."""
-    faults = [section.text for section in list_faults(report)]
+    faults, _ = describe_findings(report)
     launches = [f"\n{section.text}" for section in sections(report)]
     parts = faults, differences, [_title(report), *launches, *report.remarks]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -132,18 +124,23 @@ def table(report: Report, differences: Sequence[str] = ()) -> str:
 
 def markdown(report: Report) -> str:
     """Return a report in GitHub's Markdown."""
-    faults = [section.markdown for section in list_faults(report)]
-    launches = [section.markdown for section in sections(report)]
+    parts = [section.markdown for section in sections(report)]
     title = f"**{_in_markdown(_title(report))}**"
-    return "\n\n".join([*faults, title, *launches, *map(_in_markdown, report.remarks)])
+    remarks = map(_in_markdown, report.remarks)
+    return "\n\n".join([*_list_faults(report), title, *parts, *remarks])
 
 
 def html(report: Report) -> str:
     """Return a report as HTML for a notebook's output cell."""
-    faults = [section.html for section in list_faults(report)]
-    launches = [section.html for section in sections(report)]
-    title = Markup("<p>{}</p>").format(_title(report))
-    return Markup().join([*faults, title, *launches, _join_lines(report.remarks)])
+    faults, _ = describe_findings(report)
+    parts = [section.html for section in sections(report)]
+    title = Markup("<p><b>{}</b></p><p>{}</p>").format(_join_lines(faults), _title(report))
+    return Markup().join([title, *parts, _join_lines(report.remarks)])
+
+
+def _list_faults(report: Report) -> list[str]:
+    faults, _ = describe_findings(report)
+    return [f"- **{_in_markdown(fault)}**" for fault in faults]
 
 
 def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -> str:
@@ -159,7 +156,7 @@ def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -
     heading = f"### {_in_markdown(title)}: {count_noun(len(rows), 'regression')}"
     tables = [markdown_table(headings, rows)] if rows else []
     missing = [each for each in report.remarks if each != report.untried]
-    faults = [section.markdown for section in list_faults(report)]
+    faults = _list_faults(report)
     return "\n\n".join([*faults, heading, *tables, *map(_in_markdown, missing)])
 
 

@@ -223,10 +223,8 @@ def offer_tools_alone(server: Any) -> None:
     """Remove endpoints from a running `gradio.mcp.GradioMCPServer`, and the prefix from the tools' names.
 
     Gradio offers every public endpoint, and on a Space prefixes each name with the Space's. It also replaces the
-    description in an argument's schema by that of the docstring, even if there is none. It writes no annotations, and
-    its errors do not name the argument.
+    description in an argument's schema by that of the docstring, even if there is none. It writes no annotations.
     """
-    from jsonschema.validators import Draft202012Validator  # type: ignore[import-untyped]
     from mcp import types
 
     describe = server.get_fn_description
@@ -241,7 +239,6 @@ def offer_tools_alone(server: Any) -> None:
     }
     handlers = server.mcp_server.request_handlers
     list_tools = handlers[types.ListToolsRequest]
-    call_tool = handlers[types.CallToolRequest]
 
     async def list_annotated(request: Any) -> Any:
         reply = await list_tools(request)
@@ -249,25 +246,13 @@ def offer_tools_alone(server: Any) -> None:
             endpoint = server.tool_to_endpoint[tool.name]
             event = server.get_block_fn_from_endpoint_name(endpoint)
             tool.annotations = types.ToolAnnotations(**event.fn.hints)
-            tool.inputSchema["additionalProperties"] = False
         return reply
 
-    async def call_checked(request: Any) -> Any:
-        tools = (await list_annotated(None)).root.tools
-        schemas = {tool.name: tool.inputSchema for tool in tools}
-        schema = schemas.get(request.params.name, {})
-        for error in Draft202012Validator(schema).iter_errors(request.params.arguments or {}):
-            path = ".".join(map(str, error.path))
-            text = f"{path}: {error.message}" if path else error.message
-            return types.ServerResult(
-                types.CallToolResult(
-                    content=[types.TextContent(type="text", text=text)], isError=True
-                )
-            )
-        return await call_tool(request)
+    async def skip_schema(tool: str) -> None:
+        """Leave the check of arguments to endpoints: errors of mcp do not name the argument."""
 
     handlers[types.ListToolsRequest] = list_annotated
-    handlers[types.CallToolRequest] = call_checked
+    server.mcp_server._get_cached_tool_definition = skip_schema
 
 
 def _flat(parts: Mapping[str, Mapping[str, JsonSchema]]) -> dict[str, JsonSchema]:
@@ -353,8 +338,9 @@ def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[st
     if "failure" in reply:
         return dict(reply)
     if fields is not None:
-        unknown = [name for name in fields if name not in reply]
-        chosen = {name: reply[name] for name in fields if name in reply}
+        names = fields if isinstance(fields, list) else [str(fields)]
+        unknown = [name for name in names if name not in reply]
+        chosen = {name: reply[name] for name in names if name in reply}
         return {**chosen, "no_such_field": unknown} if unknown else chosen
     long = {
         name: length

@@ -7,7 +7,6 @@ from typing import Any
 
 from kernels.gpus import GPUS
 from kernels.knobs import ConfigError, Knob, quote
-from visualize.reports.launch import name_launches
 from visualize.views import slots
 from visualize.views.capture.launches import Launches
 from visualize.views.slots import control
@@ -32,7 +31,7 @@ def launch_form(launches: Launches, number: int, chosen: Mapping[str, Any] | Non
         chosen: values of the script's controls that differ from the defaults; None if it can't be captured again.
     """
     distinct = launches.report().distinct
-    titles = [f"{name_launches(numbers)}: {each.kernel}" for numbers, each in distinct]
+    titles = [f"{numbers[0]}: {launch.kernel}" for numbers, launch in distinct]
     choices = {"choices": [numbers[0] for numbers, _ in distinct], "labels": titles}
     launch = control("launch", Knob(0, "Launch", "Number of the launch.", label="kernel"))
     fields = [{**launch, "kind": "menu", **choices}]

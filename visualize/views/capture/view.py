@@ -23,9 +23,10 @@ from kernels.instructions import Instruction
 from kernels.knobs import knob
 from visualize.numbers import count_noun, join_names, milliseconds, significant
 from visualize.predict.schedule import steps
+from visualize.reports.brief import describe_findings
 from visualize.reports.comparison import differences
 from visualize.reports.launch import LaunchReport, describe_total, name_launches
-from visualize.reports.text import list_faults, settings_text, wrong_counters
+from visualize.reports.text import settings_text, wrong_counters
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
@@ -40,6 +41,7 @@ from visualize.views.prose import Code, Link, Mark, Strong, headline, say, term
 from visualize.views.result.predicted import plot_predicted, render_predicted
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import query
+from visualize.views.status import render_alert
 from visualize.views.tables import table
 
 # The tabs that a script has, with the slots of their headlines.
@@ -221,7 +223,8 @@ def launches_table(
                 "not counted": next((refusal.why for refusal in launch.refused), ""),
             }
         )
-    wrong = Markup().join(section.html for section in list_faults(report))
+    faults, _ = describe_findings(report)
+    wrong = Markup().join(map(render_alert, faults))
     used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     content = launches.content
     notes = [
@@ -260,7 +263,6 @@ def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | N
         say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
         first,
         *more,
-        launches.report().untried,
         *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
         *wrong_counters(launch),
     )
