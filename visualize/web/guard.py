@@ -95,9 +95,6 @@ _PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/
 # Routes of events. Unexpected arguments raise exceptions in Gradio's.
 _EVENTS = (*_DIRECT, "/call/", "/queue/", "/cancel", "/reset")
 
-# Routes that take only JSON. A browser sends other types to other sites without asking them first.
-_JSON_ONLY = (*_EVENTS, "/mcp")
-
 # Routes that send the replies of events.
 _REPLIES = (*_DIRECT, "/call/", "/queue/data")
 
@@ -247,7 +244,7 @@ class Guard:
                     sentence = f"The body exceeds the maximum of {MAX_BODY_BYTES:,} bytes."
                     raise HTTPException(413, sentence, {"connection": "close"})
                 self._check_head(request, path)
-                if is_post and path.startswith(_JSON_ONLY):
+                if is_post and path.startswith((*_EVENTS, "/mcp")):
                     _check_content_type(request)
                 content = _read_json(body)
                 if is_post and path.startswith(_EVENTS) and content is None:
@@ -298,8 +295,8 @@ class Guard:
 
     def _check_head(self, request: Request, path: str) -> None:
         origin = request.headers.get("origin")
-        forwarded = request.headers.get("x-forwarded-host")
-        for host in (request.headers.get("host", ""), *(forwarded.split(",") if forwarded else ())):
+        named = [request.headers.get("host", ""), *request.headers.getlist("x-forwarded-host")]
+        for host in ",".join(named).split(","):
             if not _HOST.fullmatch(host.strip()):  # Gradio fails at some of these
                 raise HTTPException(400, f"The host {host[:100]!r} is not a name with a port.")
             if self._hosts and _without_port(host.strip()) not in self._hosts:
@@ -419,6 +416,7 @@ def _read_json(body: bytes) -> Json | None:
 
 
 def _check_content_type(request: Request) -> None:
+    """Refuse types other than JSON, which a browser sends to other sites without asking them first."""
     is_browser = "origin" in request.headers
     given = request.headers.get("content-type", "" if is_browser else "application/json")
     if given.partition(";")[0].strip().lower() != "application/json":
