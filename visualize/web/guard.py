@@ -29,7 +29,6 @@ from kernels.experiment import Json
 from kernels.knobs import ConfigError
 from kernels.measuring.request_slots import (
     BURST,
-    HEAVY_RATE,
     MAX_OPEN,
     RATE,
     REQUEST_SLOTS,
@@ -43,13 +42,7 @@ from kernels.measuring.request_slots import (
 )
 from visualize.startup import AUTH
 from visualize.web.assets import MESSAGES, PREFIX
-from visualize.web.mailboxes import (
-    FIRST_READ_S,
-    MAX_MAILBOXES,
-    MAX_TOTAL_UNREAD_BYTES,
-    MAX_UNREAD_BYTES,
-    set_address,
-)
+from visualize.web.mailboxes import MAX_UNREAD_BYTES, set_address
 
 LOG = logging.getLogger("tilescope.guard")
 
@@ -65,10 +58,8 @@ _RESERVED_FILES = 256
 MAX_BODY_BYTES = 64 * 1024
 BODY_DEADLINE_S = 10.0
 
-# Maximum characters of a URL, more than the page's links have, and maximum bytes of a file name. Gradio fails above
-# 65,536 characters.
+# Maximum characters of a URL, more than the page's links have. Gradio fails above 65,536.
 MAX_URL = 8192
-_MAX_NAME_BYTES = 255
 
 # Maximum characters of a session hash, which Gradio uses as a key. Gradio's own hashes have 11.
 MAX_SESSION_HASH = 64
@@ -76,14 +67,10 @@ MAX_SESSION_HASH = 64
 # Delay of each login attempt in seconds. Attempts from one address run one at a time.
 LOGIN_S = 1.0
 
-# The limits of requests, for `--doctor`.
+# The limits of requests that a visitor meets first, for `tilescope doctor`.
 LIMITS = (
-    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s; a "
-    f"call is cancelled, and its reply dropped, if its client opens no stream within {FIRST_READ_S:g} s. Per address: "
-    f"{MAX_OPEN} open requests, half of the connections, unread replies for {MAX_MAILBOXES} clients, at most "
-    f"{MAX_UNREAD_BYTES >> 20} MiB ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB for all), one login per {LOGIN_S:g} s, "
-    f"{BURST * UNIT_S:g} s of CPU time at once and then {100 * RATE * UNIT_S:g} % of a core. Addresses that use more "
-    f"share {100 * HEAVY_RATE * UNIT_S:g} % of a core while others are active"
+    f"bodies of {MAX_BODY_BYTES >> 10} KiB. Per address: {MAX_OPEN} open requests, {MAX_UNREAD_BYTES >> 20} MiB of "
+    f"unread replies, and {BURST * UNIT_S:g} s of CPU time at once, then {100 * RATE * UNIT_S:g} % of a core"
 )
 
 # Routes of events that bypass Gradio's queue: the page's messages, and Gradio's own.
@@ -428,10 +415,8 @@ def _check_url(path: str, request: Request) -> None:
     length = len(str(request.url))
     if length > MAX_URL:
         raise HTTPException(414, f"The URL has {length:,} characters; the maximum is {MAX_URL:,}.")
-    if not path.isprintable() or max(map(len, path.encode().split(b"/"))) > _MAX_NAME_BYTES:
-        sentence = (
-            f"The path contains a control character or a name of over {_MAX_NAME_BYTES} bytes."
-        )
+    if not path.isprintable() or max(map(len, path.encode().split(b"/"))) > 255:
+        sentence = "The path contains a control character or a name of over 255 bytes."
         raise HTTPException(400, sentence)
 
 
