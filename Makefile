@@ -96,11 +96,12 @@ mutants: $(DEV_READY) ## Run mutation tests of the models and the IR readers (AR
 	$(VENV_PYTHON) -m pip install -q mutmut~=3.8.1
 	@$(TIMED) $(VENV_PYTHON) -m mutmut run --max-children $(JOBS) $(ARGS)
 
-lint: $(DEV_READY) ## Check style, format, types, layers and the page's scripts
+lint: $(DEV_READY) ## Check style, format, types, layers, the page's scripts and the outputs in the README
 	@$(TIMED) set -ex; \
 	$(VENV_PYTHON) -m ruff check .; \
 	$(VENV_PYTHON) -m ruff format --check .; \
 	$(VENV_PYTHON) -m mypy; \
+	$(VENV_PYTHON) -m scripts.readme_outputs --check; \
 	scripts="$$($(VENV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"; \
 	"$$scripts/lint-imports" --no-cache --no-logo; \
 	"$$scripts/oxlint" --deny-warnings visualize tests/scripts
@@ -109,12 +110,11 @@ format: $(DEV_READY) ## Fix style and format where a tool can
 	$(VENV_PYTHON) -m ruff check --fix --exit-zero --quiet .
 	$(VENV_PYTHON) -m ruff format .
 
-# hatchling is in the development environment.
-wheel: $(DEV_READY) ## Write the wheel to dist/
+wheel: | $(VENV_READY) ## Write the wheel to dist/ (pip builds it in an environment of its own, without torch)
 	rm -rf dist
-	$(VENV_PYTHON) -m pip wheel -q --no-deps --no-build-isolation --wheel-dir dist .
+	$(VENV_PYTHON) -m pip wheel -q --no-deps --wheel-dir dist .
 
-try-wheel: wheel ## Install the wheel in an empty environment beside torch and Triton, and run its commands
+try-wheel: wheel $(DEV_READY) ## Install the wheel in an empty environment beside torch and Triton, and run its commands
 	@$(TIMED) $(VENV_PYTHON) -m scripts.try_wheel
 
 clean: ## Remove the virtual environment and all caches

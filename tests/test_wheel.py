@@ -2,6 +2,7 @@
 
 import email
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -75,6 +76,12 @@ def test_all_of_the_product_and_nothing_else_lies_in_the_package_tilescope(wheel
     described = email.message_from_bytes(
         wheel.read(next(name for name in metadata if name.endswith("METADATA")))
     )
+    assert described["Author"] == "The Tilescope developers"
+    text = described.get_payload()
+    assert text.startswith("# Tilescope\n")
+    assert not re.search(
+        r"<!--|\]\((?!https?:)", text
+    )  # PyPI can't follow a link into the repository
     always = [need for need in described.get_all("Requires-Dist") if "extra ==" not in need]
     assert sorted(need.rstrip("0123456789.,<>=~") for need in always) == REQUIRED
 

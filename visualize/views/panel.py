@@ -120,13 +120,10 @@ class Api:
             compile_.add_done_callback(lambda _: self._unfinished.pop(client, None))
         if isinstance(compiled, Failure) and not allow_failure:
             return compiled
-        async with REQUEST_SLOTS.acquire(client.address):
-            snapshot = await asyncio.to_thread(
-                charge_cpu_time(self.take_snapshot), experiment, compiled
-            )
-            estimate_s = await asyncio.to_thread(charge_cpu_time(seconds), snapshot)
-            if estimate_s <= NEAR_S:
-                return await asyncio.to_thread(charge_cpu_time(build_reply), snapshot, body)
+        snapshot = await run_in_slot(self.take_snapshot, experiment, compiled)
+        estimate_s = seconds(snapshot)
+        if estimate_s <= NEAR_S:
+            return await run_in_slot(build_reply, snapshot, body)
         work = self.predictions.submit(
             build_reply, snapshot, body, client=client, estimate_s=estimate_s
         )

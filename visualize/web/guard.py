@@ -29,7 +29,6 @@ from kernels.experiment import Json
 from kernels.knobs import ConfigError
 from kernels.measuring.request_slots import (
     BURST,
-    HEAVY_RATE,
     MAX_OPEN,
     RATE,
     REQUEST_SLOTS,
@@ -43,13 +42,7 @@ from kernels.measuring.request_slots import (
 )
 from visualize.startup import AUTH
 from visualize.web.assets import MESSAGES, PREFIX
-from visualize.web.mailboxes import (
-    FIRST_READ_S,
-    MAX_MAILBOXES,
-    MAX_TOTAL_UNREAD_BYTES,
-    MAX_UNREAD_BYTES,
-    set_address,
-)
+from visualize.web.mailboxes import MAX_UNREAD_BYTES, set_address
 
 LOG = logging.getLogger("tilescope.guard")
 
@@ -65,10 +58,8 @@ _RESERVED_FILES = 256
 MAX_BODY_BYTES = 64 * 1024
 BODY_DEADLINE_S = 10.0
 
-# Maximum characters of a URL, more than the page's links have, and maximum bytes of a file name. Gradio fails above
-# 65,536 characters.
+# Maximum characters of a URL, more than the page's links have. Gradio fails above 65,536.
 MAX_URL = 8192
-_MAX_NAME_BYTES = 255
 
 # Maximum characters of a session hash, which Gradio uses as a key. Gradio's own hashes have 11.
 MAX_SESSION_HASH = 64
@@ -76,14 +67,10 @@ MAX_SESSION_HASH = 64
 # Delay of each login attempt in seconds. Attempts from one address run one at a time.
 LOGIN_S = 1.0
 
-# The limits of requests, for `--doctor`.
+# The limits of requests that a visitor meets first, for `tilescope doctor`.
 LIMITS = (
-    f"bodies of {MAX_BODY_BYTES >> 10} KiB within {BODY_DEADLINE_S:g} s, headers within {HEADER_DEADLINE_S:g} s; a "
-    f"call is cancelled, and its reply dropped, if its client opens no stream within {FIRST_READ_S:g} s. Per address: "
-    f"{MAX_OPEN} open requests, half of the connections, unread replies for {MAX_MAILBOXES} clients, at most "
-    f"{MAX_UNREAD_BYTES >> 20} MiB ({MAX_TOTAL_UNREAD_BYTES >> 20} MiB for all), one login per {LOGIN_S:g} s, "
-    f"{BURST * UNIT_S:g} s of CPU time at once and then {100 * RATE * UNIT_S:g} % of a core. Addresses that use more "
-    f"share {100 * HEAVY_RATE * UNIT_S:g} % of a core while others are active"
+    f"bodies of {MAX_BODY_BYTES >> 10} KiB. Per address: {MAX_OPEN} open requests, {MAX_UNREAD_BYTES >> 20} MiB of "
+    f"unread replies, and {BURST * UNIT_S:g} s of CPU time at once, then {100 * RATE * UNIT_S:g} % of a core"
 )
 
 # Routes of events that bypass Gradio's queue: the page's messages, and Gradio's own.
@@ -94,9 +81,6 @@ _PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/
 
 # Routes of events. Unexpected arguments raise exceptions in Gradio's.
 _EVENTS = (*_DIRECT, "/call/", "/queue/", "/cancel", "/reset")
-
-# Routes that take only JSON. A browser sends other types to other sites without asking them first.
-_JSON_ONLY = (*_EVENTS, "/mcp")
 
 # Routes that send the replies of events.
 _REPLIES = (*_DIRECT, "/call/", "/queue/data")
@@ -247,7 +231,7 @@ class Guard:
                     sentence = f"The body exceeds the maximum of {MAX_BODY_BYTES:,} bytes."
                     raise HTTPException(413, sentence, {"connection": "close"})
                 self._check_head(request, path)
-                if is_post and path.startswith(_JSON_ONLY):
+                if is_post and path.startswith((*_EVENTS, "/mcp")):
                     _check_content_type(request)
                 content = _read_json(body)
                 if is_post and path.startswith(_EVENTS) and content is None:
@@ -298,8 +282,8 @@ class Guard:
 
     def _check_head(self, request: Request, path: str) -> None:
         origin = request.headers.get("origin")
-        forwarded = request.headers.get("x-forwarded-host")
-        for host in (request.headers.get("host", ""), *(forwarded.split(",") if forwarded else ())):
+        named = [request.headers.get("host", ""), *request.headers.getlist("x-forwarded-host")]
+        for host in ",".join(named).split(","):
             if not _HOST.fullmatch(host.strip()):  # Gradio fails at some of these
                 raise HTTPException(400, f"The host {host[:100]!r} is not a name with a port.")
             if self._hosts and _without_port(host.strip()) not in self._hosts:
@@ -419,6 +403,7 @@ def _read_json(body: bytes) -> Json | None:
 
 
 def _check_content_type(request: Request) -> None:
+    """Refuse types other than JSON, which a browser sends to other sites without asking them first."""
     is_browser = "origin" in request.headers
     given = request.headers.get("content-type", "" if is_browser else "application/json")
     if given.partition(";")[0].strip().lower() != "application/json":
@@ -430,10 +415,8 @@ def _check_url(path: str, request: Request) -> None:
     length = len(str(request.url))
     if length > MAX_URL:
         raise HTTPException(414, f"The URL has {length:,} characters; the maximum is {MAX_URL:,}.")
-    if not path.isprintable() or max(map(len, path.encode().split(b"/"))) > _MAX_NAME_BYTES:
-        sentence = (
-            f"The path contains a control character or a name of over {_MAX_NAME_BYTES} bytes."
-        )
+    if not path.isprintable() or max(map(len, path.encode().split(b"/"))) > 255:
+        sentence = "The path contains a control character or a name of over 255 bytes."
         raise HTTPException(400, sentence)
 
 
