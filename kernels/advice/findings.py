@@ -3,18 +3,20 @@
 A fact needs no experiment. Advice is a change that was tried: see `experiments.py`.
 """
 
+import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kernels.advice.access_costs import explain_costs
-from kernels.advice.changes import try_changes
 from kernels.advice.experiments import (
+    MOST_SECONDS,
     Change,
     Choice,
     Compiler,
@@ -33,7 +35,14 @@ from kernels.advice.shared_costs import (
     explain_conflicts,
     explain_conversions,
 )
-from kernels.capture.reader import Build, Capture, Finding, Tensor, find_equal_launches
+from kernels.capture.reader import (
+    TIME,
+    Build,
+    Capture,
+    Finding,
+    Tensor,
+    find_equal_launches,
+)
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.causes import count_bytes
 from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
@@ -43,6 +52,7 @@ from kernels.evaluate.ttgir import memory_ops, parse
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.report import Inside, SharedMap
 from kernels.layouts import vectors
+from kernels.timing.changes import TIME_KIND
 
 # Operations on offsets, in Triton's default type.
 _OFFSET_BITS = 32
@@ -50,7 +60,17 @@ _SUM_NAMES = {"arith.addi": "sum", "arith.subi": "difference", "arith.muli": "pr
 
 # Resident warps are reported if registers or shared memory limit them to less than this part.
 _LOW_OCCUPANCY = 0.25
+# Launches whose options are changed: those that take the most time.
+_MOST_LAUNCHES = 5
 _MOST_WARPS = 16
+
+# The `share` of faults, of a lack of resources, of a small grid, and of a remark on other findings.
+_FAULT = 2.0
+_LACK = 0.5
+_SMALL_GRID = -1.0
+_REMARK = -2.0
+# The numbers that follow from a kernel's addresses. A kernel with moved blocks has others.
+_RESOURCES = ("registers", "spilled_bytes", "resident_programs", "resident_warps")
 
 
 def find(
@@ -58,59 +78,112 @@ def find(
     counts: Callable[[int], LaunchCounts],
     insides: Callable[[int], Inside],
     compiler: Compiler | None = None,
+    most_seconds: float = MOST_SECONDS,
 ) -> Sequence[Sequence[Finding]]:
     """Return each launch's findings, from the file if it has them.
 
     Args:
         counts, insides: return the counts of a launch, and the inspection with the predicted time.
         compiler: None to state facts only. With a compiler, the findings are added to the file.
+        most_seconds: see `make_trials`.
     """
     if capture.findings is not None:
         return capture.findings
-    labs: dict[Any, Lab] = {}
-    keys = []
-    for number, launch in enumerate(capture.content.launches):
-        keys.append((launch.kernel, launch.grid, launch.arguments, launch.tuned))
-        if keys[-1] not in labs:
-            labs[keys[-1]] = Lab(capture, launch, counts(number), insides(number))
+    launches = capture.content.launches
+    firsts = find_equal_launches(capture.content)
+    labs = {
+        number: Lab(capture, launches[number], counts(number), insides(number))
+        for number in sorted({*firsts})
+    }
     choices = {lab: list(_explain(lab)) for lab in labs.values()}
-    if not compiler:
-        return [_report(labs[key], choices[labs[key]]) for key in keys]
-    equal = [labs[keys[first]] for first in find_equal_launches(capture.content)]
-    times = try_changes(compiler, Counter(equal))
-    make_trials(compiler, choices)
-    reports = {lab: _report(lab, own) for lab, own in choices.items()}
-    findings = [
-        [*reports[labs[key]], *times.get(first, ())] for key, first in zip(keys, equal, strict=True)
-    ]
-    capture.write_findings(findings)
+    if compiler:
+        launches_of = Counter(firsts)
+        seconds = {lab: launches_of[number] * lab.seconds for number, lab in labs.items()}
+        for lab in heapq.nlargest(_MOST_LAUNCHES, seconds, lambda each: seconds[each]):
+            choices[lab] += _change_options(lab)
+        make_trials(compiler, choices, seconds, most_seconds)
+    reports = {number: _report(lab, choices[lab]) for number, lab in labs.items()}
+    findings = [reports[number] for number in firsts]
+    if compiler:
+        capture.write_findings(findings)
     return findings
 
 
 def _explain(lab: Lab) -> Iterable[Choice]:
     for group in lab.counts.by_line():
-        op = max(group, key=lambda op: op.requests)
         for check in (_check_bounds, _check_tuner, _check_race):
-            yield check(lab, op)
+            yield next(filter(None, (check(lab, op) for op in group)), [])
     yield from explain_costs(lab)
-    yield explain_conflicts(lab)
+    yield from explain_conflicts(lab)
     yield from explain_conversions(lab)
     yield _examine_resources(lab)
     yield examine_stages(lab)
     yield _examine_grid(lab)
 
 
+def _change_options(lab: Lab) -> Iterator[Choice]:
+    """Compile the options that may shorten the launch. Their times are reported, whether or not they help."""
+    now_us = lab.inside.predicted_us or 0.0
+    for change in lab.inside.changes:
+        for option in change.options.items():
+            trial = (try_option(TIME_KIND, *option),)
+            share = 1 - change.predicted_us / now_us
+            yield [Hypothesis(TIME_KIND, None, "", trial, False, cost=lambda _: 0, share=share)]
+
+
 def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
+    """Return the findings, wrong results first, then those about the operation or line where a change saves most."""
     chosen: dict[Hypothesis, None] = {}
     for choice in choices:
         facts = [each for each in choice if each.is_fact]
         best = [each for each in choice if each.trial] or facts
         chosen |= dict.fromkeys(best[:1])
     if lab.untried:
-        text = f"{lab.untried} changes were not tried: compiling or counting took too long."
-        chosen[Hypothesis("untried", None, text)] = None
-    findings = [_make_finding(lab, each) for each in chosen]
-    return sorted(findings, key=lambda each: (not each.op, each.kind == "grid", each.line))
+        changes = dict.fromkeys(" ".join(each.advice for each in trial) for trial in lab.untried)
+        names = "; ".join(change.replace("TENSOR", "the tensor").rstrip(".") for change in changes)
+        text = f"Not tried, because trying the other changes took the available time: {names}."
+        chosen[Hypothesis("untried", None, text, share=_REMARK)] = None
+    places: dict[Any, list[tuple[Hypothesis, Finding]]] = {}
+    for each in sorted(chosen, key=lambda each: -each.share):
+        finding = _make_finding(lab, each)
+        places.setdefault(finding.place, []).append((each, finding))
+
+    def rank(place: Sequence[tuple[Hypothesis, Finding]]) -> tuple[float, float, float]:
+        saved = (each.before[TIME] - each.after[TIME] for _, each in place if TIME in each.after)
+        return max(0, place[0][0].share - 1), max(saved, default=0), place[0][0].share
+
+    ranked = sorted(places.values(), key=rank, reverse=True)
+    findings = _merge([finding for place in ranked for _, finding in place])
+    return [*findings, *_report_times(lab)]
+
+
+def _merge(findings: Iterable[Finding]) -> list[Finding]:
+    """Merge findings that differ only in their operation. The first names the others."""
+    merged: dict[str, Finding] = {}
+    for finding in findings:
+        key = repr(replace(finding, file="", line=0, op="", tensor=""))
+        if (first := merged.get(key)) and finding.op:
+            same = (
+                f"The same applies to the {finding.op} of {finding.tensor} on line {finding.line}."
+            )
+            merged[key] = replace(first, text=f"{first.text} {same}")
+        else:
+            merged[key] = finding
+    return [*merged.values()]
+
+
+def _report_times(lab: Lab) -> Iterator[Finding]:
+    """Return the predicted times with other options. If the kernel did not compile, `after` is empty."""
+    for trial in lab.outcomes:
+        options = dict(option for change in trial for option in change.options)
+        is_option = options and not any(change.edits or change.argument for change in trial)
+        if is_option and trial not in lab.untried:
+            before, after = lab.compare_times(trial)
+            file = Path(lab.kernel.file).name
+            advice = " ".join(change.advice for change in trial)
+            yield Finding(
+                TIME_KIND, file, lab.kernel.line, "", "", "", advice, before, after, "", options
+            )
 
 
 def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
@@ -136,6 +209,7 @@ def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
         before={**_count(lab, hypothesis, ()), **times[0]} if trial else {},
         after={**_count(lab, hypothesis, trial), **times[1]} if trial else {},
         needs=join(*(change.needs for change in trial), _require_memory(trial)),
+        options=dict(option for change in trial for option in change.options),
     )
 
 
@@ -153,7 +227,9 @@ def _require_memory(trial: Trial) -> str:
 
 def _count(lab: Lab, hypothesis: Hypothesis, trial: Trial) -> Numbers:
     outcome = lab.outcomes[trial]
-    numbers = lab.numbers(hypothesis.op, trial)
+    numbers = dict(lab.numbers(hypothesis.op, trial))
+    if any(change.moves for change in hypothesis.trial):
+        numbers = {name: n for name, n in numbers.items() if name not in _RESOURCES}
     if hypothesis.kind == "overflow" and outcome:
         programs = (each.programs for each in outcome[1].overflows)
         numbers["overflowing_programs"] = max(programs, default=0)
@@ -184,7 +260,7 @@ def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
         where = f"{count_bytes(start - address)} before its start"
     who = f"Program {example.program}{_name_lane(op, index)}"
     text = f"{who}: element ({element}) of the block lies outside {name_tensors(op)}, {where}."
-    return [Hypothesis("outside", op, text)]
+    return [Hypothesis("outside", op, text, share=_FAULT)]
 
 
 def _explain_overflow(lab: Lab, op: OperationCounts) -> Hypothesis | None:
@@ -215,7 +291,7 @@ def _explain_overflow(lab: Lab, op: OperationCounts) -> Hypothesis | None:
         f"{file}:{line} overflows {_OFFSET_BITS} bits: from program {program:,} on, the offset "
         f"{value:,} wraps, so the operation accesses the wrong elements.{size}"
     )
-    return Hypothesis("overflow", op, text, trial=trial)
+    return Hypothesis("overflow", op, text, trial=trial, share=_FAULT)
 
 
 def _widen_offsets(lab: Lab, op: OperationCounts) -> tuple[Trial, Sequence[Overflow]]:
@@ -278,7 +354,7 @@ def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:
         f"The autotuner runs the kernel many times, and each run {verb} {name_tensors(op)} again. "
         f"Pass reset_to_zero=[{', '.join(map(repr, op.tensors))}] to triton.autotune."
     )
-    return [Hypothesis("autotuner", op, text)]
+    return [Hypothesis("autotuner", op, text, share=_FAULT)]
 
 
 def _check_race(lab: Lab, op: OperationCounts) -> Choice:
@@ -295,7 +371,7 @@ def _check_race(lab: Lab, op: OperationCounts) -> Choice:
         f"Programs {programs[0]} and {programs[1]}{lane} store to the same address of "
         f"{name_tensors(op)}: unless both store the same value, the result depends on which program stores last."
     )
-    return [Hypothesis("race", op, text)]
+    return [Hypothesis("race", op, text, share=_FAULT)]
 
 
 def _name_lane(op: OperationCounts, index: Sequence[Any]) -> str:
@@ -340,7 +416,7 @@ def _examine_resources(lab: Lab) -> Choice:
     stages = int(kernel.options.get("num_stages", 1)) - 1
     options = [("num_warps", 2 * kernel.num_warps), ("num_stages", stages)]
     return [
-        Hypothesis(kind, None, text, (try_option(kind, name, value),), cost=cost)
+        Hypothesis(kind, None, text, (try_option(kind, name, value),), cost=cost, share=_LACK)
         for name, value in options
         if 1 <= value <= _MOST_WARPS
     ]
@@ -369,7 +445,10 @@ def _explain_excess(lab: Lab, gpu: Gpu) -> Choice:
 
     fewer = range(int(lab.kernel.options.get("num_stages", 1)) - 1, 0, -1)
     changes = [(try_option("shared memory", "num_stages", stages),) for stages in fewer]
-    return [Hypothesis("shared memory", None, text, change, cost=cost) for change in [*changes, ()]]
+    return [
+        Hypothesis("shared memory", None, text, change, cost=cost, share=_FAULT)
+        for change in [*changes, ()]
+    ]
 
 
 def _examine_grid(lab: Lab) -> Choice:
@@ -378,4 +457,4 @@ def _examine_grid(lab: Lab) -> Choice:
         return []
     idle = lab.gpu.sms - programs
     text = f"{idle} of {lab.gpu.sms} SMs stay idle, because the grid size is only {programs}."
-    return [Hypothesis("grid", None, text)]
+    return [Hypothesis("grid", None, text, share=_SMALL_GRID)]
