@@ -5,6 +5,7 @@ The test process reads kernels but never runs one, because importing Triton fixe
 
 import functools
 import importlib.util
+import math
 import os
 from contextlib import ExitStack
 from dataclasses import replace

@@ -60,12 +60,15 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
             continue
         diagnosis = Diagnosis(lab, op, op.instruction)
         wider = diagnosis.widen() if diagnosis.is_narrow else ()
-        waste = [diagnosis.explain_gaps(), diagnosis.explain_repeats()]
+        gaps = diagnosis.explain_gaps()
+        repeats = diagnosis.explain_repeats(gaps)
         yield [*wider, *diagnosis.explain_synchronous()]
-        yield from waste
-        if not wider and not any(waste):
+        # Narrow requests of a warp fetch the same sectors.
+        yield [*wider, *gaps] if diagnosis.repeats[_BY_REQUESTS] >= _WASTEFUL else gaps
+        yield repeats
+        if not wider and not gaps and not repeats:
             yield diagnosis.align()
-        for each in waste[0]:
+        for each in gaps:
             if each.kind == "strided" and each.changes:
                 strided.setdefault(op.tensors, []).append(each)
     for hypotheses in strided.values():  # reordering a tensor's elements changes all of them
@@ -310,12 +313,11 @@ class Diagnosis:
         sectors = np.unique(used // SECTOR_BYTES).size
         return used.size * self.instruction.element_bytes / (sectors * SECTOR_BYTES)
 
-    def explain_repeats(self) -> Choice:
+    def explain_repeats(self, gaps: Choice) -> Choice:
         """State that lanes, requests or warps load the same bytes."""
         repeats = dict(self.repeats)
         is_load = self.op.op in ("load", "async copy")
-        if self.cost.sectors >= _WASTEFUL * self.cost.ideal_sectors:
-            # Requests with gaps touch sectors repeatedly.
+        if gaps or self.is_narrow:
             del repeats[_BY_REQUESTS]
         if not is_load or math.prod(repeats.values()) < _WASTEFUL or not self.has_share():
             return []

@@ -35,6 +35,8 @@ _LINE_S = 0.6e-3
 _WORK_S = 20e-6
 # Seconds per sector, to rank launches without a predicted time.
 _SECTOR_S = 1e-11
+# The smallest part of a predicted time that the number of simulated steps does not blur.
+_RESOLUTION = 0.01
 # Changes that are compiled at the same time.
 _BATCH = 8
 _LOADS = ("load", "async copy")
@@ -94,7 +96,8 @@ class Hypothesis:
         is_fact: whether it is worth reporting if no change helps.
         cost: what a change must lower. See also `Lab.helps`.
         share: the part of the launch's cost that the fact explains, or more than 1 if results are wrong.
-        trial: the changes that are necessary and help.
+        trial: the changes that are necessary and help, which proves their causes.
+        is_advised: whether they also save time, as far as it is predicted.
     """
 
     kind: str
@@ -104,11 +107,12 @@ class Hypothesis:
     is_fact: bool = True
     cost: Callable[[Numbers], int] = lambda numbers: sum(numbers.values())
     trial: Trial = ()
+    is_advised: bool = False
     source: tuple[str, int] | None = None
     share: float = 0.0
 
 
-# Of a choice, the first hypothesis that helps is reported or, if none does, the first fact.
+# Of a choice, the first hypothesis that saves time is reported or, if none does, the first that helps or is a fact.
 Choice = Sequence[Hypothesis]
 
 
@@ -298,7 +302,7 @@ class Lab:
 
         They must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
         because masks, loops or programs that do less work lower any cost. No two programs may store to an address that
-        only one stored to before. The predicted time must not rise.
+        only one stored to before.
         """
         before = self.numbers(hypothesis.op)
         after = self.numbers(hypothesis.op, trial)
@@ -316,10 +320,16 @@ class Lab:
         is_safe = find_races(counts).keys() <= find_races(self.counts).keys()
         is_counted = find_refusals(counts) <= find_refusals(self.counts)
         is_valid = has_same_work and is_safe and is_counted
-        if not is_better or not is_valid or is_dearer or has_spills:
-            return False
-        before_ns, after_ns = (each.get(TIME, 0) for each in self.compare_times(trial))
-        return after_ns <= before_ns
+        return is_better and is_valid and not is_dearer and not has_spills
+
+    def saves_time(self, trial: Trial) -> bool:
+        """Return whether the predicted time does not rise, or is unknown.
+
+        Only a shorter time is a reason to change options and constants.
+        """
+        before, after = self.compare_times(trial)
+        saving = _RESOLUTION if _is_equivalent(trial) else 0.0
+        return not after or after[TIME] <= (1 - saving) * before[TIME]
 
 
 def _count_shared(inside: Inside) -> dict[str, int]:
@@ -439,7 +449,8 @@ def make_trials(
             if lab.helps(each, each.changes):
                 each.trial = each.changes
                 helpful.append((lab, each))
-                rest.clear()
+                if lab.saves_time(each.trial):
+                    rest.clear()
     for number in range(max((len(each.changes) for _, each in helpful), default=0)):
         shorter = []
         for lab, each in helpful:
@@ -453,6 +464,8 @@ def make_trials(
                 costs = [each.cost(lab.numbers(each.op, trial)) for trial in (fewer, each.trial)]
                 if costs[0] <= costs[1]:
                     each.trial = fewer
+    for lab, each in helpful:
+        each.is_advised = lab.saves_time(each.trial)
 
 
 def run_trials(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:

@@ -135,9 +135,9 @@ def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
     """Return the findings, wrong results first, then those about the operation or line where a change saves most."""
     chosen: dict[Hypothesis, None] = {}
     for choice in choices:
-        facts = [each for each in choice if each.is_fact]
-        best = [each for each in choice if each.trial] or facts
-        chosen |= dict.fromkeys(best[:1])
+        known = [each for each in choice if each.is_fact or each.trial]
+        known.sort(key=lambda each: (not each.is_advised, not each.trial))
+        chosen |= dict.fromkeys(known[:1])
     if lab.untried:
         changes = dict.fromkeys(" ".join(each.advice for each in trial) for trial in lab.untried)
         names = "; ".join(change.replace("TENSOR", "the tensor").rstrip(".") for change in changes)
@@ -188,7 +188,8 @@ def _report_times(lab: Lab) -> Iterator[Finding]:
 
 def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
     op = hypothesis.op
-    trial = hypothesis.trial
+    proof = hypothesis.trial
+    trial = proof if hypothesis.is_advised else ()
     times = lab.compare_times(trial)
     file, line = Path(lab.kernel.file).name, lab.kernel.line
     if source := op.source if op else hypothesis.source:
@@ -199,12 +200,12 @@ def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
         return text.replace("TENSOR", name_tensors(op))
 
     return Finding(
-        kind=trial[0].kind if trial else hypothesis.kind,
+        kind=proof[0].kind if proof else hypothesis.kind,
         file=file,
         line=line,
         op=op.op if op else "",
         tensor=", ".join(op.tensors) if op else "",
-        text=join(*(change.cause for change in trial), hypothesis.text),
+        text=join(*(change.cause for change in proof), hypothesis.text),
         change=join(*(change.advice for change in trial)),
         before={**_count(lab, hypothesis, ()), **times[0]} if trial else {},
         after={**_count(lab, hypothesis, trial), **times[1]} if trial else {},
@@ -291,7 +292,7 @@ def _explain_overflow(lab: Lab, op: OperationCounts) -> Hypothesis | None:
         f"{file}:{line} overflows {_OFFSET_BITS} bits: from program {program:,} on, the offset "
         f"{value:,} wraps, so the operation accesses the wrong elements.{size}"
     )
-    return Hypothesis("overflow", op, text, trial=trial, share=_FAULT)
+    return Hypothesis("overflow", op, text, trial=trial, is_advised=True, share=_FAULT)
 
 
 def _widen_offsets(lab: Lab, op: OperationCounts) -> tuple[Trial, Sequence[Overflow]]:

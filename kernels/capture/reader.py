@@ -370,7 +370,7 @@ def find_equal_launches(content: Content) -> list[int]:
                 parts.append((replace(argument, descriptor=descriptor), address))
             else:
                 parts.append((replace(argument, tensor=own), address))
-        key = launch.kernel, launch.grid, tuple(parts)
+        key = launch.kernel, launch.grid, launch.tuned, tuple(parts)
         numbers.append(first.setdefault(key, number))
     return numbers
 
