@@ -61,7 +61,7 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
         diagnosis = Diagnosis(lab, op, op.instruction)
         wider = diagnosis.widen() if diagnosis.is_narrow else ()
         gaps = diagnosis.explain_gaps()
-        repeats = diagnosis.explain_repeats(gaps)
+        repeats = diagnosis.explain_repeats()
         yield [*wider, *diagnosis.explain_synchronous()]
         # Narrow requests of a warp fetch the same sectors.
         yield [*wider, *gaps] if diagnosis.repeats[_BY_REQUESTS] >= _WASTEFUL else gaps
@@ -123,6 +123,7 @@ class Diagnosis:
         most_bytes = min(ALIGNMENT, instruction.bytes_per_lane)
         self.is_narrow = instruction.width_bytes < most_bytes and op.op != "atomic"
         narrow = 1 - instruction.width_bytes / max(1, most_bytes)
+        self.step = measure_step(self.address, self.active)
         self.cost = sum_costs(find_same(op, lab.counts))
         self.narrow_share = _share(lab, narrow * self.cost.requests)
         sector = np.where(self.active, self.address // SECTOR_BYTES, -1)
@@ -269,7 +270,7 @@ class Diagnosis:
         cost = self.cost
         ratio = cost.sectors / max(1, cost.ideal_sectors)
         share = _share(self.lab, cost.wasted_sectors)
-        step = measure_step(self.address, self.active)
+        step = self.step
         clause = explain_sectors(self.address, self.active, op.width_bytes)
         warp = self.warp[find_fullest(self.active)]
         where = f"in program {self.example.program}, warp {warp}"
@@ -313,11 +314,12 @@ class Diagnosis:
         sectors = np.unique(used // SECTOR_BYTES).size
         return used.size * self.instruction.element_bytes / (sectors * SECTOR_BYTES)
 
-    def explain_repeats(self, gaps: Choice) -> Choice:
+    def explain_repeats(self) -> Choice:
         """State that lanes, requests or warps load the same bytes."""
         repeats = dict(self.repeats)
         is_load = self.op.op in ("load", "async copy")
-        if gaps or self.is_narrow:
+        if abs(self.step) > self.op.width_bytes:
+            # Requests with gaps fetch the same sectors.
             del repeats[_BY_REQUESTS]
         if not is_load or math.prod(repeats.values()) < _WASTEFUL or not self.has_share():
             return []
