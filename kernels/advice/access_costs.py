@@ -54,7 +54,7 @@ _ALIGN_TABLE = Change(
 def explain_costs(lab: Lab) -> Iterator[Choice]:
     strided: dict[tuple[str, ...], list[Hypothesis]] = {}
     for group in lab.counts.by_line():
-        op = max(group, key=lambda each: each.requests)
+        op = max(group, key=lambda each: each.requests + each.launch.wasted_sectors)
         if not op.instruction or not op.tally.example or not lab.numbers(op):
             continue
         yield _relax(lab, op, op.instruction)
@@ -62,12 +62,15 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
             continue
         diagnosis = Diagnosis(lab, op, op.instruction)
         wider = diagnosis.widen() if diagnosis.is_narrow else ()
-        waste = diagnosis.explain_waste()
+        gaps = diagnosis.explain_gaps()
+        repeats = diagnosis.explain_repeats()
         yield [*wider, *diagnosis.explain_synchronous()]
-        yield [*wider, *waste]
-        if not wider and not waste:
+        # Narrow requests of a warp fetch the same sectors.
+        yield [*wider, *gaps] if diagnosis.repeats[_BY_REQUESTS] >= _WASTEFUL else gaps
+        yield repeats
+        if not wider and not gaps and not repeats:
             yield diagnosis.align()
-        for each in waste:
+        for each in gaps:
             if each.kind == "strided" and each.changes:
                 strided.setdefault(op.tensors, []).append(each)
     for hypotheses in strided.values():  # reordering a tensor's elements changes all of them
@@ -86,7 +89,13 @@ def _relax(lab: Lab, op: OperationCounts, instruction: Instruction) -> Choice:
         edits=tuple((Module.relax, each.line) for each in lab.find(op)),
     )
     text = "With acq_rel ordering, each request waits for all earlier accesses, and later accesses wait for it."
-    return [Hypothesis("ordering", op, text, (change,), is_fact=False)]
+    share = _share(lab, op.requests)
+    return [Hypothesis("ordering", op, text, (change,), is_fact=False, share=share)]
+
+
+def _share(lab: Lab, wasted: float) -> float:
+    """Return wasted requests and sectors as a part of the launch's."""
+    return wasted / max(1, total(lab.counts).sum())
 
 
 class Diagnosis:
@@ -115,18 +124,34 @@ class Diagnosis:
         )
         most_bytes = min(ALIGNMENT, instruction.bytes_per_lane)
         self.is_narrow = instruction.width_bytes < most_bytes and op.op != "atomic"
+        narrow = 1 - instruction.width_bytes / max(1, most_bytes)
+        self.step = measure_step(self.address, self.active)
+        self.cost = sum_costs(find_same(op, lab.counts))
+        self.narrow_share = _share(lab, narrow * self.cost.requests)
+        sector = np.where(self.active, self.address // SECTOR_BYTES, -1)
+        of_warps = [sector[self.warp == number] for number in np.unique(self.warp)]
+        per_warp = _count_distinct(*of_warps)
+        per_request = _count_distinct(*sector)
+        bytes_per_request = _count_distinct(*np.where(self.active, self.address, -1))
+        # How often lanes, requests and warps access the same bytes or sectors.
+        self.repeats = {
+            "lanes of one request load the same bytes": self.active.sum() / bytes_per_request,
+            _BY_REQUESTS: per_request / per_warp,
+            _BY_WARPS: per_warp / _count_distinct(sector),
+        }
 
     def has_share(self) -> bool:
-        return self.lab.numbers(self.op)["sectors"] >= _LEAST_SHARE * total(self.lab.counts)[1]
+        return self.cost.sectors >= _LEAST_SHARE * total(self.lab.counts)[1]
 
     def widen(self) -> Choice:
         """Tell the compiler more about the arguments, or pad them."""
+        aligned = []
         known = []
         for number, argument in self.arguments.items():
             name = argument.name
             value = argument.value
             if argument.tensor and self.lab.start(argument) % ALIGNMENT:
-                known.append(self._align(number, ALIGNMENT))
+                aligned.append(self._align(number, ALIGNMENT))
             elif type(value) is int and value != 1 and value % ALIGNMENT:
                 cause = find_odd_size(name, value)
                 advice = f"Declare {name} as tl.constexpr."
@@ -136,9 +161,10 @@ class Diagnosis:
         if self.op.index_line and re.search(r"tt\.int_to_ptr|!tt\.ptr<!tt\.ptr", self.lab.ttir):
             known.append(_ALIGN_TABLE)
         text = explain_width(self.op.width_bytes)
-        fact = Hypothesis("", self.op, text, is_fact=False, cost=_count_requests)
+        share = self.narrow_share
+        fact = Hypothesis("", self.op, text, is_fact=False, cost=_count_requests, share=share)
         changes = known, [*self._pad_arguments(), *self._round_bounds()]
-        return [replace(fact, changes=tuple(each)) for each in changes]
+        return [replace(fact, changes=(*aligned, *each)) for each in changes]
 
     def _align(self, number: int, unit: int) -> Change:
         argument = self.arguments[number]
@@ -160,7 +186,8 @@ class Diagnosis:
         if not self.lab.start(self.arguments[self.owner]) % SECTOR_BYTES:
             return []
         change = self._align(self.owner, SECTOR_BYTES)
-        return [Hypothesis("misaligned", self.op, "", (change,), is_fact=False)]
+        share = _share(self.lab, self.cost.wasted_sectors)
+        return [Hypothesis("misaligned", self.op, "", (change,), is_fact=False, share=share)]
 
     def _pad_arguments(self) -> Iterator[Change]:
         """Round up the arguments of addresses and masks, and the strides of all tensors that a mask's bound limits."""
@@ -236,21 +263,19 @@ class Diagnosis:
         s = "s" * (len(copies) > 1)
         lines = f"the load{s} on line{s} {', '.join(map(str, sorted(copies)))}"
         text = f"Unlike {lines}, this load is not compiled to an asynchronous copy: {why}."
-        return [Hypothesis("synchronous", op, text, changes)]
+        share = _share(self.lab, self.cost.requests)
+        return [Hypothesis("synchronous", op, text, changes, share=share)]
 
-    def explain_waste(self) -> Choice:
-        """State that lanes access addresses far apart, or bytes that other lanes also load."""
+    def explain_gaps(self) -> Choice:
+        """State that lanes access addresses far apart, or in descending order."""
         op = self.op
-        same = find_same(op, self.lab.counts)
-        cost = sum_costs(same)
+        cost = self.cost
         ratio = cost.sectors / max(1, cost.ideal_sectors)
-        step = measure_step(self.address, self.active)
+        share = _share(self.lab, cost.wasted_sectors)
+        step = self.step
         clause = explain_sectors(self.address, self.active, op.width_bytes)
         warp = self.warp[find_fullest(self.active)]
         where = f"in program {self.example.program}, warp {warp}"
-        repeats = self._measure_repeats()
-        times = math.prod(repeats.values())
-        is_load = op.op in ("load", "async copy")
         excess = f"The requests touch {ratio:.3g} × as many sectors as their bytes fill"
         if self.is_narrow and step < 0:
             order = (
@@ -258,13 +283,13 @@ class Diagnosis:
             )
             rule = "Triton combines a lane's elements only in ascending order."
             text = explain_width(op.width_bytes, order, rule)
-            return [Hypothesis("reversed", op, text)]
+            return [Hypothesis("reversed", op, text, share=self.narrow_share)]
         if ratio >= _WASTEFUL and abs(step) > op.width_bytes:
             text = f"{excess}: {where}, {clause}."
             unused = self._measure_unused()
-            if repeats[_BY_REQUESTS] >= _WASTEFUL and not unused:
+            if self.repeats[_BY_REQUESTS] >= _WASTEFUL and not unused:
                 text += " Other requests use the remaining bytes."
-                return [Hypothesis("strided", op, text)]
+                return [Hypothesis("strided", op, text, share=share)]
             if unused:
                 text += f" {unused:.0%} of the fetched bytes are used by no request of any program."
             advice = (
@@ -272,14 +297,20 @@ class Diagnosis:
             )
             needs = "The result stays the same only if all users of TENSOR expect that order."
             changes = self._access_contiguously("strided", advice, needs, self.example.address.size)
-            return [Hypothesis("strided", op, text, changes)]
+            return [Hypothesis("strided", op, text, changes, share=share)]
         if ratio >= _WASTEFUL and op.index_line:
             why = f"the load on line {op.index_line} determines the addresses"
-            return [Hypothesis("scattered", op, f"{excess}: {why}.")]
-        if is_load and times >= _WASTEFUL and self.has_share():
-            return self._explain_repeats(repeats)
+            return [Hypothesis("scattered", op, f"{excess}: {why}.", share=share)]
         if ratio >= _WASTEFUL:
-            return [Hypothesis("scattered", op, f"{excess}: {where}, {clause}.")]
+            return [Hypothesis("scattered", op, f"{excess}: {where}, {clause}.", share=share)]
+        used = self._measure_use()
+        if used * _WASTEFUL <= 1 and self.has_share():
+            text = (
+                f"In program {self.example.program}, the block's elements are apart in memory: they fill {used:.0%} "
+                "of the sectors that the requests touch."
+            )
+            share = _share(self.lab, cost.sectors * (1 - used))
+            return [Hypothesis("scattered", op, text, share=share)]
         return []
 
     def _measure_unused(self) -> float:
@@ -296,7 +327,21 @@ class Diagnosis:
                 is_used |= np.isin(places - (offsets - offsets[0]), starts).any(axis=1)
         return 1 - float(is_used.mean())
 
-    def _explain_repeats(self, repeats: dict[str, float]) -> Choice:
+    def _measure_use(self) -> float:
+        """Return the part of the touched sectors' bytes that the block's elements fill."""
+        used = np.unique(self.example.address[self.example.active])
+        sectors = np.unique(used // SECTOR_BYTES).size
+        return used.size * self.instruction.element_bytes / (sectors * SECTOR_BYTES)
+
+    def explain_repeats(self) -> Choice:
+        """State that lanes, requests or warps load the same bytes."""
+        repeats = dict(self.repeats)
+        is_load = self.op.op in ("load", "async copy")
+        if abs(self.step) > self.op.width_bytes:
+            # Requests with gaps fetch the same sectors.
+            del repeats[_BY_REQUESTS]
+        if not is_load or math.prod(repeats.values()) < _WASTEFUL or not self.has_share():
+            return []
         parts = [f"{what} {times:.3g} times" for what, times in repeats.items() if times > 1]
         text = f"In program {self.example.program}, {' and '.join(parts)}."
         requests = count_requests(
@@ -305,8 +350,8 @@ class Diagnosis:
         times = (
             requests[:, SECTORS].sum() / np.unique(self.address[self.active] // SECTOR_BYTES).size
         )
+        sectors = self.cost.sectors
         if times > 1:
-            sectors = self.lab.numbers(self.op)["sectors"]
             fewer = round(sectors / times)
             text += f" The launch touches {sectors:,} sectors; about {fewer:,} would suffice."
         changes: list[Change] = []
@@ -320,7 +365,10 @@ class Diagnosis:
         warps = self.lab.kernel.num_warps // round(repeats[_BY_WARPS])
         if 1 <= warps < self.lab.kernel.num_warps and "tt.dot" not in self.lab.ttir:
             changes.append(try_option("repeated", "num_warps", warps))
-        fact = Hypothesis("repeated", self.op, text, cost=lambda numbers: numbers["sectors"])
+        share = _share(self.lab, sectors * (1 - 1 / times))
+        fact = Hypothesis(
+            "repeated", self.op, text, cost=lambda numbers: numbers["sectors"], share=share
+        )
         return [replace(fact, changes=(change,)) for change in changes] or [fact]
 
     def _access_contiguously(
@@ -342,24 +390,11 @@ class Diagnosis:
             return ()
         edits = ((Module.access_contiguously, each.line, owner, count) for each in inner)
         repeats = self.example.address.size // count
-        return (Change(kind, advice, "", needs, tuple(edits), repeats=repeats),)
+        return (Change(kind, advice, "", needs, tuple(edits), repeats=repeats, moves=True),)
 
-    def _measure_repeats(self) -> dict[str, float]:
-        """Return how often lanes, requests and warps access the same bytes or sectors."""
 
-        def count_distinct(*parts: np.ndarray) -> int:
-            return sum(np.unique(part[part >= 0]).size for part in parts)
-
-        sector = np.where(self.active, self.address // SECTOR_BYTES, -1)
-        of_warps = (sector[self.warp == number] for number in np.unique(self.warp))
-        per_warp = count_distinct(*of_warps)
-        per_request = count_distinct(*sector)
-        bytes_per_request = count_distinct(*np.where(self.active, self.address, -1))
-        return {
-            "lanes of one request load the same bytes": self.active.sum() / bytes_per_request,
-            _BY_REQUESTS: per_request / per_warp,
-            _BY_WARPS: per_warp / count_distinct(sector),
-        }
+def _count_distinct(*parts: np.ndarray) -> int:
+    return sum(np.unique(part[part >= 0]).size for part in parts)
 
 
 _BY_REQUESTS = "requests of one warp load each sector"

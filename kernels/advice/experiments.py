@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,8 +28,18 @@ from kernels.inside.launches import make_launch
 from kernels.inside.report import Inside
 from kernels.timing.launches import predict_us
 
-# Maximum work of counting a launch with changes, in units of `LaunchCounts.work`.
-_MOST_WORK = 1 << 17
+# Estimated seconds on one core for the changes of a script: it takes two quiet cores at most 20 s.
+MOST_SECONDS = 30.0
+# Seconds that a change takes: in any case, per line of SASS, and per unit of `LaunchCounts.work`.
+_TRIAL_S = 0.4
+_LINE_S = 0.6e-3
+_WORK_S = 20e-6
+# Seconds per sector, to rank launches without a predicted time.
+_SECTOR_S = 1e-11
+# The smallest part of a predicted time that the number of simulated steps does not blur.
+_RESOLUTION = 0.01
+# Changes that are compiled at the same time.
+_BATCH = 8
 _LOADS = ("load", "async copy")
 _KERNEL_TYPE = TypeAdapter(CapturedKernel)
 
@@ -57,6 +68,7 @@ class Change:
         repeats: how many elements of the block get the value of each element that is still accessed.
         pads: the tensors that need memory for the elements that the change adds.
         is_equivalent: whether it changes no kernel's behaviour.
+        moves: whether its edits replace addresses by those of a block somewhere else.
     """
 
     kind: str
@@ -69,6 +81,7 @@ class Change:
     repeats: int = 1
     pads: tuple[str, ...] = ()
     is_equivalent: bool = False
+    moves: bool = False
 
 
 Trial = tuple[Change, ...]
@@ -83,7 +96,9 @@ class Hypothesis:
         changes: are tried together.
         is_fact: whether it is worth reporting if no change helps.
         cost: what a change must lower. See also `Lab.helps`.
-        trial: the changes that are necessary and help.
+        share: the part of the launch's cost that the fact explains, or more than 1 if results are wrong.
+        trial: the changes that are necessary and help, which proves their causes.
+        is_advised: whether they also save time, as far as it is predicted.
     """
 
     kind: str
@@ -93,10 +108,12 @@ class Hypothesis:
     is_fact: bool = True
     cost: Callable[[Numbers], int] = lambda numbers: sum(numbers.values())
     trial: Trial = ()
+    is_advised: bool = False
     source: tuple[str, int] | None = None
+    share: float = 0.0
 
 
-# Of a choice, the first hypothesis that helps is reported or, if none does, the first fact.
+# Of a choice, the first hypothesis that saves time is reported or, if none does, the first that helps or is a fact.
 Choice = Sequence[Hypothesis]
 
 
@@ -112,7 +129,8 @@ class Lab:
         outcomes: the kernel and the counts of each trial; None if they are unknown.
         has_conflicts: whether many of the launch's wavefronts are bank conflicts.
         conversions: through shared memory, between a load and a store.
-        untried: the number of trials that take too long.
+        untried: trials that would take too long.
+        trial_s: the estimated seconds of a trial.
     """
 
     def __init__(
@@ -130,6 +148,7 @@ class Lab:
         }
         self._builds: dict[Trial, tuple[CapturedLaunch, Build]] = {}
         self._executions: dict[Trial, Executions | None] = {}
+        self._times: dict[Trial, tuple[Numbers, Numbers]] = {}
         shared = _count_shared(inside)
         wavefronts = shared.get("shared_wavefronts", 0)
         conflicts = shared.get("bank_conflicts", 0)
@@ -139,8 +158,14 @@ class Lab:
             for each in inside.conversions
             if each.shared_bytes and each.maker[:8] == "the load" and each.user[:9] == "the store"
         ]
-        self.untried = 0
-        self._work = 0
+        self.untried: list[Trial] = []
+        lines = capture.read_code(launch.kernel, "sass").count("\n")
+        self.trial_s = _TRIAL_S + _LINE_S * lines + _WORK_S * counts.work
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time or, if it is unknown, a rough estimate."""
+        return (self.inside.predicted_us or 0.0) / 1e6 or _SECTOR_S * (1 + total(self.counts)[1])
 
     @cached_property
     def module(self) -> Module:
@@ -176,9 +201,8 @@ class Lab:
     @isolate(lambda why, *_: None)
     def count(self, trial: Trial, reply: Mapping[str, Any] | None) -> None:
         """Count the launch with a kernel that was compiled again."""
-        if reply is None or self._work > _MOST_WORK:
-            self.untried += 1
-            reply = None
+        if reply is None:
+            self.untried.append(trial)
         self.outcomes[trial] = None
         if reply:
             built = {**asdict(self.kernel), **reply}
@@ -188,7 +212,6 @@ class Lab:
             launch = replace(self.launch, arguments=arguments)
             build = Build(kernel, reply["codes"])
             counts = count_launch(self.capture, launch, build=build)
-            self._work += counts.work
             self.outcomes[trial] = kernel, counts
             self._builds[trial] = launch, build
 
@@ -242,20 +265,35 @@ class Lab:
 
     @isolate(lambda why, *_: ({}, {}))
     def compare_times(self, trial: Trial) -> tuple[Numbers, Numbers]:
-        """Return the predicted times without and with changes; {} for both if one is unknown.
+        """Return the predicted times without and with changes; {} for both if one is unknown."""
+        if trial not in self._times:
+            self._times[trial] = {}, {}
+            outcome = self.outcomes[trial]
+            before_us = self.inside.predicted_us
+            executions = self._execute(trial) if trial in self._builds else None
+            if before_us and outcome and executions:
+                counts = self._restore_blocks(trial, outcome[1])
+                launch, build = self._builds[trial]
+                with suppress(UnsupportedOperation):
+                    after_us = predict_us(self.capture, launch, counts, executions, build)
+                    times = (round(1e3 * each) for each in (before_us, after_us))
+                    before, after = ({TIME: each} for each in times)
+                    self._times[trial] = before, after
+        return self._times[trial]
 
-        The time of a transposed tensor is unknown, because its blocks do not overlap as those of the tensor do.
-        """
-        if not _is_equivalent(trial):
-            return {}, {}
-        outcome = self.outcomes[trial]
-        before_us = self.inside.predicted_us
-        if before_us and outcome and trial in self._builds and (executions := self._execute(trial)):
-            launch, build = self._builds[trial]
-            with suppress(UnsupportedOperation):
-                after_us = predict_us(self.capture, launch, outcome[1], executions, build)
-                return {TIME: round(1e3 * before_us)}, {TIME: round(1e3 * after_us)}
-        return {}, {}
+    def _restore_blocks(self, trial: Trial, counts: LaunchCounts) -> LaunchCounts:
+        """Let operations that were moved touch their original blocks, which programs share as before."""
+        lines = {edit[1] for change in trial if change.moves for edit in change.edits}
+        moved = {op.source for op in self.module.loops if op.line in lines}
+        operations = []
+        for op in counts.operations:
+            same = find_same(op, self.counts) if op.source in moved else []
+            if same:
+                blocks = max((each.tally.touches for each in same), key=lambda each: each.bytes)
+                touches = replace(blocks, bytes=op.tally.touches.bytes)
+                op = replace(op, tally=replace(op.tally, touches=touches, loads=[]))
+            operations.append(op)
+        return replace(counts, operations=tuple(operations))
 
     def _resources(self, kernel: CapturedKernel) -> dict[str, int]:
         names = ("registers", "spilled_bytes", "shared_bytes")
@@ -272,7 +310,7 @@ class Lab:
 
         They must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
         because masks, loops or programs that do less work lower any cost. No two programs may store to an address that
-        only one stored to before. If the cost is that of the whole launch, the predicted time must not rise.
+        only one stored to before.
         """
         before = self.numbers(hypothesis.op)
         after = self.numbers(hypothesis.op, trial)
@@ -290,11 +328,16 @@ class Lab:
         is_safe = find_races(counts).keys() <= find_races(self.counts).keys()
         is_counted = find_refusals(counts) <= find_refusals(self.counts)
         is_valid = has_same_work and is_safe and is_counted
-        helps = is_better and is_valid and not is_dearer and not has_spills
-        if not helps or hypothesis.op:
-            return helps
-        before_ns, after_ns = (each.get(TIME, 0) for each in self.compare_times(trial))
-        return after_ns <= before_ns
+        return is_better and is_valid and not is_dearer and not has_spills
+
+    def saves_time(self, trial: Trial) -> bool:
+        """Return whether the predicted time does not rise, or is unknown.
+
+        Only a shorter time is a reason to change options and constants.
+        """
+        before, after = self.compare_times(trial)
+        saving = _RESOLUTION if _is_equivalent(trial) else 0.0
+        return not after or after[TIME] <= (1 - saving) * before[TIME]
 
 
 def _count_shared(inside: Inside) -> dict[str, int]:
@@ -326,24 +369,30 @@ def count_elements(counts: LaunchCounts) -> Counter[tuple[str, tuple[str, int]]]
 
 
 def find_races(counts: LaunchCounts) -> dict[tuple[str, tuple[str, int]], tuple[int, int]]:
-    """Return the stores with which two programs write to one address, and the programs."""
-    races = {}
+    """Return the lines with stores by which two programs write to one address, and the programs."""
+    parts: dict[tuple[str, tuple[str, int]], list[tuple[np.ndarray, ...]]] = {}
     for op in counts.operations:
-        if op.op != "store" or not op.tally.starts or not op.instruction:
-            continue
-        size = op.instruction.element_bytes
-        parts = [*zip(*op.tally.starts, strict=True), *zip(*op.tally.spans, strict=True)]
-        program, low, length, elements = map(np.concatenate, parts)
+        if op.op == "store" and op.instruction:
+            size = op.instruction.element_bytes
+            for (program, low), (length, elements) in zip(
+                op.tally.starts, op.tally.spans, strict=True
+            ):
+                # Of blocks with gaps, only the first element's address is compared.
+                is_whole = length == (elements - 1) * size
+                part = program, low, np.where(is_whole, length, 0), is_whole
+                parts.setdefault(place_of(op), []).append(part)
+    races = {}
+    for place, own in parts.items():
+        program, low, length, is_whole = map(np.concatenate, zip(*own, strict=True))
         order = np.lexsort((program, low))
         program = program[order]
         low = low[order]
-        # Of blocks with gaps, only the first element's address is compared.
-        is_whole = (length == (elements - 1) * size)[order]
-        end = low + np.where(is_whole, length[order], 0)
+        is_whole = is_whole[order]
+        end = low + length[order]
         meets = (low[1:] == low[:-1]) | (is_whole[1:] & (low[1:] <= end[:-1]))
         pairs = np.flatnonzero(meets & (program[1:] != program[:-1]))
         if pairs.size:
-            races[place_of(op)] = int(program[pairs[0]]), int(program[pairs[0] + 1])
+            races[place] = int(program[pairs[0]]), int(program[pairs[0] + 1])
     return races
 
 
@@ -364,31 +413,67 @@ def total(counts: LaunchCounts) -> np.ndarray:
     return sum((np.array([op.requests, op.sectors]) for op in counts.operations), np.zeros(2, int))
 
 
-def make_trials(compiler: Compiler, choices: Mapping[Lab, Sequence[Choice]]) -> None:
-    """Try the hypotheses of each choice until one helps, then drop each change that is not needed."""
-    pairs = [(lab, choice) for lab, own in choices.items() for choice in own if lab.ttir]
+def make_trials(
+    compiler: Compiler,
+    choices: Mapping[Lab, Sequence[Choice]],
+    seconds: Mapping[Lab, float],
+    most_seconds: float,
+) -> None:
+    """Try the hypotheses of each choice until one helps, the most promising first, while time is left.
+
+    Then drop each change that is not needed.
+
+    Args:
+        seconds: that all launches of each kind take.
+        most_seconds: estimated, on one core.
+    """
+    open_choices = [
+        (lab, hypotheses)
+        for lab, own in choices.items()
+        for choice in own
+        if lab.ttir and (hypotheses := [each for each in choice if each.changes])
+    ]
     helpful: list[tuple[Lab, Hypothesis]] = []
-    for rank in range(max((len(choice) for _, choice in pairs), default=0)):
-        open_pairs = [pair for pair in pairs if not any(each.trial for each in pair[1])]
-        new = [(lab, each) for lab, choice in open_pairs for each in choice[rank : rank + 1]]
-        tasks = [(lab, each) for lab, each in dict.fromkeys(new) if each.changes]
-        run_trials(compiler, [(lab, each.changes) for lab, each in tasks])
-        for lab, each in tasks:
+    left_s = most_seconds
+    count = len(open_choices)
+    while open_choices := [(lab, rest) for lab, rest in open_choices if rest]:
+        end = "\r" if sys.stderr.isatty() else "\n"
+        progress = f"Trying changes: {count - len(open_choices)} of {count}"
+        print(progress, end=end, file=sys.stderr, flush=True)
+        open_choices.sort(key=lambda each: -seconds[each[0]] * each[1][0].share)
+        batch = [(lab, rest.pop(0), rest) for lab, rest in open_choices[:_BATCH]]
+        affordable = []
+        for lab, each, rest in batch:
+            # Each of several changes is left out once.
+            runs = 1 + len(each.changes) * (len(each.changes) > 1)
+            work_s = runs * lab.trial_s * (each.changes not in lab.outcomes)
+            if work_s <= left_s:
+                left_s -= work_s
+                affordable.append((lab, each, rest))
+            else:
+                lab.untried.append(each.changes)
+        run_trials(compiler, [(lab, each.changes) for lab, each, _ in affordable])
+        for lab, each, rest in affordable:
             if lab.helps(each, each.changes):
                 each.trial = each.changes
                 helpful.append((lab, each))
+                if lab.saves_time(each.trial):
+                    rest.clear()
     for number in range(max((len(each.changes) for _, each in helpful), default=0)):
         shorter = []
         for lab, each in helpful:
-            rest = tuple(change for change in each.trial if change not in each.changes[number:][:1])
-            if rest:
-                shorter.append((lab, each, rest))
-        run_trials(compiler, [(lab, rest) for lab, _, rest in shorter])
-        for lab, each, rest in shorter:
-            if lab.helps(each, rest):
-                costs = [each.cost(lab.numbers(each.op, trial)) for trial in (rest, each.trial)]
+            left_out = each.changes[number : number + 1]
+            fewer = tuple(change for change in each.trial if change not in left_out)
+            if fewer:
+                shorter.append((lab, each, fewer))
+        run_trials(compiler, [(lab, fewer) for lab, _, fewer in shorter])
+        for lab, each, fewer in shorter:
+            if lab.helps(each, fewer):
+                costs = [each.cost(lab.numbers(each.op, trial)) for trial in (fewer, each.trial)]
                 if costs[0] <= costs[1]:
-                    each.trial = rest
+                    each.trial = fewer
+    for lab, each in helpful:
+        each.is_advised = lab.saves_time(each.trial)
 
 
 def run_trials(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:

@@ -3,18 +3,20 @@
 A fact needs no experiment. Advice is a change that was tried: see `experiments.py`.
 """
 
+import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kernels.advice.access_costs import explain_costs
-from kernels.advice.changes import try_changes
 from kernels.advice.experiments import (
+    MOST_SECONDS,
     Change,
     Choice,
     Compiler,
@@ -33,7 +35,14 @@ from kernels.advice.shared_costs import (
     explain_conflicts,
     explain_conversions,
 )
-from kernels.capture.reader import Build, Capture, Finding, Tensor, find_equal_launches
+from kernels.capture.reader import (
+    TIME,
+    Build,
+    Capture,
+    Finding,
+    Tensor,
+    find_equal_launches,
+)
 from kernels.evaluate.captured import count_launch
 from kernels.evaluate.causes import count_bytes
 from kernels.evaluate.counts import LaunchCounts, OperationCounts, Overflow
@@ -44,6 +53,7 @@ from kernels.evaluate.ttgir import memory_ops, parse
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.report import Inside, SharedMap
 from kernels.layouts import vectors
+from kernels.timing.changes import TIME_KIND
 
 # Operations on offsets, in Triton's default type.
 _OFFSET_BITS = 32
@@ -51,7 +61,17 @@ _SUM_NAMES = {"arith.addi": "sum", "arith.subi": "difference", "arith.muli": "pr
 
 # Resident warps are reported if registers or shared memory limit them to less than this part.
 _LOW_OCCUPANCY = 0.25
+# Launches whose options are changed: those that take the most time.
+_MOST_LAUNCHES = 5
 _MOST_WARPS = 16
+
+# The `share` of faults, of a lack of resources, of a small grid, and of a remark on other findings.
+_FAULT = 2.0
+_LACK = 0.5
+_SMALL_GRID = -1.0
+_REMARK = -2.0
+# The numbers that follow from a kernel's addresses. A kernel with moved blocks has others.
+_RESOURCES = ("registers", "spilled_bytes", "resident_programs", "resident_warps")
 
 
 def find(
@@ -59,12 +79,14 @@ def find(
     counts: Callable[[int], LaunchCounts],
     insides: Callable[[int], Inside],
     compiler: Compiler | None = None,
+    most_seconds: float = MOST_SECONDS,
 ) -> Sequence[Sequence[Finding]]:
     """Return each launch's findings, from the file if it has them.
 
     Args:
         counts, insides: return the counts of a launch, and the inspection with the predicted time.
         compiler: None to state facts only. With a compiler, the findings are added to the file.
+        most_seconds: see `make_trials`.
     """
     if capture.findings is not None:
         return capture.findings
@@ -75,13 +97,13 @@ def find(
         for number in sorted({*firsts})
     }
     choices = {lab: _list_choices(lab) for lab in labs.values()}
-    times: Mapping[Lab, Sequence[Finding]] = {}
     if compiler:
-        times = try_changes(compiler, Counter(labs[number] for number in firsts))
-        make_trials(compiler, choices)
-    reports = {
-        number: [*_report(lab, choices[lab]), *times.get(lab, ())] for number, lab in labs.items()
-    }
+        launches_of = Counter(firsts)
+        seconds = {lab: launches_of[number] * lab.seconds for number, lab in labs.items()}
+        for lab in heapq.nlargest(_MOST_LAUNCHES, seconds, lambda each: seconds[each]):
+            choices[lab] += _change_options(lab)
+        make_trials(compiler, choices, seconds, most_seconds)
+    reports = {number: _report(lab, choices[lab]) for number, lab in labs.items()}
     findings = [reports[number] for number in firsts]
     if compiler:
         capture.write_findings(findings)
@@ -89,21 +111,30 @@ def find(
 
 
 @isolate(lambda why, _: [[Hypothesis("failed", None, f"The findings are incomplete. {why}")]])
-def _list_choices(lab: Lab) -> Sequence[Choice]:
+def _list_choices(lab: Lab) -> list[Choice]:
     return [*_explain(lab)]
 
 
 def _explain(lab: Lab) -> Iterable[Choice]:
     for group in lab.counts.by_line():
-        op = max(group, key=lambda op: op.requests)
         for check in (_check_bounds, _check_tuner, _check_race):
-            yield check(lab, op)
+            yield next(filter(None, (check(lab, op) for op in group)), [])
     yield from explain_costs(lab)
-    yield explain_conflicts(lab)
+    yield from explain_conflicts(lab)
     yield from explain_conversions(lab)
     yield _examine_resources(lab)
     yield examine_stages(lab)
     yield _examine_grid(lab)
+
+
+def _change_options(lab: Lab) -> Iterator[Choice]:
+    """Compile the options that may shorten the launch. Their times are reported, whether or not they help."""
+    now_us = lab.inside.predicted_us or 0.0
+    for change in lab.inside.changes:
+        for option in change.options.items():
+            trial = (try_option(TIME_KIND, *option),)
+            share = 1 - change.predicted_us / now_us
+            yield [Hypothesis(TIME_KIND, None, "", trial, False, cost=lambda _: 0, share=share)]
 
 
 @isolate(
@@ -112,23 +143,64 @@ def _explain(lab: Lab) -> Iterable[Choice]:
     ]
 )
 def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
+    """Return the findings, wrong results first, then those about the operation or line where a change saves most."""
     chosen: dict[Hypothesis, None] = {}
     for choice in choices:
-        facts = [each for each in choice if each.is_fact]
-        best = [each for each in choice if each.trial] or facts
-        chosen |= dict.fromkeys(best[:1])
+        known = [each for each in choice if each.is_fact or each.trial]
+        known.sort(key=lambda each: (not each.is_advised, not each.trial))
+        chosen |= dict.fromkeys(known[:1])
     if lab.untried:
-        text = f"{lab.untried} changes were not tried: compiling or counting took too long."
-        chosen[Hypothesis("untried", None, text)] = None
-    findings = [_make_finding(lab, each) for each in chosen]
-    return sorted(
-        findings, key=lambda each: (not each.is_fault, not each.op, each.kind == "grid", each.line)
-    )
+        changes = dict.fromkeys(" ".join(each.advice for each in trial) for trial in lab.untried)
+        names = "; ".join(change.replace("TENSOR", "the tensor").rstrip(".") for change in changes)
+        text = f"Not tried, because trying the other changes took the available time: {names}."
+        chosen[Hypothesis("untried", None, text, share=_REMARK)] = None
+    places: dict[Any, list[tuple[Hypothesis, Finding]]] = {}
+    for each in sorted(chosen, key=lambda each: -each.share):
+        finding = _make_finding(lab, each)
+        places.setdefault(finding.place, []).append((each, finding))
+
+    def rank(place: Sequence[tuple[Hypothesis, Finding]]) -> tuple[float, float, float]:
+        saved = (each.before[TIME] - each.after[TIME] for _, each in place if TIME in each.after)
+        return max(0, place[0][0].share - 1), max(saved, default=0), place[0][0].share
+
+    ranked = sorted(places.values(), key=rank, reverse=True)
+    findings = _merge([finding for place in ranked for _, finding in place])
+    return [*findings, *_report_times(lab)]
+
+
+def _merge(findings: Iterable[Finding]) -> list[Finding]:
+    """Merge findings that differ only in their operation. The first names the others."""
+    merged: dict[str, Finding] = {}
+    for finding in findings:
+        key = repr(replace(finding, file="", line=0, op="", tensor=""))
+        if (first := merged.get(key)) and finding.op:
+            same = (
+                f"The same applies to the {finding.op} of {finding.tensor} on line {finding.line}."
+            )
+            merged[key] = replace(first, text=f"{first.text} {same}")
+        else:
+            merged[key] = finding
+    return [*merged.values()]
+
+
+def _report_times(lab: Lab) -> Iterator[Finding]:
+    """Return the predicted times with other options. If the kernel did not compile, `after` is empty."""
+    for trial in lab.outcomes:
+        options = dict(option for change in trial for option in change.options)
+        is_option = options and not any(change.edits or change.argument for change in trial)
+        if is_option and trial not in lab.untried:
+            before, after = lab.compare_times(trial)
+            file = Path(lab.kernel.file).name
+            advice = " ".join(change.advice for change in trial)
+            yield Finding(
+                TIME_KIND, file, lab.kernel.line, "", "", "", advice, before, after, "", options
+            )
 
 
 def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
     op = hypothesis.op
-    trial = hypothesis.trial
+    proof = hypothesis.trial
+    trial = proof if hypothesis.is_advised else ()
     times = lab.compare_times(trial)
     file, line = Path(lab.kernel.file).name, lab.kernel.line
     if source := op.source if op else hypothesis.source:
@@ -139,16 +211,17 @@ def _make_finding(lab: Lab, hypothesis: Hypothesis) -> Finding:
         return text.replace("TENSOR", name_tensors(op))
 
     return Finding(
-        kind=trial[0].kind if trial else hypothesis.kind,
+        kind=proof[0].kind if proof else hypothesis.kind,
         file=file,
         line=line,
         op=op.op if op else "",
         tensor=", ".join(op.tensors) if op else "",
-        text=join(*(change.cause for change in trial), hypothesis.text),
+        text=join(*(change.cause for change in proof), hypothesis.text),
         change=join(*(change.advice for change in trial)),
         before={**_count(lab, hypothesis, ()), **times[0]} if trial else {},
         after={**_count(lab, hypothesis, trial), **times[1]} if trial else {},
         needs=join(*(change.needs for change in trial), _require_memory(trial)),
+        options=dict(option for change in trial for option in change.options),
     )
 
 
@@ -166,7 +239,9 @@ def _require_memory(trial: Trial) -> str:
 
 def _count(lab: Lab, hypothesis: Hypothesis, trial: Trial) -> Numbers:
     outcome = lab.outcomes[trial]
-    numbers = lab.numbers(hypothesis.op, trial)
+    numbers = dict(lab.numbers(hypothesis.op, trial))
+    if any(change.moves for change in hypothesis.trial):
+        numbers = {name: n for name, n in numbers.items() if name not in _RESOURCES}
     if hypothesis.kind == "overflow" and outcome:
         programs = (each.programs for each in outcome[1].overflows)
         numbers["overflowing_programs"] = max(programs, default=0)
@@ -204,7 +279,7 @@ def _check_bounds(lab: Lab, op: OperationCounts) -> Choice:
         where = f"{count_bytes(start - address)} before its start"
     who = f"Program {example.program}{_name_lane(op, index)}"
     text = f"{who}: element ({element}) of the block lies outside {name_tensors(op)}, {where}."
-    return [Hypothesis("outside", op, text)]
+    return [Hypothesis("outside", op, text, share=_FAULT)]
 
 
 def _explain_overflow(lab: Lab, op: OperationCounts) -> Hypothesis | None:
@@ -235,7 +310,7 @@ def _explain_overflow(lab: Lab, op: OperationCounts) -> Hypothesis | None:
         f"{file}:{line} overflows {_OFFSET_BITS} bits: from program {program:,} on, the offset "
         f"{value:,} wraps, so the operation accesses the wrong elements.{size}"
     )
-    return Hypothesis("overflow", op, text, trial=trial)
+    return Hypothesis("overflow", op, text, trial=trial, is_advised=True, share=_FAULT)
 
 
 def _widen_offsets(lab: Lab, op: OperationCounts) -> tuple[Trial, Sequence[Overflow]]:
@@ -298,7 +373,7 @@ def _check_tuner(lab: Lab, op: OperationCounts) -> Choice:
         f"The autotuner runs the kernel many times, and each run {verb} {name_tensors(op)} again. "
         f"Pass reset_to_zero=[{', '.join(map(repr, op.tensors))}] to triton.autotune."
     )
-    return [Hypothesis("autotuner", op, text)]
+    return [Hypothesis("autotuner", op, text, share=_FAULT)]
 
 
 def _check_race(lab: Lab, op: OperationCounts) -> Choice:
@@ -315,7 +390,7 @@ def _check_race(lab: Lab, op: OperationCounts) -> Choice:
         f"Programs {programs[0]} and {programs[1]}{lane} store to the same address of "
         f"{name_tensors(op)}: unless both store the same value, the result depends on which program stores last."
     )
-    return [Hypothesis("race", op, text)]
+    return [Hypothesis("race", op, text, share=_FAULT)]
 
 
 def _name_lane(op: OperationCounts, index: Sequence[Any]) -> str:
@@ -360,7 +435,7 @@ def _examine_resources(lab: Lab) -> Choice:
     stages = int(kernel.options.get("num_stages", 1)) - 1
     options = [("num_warps", 2 * kernel.num_warps), ("num_stages", stages)]
     return [
-        Hypothesis(kind, None, text, (try_option(kind, name, value),), cost=cost)
+        Hypothesis(kind, None, text, (try_option(kind, name, value),), cost=cost, share=_LACK)
         for name, value in options
         if 1 <= value <= _MOST_WARPS
     ]
@@ -389,7 +464,10 @@ def _explain_excess(lab: Lab, gpu: Gpu) -> Choice:
 
     fewer = range(int(lab.kernel.options.get("num_stages", 1)) - 1, 0, -1)
     changes = [(try_option("shared memory", "num_stages", stages),) for stages in fewer]
-    return [Hypothesis("shared memory", None, text, change, cost=cost) for change in [*changes, ()]]
+    return [
+        Hypothesis("shared memory", None, text, change, cost=cost, share=_FAULT)
+        for change in [*changes, ()]
+    ]
 
 
 def _examine_grid(lab: Lab) -> Choice:
@@ -398,4 +476,4 @@ def _examine_grid(lab: Lab) -> Choice:
         return []
     idle = lab.gpu.sms - programs
     text = f"{idle} of {lab.gpu.sms} SMs stay idle, because the grid size is only {programs}."
-    return [Hypothesis("grid", None, text)]
+    return [Hypothesis("grid", None, text, share=_SMALL_GRID)]

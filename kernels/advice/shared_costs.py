@@ -1,7 +1,7 @@
 """Explain what a launch's shared memory costs: bank conflicts, conversions, and stages that hide no latency."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,44 +12,61 @@ from kernels.evaluate.counts import OperationCounts
 from kernels.evaluate.slices import Slice
 
 _AXES = "first", "second"
+# The part of a launch's cost that conversions and idle stages are assumed to cause.
+_PART = 0.1
 
 
-def explain_conflicts(lab: Lab) -> Choice:
-    """State which line causes the most bank conflicts of a launch."""
+def explain_conflicts(lab: Lab) -> Iterator[Choice]:
+    """State which lines cause most bank conflicts of a launch."""
     if not lab.has_conflicts:
-        return []
+        return
     numbers = lab.numbers(None)
     wavefronts = numbers["shared_wavefronts"]
-    worst = max(lab.inside.shared, key=lambda access: access.conflicts or 0)
-    share = numbers["bank_conflicts"] / wavefronts
-    lines = " and ".join(f"{file}:{line}" for file, line in worst.user_lines)
-    verb = "causes" if len(worst.user_lines) == 1 else "cause"
-    text = (
-        f"{share:.0%} of the launch's {wavefronts:,} shared-memory wavefronts are bank conflicts. "
-        f"{lines} {verb} {worst.conflicts:,} of them ({worst.opcode})."
-    )
-    trials = [*_transpose_operands(lab, worst.line), *_use_fewer_warps(lab)]
+    conflicts = numbers["bank_conflicts"]
 
     def cost(changed: Numbers) -> int:
         """Return the changed wavefronts if at most 2/3 of the conflicts and at least half of the warps remain."""
-        has_conflicts = 3 * changed["bank_conflicts"] > 2 * numbers["bank_conflicts"]
+        has_conflicts = 3 * changed["bank_conflicts"] > 2 * conflicts
         has_few_warps = 2 * changed.get("resident_warps", 0) < numbers.get("resident_warps", 0)
         return wavefronts if has_conflicts or has_few_warps else changed["shared_wavefronts"]
 
-    return [
-        Hypothesis("bank conflicts", None, text, trial, cost=cost, source=worst.user_lines[0])
-        for trial in [*trials, ()]
-    ]
+    ranked = sorted(lab.inside.shared, key=lambda access: -(access.conflicts or 0))
+    for rank, access in enumerate(ranked):
+        own = access.conflicts or 0
+        if rank and 3 * own < conflicts:
+            return
+        lines = " and ".join(f"{file}:{line}" for file, line in access.user_lines)
+        verb = "causes" if len(access.user_lines) == 1 else "cause"
+        text = (
+            f"{conflicts / wavefronts:.0%} of the launch's {wavefronts:,} shared-memory wavefronts are bank conflicts. "
+            f"{lines} {verb} {own:,} of them ({access.opcode})."
+        )
+        trials = [
+            *_transpose_operands(lab, access.user_lines),
+            *([] if rank else _use_fewer_warps(lab)),
+        ]
+        place = access.user_lines[0]
+        share = own / wavefronts
+        yield [
+            Hypothesis(
+                "bank conflicts", None, text, trial, not rank, cost, source=place, share=share
+            )
+            for trial in [*trials, ()]
+        ]
 
 
-def _transpose_operands(lab: Lab, worst_line: int) -> Iterator[Trial]:
-    """Transpose the matrices that a multiplication depends on, the one on the worst line first."""
+def _transpose_operands(lab: Lab, lines: Sequence[tuple[str, int]]) -> Iterator[Trial]:
+    """Transpose the matrices that these lines load for a multiplication or, without any, all such matrices."""
     values = Slice(lab.module.body, {})
     dots = (op.operands for op in lab.module.loops if op.name.startswith("tt.dot"))
     used = values.reach(name for operands in dots for name in operands)
-    for op, *_ in sorted(lab.counts.by_line(), key=lambda ops: ops[0].source[1] != worst_line):
-        if any(used & {*each.results} for each in lab.find(op)):
-            yield from _transpose(lab, op, "bank conflicts")
+    loads = [
+        op
+        for op, *_ in lab.counts.by_line()
+        if any(used & {*each.results} for each in lab.find(op))
+    ]
+    for op in [op for op in loads if op.source in lines] or loads:
+        yield from _transpose(lab, op, "bank conflicts")
 
 
 def _transpose(lab: Lab, op: OperationCounts, kind: str) -> Iterator[Trial]:
@@ -70,7 +87,7 @@ def _transpose(lab: Lab, op: OperationCounts, kind: str) -> Iterator[Trial]:
     )
     needs = f"The result stays the same only if all users of {name} expect this order."
     edits = tuple((Module.access_transposed, each.line, owner, axis, grid) for each in lab.find(op))
-    yield (Change(kind, advice, needs=needs, edits=edits),)
+    yield (Change(kind, advice, needs=needs, edits=edits, moves=True),)
 
 
 def _use_fewer_warps(lab: Lab) -> Iterator[Trial]:
@@ -95,7 +112,9 @@ def explain_conversions(lab: Lab) -> Iterator[Choice]:
         trials = (trial for op in stores for trial in _transpose(lab, op, "conversion"))
         place = conversion.file, conversion.line
         yield [
-            Hypothesis("conversion", None, text, trial, False, _count_wavefronts, source=place)
+            Hypothesis(
+                "conversion", None, text, trial, False, _count_wavefronts, source=place, share=_PART
+            )
             for trial in trials
         ]
 
@@ -114,7 +133,7 @@ def examine_stages(lab: Lab) -> Choice:
         f"than num_stages = {steps + 1}, but needs more shared memory."
     )
     change = try_option("stages", "num_stages", steps + 1)
-    return [Hypothesis("stages", None, text, (change,), False, _count_free_programs)]
+    return [Hypothesis("stages", None, text, (change,), False, _count_free_programs, share=_PART)]
 
 
 def _count_steps(lab: Lab) -> int:

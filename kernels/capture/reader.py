@@ -203,6 +203,7 @@ class Finding:
         change: what was changed.
         before, after: numbers without and with the change, such as requests and sectors.
         needs: what must hold for the change to keep the kernel's result.
+        options: of the compiler, with the values that the change gives them.
     """
 
     kind: str
@@ -215,6 +216,7 @@ class Finding:
     before: Mapping[str, Count] = field(default_factory=dict)
     after: Mapping[str, Count] = field(default_factory=dict)
     needs: str = ""
+    options: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def place(self) -> tuple[str, int, str, str]:

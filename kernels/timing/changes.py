@@ -1,12 +1,12 @@
 """Estimate which changes shorten a launch: change its executed instructions, and predict its time again.
 
-Nothing is compiled, so an estimate only says what is worth a compilation: see `kernels.advice.changes`.
+Nothing is compiled, so an estimate only says what is worth a compilation.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from kernels.capture.reader import CapturedKernel
+from kernels.capture.reader import TIME, CapturedKernel, Finding
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.execution import SHARED, Executions
 from kernels.inside.report import ChangedTime, Inside
@@ -15,6 +15,8 @@ from kernels.timing.model import Execution, Traffic, time_launch
 from kernels.timing.steps import Step
 from kernels.timing.trace import find_loops
 
+# The kind of finding that keeps a predicted time in the capture's file.
+TIME_KIND = "time"
 # The most changes of a launch to compile, and the smallest estimated saving of such a change.
 MOST_TRIALS = 2
 _LEAST_ESTIMATE = 0.02
@@ -73,6 +75,27 @@ def estimate_changes(
 def sort_changes(changes: Iterable[ChangedTime]) -> tuple[ChangedTime, ...]:
     """Return changes, the shortest time first."""
     return tuple(sorted(changes, key=lambda each: each.predicted_us))
+
+
+def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequence[Finding]]:
+    """Return an inspection with the times of changes that were compiled, and the findings about other facts."""
+    times = {each.change: each for each in inside.changes}
+    others = []
+    names: dict[str, str] = {}  # several lines may have the same advice
+    for finding in findings:
+        option = ", ".join(f"{name} = {value}" for name, value in finding.options.items())
+        advice = f"the change that is advised for line {finding.line}"
+        name = names.setdefault(finding.change, option or advice)
+        if finding.kind != TIME_KIND:
+            others.append(finding)
+        elif not finding.after:
+            times.pop(name, None)
+        if inside.predicted_us and TIME in finding.after:
+            ratio = finding.after[TIME] / finding.before[TIME]
+            change = times.get(name) or ChangedTime(name, 0.0)
+            changed_us = inside.predicted_us * ratio
+            times[name] = replace(change, predicted_us=changed_us, is_compiled=True)
+    return replace(inside, changes=sort_changes(times.values())), others
 
 
 def choose_trials(inside: Inside) -> list[ChangedTime]:
@@ -161,7 +184,7 @@ def _fill_grid(execution: Execution, gpu: Gpu) -> Iterator[_Change]:
     """Divide the work equally among all SMs. With more programs, each has fewer iterations of its loops."""
     programs = max(1, execution.programs // gpu.sms) * gpu.sms
     ratio = programs / execution.programs
-    if ratio == execution.unevenness == 1:
+    if ratio == 1:
         return
     executed = [times * ratio for times in execution.executed]
     if ratio > 1:

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from kernels.advice.changes import split_findings
+from kernels.advice.experiments import MOST_SECONDS
 from kernels.advice.findings import Compiler, find
 from kernels.capture.reader import (
     Capture,
@@ -37,7 +37,7 @@ from kernels.inside.report import (
     SharedAccess,
 )
 from kernels.results.codec import from_json, parse_json, to_json
-from kernels.timing.changes import LEAST_SAVING
+from kernels.timing.changes import LEAST_SAVING, add_times
 from kernels.timing.launches import add_time
 from visualize.numbers import milliseconds, percent
 
@@ -49,6 +49,8 @@ AMOUNTS = {
     "ideal_sectors": "ideal sectors",
 }
 
+# The compiled changes that a launch's report describes.
+_MOST_SAVINGS = 3
 # Those in the terminal's table. Two reports are compared by them.
 MAIN_AMOUNTS = ("requests", "sectors")
 
@@ -239,11 +241,12 @@ def make_report(
     compiler: Compiler | None = None,
     counts: Callable[[int], LaunchCounts] | None = None,
     inspections: Callable[[int], Inspection] | None = None,
+    most_seconds: float = MOST_SECONDS,
 ) -> Report:
     """Count and explain every launch of a capture.
 
     Args:
-        compiler: see `findings.find`.
+        compiler, most_seconds: see `findings.find`.
         counts, inspections: return the counts and the inspection of a launch, if the caller caches them.
     """
     content = capture.content
@@ -256,7 +259,7 @@ def make_report(
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))
     )
-    findings = find(capture, counts, timed, compiler)
+    findings = find(capture, counts, timed, compiler, most_seconds)
     stopped = content.stopped
     is_tried = capture.findings is not None
     return Report(
@@ -299,7 +302,7 @@ def _report_launch(
     inside: Inside,
     equal_to: int | None,
 ) -> LaunchReport:
-    inside, findings = split_findings(inside, findings)
+    inside, findings = add_times(inside, findings)
     memory = counts.totals()
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
     if counts.refused:
@@ -363,28 +366,26 @@ def name_launches(numbers: Sequence[int]) -> str:
 
 
 def describe_savings(inside: Inside) -> list[str]:
-    """Describe the compiled change that shortens a launch most, and one that was not compiled and would save more."""
+    """Describe the compiled changes that shorten a launch most, and one that was not compiled and would save more."""
     sentences = []
-    longest_us = (1 - LEAST_SAVING) * (inside.predicted_us or 0.0)
-    for is_compiled, source in (
-        (True, "compiled and predicted"),
-        (False, "predicted without compiling"),
-    ):
-        best = next((each for each in inside.changes if each.is_compiled == is_compiled), None)
-        if best and inside.predicted_us and best.predicted_us <= longest_us:
-            time = milliseconds(best.predicted_us / 1e3)
-            saving = percent(1 - best.predicted_us / inside.predicted_us)
-            sentences.append(f"With {best.change}, it would take {time}, {saving} less ({source}).")
-            longest_us = best.predicted_us
+    before_us = inside.predicted_us or 0.0
+    helpful = [
+        each for each in inside.changes if each.predicted_us <= (1 - LEAST_SAVING) * before_us
+    ]
+    compiled = [each for each in helpful if each.is_compiled][:_MOST_SAVINGS]
+    others = helpful[:1] if helpful[:1] != compiled[:1] else []
+    for each in (*compiled, *others):
+        source = "compiled and predicted" if each.is_compiled else "predicted without compiling"
+        time = milliseconds(each.predicted_us / 1e3)
+        saving = percent(1 - each.predicted_us / before_us)
+        sentences.append(f"With {each.change}, it would take {time}, {saving} less ({source}).")
     return sentences
 
 
 def describe_changes(inside: Inside) -> str:
-    """Describe what would change a launch's predicted time first; "" if no change was tried."""
-    if not inside.changes:
-        return ""
-    names = ", ".join(each.change for each in inside.changes)
-    none = f"None of these changes is predicted to save 5 % or more: {names}."
+    """Describe what would change a launch's predicted time first; "" if no change was compiled."""
+    names = ", ".join(each.change for each in inside.changes if each.is_compiled)
+    none = f"None of these changes is predicted to save 5 % or more: {names}." if names else ""
     return " ".join(describe_savings(inside)) or none
 
 
