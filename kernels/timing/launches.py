@@ -157,8 +157,9 @@ def describe_launch(
     kernel, codes = build or capture.build(launch.kernel)
     instructions = parse(codes["sass"])
     loops = {op.source for op in parse_ttgir(codes["ttgir"]).walk() if op.name in _LOOPS}
-    times = _assume_executed(instructions, executions, loops)
+    times = _assume_executed(instructions, executions)
     _check_traffic(counts.operations, instructions, times)
+    _check_loops(instructions, executions.uncertain, loops)
     for instruction, executed in zip(instructions, times, strict=True):
         if executed and not find_pipe(instruction.name):
             raise UnsupportedOperation(f"The rate of {instruction.opcode} is unknown.")
@@ -212,7 +213,7 @@ def describe_launch(
         ]
         for rows in _find_partitions(executions):
             own = replace(executions, by_warp=rows)
-            partitions.append((_assume_executed(instructions, own, loops), len(rows)))
+            partitions.append((_assume_executed(instructions, own), len(rows)))
     execution = Execution(
         instructions,
         steps,
@@ -272,21 +273,14 @@ def _is_bounded(op: OperationCounts) -> bool:
     return op.tally.is_upper_bound or is_merged
 
 
-def _assume_executed(
-    instructions: Sequence[Instruction], executions: Executions, loops: Set[Source]
-) -> list[int]:
-    """Return the executions of each instruction. Warps are assumed to take both sides of unknown branches.
-
-    Slow paths of functions, which spill to local memory or loop, are assumed not to run.
-
-    Args:
-        loops: source lines of the kernel's loops.
+def _check_loops(
+    instructions: Sequence[Instruction], uncertain: Set[int], loops: Set[Source]
+) -> None:
+    """Check that the number of iterations of each of the kernel's loops is known.
 
     Raises:
-        UnsupportedOperation: the number of a loop's iterations is unknown.
+        UnsupportedOperation: it is unknown.
     """
-    times = executions.times.tolist()
-    uncertain = executions.uncertain
     for number in sorted(uncertain):
         jump = instructions[number]
         if jump.target is not None and jump.target < number:
@@ -294,6 +288,15 @@ def _assume_executed(
                 raise UnsupportedOperation(
                     f"How often the loop on line {line} runs depends on values that are unknown until the kernel runs."
                 )
+
+
+def _assume_executed(instructions: Sequence[Instruction], executions: Executions) -> list[int]:
+    """Return the executions of each instruction. Warps are assumed to take both sides of unknown branches.
+
+    Slow paths of functions, which spill to local memory or loop, are assumed not to run.
+    """
+    times = executions.times.tolist()
+    uncertain = executions.uncertain
     first = 0
     while first < len(times):
         last = first
