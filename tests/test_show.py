@@ -874,7 +874,7 @@ def test_a_brief_report_drops_whole_findings_with_the_least_saving_and_counts_th
     for number, line in zip(range(29, 0, -1), lines, strict=False):
         assert line.startswith(f"script.py:{number} in copy, load x (launch 0): x starts 4 bytes")
         assert f"; change {number}; condition {number} must hold." in line
-        saving = f"predicted time 9.0 µs → {9 - number / 10:.1f} µs"
+        saving = f"the predicted time 9.0 µs → {9 - number / 10:.1f} µs"
         assert line.endswith(f" (sectors {800 - number} → 100, {saving}).")
     assert len(lines) > 5
     assert count == f"{30 - len(lines)} more findings: see --text."

@@ -164,10 +164,10 @@ def in_words(name: str) -> str:
     """Return the name of a number as sentences have it.
 
     >>> in_words("ld_sectors"), in_words("shared_bytes"), in_words("bank_conflicts"), in_words(TIME)
-    ('sectors of loads', 'bytes of shared memory', 'bank conflicts', 'predicted time')
+    ('sectors of loads', 'bytes of shared memory', 'bank conflicts', 'the predicted time')
     """
     if name.startswith("predicted"):
-        return "predicted time"
+        return "the predicted time"
     owner, _, unit = name.rpartition("_")
     return f"{unit} of {_OWNERS[owner]}" if owner in _OWNERS else name.replace("_", " ")
 
