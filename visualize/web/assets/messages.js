@@ -29,13 +29,14 @@ let stream = new AbortController();
 // Sends a message, and receives the updates of its reply.
 let post = async (message, { signal, headers }) => {
   const route = new URL("../../messages", import.meta.url), body = JSON.stringify({ page: PAGE, ...message });
-  const reply = await fetch(route, { method: "POST", body, signal, headers });
+  const typed = { "Content-Type": "application/json", ...headers };
+  const reply = await fetch(route, { method: "POST", body, signal, headers: typed });
   // The login has expired, or the server has a newer version of the page.
   if ([401, 404].includes(reply.status)) {
     emit("late");
     location.reload();
   }
-  if ([400, 413].includes(reply.status)) return notify(await reply.text()); // it would be refused again
+  if ([400, 403, 413].includes(reply.status)) return notify(await reply.text()); // it would be refused again
   if (!reply.ok) throw new Error(await reply.text());
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
