@@ -311,6 +311,8 @@ move[(8,)](x, out, 1, 64)  # 57
 move[(8,)](x, out, 64, 1)
 product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=5)  # 59
 product[(4000,)](halves, halves.clone(), x, out, 128, STEP=1, num_stages=3)
+product[(1,)](halves, halves[: 64 * 128].clone(), x, out, 128, STEP=1, num_stages=3)  # 61
+rows[(500,)](wide[1:], to_wide, 8001, BLOCK=8192)  # 62
 """
 
 SHORTAGE = """
@@ -625,6 +627,23 @@ def test_an_access_outside_its_tensor_is_a_fact_without_advice(launches):
         in finding.text
     )
     assert finding.change == ""
+
+
+def test_an_access_outside_its_tensor_is_found_in_the_second_copy_of_a_pipelined_load(launches):
+    finding = find(launches[61], "outside")
+    assert finding.tensor == "right"
+    assert "element (0, 0) of the block lies outside right, 0 bytes past its end" in finding.text
+
+
+def test_a_misaligned_view_of_odd_rows_has_both_causes(launches):
+    finding = find(launches[62], "misaligned", "load")
+    for cause in ("x starts 2 bytes past a 16-byte boundary.", "cols = 8001 is not a multiple"):
+        assert cause in finding.text
+
+
+def test_a_transposed_operand_has_about_the_time_of_the_kernel_changed_by_hand(launches):
+    finding = find(launches[53], "bank conflicts")
+    assert finding.after[TIME] == pytest.approx(1e3 * launches[54].predicted_us, rel=0.05)
 
 
 def test_a_small_grid_leaves_sms_idle(launches):

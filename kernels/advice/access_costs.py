@@ -55,7 +55,8 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
     strided: dict[tuple[str, ...], list[Hypothesis]] = {}
     for group in lab.counts.by_line():
         op = max(group, key=lambda each: each.requests + each.launch.wasted_sectors)
-        if not op.instruction or not op.tally.example or not lab.numbers(op):
+        example = op.tally.example
+        if not op.instruction or not example or not example.active.any() or not lab.numbers(op):
             continue
         yield _relax(lab, op, op.instruction)
         if not op.instruction.layout:
@@ -301,16 +302,17 @@ class Diagnosis:
         if ratio >= _WASTEFUL and op.index_line:
             why = f"the load on line {op.index_line} determines the addresses"
             return [Hypothesis("scattered", op, f"{excess}: {why}.", share=share)]
-        if ratio >= _WASTEFUL:
-            return [Hypothesis("scattered", op, f"{excess}: {where}, {clause}.", share=share)]
         used = self._measure_use()
-        if used * _WASTEFUL <= 1 and self.has_share():
+        # Of lanes that share elements, the requests' bytes fill fewer sectors.
+        if 1 / used >= _WASTEFUL * max(1, ratio) and self.has_share():
             text = (
                 f"In program {self.example.program}, the block's elements are apart in memory: they fill {used:.0%} "
                 "of the sectors that the requests touch."
             )
             share = _share(self.lab, cost.sectors * (1 - used))
             return [Hypothesis("scattered", op, text, share=share)]
+        if ratio >= _WASTEFUL:
+            return [Hypothesis("scattered", op, f"{excess}: {where}, {clause}.", share=share)]
         return []
 
     def _measure_unused(self) -> float:

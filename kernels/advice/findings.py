@@ -157,7 +157,7 @@ def _report(lab: Lab, choices: Iterable[Choice]) -> Sequence[Finding]:
     places: dict[Any, list[tuple[Hypothesis, Finding]]] = {}
     for each in sorted(chosen, key=lambda each: -each.share):
         finding = _make_finding(lab, each)
-        places.setdefault(finding.place, []).append((each, finding))
+        places.setdefault(finding.place if each.op else each, []).append((each, finding))
 
     def rank(place: Sequence[tuple[Hypothesis, Finding]]) -> tuple[float, float, float]:
         saved = (each.before[TIME] - each.after[TIME] for _, each in place if TIME in each.after)
