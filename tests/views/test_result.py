@@ -23,9 +23,9 @@ from visualize.views.result import text, view
 from visualize.views.result.figures import (
     closeup_figure,
     error_figure,
-    resources_figure,
     time_figure,
 )
+from visualize.views.result.predicted import resources_figure
 from visualize.views.result.text import THIS_KERNEL
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot

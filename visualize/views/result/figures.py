@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kernels.results.run import Check, Closeup, Diff, RunResult
-from visualize.numbers import milliseconds, significant, source, time_unit
+from visualize.numbers import milliseconds, source, time_unit
 from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, rate, timings
@@ -237,53 +237,6 @@ def time_figure(result: RunResult) -> go.Figure:
         margin={"l": 60, "r": 10, "t": 34, "b": 66},
     )
     return go.Figure([bars, theme.bar_labels(names, p80, texts)], layout)
-
-
-def resources_figure(
-    times_ms: Mapping[str, float], total_ms: float, has_bottleneck: bool
-) -> go.Figure:
-    """Draw the time that each resource would take alone and, below, the launch's predicted time and its rest.
-
-    Args:
-        times_ms: the longest time first.
-        has_bottleneck: whether the busiest resource, and not latency, bounds the launch.
-    """
-    slowest, *_ = times_ms
-    longest_ms = times_ms[slowest]
-    unit, scale = time_unit(max(longest_ms, total_ms))
-    hover = f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>"
-    colors = [theme.NEW, *[theme.MODEL] * (len(times_ms) - 1)]
-    alone = go.Bar(
-        orientation="h",
-        y=list(times_ms),
-        x=[scale * ms for ms in times_ms.values()],
-        customdata=[f"{name}, alone" for name in times_ms],
-        marker={"color": colors},
-        hovertemplate=hover,
-    )
-    parts = go.Bar(
-        orientation="h",
-        y=["predicted"] * 2,
-        x=[scale * longest_ms, scale * max(0.0, total_ms - longest_ms)],
-        customdata=[slowest, "not explained by these"],
-        marker={
-            "color": [theme.CATEGORIES[1], theme.CATEGORIES[7]],
-            "pattern": {"shape": ["", "/"]},
-        },
-        hovertemplate=hover,
-    )
-    ends = [*times_ms.values(), total_ms]
-    texts = [f" {significant(ms * scale)} {unit}" for ms in ends]
-    texts[0] += "<br> bottleneck" if has_bottleneck else "<br> longest"
-    texts[-1] += "<br> hatched: the rest"
-    layout = theme.layout(
-        "Time each resource would take alone",
-        barmode="stack",
-        xaxis=theme.bar_axis(unit, scale * max(ends)),
-        yaxis={"automargin": True, "autorange": "reversed"},
-    )
-    labels = theme.bar_labels([*times_ms, "predicted"], [scale * ms for ms in ends], texts)
-    return go.Figure([alone, parts, labels], layout)
 
 
 def roofline_figure(

@@ -1,14 +1,17 @@
 """The predicted time of a launch, of our kernels and of scripts."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from markupsafe import Markup
 
 from kernels.inside.report import Inside
 from kernels.timing.scores import SOURCE, summarize, unseen_scores
-from visualize.numbers import milliseconds, percent
+from visualize.numbers import milliseconds, percent, significant, time_unit
 from visualize.reports.launch import describe_changes, describe_savings
 from visualize.reports.text import RESOURCES, describe_bound
+from visualize.views import theme
 from visualize.views.prose import Link, Mark, headline, say
-from visualize.views.result.figures import resources_figure
 from visualize.views.slots import NONE, plot_value
 
 # Shorter times than this part of the total have no bar.
@@ -60,3 +63,52 @@ def plot_predicted(inside: Inside, about: str) -> str:
     has_bottleneck = inside.bound_by != "latency"
     figure = resources_figure(times_ms, inside.predicted_us / 1e3, has_bottleneck)
     return plot_value(figure, about=about)
+
+
+def resources_figure(
+    times_ms: Mapping[str, float], total_ms: float, has_bottleneck: bool
+) -> dict[str, Any]:
+    """Draw the time that each resource would take alone and, below, the launch's predicted time and its rest.
+
+    Args:
+        times_ms: the longest time first.
+        has_bottleneck: whether the busiest resource, and not latency, bounds the launch.
+    """
+    slowest, *_ = times_ms
+    longest_ms = times_ms[slowest]
+    unit, scale = time_unit(max(longest_ms, total_ms))
+    hover = f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>"
+    colors = [theme.NEW, *[theme.MODEL] * (len(times_ms) - 1)]
+    alone = dict(
+        type="bar",
+        orientation="h",
+        y=list(times_ms),
+        x=[scale * ms for ms in times_ms.values()],
+        customdata=[f"{name}, alone" for name in times_ms],
+        marker={"color": colors},
+        hovertemplate=hover,
+    )
+    parts = dict(
+        type="bar",
+        orientation="h",
+        y=["predicted"] * 2,
+        x=[scale * longest_ms, scale * max(0.0, total_ms - longest_ms)],
+        customdata=[slowest, "not explained by these"],
+        marker={
+            "color": [theme.CATEGORIES[1], theme.CATEGORIES[7]],
+            "pattern": {"shape": ["", "/"]},
+        },
+        hovertemplate=hover,
+    )
+    ends = [*times_ms.values(), total_ms]
+    texts = [f" {significant(ms * scale)} {unit}" for ms in ends]
+    texts[0] += "<br> bottleneck" if has_bottleneck else "<br> longest"
+    texts[-1] += "<br> hatched: the rest"
+    layout = theme.layout(
+        "Time each resource would take alone",
+        barmode="stack",
+        xaxis=theme.bar_axis(unit, scale * max(ends)),
+        yaxis={"automargin": True, "autorange": "reversed"},
+    )
+    labels = theme.bar_labels([*times_ms, "predicted"], [scale * ms for ms in ends], texts)
+    return {"data": [alone, parts, labels], "layout": layout}
