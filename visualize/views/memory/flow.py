@@ -35,7 +35,7 @@ from visualize.views.state import Snapshot, State
 _NOTABLE_RATIO = 1.1
 
 # Triton's launcher records of each integer argument whether this divides it.
-DIVISOR = 16
+_DIVISOR = 16
 
 # Up to these numbers of cells and rows, there are gaps between cells.
 _SEPARATE_CELLS = 64
@@ -446,7 +446,9 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
         return None
     counters = records.find(COUNTERS.form, recorded, gpu)
     differing = vars(experiment.problem).items() - vars(recorded.problem).items()
-    if counters is None or any(isinstance(value, str) or value % DIVISOR for _, value in differing):
+    if counters is None or any(
+        isinstance(value, str) or value % _DIVISOR for _, value in differing
+    ):
         return None
     kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
     launches = launch, replace(launch, problem=recorded.problem)
