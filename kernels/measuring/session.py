@@ -50,7 +50,7 @@ V = TypeVar("V")
 MAX_JOBS = 32
 MAX_JOBS_PER_ADDRESS = 16
 
-# The limits of jobs, for `--doctor`.
+# The limits of jobs, for `tilescope doctor`.
 JOB_LIMITS = (
     f"{MAX_JOBS} runs, {MAX_JOBS_PER_ADDRESS} per address; {MAX_WAITING_PER_ADDRESS} queued compiles or predictions "
     f"per address, {MAX_WAITING_PER_PAGE} per page"
