@@ -194,7 +194,6 @@ class _Timed:
 def _kernel_call(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     """The call that is timed as the kernel, and the launch whose output is checked."""
     from kernels import discover
-    from kernels.matmul.problem import transpose_operand
     from kernels.measuring.run import prepare
 
     if not case.is_b_transposed_first:
@@ -211,7 +210,7 @@ def _kernel_call(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     product = dataclasses.replace(
         given,
         experiment=dataclasses.replace(
-            experiment, problem=transpose_operand(experiment.problem, "B")
+            experiment, problem=dataclasses.replace(experiment.problem, layout="NT")
         ),
         inputs={**given.inputs, "B": transposition.output.t()},
         output=given.output.clone(),

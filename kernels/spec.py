@@ -268,7 +268,7 @@ class FirstLaunch:
     ms: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # caches use it as a key
 class Kernel(Generic[P, C]):
     """A kernel variant. Each kernel file declares exactly one, as KERNEL.
 

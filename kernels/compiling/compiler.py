@@ -58,25 +58,16 @@ def timed_build(declared: Kernel, launch: Launch) -> Kernel:
     return add_timer(declared, _stand_in_tensor("int64", rows))
 
 
-def compile_experiment(
-    experiment: Experiment, gpu: Gpu, specialization: str = "launcher"
-) -> Compiled | Failure:
-    """Compile the experiment's kernel for `gpu`. Return its registers, memory operations, IR, PTX and SASS.
-
-    Args:
-        specialization: how much the compiler knows about sizes and strides: "launcher" (as in a launch),
-            "constexpr" (their values, as constants) or "none".
-    """
-    return compile_launch(*launch_of(experiment, gpu), specialization)
+def compile_experiment(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
+    """Compile the experiment's kernel for `gpu`. Return its registers, memory operations, IR, PTX and SASS."""
+    return compile_launch(*launch_of(experiment, gpu))
 
 
-def compile_launch(
-    declared: Kernel, launch: Launch, specialization: str = "launcher"
-) -> Compiled | Failure:
+def compile_launch(declared: Kernel, launch: Launch) -> Compiled | Failure:
     """Compile a launch of any declared kernel, and the launch that it needs first. See `compile_experiment`."""
     first: Compiled | None = None
     for kernel in declared.launches(launch):
-        if isinstance(compiled := _compile_one(kernel, launch, specialization), Failure):
+        if isinstance(compiled := _compile_one(kernel, launch), Failure):
             return compiled
         if first:
             unreadable = first.unreadable or compiled.unreadable
@@ -89,11 +80,11 @@ def compile_launch(
     return compiled
 
 
-def _compile_one(declared: Kernel, launch: Launch, specialization: str) -> Compiled | Failure:
+def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
     import triton
 
     start = time.perf_counter()
-    kernel = compile_kernel(declared, launch, specialization)
+    kernel = compile_kernel(declared, launch)
     if isinstance(kernel, Failure):
         return kernel
     asm = kernel.asm
@@ -163,7 +154,7 @@ def cuda_tool(path: str, cubin: bytes, *arguments: str) -> str:
         ).stdout
 
 
-def compile_kernel(declared: Kernel, launch: Launch, specialization: str = "launcher") -> Any:
+def compile_kernel(declared: Kernel, launch: Launch) -> Any:
     """Return Triton's compiled kernel or a Failure."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
@@ -181,13 +172,11 @@ def compile_kernel(declared: Kernel, launch: Launch, specialization: str = "laun
     tensors = stand_in_tensors(declared.tensors(launch), launch)
     with capture_output() as printed:
         try:
-            arguments = _specialize(
-                declared.arguments(tensors, launch), declared.jitted, specialization
-            )
+            arguments = declared.arguments(tensors, launch)
             kernel = declared.jitted.warmup(**arguments, grid=declared.grid(launch))
         except Exception as error:  # the compiler can raise any type
             if _discard_entry(error):
-                return compile_kernel(declared, launch, specialization)
+                return compile_kernel(declared, launch)
             return explain_rejection(error, printed(), launch)
     shared = kernel.metadata.shared
     if shared > gpu.shared_bytes_per_program:
@@ -224,27 +213,6 @@ def _stand_in_tensor(dtype: str, spec: TensorSpec) -> Any:
     import torch
 
     return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, dtype), device="meta")
-
-
-def _specialize(arguments: dict[str, Any], jitted: Any, specialization: str) -> dict[str, Any]:
-    """Return the arguments, changed so that the compiler knows only what `specialization` allows."""
-    import triton.language as tl
-
-    if specialization == "launcher":
-        return arguments
-
-    def change(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(change, value))
-        if not isinstance(value, int):
-            return value
-        # Triton does not specialize on odd numbers, except on 1.
-        return tl.constexpr(value) if specialization == "constexpr" else value | 1
-
-    return {
-        **arguments,
-        **{p.name: change(arguments[p.name]) for p in jitted.params if not p.is_constexpr},
-    }
 
 
 @contextmanager

@@ -171,13 +171,6 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
     }
 
 
-def transpose_operand(problem: Problem, operand: str) -> Problem:
-    """Return the same product with the storage of "A" or "B" switched between row-major and transposed."""
-    a, b = tuple(problem.layout)
-    switched = {"N": "T", "T": "N"}
-    return replace(problem, layout=switched[a] + b if operand == "A" else a + switched[b])
-
-
 def _tensors(problem: Problem) -> dict[str, TensorSpec]:
     a_transposed, b_transposed = (letter == "T" for letter in problem.layout)
     return {

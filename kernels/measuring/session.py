@@ -50,7 +50,7 @@ V = TypeVar("V")
 MAX_JOBS = 32
 MAX_JOBS_PER_ADDRESS = 16
 
-# The limits of jobs, for `--doctor`.
+# The limits of jobs, for `tilescope doctor`.
 JOB_LIMITS = (
     f"{MAX_JOBS} runs, {MAX_JOBS_PER_ADDRESS} per address; {MAX_WAITING_PER_ADDRESS} queued compiles or predictions "
     f"per address, {MAX_WAITING_PER_PAGE} per page"
@@ -219,21 +219,18 @@ class Session:
         return recorded
 
     def compile(
-        self, experiment: Experiment, specialization: str = "launcher", client: Client = INTERNAL
+        self, experiment: Experiment, client: Client = INTERNAL
     ) -> Future[Compiled | Failure]:
         """Compile an experiment for its GPU, or take the result from the cache. Return immediately.
 
         Cancel the returned future to give up. A compile without waiters is killed after a few seconds.
-
-        Args:
-            specialization: the compiler's assumptions about sizes and strides, see `compiler.compile_experiment`.
 
         Raises:
             ConfigError: as for `resolve_gpu`.
         """
         gpu = resolve_gpu(experiment, self.gpu)
         kernel, launch = launch_of(experiment, gpu)
-        key = launch_key(experiment, gpu.name), specialization
+        key = launch_key(experiment, gpu.name)
         outcome = self._compiled.get(key) or compile_cost.refuse_compile(kernel, launch)
         if not HAS_TRITON:
             outcome = Failure(
@@ -243,7 +240,7 @@ class Session:
             done: Future[Compiled | Failure] = Future()
             done.set_result(outcome)
             return done
-        call = Call("compile", compiler.compile_experiment, (experiment, gpu, specialization), key)
+        call = Call("compile", compiler.compile_experiment, (experiment, gpu), key)
 
         def cache(compiled: Compiled | Failure) -> None:
             # Other failures may depend on this machine or its load.
@@ -293,12 +290,10 @@ class Session:
         gpu = resolve_gpu(experiment, self.gpu)
         return self._inspected.get(launch_key(experiment, gpu.name))
 
-    def find_compiled(
-        self, experiment: Experiment, specialization: str = "launcher"
-    ) -> Compiled | Failure | None:
+    def find_compiled(self, experiment: Experiment) -> Compiled | Failure | None:
         """Return a compiled kernel, or why its config does not fit on the GPU, if cached. Return immediately."""
         gpu = resolve_gpu(experiment, self.gpu)
-        return self._compiled.get((launch_key(experiment, gpu.name), specialization))
+        return self._compiled.get(launch_key(experiment, gpu.name))
 
     def warm_up(self) -> None:
         """Start the workers and read the recordings in the background, so that no request waits for them."""

@@ -250,11 +250,9 @@ class Store(Database):
             number for (number,) in self.rows(f"SELECT count(*) FROM result WHERE {where}", given)
         )
 
-    def counts(self) -> dict[tuple[str, str, str], int]:
-        """Count the results of each kind, kernel and device."""
-        columns = "kind, kernel, device"
-        rows = self.rows(f"SELECT {columns}, count(*) FROM result GROUP BY {columns}")
-        return {(kind, kernel, device): number for kind, kernel, device, number in rows}
+    def devices(self) -> list[str]:
+        """Return the names of the devices that measured the results."""
+        return [name for (name,) in self.rows("SELECT DISTINCT device FROM result ORDER BY device")]
 
     def begin_sweep(self, name: str, gpu: Gpu, began: datetime.datetime, sweep: Sweep) -> bool:
         """Write a new sweep without its rows, or resume the sweep with this name and keep its rows.

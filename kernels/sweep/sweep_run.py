@@ -20,7 +20,6 @@ from kernels.experiment import Experiment, launch_of, resolve_gpu
 from kernels.gpus import Gpu
 from kernels.knobs import ConfigError
 from kernels.measuring.session import Session
-from kernels.measuring.worker import default_cache_directory
 from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
 from kernels.results.store import Store
 from kernels.results.sweep import DONE, ResumePoint, Status
@@ -377,23 +376,21 @@ def sweep_here(
     Raises:
         ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU.
     """
-    gpu = resolve_gpu(space.base, session.gpu)
-    device = LocalDevice(session, space.base, gpu)
-    builder = Builder(gpu, session.cache, predicts=not device.takes_times)
-    return SweepRun(space, strategy, [device], builder, estimate_time, resume, session.store)
+    device = LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))
+    return sweep_on_devices([device], session, space, strategy, resume)
 
 
-def sweep_on_cluster(
+def sweep_on_devices(
     devices: Sequence[TrialDevice],
-    store: Store,
+    session: Session,
     space: Space,
     strategy: Strategy,
     resume: ResumePoint | None = None,
 ) -> SweepRun:
-    """Prepare a sweep on the workers of a Dask cluster. This host compiles ahead and stores the rows.
+    """Prepare a sweep on devices of one kind of GPU. This host compiles ahead and stores the rows.
 
-    Workers on this host share its cache of compiled kernels. A worker elsewhere compiles again, unless TILESCOPE_CACHE
-    names a directory that both hosts see.
+    A cluster's workers on this host share its cache of compiled kernels. A worker elsewhere compiles again, unless
+    TILESCOPE_CACHE names a directory that both hosts see.
 
     Args: as for SweepRun.
 
@@ -401,6 +398,5 @@ def sweep_on_cluster(
         ConfigError: if the GPU does not support the space's dtype.
     """
     gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
-    cache = str(default_cache_directory() / "triton")
-    builder = Builder(gpu, cache, predicts=not devices[0].takes_times)
-    return SweepRun(space, strategy, devices, builder, estimate_time, resume, store)
+    builder = Builder(gpu, session.cache, predicts=not devices[0].takes_times)
+    return SweepRun(space, strategy, devices, builder, estimate_time, resume, session.store)

@@ -27,19 +27,11 @@ class ScriptedSession(Session):
     compiler: Callable[[], Future[Any]] | None = None
     finder: Callable[[Experiment], Any] | None = None
 
-    def compile(self, experiment, specialization="launcher", client=INTERNAL):
-        return (
-            self.compiler()
-            if self.compiler
-            else super().compile(experiment, specialization, client)
-        )
+    def compile(self, experiment, client=INTERNAL):
+        return self.compiler() if self.compiler else super().compile(experiment, client)
 
-    def find_compiled(self, experiment, specialization="launcher"):
-        return (
-            self.finder(experiment)
-            if self.finder
-            else super().find_compiled(experiment, specialization)
-        )
+    def find_compiled(self, experiment):
+        return self.finder(experiment) if self.finder else super().find_compiled(experiment)
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ import html
 import json
 import re
 import urllib.parse
-from concurrent.futures import Future
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -23,7 +21,6 @@ from kernels.results import Failure, records
 from tests.messages import opened, settings_of, updates
 from visualize.views import status
 from visualize.views.capture.controls import changed_values
-from visualize.views.memory import whatif
 from visualize.views.result.view import ResultPanel
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS, TABS
@@ -181,11 +178,6 @@ def test_a_failure_is_text_and_a_bad_argument_a_sentence_without_a_stage():
     failure = Failure("compile", 'kind"<script>', HOSTILE)
     snapshot = Snapshot(opened("matmul.grouped"), failure=failure)
     assert count_as_text(*draw(snapshot)) >= 2
-    outcome = Future()
-    outcome.set_result(failure)
-    session = SimpleNamespace(gpu=None, compile=lambda *args, **options: outcome)
-    *_, (faults, _) = whatif.faults(session, opened("transpose.tiled"))
-    assert count_as_text(faults) >= 3
     lines = (
         status.render_end(failure),
         status.render_alert(HOSTILE),

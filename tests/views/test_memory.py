@@ -1,20 +1,17 @@
-"""The Memory view: its headlines, tables and reasons for compiled kernels, its figures, and What-if."""
+"""The Memory view: its headlines, tables and reasons for compiled kernels and its figures."""
 
 import json
 import re
 from dataclasses import astuple, replace
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kernels import discover
-from kernels.evaluate.counts import Cost
 from kernels.evaluate.declared import Matrix, Requests, count_accesses
 from kernels.gpus import GPUS
 from kernels.instructions import Instruction
-from kernels.knobs import ConfigError
 from kernels.measuring.counters import COUNTERS
 from kernels.results import records
 from kernels.spec import Launch
@@ -23,7 +20,7 @@ from visualize.predict.agreement import LaunchCosts
 from visualize.predict.textbook import Textbook
 from visualize.views import capture
 from visualize.views.capture.view import LaunchView, draw
-from visualize.views.memory import tables, text, whatif
+from visualize.views.memory import tables, text
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
     Flow,
@@ -241,123 +238,6 @@ def test_a_box_flows_from_one_node_to_each_of_its_rows():
     assert np.array_equal(requests["byte"] // 128, requests["line"] - 1)
     assert requests["holder"] == "16-byte piece"
     assert figure["layout"]["xaxis"]["title"]["text"] == "first 64 of 128 lines"
-
-
-# Compiled in a fraction of the time that the kernels' own tiles take.
-SMALL = "BLOCK_M=32 BLOCK_N=32 BLOCK_K=32 num_stages=2"
-
-# As quick, and more than the shared memory of an H200 holds.
-DEEP = "dtype=float32 BLOCK_M=64 BLOCK_N=64 BLOCK_K=128 num_stages=5"
-
-
-def ask(question, session, flat):
-    """The last answer: its text, its figure, and each change's row by its name, without tags."""
-    action = whatif.WhatIfPanel().actions()[question]
-    *_, slots = action.question(session, opened(flat), "page")
-    lines = [
-        re.findall(r"<td>(.*?)</td>", row)
-        for row in re.findall(r"<tr>(<td>.*?)</tr>", slots["whatif"])
-    ]
-    rows = {row[0]: [re.sub(r"<.*?>", "", cell) for cell in row] for row in lines if row[0]}
-    return slots["whatif"], slots["cliff-plot"], rows
-
-
-def test_constant_or_padded_sizes_bring_back_what_unknown_divisibility_costs(session):
-    text, figure, rows = ask("faults", session, "transpose.tiled M=1000 N=1000")
-    assert figure == ""
-    assert rows["unchanged"][1] == "load A 4 B, store B 4 B"
-    wide = "load A 16 B, store B 16 B"
-    constant = rows["Declare sizes and strides as tl.constexpr"]
-    assert constant[1] == wide
-    assert constant[3] == "0.25 ×"
-    assert constant[5] == "same"
-    assert rows["Pad the tensors, and pass M = 1008, N = 1008"][1] == wide
-    assert (
-        "<b>Declare sizes and strides as tl.constexpr</b>. Tried: this changes requests from"
-        in text
-    )
-
-
-def test_unknown_divisibility_costs_requests_and_a_transposed_operand_is_tried(session):
-    text, _, rows = ask(
-        "faults", session, f"matmul.grouped {SMALL} dtype=float32 BLOCK_M=64 BLOCK_N=64"
-    )
-    unknown = rows["sizes not known to be divisible by 16"]
-    assert unknown[1] == "load A 4 B, load B 4 B, store C 4 B"
-    assert {"Transpose A", "Transpose B", "Pass num_warps = 2", "Pass num_warps = 8"} <= set(rows)
-    assert "×</b>" in text
-    for row in rows.values():
-        for column in (2, 4):
-            now, before = (
-                int(cells[column].replace(",", "")) for cells in (row, rows["unchanged"])
-            )
-            expected = (
-                f"{now / before:.3g} ×"
-                if now != before
-                else "same"
-                if row[0] != "unchanged"
-                else ""
-            )
-            assert row[column + 1] == expected
-    assert "<b>Transpose B</b>. Tried: this changes requests from" in text
-
-
-def test_boxes_need_no_requests_at_a_divisible_size(session):
-    text, _, _ = ask("faults", session, f"matmul.persistent K=1001 {SMALL}")
-    assert re.search(r"pass K = 1008</b>\. Tried: this changes requests from [\d,]+ to 0", text)
-    assert "<b>none</b>" in text
-
-
-def test_the_cliff_falls_at_the_sizes_that_16_divides(session):
-    _, figure, rows = ask("cliff", session, "transpose.tiled dimension=N")
-    kinds = {
-        "1,000": "nothing known",
-        "1,008": "divisible by 16",
-        "1,009": "nothing known",
-        "1,024": "divisible by 16",
-    }
-    assert list(rows) == [f"from N = {size}, {kind}" for size, kind in kinds.items()]
-    assert [row[1] for row in rows.values()] == [
-        f"load A {width} B, store B 16 B" for width in (4, 16, 4, 16)
-    ]
-    curve = decode(figure)["data"][0]
-    assert curve["x"] == list(range(1000, 1025))
-    requests = dict(zip(curve["x"], curve["y"], strict=True))
-    assert requests[1024] < requests[1023] / 1.5
-    assert requests[1008] < requests[1007] / 1.5
-
-
-def test_two_gpus_and_the_recorded_compiler_stand_one_below_the_other(session):
-    text, _, rows = ask("across", session, "matmul.grouped other_gpu=A100-80GB")
-    own = f"Triton {version('triton')}"
-    expected = [f"H200, {own}", f"A100-80GB, {own}", "H200, Triton 3.6.0"]
-    assert list(rows) == list(dict.fromkeys(expected)), (
-        "this Triton, and the one of the recording if it is another"
-    )
-    for row in rows.values():
-        assert row[6].isdigit(), "registers"
-        assert re.fullmatch(r"\d+ %, limited by .+", row[9])
-    assert "same" in rows[f"A100-80GB, {own}"]
-    text, _, _ = ask("across", session, f"matmul.grouped {DEEP}")
-    assert re.search(r'role="alert">H200: .*shared memory', text)
-
-
-def test_a_dimension_or_gpu_that_cannot_be_compared_is_refused_beside_its_control(session):
-    for question, flat, field in (
-        ("cliff", "transpose.tiled dimension=K", "dimension"),
-        ("across", "matmul.grouped other_gpu=H200", "other_gpu"),
-        ("across", "matmul.grouped other_gpu=A100-80GB dtype=float8_e5m2", "other_gpu"),
-    ):
-        with pytest.raises(ConfigError) as error:
-            ask(question, session, flat)
-        assert error.value.field == field
-    costs = {
-        name: Cost(requests, 9, 9, 9)
-        for name, requests in {"unchanged": 8, "same": 8, "more": 9}.items()
-    }
-    assert str(whatif.best_changes(costs)).startswith("None of these changes saves requests")
-    costs |= {"fewer": Cost(2, 9, 9, 9), "more sectors": Cost(2, 10, 9, 9)}
-    assert str(whatif.best_changes(costs)) == "fewer. Tried: this changes requests from 8 to 2."
 
 
 def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(compile_kernel):

@@ -24,7 +24,7 @@ from kernels.space import Space, parse_varied, space
 from kernels.spec import format_duration
 from kernels.sweep.devices import SCHEDULER, concurrent_compiles, connect
 from kernels.sweep.files import MARKERS, SUFFIXES, check_suffix, read_rows, write_sweep
-from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_cluster
+from kernels.sweep.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_devices
 from visualize import startup
 from visualize.cli.command import FAILED, INTERRUPTED, USAGE, CommandFailed
 from visualize.numbers import count_noun, milliseconds, significant
@@ -108,7 +108,7 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
             session = stack.enter_context(closing(Session.here()))
             if flags.gpus != 1 or os.environ.get(SCHEDULER):
                 devices = stack.enter_context(connect(flags.gpus, within.base, session))
-                run = sweep_on_cluster(devices, session.store, within, strategy, resume)
+                run = sweep_on_devices(devices, session, within, strategy, resume)
             else:
                 run = prepare(session, within, strategy, resume)
             result = _run_sweep(run, flags, rows)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from kernels import discover
 from kernels.compiling.compile_cost import estimate_shared_bytes
 from kernels.compiling.estimated_time import estimate_time
 from kernels.experiment import Experiment
@@ -73,19 +72,14 @@ def offers(kernel: Kernel, gpu: Gpu) -> list[Offer]:
     return found + [each for each in offered if each and each.origin != FOUND]
 
 
+# Each move of a slider asks again, mostly for the same problem; an offer takes milliseconds.
+@lru_cache(maxsize=256)
 def offer(kernel: Kernel, problem: Any, gpu: Gpu) -> Offer | None:
     """Return the config that a search found for the problem, or else the one expected to be the fastest.
 
     The candidates are configs found for similar problems and, for matmuls, standard tiles; the first wins a tie. Return
     None if no candidate fits on the GPU.
     """
-    return _offer(kernel.id, problem, gpu)
-
-
-# Each move of a slider asks again, mostly for the same problem; an offer takes milliseconds.
-@lru_cache(maxsize=256)
-def _offer(kernel_id: str, problem: Any, gpu: Gpu) -> Offer | None:
-    kernel = discover()[kernel_id]
     searches = similar(kernel, problem, gpu)
     if searches and octaves(problem, searches[0].experiment.problem) == 0:
         return Offer(searches[0].experiment, FOUND, searches[0])

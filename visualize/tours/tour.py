@@ -30,7 +30,6 @@ from visualize.views.result.view import run_json
 from visualize.views.state import Snapshot, State, take_snapshot
 from visualize.views.tabs import SETTINGS
 
-MOST_WORDS = 25
 _RELATIONS = {"<": operator.lt, ">": operator.gt, "==": operator.eq}
 
 

@@ -9,7 +9,6 @@ from visualize.views.inside.view import INSIDE
 from visualize.views.library.view import RecordedPanel, ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
-from visualize.views.memory.whatif import WhatIfPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
 from visualize.views.panel import Panel
 from visualize.views.result.view import ExportPanel, ResultPanel
@@ -35,7 +34,7 @@ TABS = (
     Tab("Result", (ResultPanel, ExportPanel)),
     Tab("Program order", (ProgramOrderPanel, TimelinePanel)),
     Tab("DRAM reads", (DramReadsPanel,)),
-    Tab("Requests", (RequestsPanel, WhatIfPanel)),
+    Tab("Requests", (RequestsPanel,)),
     Tab("Compiler", (CompilerPanel,)),
     *(
         Tab(name.capitalize().replace("-", " "), (partial(INSIDE.__getitem__, name),))

@@ -73,14 +73,10 @@ def list_worst() -> Rows:
     return rows
 
 
-def unpredicted_scores() -> list[TimeScore]:
-    return [score for score in shipped_scores() if not score.predicted_us]
-
-
 def render_times() -> Markup:
     """Render a fold with the errors of each family, the largest errors, and the launches without a prediction."""
-    predicted = (score for score in shipped_scores() if score.predicted_us)
-    launches = len({(score.family, score.case, score.number) for score in predicted})
+    scores = shipped_scores()
+    launches = len({(s.family, s.case, s.number) for s in scores if s.predicted_us})
     about = say(
         "{} of other kernels, {} on {}.",
         count_noun(launches, "launch"),
@@ -91,7 +87,7 @@ def render_times() -> Markup:
     header, *errors = list_errors()
     range_header, *ranges = list_ranges()
     worst_header, *worst = list_worst()
-    missing = list(dict.fromkeys((_name(score), score.why) for score in unpredicted_scores()))
+    missing = dict.fromkeys((_name(s), s.why) for s in scores if not s.predicted_us)
     content = (
         lead(about, how)
         + table(header, errors, "Errors of predicted times")

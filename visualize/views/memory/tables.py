@@ -33,9 +33,6 @@ _SIGNS = {
         "unsure",
     ),
     "different": Hint("≠", "Predicted and counted differ.", "wrong-value"),
-    "fewer": Hint(
-        "fewer at the edge", "Predicted: a whole tile. Lanes past the edge read nothing.", "unsure"
-    ),
 }
 
 _REASON = Markup("<li>{}: {}</li>")

@@ -325,7 +325,7 @@ def read_filter(store: Store, view: Any, base: Experiment | None) -> ResultFilte
     """
     values = (view.history_kernel, view.history_device, view.history_kind)
     kernel, device, kind = ("" if value == ALL else value for value in values)
-    stored = sorted({name for _, _, name in store.counts()}) if device else []
+    stored = store.devices() if device else []
     if device and device not in stored:
         names = f"stored are {', '.join(stored)}" if stored else "nothing is stored"
         raise ConfigError("not_a_choice", f"device is {quote(device)}; {names}.", "device")
