@@ -90,19 +90,6 @@ class Section:
         parts = [heading, _in_markdown(facts), table, items]
         return "\n\n".join(filter(None, parts))
 
-    @property
-    def html(self) -> Markup:
-        heading = Markup("<tr>") + Markup("<th>{}") * len(_HEADINGS)
-        row = Markup("<tr>") + Markup("<td>{}") * len(_HEADINGS)
-        rows = [heading.format(*_HEADINGS)]
-        for cells, why in self.rows:
-            rows.append(row.format(*cells))
-            if why:
-                rows.append(Markup("<tr><td colspan={}>→ {}").format(len(_HEADINGS), why))
-        return Markup("<h4>{}</h4><p>{}</p><table>{}</table><p>{}</p>").format(
-            self.title, _join_lines(self.facts), Markup().join(rows), _join_lines(self.notes)
-        )
-
 
 def sections(report: Report) -> list[Section]:
     """Return the printed report of each of the distinct launches."""
@@ -130,12 +117,9 @@ def markdown(report: Report) -> str:
     return "\n\n".join([*_list_faults(report), title, *parts, *remarks])
 
 
-def html(report: Report) -> str:
-    """Return a report as HTML for a notebook's output cell."""
-    faults, _ = describe_findings(report)
-    parts = [section.html for section in sections(report)]
-    title = Markup("<p><b>{}</b></p><p>{}</p>").format(_join_lines(faults), _title(report))
-    return Markup().join([title, *parts, _join_lines(report.remarks)])
+def html(text: str) -> str:
+    """Return a report's text as HTML for a notebook's output cell, where lines scroll."""
+    return Markup('<pre style="white-space: pre">{}</pre>').format(text)
 
 
 def _list_faults(report: Report) -> list[str]:
@@ -329,7 +313,3 @@ def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
 def _in_markdown(text: str) -> str:
     """Escape characters that GitHub would read as HTML, emphasis or the end of a cell."""
     return re.sub(r"([\\`*|<\[&~$]|\b_|_\b)", r"\\\1", " ".join(text.split()))
-
-
-def _join_lines(lines: Sequence[str]) -> Markup:
-    return Markup("<br>").join(lines)
