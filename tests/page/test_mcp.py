@@ -152,9 +152,7 @@ def test_annotations_say_which_tools_only_read(tools):
 
 def test_the_served_page_has_the_examples_and_runs_no_file(app, tmp_path):
     reply = call(app, "requests", script="softmax")
-    assert reply["brief"].startswith(
-        "softmax.py:12 in softmax, load x (launch 0; 1 more like it): "
-    )
+    assert reply["brief"].startswith("softmax.py:12 in softmax, load x (launch 0): ")
     assert reply["launches"][0]["totals"]["ld_sectors"] == 512_000
     script = tmp_path / "writes.py"
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
