@@ -37,14 +37,11 @@ def brief(report: Report, differences: Sequence[str] = ()) -> str:
     faults, findings = describe_findings(report)
     if not faults + findings:
         findings.append("No findings.")
-    parts = []
-    for lines, share, what in (
-        (faults, 2, "faults"),
-        (differences, 2, "differences"),
-        (findings, 1, "findings"),
-    ):
-        parts.append(_fit(lines, room // share, what))
-        room -= _count_bytes(parts[-1])
+    faults = _fit(faults, room // 2, "faults")
+    room -= _count_bytes(faults)
+    changes = _fit(differences, room // 2, "differences")
+    findings = _fit(findings, room - _count_bytes(changes), "findings")
+    parts = (faults, changes, findings) if changes else (faults + findings,)
     return "\n\n".join("\n".join(part) for part in (*parts, totals) if part)
 
 
