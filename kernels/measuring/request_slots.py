@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -72,15 +73,12 @@ class LeakyBuckets:
             return 0.0
         now = self._now()
         level, updated = self._buckets.pop(address, (0.0, now))
-        while (
-            self._buckets
-            and now - self._buckets[oldest := next(iter(self._buckets))][1] > _FORGOTTEN_S
-        ):
+        for oldest, (_, last) in [*self._buckets.items()]:
+            if now - last <= _FORGOTTEN_S:
+                break
             del self._buckets[oldest]
             self.heavy.discard(oldest)
-        others_active = (
-            bool(self._buckets) and now - next(reversed(self._buckets.values()))[1] < _ACTIVE_S
-        )
+        _, latest = next(reversed(self._buckets.values()), (0.0, -math.inf))
         rate = HEAVY_RATE / len(self.heavy) if address in self.heavy else RATE
         level = max(0.0, level - rate * (now - updated))
         if not level:
@@ -89,7 +87,11 @@ class LeakyBuckets:
         if level > BURST:
             self.heavy.add(address)
         self._buckets[address] = level, now
-        return max(0.0, level - BURST) * len(self.heavy) / HEAVY_RATE if others_active else 0.0
+        return (
+            max(0.0, level - BURST) * len(self.heavy) / HEAVY_RATE
+            if now - latest < _ACTIVE_S
+            else 0.0
+        )
 
     def is_light(self, address: str, running_units: float) -> bool:
         """Return whether an address stays within BURST units if its running requests use `running_units`."""

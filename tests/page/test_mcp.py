@@ -152,21 +152,13 @@ def test_annotations_say_which_tools_only_read(tools):
 
 def test_the_served_page_has_the_examples_and_runs_no_file(app, tmp_path):
     reply = call(app, "requests", script="softmax")
-    assert reply["brief"].startswith(
-        "softmax.py:12 in softmax, load x (launch 0; 1 more like it): "
-    )
+    assert reply["brief"].startswith("softmax.py:12 in softmax, load x (launch 0): ")
     assert reply["launches"][0]["totals"]["ld_sectors"] == 512_000
     script = tmp_path / "writes.py"
     script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     message = call(app, "requests", script=str(script))["failure"]["message"]
     assert message.startswith("script must be one of vector_add, softmax, ")
     assert not (tmp_path / "ran").exists()
-
-
-def test_files_are_run_only_for_clients_on_this_machine():
-    done = python(ROOT, "app.py", "serve", "--run-scripts", "--host", "0.0.0.0")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "With --run-scripts, --host must be 127.0.0.1, ::1, localhost" in done.stderr
 
 
 def test_without_the_package_the_app_ends_with_a_sentence(tmp_path, monkeypatch):

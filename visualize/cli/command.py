@@ -54,8 +54,9 @@ class CommandFailed(Exception):
 def run_command(command: Callable[..., None], *arguments: object) -> int:
     """Run a command, and return its exit status."""
     status: Any = FINE
-    out: Any = _Printable(sys.stdout)
-    errors: Any = _Printable(sys.stderr)
+    # Python has no stream if the shell closed it: `>&-`.
+    out: Any = sys.stdout and _Printable(sys.stdout)
+    errors: Any = sys.stderr and _Printable(sys.stderr)
     try:
         with redirect_stdout(out), redirect_stderr(errors):
             try:

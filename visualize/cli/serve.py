@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from visualize import startup
-from visualize.cli.command import LOOPBACK, USAGE, CommandFailed
+from visualize.cli.command import USAGE, CommandFailed
 
 
 def make_parser(command: str) -> argparse.ArgumentParser:
@@ -41,16 +41,7 @@ def serve(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--mcp", action="store_true", default=is_mcp, help="serve tools for agents, over MCP"
     )
-    parser.add_argument(
-        "--run-scripts",
-        action="store_true",
-        help="let clients on this machine run scripts, with the endpoint and the tool `requests`",
-    )
     flags = parser.parse_args(arguments)
-    if flags.run_scripts and flags.host not in LOOPBACK:
-        allowed = ", ".join(LOOPBACK)
-        message = f"With --run-scripts, --host must be {allowed} (got {flags.host!r})."
-        raise CommandFailed(message, USAGE)
     if flags.mcp and importlib.util.find_spec("mcp") is None:
         raise CommandFailed(
             'The MCP server needs the package mcp: pip install "tilescope[mcp]"', USAGE
@@ -70,5 +61,5 @@ def serve(arguments: Sequence[str]) -> None:
         from visualize.web.scripts import Scripts, shipped_scripts
         from visualize.web.serve import serve as serve_page
 
-    scripts = Scripts(shipped_scripts(), runs_files=flags.run_scripts)
+    scripts = Scripts(shipped_scripts())
     serve_page(flags.host, flags.port, mcp=flags.mcp, login=login, scripts=scripts)

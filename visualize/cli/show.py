@@ -298,10 +298,13 @@ def _print(
     if flags.json:
         content = to_json(report)
         if flags.text:
-            content |= {"text": table(report), "html": html(report)}
+            content |= {"text": table(report), "html": html(table(report))}
             for (numbers, _), section in zip(report.distinct, sections(report), strict=True):
                 for number in numbers:
-                    content["launches"][number] |= {"text": section.text, "html": section.html}
+                    content["launches"][number] |= {
+                        "text": section.text,
+                        "html": html(section.text),
+                    }
         if flags.triton:
             content["compared_with"] = before and before.to_json()
         if before is not None:

@@ -15,6 +15,15 @@ _MOST_LINES = 3
 # Growth of these is no regression if the predicted time does not grow. They move no data to or from memory.
 _RESOURCES = ("registers", "shared_bytes", "shared_wavefronts", "bank_conflicts")
 
+# Totals of a launch, with the field of the lines that explain a difference, and their amounts.
+_TOTALS = {
+    "spilled_bytes": ("spills_by_line", "stored_bytes"),
+    "shared_bytes": ("", ""),
+    "shared_wavefronts": ("shared", "wavefronts"),
+    "bank_conflicts": ("shared", "conflicts"),
+    "spill_traffic_bytes": ("", ""),
+}
+
 # Smaller differences of predicted times are omitted.
 _LEAST_TIME_CHANGE = 0.05
 
@@ -111,17 +120,17 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
             yield Difference(where, unit, before, after, file=op.file, line=op.line)
     where = f"{new.source}:{new.line} {new.kernel}"
     yield Difference(where, "registers", old.registers, new.registers, lines=_peaks(old, new))
-    spilled = (old.spilled_bytes, new.spilled_bytes)
-    yield Difference(where, "spilled_bytes", *spilled, lines=_spilling_lines(old, new))
-    yield Difference(where, "shared_bytes", old.shared_bytes, new.shared_bytes)
-    for total, amount in (("shared_wavefronts", "wavefronts"), ("bank_conflicts", "conflicts")):
+    for total, (source, amount) in _TOTALS.items():
         before = getattr(old, total)
         after = getattr(new, total)
         if before is not None and after is not None:
             lines = _changed_lines(
-                (f"{launch.describe_place(each)} {each.opcode}", sign * getattr(each, amount))
+                (
+                    f"{launch.describe_place(each)} {getattr(each, 'opcode', '')}".strip(),
+                    sign * getattr(each, amount),
+                )
                 for sign, launch in ((-1, old), (1, new))
-                for each in launch.shared
+                for each in getattr(launch, source, ())
             )
             yield Difference(where, total, before, after, lines=lines)
     if old.predicted_us and new.predicted_us:
@@ -129,31 +138,18 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
         if abs(change) > _LEAST_TIME_CHANGE:
             times = round(old.predicted_us, 1), round(new.predicted_us, 1)
             yield Difference(where, "predicted_us", *times)
-    before = old.spill_traffic_bytes
-    after = new.spill_traffic_bytes
-    if before is not None and after is not None:
-        yield Difference(where, "spill_traffic_bytes", before, after)
 
 
 def _peaks(old: LaunchReport, new: LaunchReport) -> str:
     """Describe the line with the most live registers in each of two reports."""
     if not (old.registers_by_line and new.registers_by_line):
         return ""
-    peaks = (launch.registers_by_line[0] for launch in (old, new))
     was, now = (
         f"{peak.live} live at {launch.describe_place(peak)}"
-        for launch, peak in zip((old, new), peaks, strict=True)
+        for launch in (old, new)
+        for peak in launch.registers_by_line[:1]
     )
     return f"peak before: {was}; now: {now}"
-
-
-def _spilling_lines(old: LaunchReport, new: LaunchReport) -> str:
-    """Describe the lines whose spilled bytes differ the most."""
-    return _changed_lines(
-        (launch.describe_place(spills), sign * spills.stored_bytes)
-        for sign, launch in ((-1, old), (1, new))
-        for spills in launch.spills_by_line
-    )
 
 
 def _changed_lines(amounts: Iterable[tuple[str, int]]) -> str:

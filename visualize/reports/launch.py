@@ -372,9 +372,9 @@ def describe_savings(inside: Inside) -> list[str]:
     helpful = [
         each for each in inside.changes if each.predicted_us <= (1 - LEAST_SAVING) * before_us
     ]
-    compiled = [each for each in helpful if each.is_compiled][:_MOST_SAVINGS]
-    others = helpful[:1] if helpful[:1] != compiled[:1] else []
-    for each in (*compiled, *others):
+    compiled = [each for each in helpful if each.is_compiled]
+    others = [each for each in helpful[:1] if not each.is_compiled]
+    for each in compiled[:_MOST_SAVINGS] + others:
         source = "compiled and predicted" if each.is_compiled else "predicted without compiling"
         time = milliseconds(each.predicted_us / 1e3)
         saving = percent(1 - each.predicted_us / before_us)
@@ -390,7 +390,7 @@ def describe_changes(inside: Inside) -> str:
 
 
 def report_operation(
-    group: Sequence[OperationCounts], findings: Sequence[Finding] = ()
+    group: Sequence[OperationCounts], findings: Sequence[Finding]
 ) -> OperationReport:
     """Add up the copies of an operation."""
     first = group[0]

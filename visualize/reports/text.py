@@ -2,7 +2,8 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,6 @@ from visualize.reports.comparison import Difference
 from visualize.reports.launch import (
     MAIN_AMOUNTS,
     LaunchReport,
-    OperationReport,
     Report,
     name_launches,
 )
@@ -81,7 +81,7 @@ class Section:
 
     @property
     def markdown(self) -> str:
-        table = markdown_table(_HEADINGS, [cells for cells, _ in self.rows])
+        table = markdown_table(_HEADINGS, [cells for cells, _ in self.rows], 3)
         findings = [f"{cells[0]}, {cells[1]} {cells[2]}: {why}" for cells, why in self.rows if why]
         notes = [*findings, *(note.removeprefix("→ ") for note in self.notes)]
         heading = f"### {_in_markdown(self.title)}"
@@ -90,28 +90,10 @@ class Section:
         parts = [heading, _in_markdown(facts), table, items]
         return "\n\n".join(filter(None, parts))
 
-    @property
-    def html(self) -> Markup:
-        heading = Markup("<tr>") + Markup("<th>{}") * len(_HEADINGS)
-        row = Markup("<tr>") + Markup("<td>{}") * len(_HEADINGS)
-        rows = [heading.format(*_HEADINGS)]
-        for cells, why in self.rows:
-            rows.append(row.format(*cells))
-            if why:
-                rows.append(Markup("<tr><td colspan={}>→ {}").format(len(_HEADINGS), why))
-        return Markup("<h4>{}</h4><p>{}</p><table>{}</table><p>{}</p>").format(
-            self.title, _join_lines(self.facts), Markup().join(rows), _join_lines(self.notes)
-        )
-
 
 def sections(report: Report) -> list[Section]:
     """Return the printed report of each of the distinct launches."""
-    is_counted = any(launch.counted for launch in report.launches)
-    gpu = report.gpu or "the GPU"
-    return [
-        _make_section(name_launches(numbers), launch, gpu, is_counted)
-        for numbers, launch in report.distinct
-    ]
+    return [_make_section(report, numbers, launch) for numbers, launch in report.distinct]
 
 
 def table(report: Report, differences: Sequence[str] = ()) -> str:
@@ -130,12 +112,9 @@ def markdown(report: Report) -> str:
     return "\n\n".join([*_list_faults(report), title, *parts, *remarks])
 
 
-def html(report: Report) -> str:
-    """Return a report as HTML for a notebook's output cell."""
-    faults, _ = describe_findings(report)
-    parts = [section.html for section in sections(report)]
-    title = Markup("<p><b>{}</b></p><p>{}</p>").format(_join_lines(faults), _title(report))
-    return Markup().join([title, *parts, _join_lines(report.remarks)])
+def html(text: str) -> str:
+    """Return a report's text as HTML for a notebook's output cell, where lines scroll."""
+    return Markup('<pre style="white-space: pre">{}</pre>').format(text)
 
 
 def _list_faults(report: Report) -> list[str]:
@@ -154,18 +133,19 @@ def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -
                 (each.subject, in_words(each.what), f"{each.before:,}", f"{each.after:,}", change)
             )
     heading = f"### {_in_markdown(title)}: {count_noun(len(rows), 'regression')}"
-    tables = [markdown_table(headings, rows)] if rows else []
+    tables = [markdown_table(headings, rows, 2)] if rows else []
     missing = [each for each in report.remarks if each != report.untried]
     faults = _list_faults(report)
     return "\n\n".join([*faults, heading, *tables, *map(_in_markdown, missing)])
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose last columns, from the first one of numbers on, are aligned to the right."""
-    first = (
-        next(n for n, cell in enumerate(rows[0]) if re.fullmatch(r"[≤≥ \d,]+", cell)) if rows else 0
-    )
-    rule = ["---"] * first + ["--:"] * (len(headings) - first)
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], labels: int) -> str:
+    """Return a table. Its columns of numbers are aligned to the right.
+
+    Args:
+        labels: number of the first columns, which hold text.
+    """
+    rule = ["---"] * labels + ["--:"] * (len(headings) - labels)
     lines = (headings, rule, *(map(_in_markdown, row) for row in rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -183,12 +163,6 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def bounded_count(op: OperationReport, count: int) -> str:
-    """Return a count of an operation, with a sign if it is a bound."""
-    bound = "≤ " if op.is_upper_bound else "≥ "
-    return f"{bound if op.refused else ''}{count:,}"
-
-
 def _known(number: int | None, bound: str = "") -> str:
     return "unknown" if number is None else f"{bound}{number:,}"
 
@@ -197,14 +171,17 @@ def _title(report: Report) -> str:
     return f"Triton {report.triton}, {report.gpu}: {count_noun(len(report.launches), 'launch')}"
 
 
-def _make_section(name: str, launch: LaunchReport, gpu: str, is_counted: bool) -> Section:
+def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) -> Section:
     grid = " × ".join(map(str, launch.grid))
     tuned = f", config {launch.tuned.number} of {launch.tuned.of}" if launch.tuned else ""
     registers = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
     rows = []
     printed = dict[str, str]()
     for op in launch.ops:
-        amounts = [bounded_count(op, getattr(op, name)) for name in MAIN_AMOUNTS]
+        bound = "≥ " if op.refused else ""
+        if op.is_upper_bound:
+            bound = "≤ "
+        amounts = [f"{bound}{getattr(op, name):,}" for name in MAIN_AMOUNTS]
         efficiency = "" if op.efficiency is None else f"{op.efficiency:.0%}"
         width = str(op.width_bytes or "")
         place = f"{op.file}:{op.line}"
@@ -212,10 +189,8 @@ def _make_section(name: str, launch: LaunchReport, gpu: str, is_counted: bool) -
         rows.append(((place, op.op, op.tensor, width, *amounts, efficiency), why))
         if op.why:
             printed.setdefault(op.why, f"As for {op.name} on line {op.line}.")
-    notes = ["Nsight Compute: not counted"] if launch.counted is None and is_counted else []
-    notes += [f"→ {finding.text}" for finding in launch.findings if not finding.op]
-    if launch.spills_by_line:
-        notes += _describe_spills(launch)
+    notes = [f"→ {finding.text}" for finding in launch.findings if not finding.op]
+    notes += _describe_spills(launch)
     notes += _describe_shared_lines(launch)
     if launch.counted:
         compared = len(launch.counted) - len(launch.uncompared)
@@ -226,44 +201,45 @@ def _make_section(name: str, launch: LaunchReport, gpu: str, is_counted: bool) -
             else ""
         )
         notes.append(f"Nsight Compute: {agreement}{unknown}")
+    elif any(each.counted for each in report.launches):
+        notes.append("Nsight Compute: not counted")
     notes += [f"Line {refusal.line}: {refusal.why}" for refusal in launch.refused]
     return Section(
-        title=f"{name}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
+        title=f"{name_launches(numbers)}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
         facts=(
             settings_text({**launch.settings, **launch.config}),
             f"{registers}, {launch.shared_bytes:,} bytes of shared memory",
             *_describe_executions(launch),
-            *_describe_time(launch, gpu),
+            *_describe_time(launch, report.gpu or "the GPU"),
         ),
         rows=tuple(rows),
         notes=tuple(notes),
     )
 
 
-def _describe_spills(launch: LaunchReport) -> list[str]:
+def _describe_spills(launch: LaunchReport) -> Iterator[str]:
     """Describe the line with the most live registers, and the lines that spill."""
-    notes = []
-    if launch.registers_by_line:
-        peak = launch.registers_by_line[0]
-        writers = [
-            (each.registers, launch.describe_place(each)) for each in launch.registers_at_peak
-        ]
+    if not launch.spills_by_line:
+        return
+    for peak in launch.registers_by_line[:1]:
+        writers = _list_largest(launch, launch.registers_at_peak, "registers")
         place = launch.describe_place(peak)
-        notes.append(f"Live registers: {peak.live} at {place}, written at {_list_largest(writers)}")
-    places = {each: launch.describe_place(each) for each in launch.spills_by_line}
-    stores = _list_largest([(each.stored_bytes, place) for each, place in places.items()])
-    reloads = _list_largest([(each.reloads, place) for each, place in places.items()])
+        yield f"Live registers: {peak.live} at {place}, written at {writers}"
+    stores = _list_largest(launch, launch.spills_by_line, "stored_bytes")
+    reloads = _list_largest(launch, launch.spills_by_line, "reloads")
     moved = launch.spill_traffic_bytes
     total = "" if moved is None else f"; {moved:,} bytes moved"
-    notes.append(f"Spilled bytes: {stores}; reloads: {reloads}{total}")
-    return notes
+    yield f"Spilled bytes: {stores}; reloads: {reloads}{total}"
 
 
-def _list_largest(amounts: Sequence[tuple[int, str]]) -> str:
+def _list_largest(launch: LaunchReport, lines: Iterable[Any], amount: str) -> str:
     """Return up to four places with the largest amounts, and the sum over the others."""
-    ranked = sorted((each for each in amounts if each[0]), key=lambda each: -each[0])
-    largest = [f"{place} ({amount:,})" for amount, place in ranked[:4]]
-    if rest := sum(amount for amount, _ in ranked[4:]):
+    amounts = Counter[str]()
+    for each in lines:
+        amounts[launch.describe_place(each)] += getattr(each, amount)
+    ranked = amounts.most_common()
+    largest = [f"{place} ({number:,})" for place, number in ranked[:4] if number]
+    if rest := sum(number for _, number in ranked[4:]):
         largest.append(f"other lines ({rest:,})")
     return ", ".join(largest)
 
@@ -329,7 +305,3 @@ def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
 def _in_markdown(text: str) -> str:
     """Escape characters that GitHub would read as HTML, emphasis or the end of a cell."""
     return re.sub(r"([\\`*|<\[&~$]|\b_|_\b)", r"\\\1", " ".join(text.split()))
-
-
-def _join_lines(lines: Sequence[str]) -> Markup:
-    return Markup("<br>").join(lines)

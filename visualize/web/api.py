@@ -229,13 +229,10 @@ def offer_tools_alone(server: Any) -> None:
 
     describe = server.get_fn_description
     server.get_fn_description = lambda *event: (describe(*event)[0], {})
-    offered = [
-        endpoint
+    server.tool_to_endpoint = {
+        server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint
         for endpoint in server.tool_to_endpoint.values()
         if endpoint.startswith(f"/{_PREFIX}")
-    ]
-    server.tool_to_endpoint = {
-        server.tool_prefix + endpoint.removeprefix(f"/{_PREFIX}"): endpoint for endpoint in offered
     }
     handlers = server.mcp_server.request_handlers
     list_tools = handlers[types.ListToolsRequest]
@@ -312,18 +309,12 @@ def _tool(endpoint: Endpoint) -> Endpoint:
         for name in schemas
     ]
     tool.__signature__ = inspect.Signature(arguments, return_annotation=str)  # type: ignore[attr-defined]
-    tool.__doc__ = " ".join(
-        [
-            *str(endpoint.function.__doc__).split(),
-            *([_LAUNCHES] if endpoint.launches and is_flat else []),
-            _HOW,
-            *([_KNOBS] if is_flat else []),
-        ]
-    )
+    launches = _LAUNCHES if endpoint.launches and is_flat else ""
+    omitted = _KNOBS if is_flat else ""
+    tool.__doc__ = " ".join(f"{endpoint.function.__doc__} {launches} {_HOW} {omitted}".split())
     # A launch takes a GPU's time, and its results are stored.
-    is_read_only = not endpoint.launches
-    hints = {"readOnlyHint": is_read_only, "idempotentHint": is_read_only}
-    tool.hints = {**hints, "destructiveHint": False, "openWorldHint": False}  # type: ignore[attr-defined]
+    hints = {"readOnlyHint": not endpoint.launches, "destructiveHint": False}
+    tool.hints = {**hints, "openWorldHint": False}  # type: ignore[attr-defined]
     return Endpoint(f"{_PREFIX}{endpoint.name}", tool, schemas=schemas)
 
 

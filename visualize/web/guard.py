@@ -150,16 +150,15 @@ def framing_sites() -> tuple[str, ...]:
     return ("'self'", *hub, *listed) if is_restricted else ()
 
 
-# Environment variable with the networks from which uvicorn accepts X-Forwarded-For, and its value on a Space. The hub's
-# proxies have private addresses, and append the visitor's address to any header that the visitor sends.
-_PROXIES = "FORWARDED_ALLOW_IPS"
+# The hub's proxies have private addresses, and append the visitor's address to any X-Forwarded-For header that the
+# visitor sends.
 _HUB_NETWORKS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,127.0.0.1,::1"
 
 
 def trust_hub_proxies() -> None:
     """On a Space, trust the hub's X-Forwarded-For header. Call it before the server starts."""
     if "SPACE_ID" in os.environ:
-        os.environ.setdefault(_PROXIES, _HUB_NETWORKS)
+        os.environ.setdefault("FORWARDED_ALLOW_IPS", _HUB_NETWORKS)
 
 
 class Guard:
@@ -226,24 +225,17 @@ class Guard:
                 body = await self._read_body(request)
                 # Streams are never delayed: replies that wait to be read occupy memory.
                 if is_post or not path.startswith(_REPLIES):
-                    await self._throttle(request, _units(is_post, path))
+                    await self._throttle(request, address, _units(is_post, path))
                 if len(body) > MAX_BODY_BYTES:
                     sentence = f"The body exceeds the maximum of {MAX_BODY_BYTES:,} bytes."
                     raise HTTPException(413, sentence, {"connection": "close"})
                 self._check_head(request, path)
-                if is_post and path.startswith((*_EVENTS, "/mcp")):
-                    _check_content_type(request)
                 content = _read_json(body)
                 if is_post and path.startswith(_EVENTS) and content is None:
                     raise HTTPException(400, "The body must be a JSON object.")
-                _check_session_hashes(path, request, content or {})
-                _check_url(path, request)
-                body_messages = [
-                    {
-                        "type": "http.request",
-                        "body": self._complete_arguments(path, content or {}) or body,
-                    }
-                ]
+                _check_lengths(path, request, content or {})
+                body = self._complete_arguments(path, content or {}) or body
+                body_messages: list[Message] = [{"type": "http.request", "body": body}]
 
                 async def replay_body() -> Message:
                     return body_messages.pop() if body_messages else await receive()
@@ -273,8 +265,7 @@ class Guard:
             sentence = f"Gradio could not process the request: {str(error)[:200]}\n"
             await PlainTextResponse(sentence, 400)(scope, receive, send_with_headers)
 
-    async def _throttle(self, request: Request, units: float) -> None:
-        address = _address(request.scope)
+    async def _throttle(self, request: Request, address: str, units: float) -> None:
         async with self._throttle_locks.setdefault(address, asyncio.Lock()):
             if await request.is_disconnected():
                 raise ClientDisconnect
@@ -312,6 +303,12 @@ class Guard:
             )
             if not any(cookie in app.tokens for cookie in cookies):
                 raise HTTPException(401, "This route requires a login.")
+        # A browser sends other types to another site without asking it first.
+        given = request.headers.get("content-type", "" if origin else "application/json")
+        is_json = given.partition(";")[0].strip().lower() == "application/json"
+        if request.method == "POST" and path.startswith((*_EVENTS, "/mcp")) and not is_json:
+            sentence = f"The content type must be application/json (got {given[:100]!r})."
+            raise HTTPException(415, sentence)
 
     def _is_from_page(self, request: Request) -> bool:
         """Return whether the page, a person or a program sent a request, and not another site's script or form."""
@@ -402,25 +399,7 @@ def _read_json(body: bytes) -> Json | None:
     return content if isinstance(content, dict) else None
 
 
-def _check_content_type(request: Request) -> None:
-    """Refuse types other than JSON, which a browser sends to other sites without asking them first."""
-    is_browser = "origin" in request.headers
-    given = request.headers.get("content-type", "" if is_browser else "application/json")
-    if given.partition(";")[0].strip().lower() != "application/json":
-        sentence = f"The content type must be application/json (got {given[:100]!r})."
-        raise HTTPException(415, sentence)
-
-
-def _check_url(path: str, request: Request) -> None:
-    length = len(str(request.url))
-    if length > MAX_URL:
-        raise HTTPException(414, f"The URL has {length:,} characters; the maximum is {MAX_URL:,}.")
-    if not path.isprintable() or max(map(len, path.encode().split(b"/"))) > 255:
-        sentence = "The path contains a control character or a name of over 255 bytes."
-        raise HTTPException(400, sentence)
-
-
-def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any]) -> None:
+def _check_lengths(path: str, request: Request, content: Mapping[str, Any]) -> None:
     in_query = request.query_params.getlist("session_hash")
     hashes = [path.partition("/heartbeat/")[2], *in_query, content.get("session_hash")]
     longest = max(len(value) for value in hashes if isinstance(value, str))
@@ -428,6 +407,13 @@ def _check_session_hashes(path: str, request: Request, content: Mapping[str, Any
         raise HTTPException(
             400, f"The session hash has {longest:,} characters; the maximum is {MAX_SESSION_HASH}."
         )
+    length = len(str(request.url))
+    if length > MAX_URL:
+        sentence = f"The URL has {length:,} characters; the maximum is {MAX_URL:,}."
+        raise HTTPException(414, sentence)
+    if not path.isprintable() or max(map(len, path.encode().split(b"/"))) > 255:
+        sentence = "The path contains a control character or a name of over 255 bytes."
+        raise HTTPException(400, sentence)
 
 
 async def collect_reply(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:

@@ -123,12 +123,9 @@ class Mailboxes(LRUCache[str, Any]):
         self._sizes = Counter[str]()  # by address
 
     def __setitem__(self, key: str, value: Any) -> None:
-        for done in [
-            done
-            for done, messages in self.items()
-            if messages.is_read and not self._event_ids[done]
-        ]:
-            self.remove(done)
+        for client, unread in [*self.items()]:
+            if unread.is_read and not self._event_ids[client]:
+                self.remove(client)
         super().__setitem__(key, messages := _Messages(functools.partial(self._update, key)))
         self._clients[messages.address] += 1
         self._evict(messages.address)
@@ -179,9 +176,10 @@ def _drop_queued_events(queue: Queue, session_hash: str) -> None:
     """Remove a client's events that have not begun."""
     queue.pending_event_ids_session.pop(session_hash, None)
     for event_queue in queue.event_queue_per_concurrency_id.values():
-        for event in [event for event in event_queue.queue if event.session_hash == session_hash]:
-            event_queue.queue.remove(event)
-            queue.event_ids_to_events.pop(event._id, None)
+        for event in [*event_queue.queue]:
+            if event.session_hash == session_hash:
+                event_queue.queue.remove(event)
+                queue.event_ids_to_events.pop(event._id, None)
 
 
 def limit_queue(

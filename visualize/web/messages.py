@@ -17,7 +17,7 @@ from kernels.experiment import Json
 from kernels.knobs import ConfigError
 from visualize.views.panel import Slots, current_client, failure, run_in_slot
 from visualize.views.slots import WATCH
-from visualize.web.actions import Actions
+from visualize.web.actions import Actions, once
 from visualize.web.assets import MESSAGES
 from visualize.web.redraw import Redraw, refused
 
@@ -47,16 +47,13 @@ class Messages:
             elif WATCH in message:
                 updates = self._redraw.stream(message, page)
             else:
-                updates = self._change(message)
+                updates = once(await run_in_slot(self._redraw.change, message))
             async for slots in updates:
                 yield encode(slots)
         except Exception as error:
             if not isinstance(error, ConfigError):
                 error = ConfigError("internal_error", failure(error).message, "")
             yield encode(refused(error))
-
-    async def _change(self, message: Json) -> AsyncIterator[Slots]:
-        yield await run_in_slot(self._redraw.change, message)
 
 
 def encode(slots: Slots) -> str:

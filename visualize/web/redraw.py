@@ -31,7 +31,7 @@ from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
 from visualize.views.state import Snapshot, State, query, take_snapshot
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.web.controls import apply_preset, experiment_form
-from visualize.web.scripts import Scripts, ScriptState
+from visualize.web.scripts import Scripts
 
 # Seconds between two progress messages of a compile.
 _PROGRESS_S = 0.5
@@ -69,17 +69,14 @@ class Redraw:
         problems = dict[str, str]()
         try:
             if script := self.scripts.find(message):
-                self._show_script(message, script, slots)
+                slots |= self.scripts.fill(script)
+                if shown_fields(message).get("kernel") != script.id:
+                    slots["operations-fold"] = OPEN
             else:
                 self._show_experiment(message, slots, problems)
         except ConfigError as error:
             problems[error.field] = str(error)
         return {"problems": problems_value(problems), **slots}
-
-    def _show_script(self, message: Mapping[str, Any], script: ScriptState, slots: Slots) -> None:
-        slots |= self.scripts.fill(script)
-        if shown_fields(message).get("kernel") != script.id:
-            slots["operations-fold"] = OPEN
 
     def _show_experiment(
         self, message: Mapping[str, Any], slots: Slots, problems: dict[str, str]
@@ -231,12 +228,8 @@ class Redraw:
             else draw_view(panels, *snapshots)
         )
         has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
-        is_missing = (
-            _missing_compiles(panels, snapshots)
-            or _missing_inspections(panels, snapshots)
-            or _has_trials(panels, snapshots[0])
-        )
-        return slots, is_slow or has_live_updates or bool(is_missing)
+        is_missing = any(_find_missing(panels, snapshots)) or _has_trials(panels, snapshots[0])
+        return slots, is_slow or has_live_updates or is_missing
 
     def take_snapshots(
         self,
@@ -272,14 +265,16 @@ class Redraw:
         client = current_client()
         snapshots = self.take_snapshots(state)
         outcome: Compiled | Failure | None = None
-        if missing := _missing_compiles(panels, snapshots):
+        missing, _ = _find_missing(panels, snapshots)
+        if missing:
             compiles = [self.session.compile(experiment, client=client) for experiment in missing]
             async for seconds in _wait(compiles):
                 if waiting := merge(panel.draw_waiting(snapshots[0], seconds) for panel in panels):
                     yield waiting
             outcome = self.session.find_compiled(state.experiment) or compiles[0].result()
             snapshots = self.take_snapshots(state, outcome)
-        if missing := _missing_inspections(panels, snapshots):
+        _, missing = _find_missing(panels, snapshots)
+        if missing:
             inspections = [self.session.inspect(experiment, client) for experiment in missing]
             async for _ in _wait(inspections):
                 pass
@@ -360,26 +355,17 @@ def draw_seconds(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot |
     )
 
 
-def _missing_compiles(
+def _find_missing(
     panels: Sequence[Panel], snapshots: Iterable[Snapshot | None]
-) -> list[Experiment]:
-    """Return the view's experiments that are not compiled yet."""
-    if not any(panel.uses_compiler for panel in panels):
-        return []
-    return [
-        each.state.experiment for each in snapshots if each and not (each.compiled or each.failure)
-    ]
-
-
-def _missing_inspections(
-    panels: Sequence[Panel], snapshots: Iterable[Snapshot | None]
-) -> list[Experiment]:
-    """Return the view's experiments that are compiled, but not inspected yet."""
-    if not any(panel.uses_inspection for panel in panels):
-        return []
-    return [
-        each.state.experiment for each in snapshots if each and each.compiled and not each.inspected
-    ]
+) -> tuple[list[Experiment], list[Experiment]]:
+    """Return the view's experiments that are not compiled yet, and those that are compiled, but not inspected yet."""
+    shown = [each for each in snapshots if each]
+    compiles = [each.state.experiment for each in shown if not (each.compiled or each.failure)]
+    inspections = [each.state.experiment for each in shown if each.compiled and not each.inspected]
+    return (
+        compiles if any(panel.uses_compiler for panel in panels) else [],
+        inspections if any(panel.uses_inspection for panel in panels) else [],
+    )
 
 
 def _has_trials(panels: Sequence[Panel], snapshot: Snapshot) -> bool:

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import re
-import subprocess
-import sys
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -27,8 +25,6 @@ from visualize.web.controls import kernel_menu
 
 # The start of a script's name.
 PREFIX = "script."
-
-_APP = Path(__file__).parents[2] / "app.py"
 
 # The tabs of a script that take the place of a kernel's.
 _SAME_VIEW = {
@@ -56,15 +52,11 @@ class Scripts:
 
     Attributes:
         opened: the script that an empty address opens; "" for none.
-        runs_files: whether clients may name a file to run.
     """
 
-    def __init__(
-        self, scripts: Mapping[str, Script], opened: str = "", runs_files: bool = False
-    ) -> None:
+    def __init__(self, scripts: Mapping[str, Script], opened: str = "") -> None:
         self.scripts = scripts
         self.opened = opened
-        self.runs_files = runs_files
 
     def find(self, fields: Mapping[str, Any]) -> ScriptState | None:
         """Return the script that a message is about, with its view; None if it is about a kernel.
@@ -149,8 +141,7 @@ class Scripts:
         """Counts the memory requests of every Triton launch in a script, and explains them, as `show --json` does.
 
         `faults`: wrong results. `brief`: the findings. `launches`: each source line's requests, sectors, ideal sectors
-        and findings (`why`), in `ops`. `script`: one on the page, such as softmax, or a file if the server was started
-        with --run-scripts. Default: the one that `show` opened.
+        and findings (`why`), in `ops`. `script`: one on the page, such as softmax. Default: the one that `show` opened.
         """
         name = f"{PREFIX}{script}" if script else self.opened or next(iter(self.scripts))
         if name in self.scripts:
@@ -158,12 +149,6 @@ class Scripts:
             return to_json(self.scripts[name].launches.report())
         names = ", ".join(each.removeprefix(PREFIX) for each in self.scripts)
         problem = f"script must be one of {names} (got {quote(script)}). `tilescope show SCRIPT.py --mcp` counts yours."
-        if self.runs_files:
-            show = [sys.executable, str(_APP), "show", str(script), "--json"]
-            done = subprocess.run(show, capture_output=True, text=True, check=False)
-            if done.stdout:
-                return json.loads(done.stdout)
-            problem = f"script: {done.stderr.strip()}"
         raise ConfigError("not_captured", problem, "script")
 
 

@@ -39,10 +39,6 @@ class Launches:
         programs = None if program is None else np.array([program])
         return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
 
-    def textbook(self, number: int) -> LaunchCounts:
-        """Return the counts of a launch on the textbook's machine."""
-        return self.counts(number, None, True)
-
     def execution(self, number: int, operation: int, program: int) -> OperationCounts:
         """Return an operation of a launch, numbered as in its report, in one program.
 

@@ -257,12 +257,10 @@ def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | N
         old_ratio = significant(before.ratio)
         start = [f"Before: {old_ratio} ×."] if old_ratio != significant(launch.ratio) else []
         sentences.insert(0, " ".join([*start, *changed]) or _UNCHANGED)
-    first, *more = sentences or ["No findings for this launch."]
     return headline(
         ratio,
         say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
-        first,
-        *more,
+        *(sentences or ["No findings for this launch."]),
         *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
         *wrong_counters(launch),
     )
@@ -362,7 +360,7 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
     converted = {(each.file, each.line) for each in report.conversions}
     gpu = GPUS.get(launches.gpu)
     values = {each.name: each.value for each in captured.arguments if type(each.value) is int}
-    textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
+    textbook = {_identity(group): group for group in launches.counts(number, None, True).by_line()}
     rows = []
     reasons = []
     for at, (group, op) in enumerate(
@@ -419,11 +417,11 @@ def _requests(
 def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> Slots:
     """Draw which program stores each block, step by step."""
     planned = captured_schedule(launches, view.launch)
-    programs = launches.programs(view.launch)
+    programs = count_noun(launches.programs(view.launch), "program").split()
     if planned is None:
         why = "No store of this launch covers a tensor with rectangular blocks, each stored once."
         return {
-            "program-order-headline": headline(*count_noun(programs, "program").split(), why),
+            "program-order-headline": headline(*programs, why),
             "program-order-plot": NONE,
             "program-order-occupancy": "",
         }
@@ -432,7 +430,7 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
     waves = waves_sentence(planned, steps(planned) if order.steps.is_single else order.steps)
     stored = f"The picture shows which program stores each block of {tensor}."
     return {
-        "program-order-headline": headline(*count_noun(programs, "program").split(), waves, stored),
+        "program-order-headline": headline(*programs, waves, stored),
         "program-order-plot": plot_value(
             map_figure([order], "order", ("block row", "block column")),
             f"{planned.extents} {launch.kernel}",
