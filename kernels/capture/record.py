@@ -47,6 +47,7 @@ import types
 import zipfile
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from importlib import import_module
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -772,10 +773,10 @@ class _AlignedTensor:
 def as_compiled(value: Any) -> Any:
     """Return the stand-in that is passed to Triton's binder for an argument."""
     if type(value).__name__ == "TensorDescriptor":
-        # Skips the constructor's alignment check, which host tensors may fail
-        copy = object.__new__(type(value))
-        copy.__dict__ |= {**value.__dict__, "base": _AlignedTensor(value.base)}
-        return copy
+        # A copy skips the constructor's alignment check, which host tensors may fail
+        stand_in = copy(value)
+        vars(stand_in)["base"] = _AlignedTensor(value.base)
+        return stand_in
     if isinstance(value, tuple):
         parts = [as_compiled(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -1929,7 +1930,9 @@ def describe_stop(error: BaseException, title: str) -> Values:
     while isinstance(link, CompilationError):
         for function in gc.get_objects():
             if issubclass(type(function), jit.JITFunction) and function.src == link.src:
-                file, first = jit.get_jit_fn_file_line(function)
+                lines, first = inspect.getsourcelines(function.fn)
+                first += [line.lstrip()[:4] for line in lines].index("def ")
+                file = function.fn.__code__.co_filename
                 number = first + getattr(link.node, "lineno", 1) - 1
                 frames.append(traceback.FrameSummary(file, number, ""))
         link = link.__cause__
@@ -1975,7 +1978,7 @@ def print_exception(error: BaseException) -> None:
         link.stack[:] = (
             f for f in link.stack if f.filename not in (__file__, torch.overrides.__file__)
         )
-    print("".join(described.format()), end="", file=sys.stderr)
+    described.print()
 
 
 def this_gpu() -> Values:
@@ -2011,7 +2014,7 @@ def serve(stdin: int) -> None:
 
 def capture(command_line: Sequence[str]) -> str:
     """Run a script in a fork, and write its capture even if it is killed. Return "", or why nothing was captured."""
-    parser = argparse.ArgumentParser(description="Record the Triton launches of a script.")
+    parser = argparse.ArgumentParser()
     add = parser.add_argument
     add("--out", type=Path, required=True)
     add("--gpu-json", type=json.loads)
