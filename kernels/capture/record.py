@@ -1817,12 +1817,14 @@ def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
     codes = list[types.CodeType]()
     notebook = json.loads(path.read_bytes())
     try:
-        cells = [cell for cell in notebook["cells"] if cell.get("cell_type") == "code"]
-        texts = ["".join(cell.get("source", "")) for cell in cells]
+        cells = [
+            (cell.get("cell_type"), "".join(cell.get("source", ""))) for cell in notebook["cells"]
+        ]
     except (AttributeError, KeyError, TypeError):
         raise ValueError("it has no cells with a source") from None
-    for text in filter(str.strip, texts):
-        codes.append(_compile_cell(recorder, text, f"{path}[{len(codes) + 1}]"))
+    for kind, text in cells:
+        if kind == "code" and text.strip():
+            codes.append(_compile_cell(recorder, text, f"{path}[{len(codes) + 1}]"))
     return codes
 
 
