@@ -100,8 +100,7 @@ class Allocator:
 
         def visit(op: Any) -> None:
             operands = _types(op.get_operand, op.get_num_operands())
-            results = _types(op.get_result, op.get_num_results())
-            types[op.get_name()].append((operands, results))
+            types[op.get_name()].append((operands, _types(op.get_result, op.get_num_results())))
 
         module.walk(visit)
         text = str(module)

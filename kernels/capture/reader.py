@@ -399,19 +399,15 @@ def find_equal_launches(content: Content) -> list[int]:
         storages = dict[int, int]()
         parts = list[Any]()
         for argument in launch.arguments:
-            if (tensor := argument.own_tensor) is None:
-                parts.append(argument)
-                continue
-            order = storages.setdefault(tensor.storage, len(storages))
-            storage = content.storages[tensor.storage]
-            place = storage.bytes, storage.address_bytes % _ALIGNMENT_BYTES
-            # Of a tensor without an array, no values are needed, or they are unknown in all of the kernel's launches.
-            own = replace(tensor, storage=order, is_known=True)
-            if argument.descriptor:
-                descriptor = replace(argument.descriptor, tensor=own)
-                parts.append((replace(argument, descriptor=descriptor), place))
-            else:
-                parts.append((replace(argument, tensor=own), place))
+            parts += [argument.name, argument.value]
+            if tensor := argument.own_tensor:
+                order = storages.setdefault(tensor.storage, len(storages))
+                storage = content.storages[tensor.storage]
+                # Without an array, no values are needed, or they are unknown in all of the kernel's launches
+                own = replace(tensor, storage=order, is_known=True)
+                parts += [own, storage.bytes, storage.address_bytes % _ALIGNMENT_BYTES]
+            if view := argument.descriptor:
+                parts += [view.shape, view.strides, view.block_shape]
         results = repr((launch.settings, launch.results, launch.counters))
         key = launch.kernel, launch.grid, launch.tuned, results, tuple(parts)
         numbers.append(first.setdefault(key, number))
@@ -507,9 +503,9 @@ class Capture(BaseCapture):
                         f"A file in {path.name} unpacks to more than {limit >> 20} MiB."
                     )
             self.content = TypeAdapter(Content).validate_json(self._zip.read("capture.json"))
-            for launch in self.content.launches:
-                self._check_references(launch)
-            if _COUNTED in self._zip.namelist():
+            self._check_references()
+            names = self._zip.namelist()
+            if _COUNTED in names:
                 counted = TypeAdapter(tuple[CountedLaunch, ...]).validate_json(
                     self._zip.read(_COUNTED)
                 )
@@ -517,12 +513,10 @@ class Capture(BaseCapture):
                 launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
                 self.content = replace(self.content, launches=launches)
             self.findings: Sequence[Sequence[Finding]] | None = None
-            if _FINDINGS in self._zip.namelist():
+            if _FINDINGS in names:
                 self.findings = _FINDINGS_TYPE.validate_json(self._zip.read(_FINDINGS))
                 if len(self.findings) != len(self.content.launches):
-                    raise UnreadableCapture(
-                        f"{path.name} is damaged: its findings do not match its launches."
-                    )
+                    raise ValueError("The findings do not match the launches")
 
     def read_code(self, kernel: int, stage: str) -> str:
         with self._checked():
@@ -557,15 +551,14 @@ class Capture(BaseCapture):
             with zipfile.ZipFile(partial, "a") as file:
                 file.writestr(name, content)
 
-    def _check_references(self, launch: CapturedLaunch) -> None:
-        arrays = len(self.content.arrays)
-        storages = len(self.content.storages)
-        tensors = filter(None, (argument.own_tensor for argument in launch.arguments))
-        fits = all(t.storage < storages and (t.array is None or t.array < arrays) for t in tensors)
-        if not fits or launch.kernel >= len(self.content.kernels):
-            raise UnreadableCapture(
-                f"{self.path.name} is damaged: a launch refers to something that is missing."
-            )
+    def _check_references(self) -> None:
+        """Raise IndexError if a launch refers to something that is missing."""
+        for launch in self.content.launches:
+            _ = self.content.kernels[launch.kernel]
+            for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
+                _ = self.content.storages[tensor.storage]
+                if tensor.array is not None:
+                    _ = self.content.arrays[tensor.array]
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
@@ -576,19 +569,15 @@ class Capture(BaseCapture):
             zipfile.BadZipFile,
             zlib.error,
             ValueError,
-            KeyError,
+            LookupError,
             EOFError,
-            NotImplementedError,
+            RuntimeError,  # encrypted
+            OverflowError,
+            MemoryError,  # nested too deeply
         ) as error:
             raise UnreadableCapture(
                 f"{self.path.name} is not a capture, or it is damaged."
             ) from error
-        except (
-            RuntimeError,
-            OverflowError,
-            MemoryError,
-        ) as error:  # encrypted, or nested too deeply
-            raise UnreadableCapture(f"{self.path.name} is damaged.") from error
         except OSError as error:
             raise UnreadableCapture(
                 f"{self.path.name} can't be read: {error.strerror or error}."

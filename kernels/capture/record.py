@@ -47,10 +47,11 @@ import types
 import zipfile
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from importlib import import_module
-from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from signal import SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1, SIGUSR2
 from timeit import Timer
 from typing import Any, NoReturn
 from unittest import mock
@@ -135,14 +136,14 @@ RECORDED_PROCESS = "TILESCOPE_RECORDED_PROCESS"
 _FOLDER = "TILESCOPE_FOLDER"
 
 # The signals that a recorder blocks: those of its script's terminal, and those that it awaits.
-_BLOCKED = signal.SIGINT, signal.SIGCHLD
+_BLOCKED = SIGINT, SIGCHLD
 
 # The signals that the recorder passes on to the script, and as what. `server.py` sends the last two.
 _PASSED_ON = {
-    signal.SIGHUP: signal.SIGHUP,
-    signal.SIGTERM: signal.SIGTERM,
-    signal.SIGUSR1: signal.SIGINT,
-    signal.SIGUSR2: signal.SIGKILL,
+    SIGHUP: SIGHUP,
+    SIGTERM: SIGTERM,
+    SIGUSR1: SIGINT,
+    SIGUSR2: SIGKILL,
 }
 
 # prctl(2), <linux/prctl.h>.
@@ -190,6 +191,9 @@ class Recording:
 sys.meta_path.insert(0, Recording())
 """
 
+# The place of what is not in the user's code.
+_NO_PLACE = {"file": "", "line": 0}
+
 # Maximum seconds of compiling a report's changed modules.
 _RECOMPILE_S = 20
 
@@ -226,8 +230,6 @@ _ADVICE = {
     r"\b(XPU|HIP|xpu|hip|lib\w*hip64\.so)\b": 'Tilescope captures for NVIDIA GPUs, so use device="cuda"',
 }
 
-_NO_MODULE = "There is no module {} that `python -m` can run."
-
 _POINTER_OPS = (
     "tt.load",
     "tt.store",
@@ -242,7 +244,10 @@ _INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n.*?// end inline asm", re.D
 _LINE_MARKER = re.compile(r"\t\.loc\t.*\n")
 _STORES = r"tt\.(store|atomic|descriptor_(store|scatter|reduce))|ttng\.async_tma_(copy_local|store|scatter|reduce)"
 
-H200 = {
+# JSON, arguments or options, by name.
+Values = dict[str, Any]
+
+H200: Values = {
     "name": "H200", "device_name": "NVIDIA H200", "sms": 132, "compute_capability": [9, 0], "l2_bytes": 60 << 20,
     "shared_bytes_per_sm": 228 << 10, "shared_bytes_per_program": 227 << 10, "registers_per_sm": 65536,
     "max_warps_per_sm": 64, "clock_mhz": 1830, "dram_gbps": 4800, "bus_bits": 6144, "memory_gib": 141,
@@ -296,9 +301,6 @@ Launch = namedtuple("Launch", "number function compiled content")
 # that hold pointers to what is stored to, and those whose values addresses, masks or branches depend on.
 Facts = namedtuple("Facts", "layouts stored tables needed")
 
-# A program to run as `__main__`: its code objects, in order, and the module's attributes.
-Program = namedtuple("Program", "codes attributes")
-
 
 class Recorder:
     """Records launches while `recording` is active.
@@ -309,9 +311,11 @@ class Recorder:
     Args:
         gpu: properties of the GPU to compile for.
         runs: "cuda" to launch on this machine's GPU, "interpreter", or "" to launch nothing.
+        tunes: whether autotuners search as usual; otherwise they launch their first config.
+        configs: number of the autotuner config to pin, from 1, by kernel name.
+        is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
 
     Attributes:
-        configs: number of the autotuner config to pin, from 1, by kernel name.
         process: the recorded process, which may have started this one.
         context: JSON to add to the next launch.
         storages: a storage's key and a weak reference to it, by device and address.
@@ -321,14 +325,23 @@ class Recorder:
         written: the keys of the kernels and arrays in the folder.
         bases: the tensors of the launch being recorded, by storage.
         read: the JSON of the last read of a result that was not computed; None if there was none.
-        is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
         timing: the threads that are timing launches, which are not recorded.
     """
 
-    def __init__(self, gpu: Mapping[str, Any], runs: str, folder: Path) -> None:
+    def __init__(
+        self,
+        gpu: Values,
+        runs: str,
+        folder: Path,
+        tunes: bool = False,
+        configs: Mapping[str, int] = types.MappingProxyType({}),
+        is_timed: bool = True,
+    ) -> None:
         self.gpu = gpu
         self.runs = runs
-        self.configs: Mapping[str, int] = {}
+        self.tunes = tunes
+        self.configs = configs
+        self.is_timed = is_timed
         self.folder = folder
         self.process = os.getpid()
         self.journal = (folder / "journal").open("ab", buffering=0)
@@ -340,9 +353,8 @@ class Recorder:
         self.pointees = list[tuple[str, np.ndarray]]()
         self.written = set[str]()
         self.bases = dict[str, torch.Tensor]()
-        self.context: dict[str, Any] = {"case": None, "tuned": None}
-        self.read: dict[str, Any] | None = None
-        self.is_timed = True
+        self.context: Values = {"case": None, "tuned": None}
+        self.read: Values | None = None
         self.timing = list[threading.Thread]()
         self.write("gpu", gpu)
 
@@ -351,13 +363,6 @@ class Recorder:
         if not self.journal.closed:  # a thread may outlive the recording
             # A process that is killed may leave a part of its line
             self.journal.write(b"\n" + json.dumps([name, key, value]).encode() + b"\n")
-
-    def write_once(self, name: str, key: str, make: Callable[[], Any]) -> str:
-        """Write the element with a key unless it exists. Return the key."""
-        if key not in self.written:
-            self.written.add(key)
-            self.write(name, make(), key)
-        return key
 
     def name(self, launch: Launch) -> str:
         is_child = os.getpid() != self.process
@@ -402,8 +407,8 @@ class Recorder:
         return thread in self.timing or bool(self.timing and is_own)
 
     def record(
-        self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]
-    ) -> tuple[Launch, dict[str, Any]]:
+        self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Values
+    ) -> tuple[Launch, Values]:
         """Compile and describe a launch. Return it and its arguments by name.
 
         Raises:
@@ -414,19 +419,14 @@ class Recorder:
             stand_ins = {name: as_compiled(value) for name, value in values.items()}
             compiled = _RUN(function, grid=sizes, warmup=True, **stand_ins, **options)
             metadata = compiled.metadata
-            config = {
-                parameter.name: values[parameter.name]
-                for parameter in function.params
-                if parameter.is_constexpr
-            }
-            config |= {
-                "num_warps": metadata.num_warps,
-                "num_stages": getattr(metadata, "num_stages", None),
-            }
+            constants = [p.name for p in function.params if p.is_constexpr]
+            config = {name: _plain(values[name]) for name in constants}
+            config["num_warps"] = metadata.num_warps
+            config["num_stages"] = getattr(metadata, "num_stages", None)
             facts = read_ttgir(compiled.asm["ttgir"])
+            grid = [*sizes, 1, 1][:3]
             content = {
-                "grid": [*sizes, 1, 1][:3], "caller": _users_line(traceback.extract_stack()), **self.context,
-                "config": {name: _plain(value) for name, value in config.items()},
+                "grid": grid, "caller": _users_line(traceback.extract_stack()), **self.context, "config": config,
                 "ran": False, "elapsed_ms": None, "results": None, "kernel": self._keep_kernel(compiled),
                 "arguments": describe_arguments(
                     function, stand_ins, options, self._describe_tensor, self.gpu["compute_capability"]
@@ -438,7 +438,6 @@ class Recorder:
                     self._keep_values(argument["name"], tensor)
         self.bases.clear()
         launch = Launch(len(self.launches), function, compiled, content)
-        grid = content["grid"]
         if math.prod(grid) < 1:
             place = _describe_place(content["caller"])
             name = function.__name__
@@ -470,9 +469,9 @@ class Recorder:
                 self._add(launch._replace(number=len(self.launches)))
             error = error.__cause__ or error.__context__
 
-    def _describe_tensor(self, tensor: Any) -> dict[str, Any]:
+    def _describe_tensor(self, tensor: Any) -> Values:
         base = tensor.base
-        storage = self.storage(tensor.base)
+        storage = self.storage(base)
         self.bases[storage] = base
         return {
             "dtype": _dtype(tensor), "shape": list(base.shape), "strides": list(base.stride()), "storage": storage,
@@ -494,48 +493,41 @@ class Recorder:
                 self.write("storages", size, key)
             return key
 
-    def _keep_values(self, name: str, tensor: dict[str, Any]) -> None:
+    def _keep_values(self, name: str, tensor: Values) -> None:
         """Copy the storage of an argument on whose values addresses, masks or branches depend."""
         base = self.bases[tensor["storage"]]
         memory = base.untyped_storage()
-        dtype = base.dtype
-        why = ""
-        elements = np.empty(0)
         if tensor["dtype"] != _dtype(base):
             return
+        why = ""
+        elements = np.empty(0)
         if _is_graph(self):
             why = _IN_GRAPH.format(name)
         elif memory.nbytes() > _MOST_BYTES:
             why = _TOO_LARGE.format(f"{name}, {memory.nbytes() >> 20:,} MiB")
         else:
-            flat = base.new_empty(0).set_(memory, 0, (memory.nbytes() // dtype.itemsize,), (1,))
-            is_numpy = not dtype.is_floating_point or dtype in (
-                torch.float16,
-                torch.float32,
-                torch.float64,
-            )
-            elements = flat.to("cpu", dtype if is_numpy else torch.float32).numpy()
+            flat = base.new_empty(0).set_(memory, 0, (memory.nbytes() // base.itemsize,), (1,))
+            is_narrow = base.is_floating_point() and base.itemsize < 4  # NumPy lacks bfloat16
+            elements = flat.to("cpu", torch.float32 if is_narrow else base.dtype).numpy()
         kind = tensor["dtype"].encode()
         digest = hashlib.blake2b(elements.data, digest_size=32, key=kind).hexdigest()
-
-        def make() -> dict[str, str]:
+        tensor["array"] = why or digest
+        if tensor["array"] not in self.written:
+            self.written.add(tensor["array"])
             np.save(self.folder / f"{digest}.npy", elements, allow_pickle=False)
-            return {"why_missing": why}
-
-        tensor["array"] = self.write_once("arrays", why or digest, make)
+            self.write("arrays", {"why_missing": why}, tensor["array"])
 
     def _keep_kernel(self, compiled: Any) -> str:
         """Return the key of a compiled kernel, and write its code."""
         file = repr(compiled.src.fn.fn.__code__.co_filename)  # Triton's hash leaves it out
         key = hashlib.blake2b(f"{file}{compiled.hash}".encode(), digest_size=32).hexdigest()
-
-        def make() -> dict[str, Any]:
+        if key not in self.written:
+            self.written.add(key)
             for stage in {"ttir", "ttgir", "ptx"} & compiled.asm.keys():
                 (self.folder / f"{key}.{stage}").write_text(compiled.asm[stage])
             (self.folder / f"{key}.cubin").write_bytes(compiled.asm["cubin"])
-            return describe_kernel(compiled)
-
-        return self.write_once("kernels", key, make)
+            self.write("kernels", describe_kernel(compiled), key)
+        return key
 
     def find_unknown(self, values: Any) -> str:
         """Return the launch that did not run and that one of the tensors depends on; "" if there is none."""
@@ -580,8 +572,8 @@ class Recorder:
 
 
 def bind(
-    function: Any, arguments: Sequence[Any], grid: Any, keywords: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], list[int]]:
+    function: Any, arguments: Sequence[Any], grid: Any, keywords: Values
+) -> tuple[Values, Values, list[int]]:
     """Return a launch's arguments by name, the compiler's options, and the size of the grid."""
     names = function.arg_names
     bound = function.signature.bind(*arguments, **{k: v for k, v in keywords.items() if k in names})
@@ -595,11 +587,11 @@ def bind(
 
 def describe_arguments(
     function: Any,
-    values: Mapping[str, Any],
-    options: Mapping[str, Any],
-    describe_tensor: Callable[[Any], dict[str, Any]],
+    values: Values,
+    options: Values,
+    describe_tensor: Callable[[Any], Values],
     capability: Sequence[int],
-) -> list[dict[str, Any]]:
+) -> list[Values]:
     """Return the JSON of the compiled function's arguments.
 
     Args:
@@ -609,7 +601,7 @@ def describe_arguments(
     *_, binder = function.device_caches[driver.active.get_current_device()]
     _, kinds, _ = binder(**values, **{"debug": False, "instrumentation_mode": "", **options})
 
-    def describe(name: str, value: Any, kind: Any) -> Iterator[dict[str, Any]]:
+    def describe(name: str, value: Any, kind: Any) -> Iterator[Values]:
         """Yield the arguments that come from one parameter."""
         if isinstance(kind, tuple):
             for number, (inner, inner_kind) in enumerate(zip(value, kind, strict=True)):
@@ -658,17 +650,14 @@ def check_output(path: Path) -> None:
     """Raise OSError if a file cannot be written, or exists and is not a capture."""
     path = path.resolve()
     is_new = not path.exists()
-    path.open("ab").close()
+    with path.open("a+b") as file:
+        is_empty = not file.tell()
+        is_zip = zipfile.is_zipfile(file)
+        is_capture = is_zip and "capture.json" in zipfile.ZipFile(file).namelist()
     if is_new:
         path.unlink()
-    elif path.stat().st_size and not _is_capture(path):
+    elif not is_empty and not is_capture:
         raise FileExistsError(errno.EEXIST, "Tilescope did not write the existing file", str(path))
-
-
-def _is_capture(path: Path) -> bool:
-    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as file:
-        return "capture.json" in file.namelist()
-    return False
 
 
 @contextlib.contextmanager
@@ -691,7 +680,7 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
     Args:
         status: the exit status of the recorder's process, or minus the signal that killed it.
     """
-    content, keys = _read_journal(folder, script)
+    content = _read_journal(folder, script)
     if content["refused"]:
         return content["refused"]
     if status and "is_complete" not in content:
@@ -701,43 +690,42 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
         if status < 0:
             killed = f"{script} was killed by {signal.Signals(-status).name}{before}"
             end = {"kind": "exception", "message": killed}
-        place = launches[-1]["caller"] if launches else {"file": "", "line": 0}
+        place = launches[-1]["caller"] if launches else _NO_PLACE
         content["stopped"] = {**place, **end}
     total = 0
     with _replacing(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
-        paths = [folder / f"{key}.npy" for key in keys["arrays"]]
-        sizes = {path: path.stat().st_size for path in paths if path.exists()}
-        for array_path in sorted(sizes, key=sizes.__getitem__):
-            number = paths.index(array_path)
-            total += sizes[array_path]
+        arrays = []
+        for number, (key, array) in enumerate(content["arrays"].items()):
+            if not array["why_missing"]:
+                arrays.append((folder / f"{key}.npy", f"arrays/{number}.npy", array))
+        for source, name, array in sorted(arrays, key=lambda each: each[0].stat().st_size):
+            total += source.stat().st_size
             if total > _MOST_BYTES:
-                content["arrays"][number]["why_missing"] = _TOO_LARGE.format("several tensors")
+                array["why_missing"] = _TOO_LARGE.format("several tensors")
             else:
-                file.write(array_path, f"arrays/{number}.npy")
-        files = (kernel["file"] for kernel in content["kernels"])
-        kernels = [(folder, key, file) for key, file in zip(keys["kernels"], files, strict=True)]
+                file.write(source, name)
+        kernels = content["kernels"]
         with ThreadPool() as pool:
-            read = pool.starmap(_read_kernel, kernels)
+            read = pool.starmap(_read_kernel, ((folder / key, kernels[key]) for key in kernels))
             pool.close()
             pool.join()  # no thread may be left when `serve` forks
-        for number, (resources, codes) in enumerate(read):
-            content["kernels"][number] |= dict(
-                zip(("registers", "spilled_bytes"), resources, strict=True)
-            )
+        for number, codes in enumerate(read):
             for stage, code in codes.items():
                 file.writestr(f"kernels/{number}.{stage}", code)
+        for name in ("kernels", "arrays", "storages"):
+            content[name] = list(content[name].values())
         # Names of files may contain bytes that are not UTF-8
         text = json.dumps(content, ensure_ascii=False).encode(errors="replace")
         file.writestr("capture.json", text)
     return ""
 
 
-def _read_journal(folder: Path, script: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Return a capture's JSON, and the keys of its kernels, arrays and storages.
+def _read_journal(folder: Path, script: str) -> Values:
+    """Return a capture's JSON, but with the kernels, arrays and storages by key.
 
     The launches are sorted by process id and, in a process, in the order in which they began.
     """
-    content: dict[str, Any] = {
+    content: Values = {
         "format": FORMAT, "triton": triton.__version__, "script": script, "cases": {}, "about": "", "stopped": None,
         "not_captured": {}, "arrays": {}, "kernels": {}, "storages": {}, "launches": {}, "refused": "",
     }  # fmt: skip
@@ -755,14 +743,15 @@ def _read_journal(folder: Path, script: str) -> tuple[dict[str, Any], dict[str, 
     launches = content["launches"]
     order = sorted(launches, key=lambda key: [int(part) for part in key.split(".")])
     content["launches"] = [launches[key] for key in order if launches[key]]
-    keys = {name: list(content[name]) for name in ("kernels", "arrays", "storages")}
-    numbers = {name: {key: n for n, key in enumerate(own)} for name, own in keys.items()}
+    numbers = dict[str, int]()
+    for name in ("kernels", "arrays", "storages"):
+        numbers |= zip(content[name], itertools.count())
     for launch in content["launches"]:
-        launch["kernel"] = numbers["kernels"][launch["kernel"]]
+        launch["kernel"] = numbers[launch["kernel"]]
         for tensor in filter(None, map(_own_tensor, launch["arguments"])):
-            tensor["storage"] = numbers["storages"][tensor["storage"]]
-            tensor["array"] = numbers["arrays"].get(tensor["array"])
-    return content | {name: list(content[name].values()) for name in keys}, keys
+            tensor["storage"] = numbers[tensor["storage"]]
+            tensor["array"] = numbers.get(tensor["array"])
+    return content
 
 
 class _AlignedTensor:
@@ -784,10 +773,10 @@ class _AlignedTensor:
 def as_compiled(value: Any) -> Any:
     """Return the stand-in that is passed to Triton's binder for an argument."""
     if type(value).__name__ == "TensorDescriptor":
-        # Skips the constructor's alignment check, which host tensors may fail
-        copy = object.__new__(type(value))
-        copy.__dict__ |= {**value.__dict__, "base": _AlignedTensor(value.base)}
-        return copy
+        # A copy skips the constructor's alignment check, which host tensors may fail
+        stand_in = copy(value)
+        vars(stand_in)["base"] = _AlignedTensor(value.base)
+        return stand_in
     if isinstance(value, tuple):
         parts = [as_compiled(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -796,11 +785,11 @@ def as_compiled(value: Any) -> Any:
     )
 
 
-def _own_tensor(argument: dict[str, Any]) -> Any:
+def _own_tensor(argument: Values) -> Any:
     return argument.get("tensor") or argument.get("descriptor", {}).get("tensor")
 
 
-def _returning(value: Any) -> Callable[..., Any]:
+def _returning(value: Any) -> Any:
     return lambda *_, **__: value
 
 
@@ -834,7 +823,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from filter(torch._C._has_storage, parts)
 
 
-def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
+def _users_line(frames: Iterable[traceback.FrameSummary]) -> Values:
     """Return the innermost frame that is in the user's code."""
     folders = (f"{package.__path__[0]}/" for package in (torch, triton))
     skipped = [re.escape(prefix) for prefix in (__file__, "<frozen", "<string", *folders)]
@@ -844,10 +833,10 @@ def _users_line(frames: Iterable[traceback.FrameSummary]) -> dict[str, Any]:
         for f in frames
         if not re.match("|".join(skipped), f.filename)
     ]
-    return lines[-1] if lines else {"file": "", "line": 0}
+    return lines[-1] if lines else _NO_PLACE
 
 
-def _describe_place(line: Mapping[str, Any]) -> str:
+def _describe_place(line: Values) -> str:
     return f"{Path(line['file']).name}:{line['line']}"
 
 
@@ -867,7 +856,7 @@ def read_ttgir(ttgir: str) -> Facts:
         Path(file.name).write_text(ttgir)
         module = ir.parse_mlir_module(file.name, context)
     builder = gluon_ir.GluonOpBuilder(context)
-    layouts: list[dict[str, Any] | None] = []
+    layouts: list[Values | None] = []
     # The values from which a value derives: as a pointer, in addition as a number, and by a load from a pointer. What
     # enters or leaves a region passes through a node per type.
     sources, offsets, loads = (defaultdict[Any, set[Any]](set) for _ in range(3))
@@ -941,17 +930,16 @@ def read_ttgir(ttgir: str) -> Facts:
     def find_arguments(values: set[Any]) -> list[int]:
         return [number for number in range(count) if function.args(number).id() in values]
 
+    def find_tables(values: set[Any]) -> list[int]:
+        pointers = itertools.chain(*map(loads.__getitem__, values))
+        return find_arguments(reach(pointers, sources))
+
     module.walk(visit)
     function = module.get_function(module.get_entry_func_name())
     count = len(module.get_function_signature(function))
     stored = reach(stores, sources)
-    loaded = (
-        itertools.chain(*map(loads.__getitem__, v))
-        for v in (stored, reach(roots, sources, offsets))
-    )
-    return Facts(
-        layouts, *map(find_arguments, (stored, *(reach(pointers, sources) for pointers in loaded)))
-    )
+    needed = reach(roots, sources, offsets)
+    return Facts(layouts, find_arguments(stored), find_tables(stored), find_tables(needed))
 
 
 def keep_source_lines(backend: Any = None, stages: Any = None, *_: Any) -> tuple[str, str]:
@@ -980,7 +968,7 @@ def _values(get: Callable[[int], Any], count: int) -> list[tuple[int, str]]:
     return [(value.id(), str(value.get_type())) for value in map(get, range(count))]
 
 
-def _layout(builder: Any, pointer: Any) -> dict[str, Any] | None:
+def _layout(builder: Any, pointer: Any) -> Values | None:
     match = re.match(r"tensor<((?:\d+x)+)", str(pointer.get_type()))
     if match is None:
         return None
@@ -1031,18 +1019,16 @@ def _count_spilled_bytes(sass: str) -> int:
     A stack frame may also hold arrays, such as a table of `sin`, which other registers than R1 index.
     """
     slots: dict[str, list[range]] = {"STL": [], "LDL": []}
-    for name, suffixes, start in re.findall(
-        r"\b(STL|LDL)([.\w]*) [^;]*\[R1(?:\+(0x[0-9a-f]+))?\]", sass
-    ):
-        widths = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
-        width = next((widths[each] for each in suffixes.split(".") if each in widths), 4)
+    # STL.64 [R1+0x8], R4 ;
+    accesses = r"\b(STL|LDL)(?:\.[SU]?(8|16|64|128)|\.\w+)* [^;]*\[R1(?:\+(0x[0-9a-f]+))?\]"
+    for name, bits, start in re.findall(accesses, sass):
         first = int(start or "0", 16)
-        slots[name].append(range(first, first + width))
+        slots[name].append(range(first, first + int(bits or 32) // 8))
     reloaded = set().union(*slots["LDL"])
     return sum(len(slot) for slot in slots["STL"] if not reloaded.isdisjoint(slot))
 
 
-def describe_kernel(compiled: Any) -> dict[str, Any]:
+def describe_kernel(compiled: Any) -> Values:
     """Return the JSON of a compiled kernel, without its resources."""
     metadata = compiled.metadata
     function = compiled.src.fn.fn
@@ -1055,19 +1041,19 @@ def describe_kernel(compiled: Any) -> dict[str, Any]:
     return {
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
         "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
-        "num_ctas": metadata.num_ctas, "layouts": read_ttgir(compiled.asm["ttgir"]).layouts,
+        "num_ctas": metadata.num_ctas, "layouts": read_ttgir(codes["ttgir"]).layouts,
         "options": options, "allocation": allocate(codes["ttgir"], codes.get("ttir", ""), capability, options),
     }  # fmt: skip
 
 
-def _read_kernel(folder: Path, key: str, file: str) -> tuple[tuple[int, int], dict[str, str]]:
-    """Return a kernel's registers and spilled bytes, and its TTIR (unless Gluon made it), TTGIR, PTX and SASS."""
-    paths = ((stage, folder / f"{key}.{stage}") for stage in ("ttir", "ttgir", "ptx"))
+def _read_kernel(path: Path, kernel: Values) -> dict[str, str]:
+    """Add a kernel's resources to its JSON. Return its TTIR (unless Gluon made it), TTGIR, PTX and SASS."""
+    paths = ((stage, path.with_suffix(f".{stage}")) for stage in ("ttir", "ttgir", "ptx"))
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
-    cubin = (folder / f"{key}.cubin").read_bytes()
-    resources = read_resources(cubin)
+    cubin = path.with_suffix(".cubin").read_bytes()
+    kernel["registers"], kernel["spilled_bytes"] = read_resources(cubin)
     codes["sass"] = _disassemble(cubin)
-    new = Path(file).name
+    new = Path(kernel["file"]).name
     compiled_from = re.search(r'^#loc = loc\("([^"]+)":', codes["ttgir"], re.MULTILINE)
     if (
         compiled_from and new not in codes["ttgir"]
@@ -1075,13 +1061,13 @@ def _read_kernel(folder: Path, key: str, file: str) -> tuple[tuple[int, int], di
         codes = {
             stage: code.replace(Path(compiled_from[1]).name, new) for stage, code in codes.items()
         }
-    return resources, codes
+    return codes
 
 
-def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dict[str, Any] | None]:
+def recompile(modules: Sequence[Values], capability: int) -> list[Values | None]:
     """Compile TTIR modules, each with its options. Return {} for one that fails, None for a timeout."""
     deadline = time.monotonic() + _RECOMPILE_S + 2 * len(modules)
-    replies: list[dict[str, Any] | None] = []
+    replies: list[Values | None] = []
     workers = min(os.cpu_count() or 1, len(modules))
     # Threads may deadlock in Triton.
     with multiprocessing.get_context("fork").Pool(workers) as pool:
@@ -1096,7 +1082,7 @@ def recompile(modules: Sequence[Mapping[str, Any]], capability: int) -> list[dic
     return replies
 
 
-def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]:
+def _recompile_one(module: Values, capability: int) -> Values:
     triton.knobs.runtime.add_stages_inspection_hook = STAGES_HOOK
     with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
         Path(file.name).write_text(module["ttir"])
@@ -1116,7 +1102,7 @@ def _recompile_one(module: Mapping[str, Any], capability: int) -> dict[str, Any]
 # ---------------------------------------------------------------- launches
 
 
-def _relaunch(self: Any, grid: Any) -> Callable[..., None]:
+def _relaunch(self: Any, grid: Any) -> Any:
     """Redirect a direct launch of a compiled kernel to its jitted function, so that the launch is recorded."""
 
     def launch(*arguments: Any, **_: Any) -> None:
@@ -1132,23 +1118,23 @@ def _relaunch(self: Any, grid: Any) -> Callable[..., None]:
         options = {
             name: getattr(self.metadata, name) for name in ("num_warps", "num_stages", "num_ctas")
         }
-        function[grid](**{**options, **values, **dict(zip(names, arguments, strict=False))})
+        function[grid](**(options | values | dict(zip(names, arguments, strict=False))))
 
     return launch
 
 
-def _measure_once(recorder: Recorder, measure: Callable[..., Any]) -> Callable[..., Any]:
+def _measure_once(recorder: Recorder, measure: Any) -> Any:
     """Return a version of `do_bench` that records a single call. If nothing is timed, it returns 1 ms."""
 
     @functools.wraps(measure)
-    def measure_once(call: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
+    def measure_once(call: Any, *arguments: Any, **options: Any) -> Any:
         call()
-        if recorder.runs != "cuda" or not recorder.is_timed:
-            recorder.note_timing(measure.__name__)
-            count = len(options.get("quantiles") or ()) or (options.get("return_mode") == "all")
-            return [1.0] * count if count else 1.0
-        with recorder.paused():
-            return measure(call, *arguments, **options)
+        if recorder.runs == "cuda" and recorder.is_timed:
+            with recorder.paused():
+                return measure(call, *arguments, **options)
+        recorder.note_timing(measure.__name__)
+        count = len(options.get("quantiles") or ()) or (options.get("return_mode") == "all")
+        return [1.0] * count if count else 1.0
 
     return measure_once
 
@@ -1158,7 +1144,7 @@ def _is_graph(recorder: Recorder) -> bool:
 
 
 def _launch(
-    recorder: Recorder, function: Any, arguments: Sequence[Any], grid: Any, keywords: dict[str, Any]
+    recorder: Recorder, function: Any, arguments: Sequence[Any], grid: Any, keywords: Values
 ) -> Any:
     """Record a launch, and run it on the GPU or in the interpreter if the recorder does so."""
     launch, values = recorder.record(function, arguments, grid, keywords)
@@ -1205,7 +1191,7 @@ def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) ->
     return kernel
 
 
-def _interpret(launch: Launch, values: Mapping[str, Any]) -> None:
+def _interpret(launch: Launch, values: Values) -> None:
     """Run a launch in Triton's interpreter, on the tensors in main memory."""
 
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -1225,30 +1211,20 @@ def _interpret(launch: Launch, values: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def recording(
-    folder: Path,
-    gpu: Mapping[str, Any] = H200,
-    runs: str = "",
-    tunes: bool = False,
-    configs: Mapping[str, int] = types.MappingProxyType({}),
-    is_timed: bool = True,
+    folder: Path, gpu: Values = H200, runs: str = "", **options: Any
 ) -> Iterator[Recorder]:
     """Record all Triton launches, also in child processes, in a folder, from which `write_capture` makes a capture.
 
     Unless `runs` is "cuda", tensors in host memory report a CUDA device.
 
     Args:
-        tunes: whether autotuners search as usual; otherwise they launch their first config.
-        configs, is_timed: see `Recorder`.
+        options: of `Recorder`.
     """
-    recorder = Recorder(gpu, runs, folder)
-    recorder.configs = configs
-    recorder.is_timed = is_timed
+    recorder = Recorder(gpu, runs, folder, **options)
     variables = {"TORCH_COMPILE_DISABLE": "1", RECORDED_PROCESS: str(os.getpid())}
     hook = folder / "sitecustomize.py"
     if not hook.exists():
-        options = {
-            "gpu": gpu, "runs": runs, "tunes": tunes, "configs": dict(configs), "is_timed": is_timed,
-        }  # fmt: skip
+        options |= {"gpu": gpu, "runs": runs}
         hook.write_text(
             _SITECUSTOMIZE.format(folder=str(folder), recorder=__file__, options=options)
         )
@@ -1300,55 +1276,49 @@ def recording(
         recorder.note("Functions passed to torch.compile ran uncompiled.")
         return (lambda function: function) if model is None else model
 
-    tuners: list[Any] = [Autotuner]
-    for tuner in tuners:
-        tuners += tuner.__subclasses__()
     search = Autotuner._bench
     timeit = Timer.timeit
-
-    def pinned(*arguments: Any, **keywords: Any) -> Any:
-        with _LOCK:
-            return _run_pinned(recorder, *arguments, **keywords)
+    pinned = functools.partialmethod(_run_pinned, recorder)
 
     def bench(*arguments: Any, **keywords: Any) -> Any:
-        if not tunes:
-            return [0.0] * 3  # a tuner with its own search picks its first config
         with recorder.paused():
             return search(*arguments, **keywords)
 
-    replaced: list[tuple[Any, str, Any]] = [
-        (jit.JITFunction, "run", run),
-        (Autotuner, "_bench", bench),
-        (triton.knobs.runtime, "add_stages_inspection_hook", STAGES_HOOK),
-        (knobs, "interpret", property(refuse_interpreter, interpret.__set__)),
-        (Timer, "timeit", note_timeit),
-        (torch.cuda.Event if runs == "cuda" else _Stub, "elapsed_time", note_elapsed_time),
-    ]
-    if not tunes:
-        replaced += [(tuner, "run", pinned) for tuner in tuners if "run" in tuner.__dict__]
-    replaced += [(CompiledKernel, "__getitem__", _relaunch), (torch, "compile", compile_nothing)]
-    for name in ("do_bench", "do_bench_cudagraph"):
-        replaced.append(
-            (triton.testing, name, _measure_once(recorder, getattr(triton.testing, name)))
-        )
+    tuners: list[Any] = [jit.KernelInterface]
     with recorder.journal, contextlib.ExitStack() as stack:
 
-        def pin_subclass(tuner: type) -> None:  # of a library that the script imports
-            if issubclass(tuner, Autotuner) and "run" in tuner.__dict__ and not tunes:
+        def pin_config(tuner: type) -> None:
+            if issubclass(tuner, Autotuner) and "run" in vars(tuner) and not recorder.tunes:
                 stack.enter_context(mock.patch.object(tuner, "run", pinned))
             elif tuner.__name__ == "CachingAutotuner":
+                nothing = _returning(None)
                 stack.enter_context(
-                    mock.patch.multiple(tuner, run=run_generated, precompile=_returning(None))
+                    mock.patch.multiple(tuner, run=run_generated, precompile=nothing)
                 )
 
-        replaced.append((jit.KernelInterface, "__init_subclass__", classmethod(pin_subclass)))
-        for variable, text in variables.items():
-            stack.callback(_restore_variable, variable, text, os.environ.get(variable))
-        os.environ.update(variables)
-        for owner, name, value in [
-            *replaced,
+        for tuner in tuners:
+            tuners += tuner.__subclasses__()
+            pin_config(tuner)
+        replaced: list[Any] = [
+            (jit.JITFunction, "run", run),
+            (Autotuner, "_bench", bench),
+            (triton.knobs.runtime, "add_stages_inspection_hook", STAGES_HOOK),
+            (knobs, "interpret", property(refuse_interpreter, interpret.__set__)),
+            (Timer, "timeit", note_timeit),
+            (torch.cuda.Event if runs == "cuda" else _Stub, "elapsed_time", note_elapsed_time),
+            # Of a library that the script imports
+            (jit.KernelInterface, "__init_subclass__", classmethod(pin_config)),
             *(_gpu_stand_ins(recorder) if runs != "cuda" else ()),
-        ]:
+            *(
+                (triton.testing, name, _measure_once(recorder, getattr(triton.testing, name)))
+                for name in ("do_bench", "do_bench_cudagraph")
+            ),
+            (CompiledKernel, "__getitem__", _relaunch),
+            (torch, "compile", compile_nothing),
+        ]
+        stack.callback(_restore_environment, variables, dict(os.environ))
+        os.environ.update(variables)
+        for owner, name, value in replaced:
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
         if runs != "cuda":
             stack.enter_context(_AsIfCuda(recorder))
@@ -1356,12 +1326,13 @@ def recording(
         yield recorder
 
 
-def _restore_variable(name: str, own: str, before: str | None) -> None:
-    """Undo a change of the environment, unless the script has changed the variable since."""
-    if os.environ.get(name) == own:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+def _restore_environment(variables: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Undo the changes of variables, unless the script has changed them since."""
+    for name, own in variables.items():
+        if os.environ.get(name) == own:
+            del os.environ[name]
+            if name in before:
+                os.environ[name] = before[name]
 
 
 def record_child(folder: str, **options: Any) -> None:
@@ -1371,52 +1342,42 @@ def record_child(folder: str, **options: Any) -> None:
     atexit.register(context.__exit__, None, None, None)
 
 
-def _run_pinned(recorder: Recorder, self: Any, *arguments: Any, **keywords: Any) -> Any:
+def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any) -> Any:
     """Run the pinned config, or the first that compiles and fits, instead of the autotuner's search."""
-    self.nargs = dict(zip(self.arg_names, arguments, strict=False))
-    configs = self.prune_configs(keywords) if len(self.configs) > 1 else self.configs
-    if number := recorder.configs.get(self.base_fn.__name__):
-        if not 1 <= number <= len(self.configs):
-            name = self.base_fn.__name__
-            raise UsageError(
-                f"--config {name}={number}: {name} has configs 1 to {len(self.configs)}."
-            )
-        configs = [self.configs[number - 1]]
-    count = len(recorder.launches)
-    configs = configs[:_MOST_CONFIGS]
-    for place, config in enumerate(configs, start=1):
-        self.best_config = config
-        values = config.all_kwargs()
-        if len(self.configs) > 1 and (conflicts := keywords.keys() & config.kwargs.keys()):
-            raise ValueError(
-                f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define auto-tuned "
-                "symbols."
-            )
-        if config.pre_hook is not None:
-            config.pre_hook({**self.nargs, **keywords, **values})
-        number = self.configs.index(config) + 1 if config in self.configs else place
-        tuned = {
-            "tuned": {
-                "number": number,
-                "of": len(self.configs),
-                "restored": _restored(self, config),
-            }
-        }
-        tuned = tuned if len(self.configs) > 1 else {}
-        try:
-            with mock.patch.object(recorder, "context", {**recorder.context, **tuned}):
-                return self.fn.run(*arguments, **keywords, **values)
-        except _SKIPPED_BY_AUTOTUNER:
-            if place == len(configs):
-                raise
-            recorder.drop(count)
-
-
-def _restored(tuner: Any, config: Any) -> list[str] | None:
-    """Return the arguments that a tuner resets before each run; None if a hook of the user's may do so."""
-    if config.pre_hook or getattr(tuner, "user_defined_pre_hook", False):
-        return None
-    return [*getattr(tuner, "reset_to_zero", ()), *getattr(tuner, "restore_value", ())]
+    with _LOCK:
+        self.nargs = dict(zip(self.arg_names, arguments, strict=False))
+        is_tuned = len(self.configs) > 1
+        configs = self.prune_configs(keywords)[:_MOST_CONFIGS] if is_tuned else self.configs
+        name = self.base_fn.__name__
+        if number := recorder.configs.get(name):
+            if not 1 <= number <= len(self.configs):
+                raise UsageError(
+                    f"--config {name}={number}: {name} has configs 1 to {len(self.configs)}."
+                )
+            configs = [self.configs[number - 1]]
+        count = len(recorder.launches)
+        for place, config in enumerate(configs, start=1):
+            self.best_config = config
+            values = config.all_kwargs()
+            if is_tuned and (conflicts := keywords.keys() & config.kwargs.keys()):
+                raise ValueError(
+                    f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't re-define "
+                    "auto-tuned symbols."
+                )
+            if config.pre_hook:
+                config.pre_hook({**self.nargs, **keywords, **values})
+            number = self.configs.index(config) + 1 if config in self.configs else place
+            has_hook = config.pre_hook or self.user_defined_pre_hook
+            restored = None if has_hook else [*self.reset_to_zero, *self.restore_value]
+            tuned = {"number": number, "of": len(self.configs), "restored": restored}
+            context = {**recorder.context, **({"tuned": tuned} if is_tuned else {})}
+            try:
+                with mock.patch.object(recorder, "context", context):
+                    return self.fn.run(*arguments, **keywords, **values)
+            except _SKIPPED_BY_AUTOTUNER:
+                if place == len(configs):
+                    raise
+                recorder.drop(count)
 
 
 # ---------------------------------------------------------------- a machine without a GPU
@@ -1434,13 +1395,11 @@ _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
 }  # fmt: skip
-_READS = set()
-for _name in (
+_READS = {getattr(owner, name, None) for owner in (torch, _T) for name in (
     "item", "tolist", "numpy", "__dlpack__", "__bool__", "__int__", "__float__", "__index__", "__array__",
     "nonzero", "argwhere", "unique", "unique_consecutive", "bincount", "masked_select", "repeat_interleave", "equal",
     "allclose", "to_sparse", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
-):  # fmt: skip
-    _READS |= {getattr(owner, _name, None) for owner in (torch, _T)}
+)}  # fmt: skip
 
 
 def _on_cpu(value: Any) -> Any:
@@ -1448,9 +1407,7 @@ def _on_cpu(value: Any) -> Any:
     return torch.device("cpu") if is_cuda else value
 
 
-def _compute(
-    recorder: Recorder, function: Any, arguments: Sequence[Any], options: dict[str, Any]
-) -> Any:
+def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], options: Values) -> Any:
     """Call a function of torch. Results that do not fit in memory have addresses, but no values."""
     leaves = tree_leaves((arguments, options))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -1470,7 +1427,7 @@ def _compute(
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
     memory = Path("/proc/meminfo").read_text()
     free_bytes = int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
-    storages = [output.untyped_storage() for output in outputs]
+    storages = (output.untyped_storage() for output in outputs)
     new = [storage for storage in storages if storage._cdata not in shared]
     is_large = any(storage.nbytes() > free_bytes for storage in new)
     is_written = any(output in inputs for output in outputs)
@@ -1495,7 +1452,7 @@ def _compute(
     return tree_map_only(FakeTensor, reserve, result)
 
 
-class _AsIfCuda(torch.overrides.TorchFunctionMode):
+class _AsIfCuda(torch.overrides.TorchFunctionMode, contextlib.ContextDecorator):
     """Make tensors report a CUDA device. Tensors created on or moved to the GPU stay in host memory."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -1514,7 +1471,7 @@ class _AsIfCuda(torch.overrides.TorchFunctionMode):
         if function is torch.device:
             return _CUDA if arguments == (0,) else function(*arguments, **keywords)
         recorder = self._recorder
-        options: dict[str, Any] = {
+        options: Values = {
             name: name != "pin_memory" and _on_cpu(value) for name, value in keywords.items()
         }
         if type(options.get("device")) is int:
@@ -1578,11 +1535,10 @@ class _Generator(torch.Generator):
         return self.manual_seed(seed)
 
 
-def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
+def _gpu_stand_ins(recorder: Recorder) -> Iterator[Any]:
     """Yield replacements, (owner, name, value), that make torch and Triton appear to have the recorder's GPU."""
     gpu = recorder.gpu
-    generator = _Generator()
-    (major, minor) = recorder.gpu["compute_capability"]
+    major, minor = gpu["compute_capability"]
     arch = 10 * major + minor
     # Kernels keep their code by device: a recording for another GPU, or a launch on this machine's, needs other code.
     active: Any = _Stub(
@@ -1615,26 +1571,13 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         "nvmlDeviceGetCudaComputeCapability": (major, minor),
         "nvmlDeviceGetMemoryInfo": types.SimpleNamespace(total=memory_bytes, free=memory_bytes, used=0),
     }  # fmt: skip
-    run_backward = torch.autograd._engine_run_backward
     implement = torch.library.Library.impl
     on_cuda = set[tuple[Any, str]]()
     own = threading.local()
-    custom_op = torch.library.custom_op
-    set_default_device = DeviceContext.__init__
-    run_thread = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
     report_exception = threading.excepthook
     new_fake_tensor = FakeTensor.__new__
     fake_device: Any = FakeTensor.device
     new_shared = torch.UntypedStorage._new_shared
-    fork = multiprocessing.context.ForkProcess._Popen
-
-    def run_backward_as_if_cuda(*arguments: Any, **keywords: Any) -> Any:
-        with _AsIfCuda(recorder):  # user code runs inside, and autograd turns the mode off there
-            return run_backward(*arguments, **keywords)
-
-    def run_thread_as_if_cuda(self: Any) -> None:
-        with _AsIfCuda(recorder):
-            run_thread(self)
 
     def report_read(failure: Any) -> None:
         if issubclass(failure.exc_type, HostRead):
@@ -1663,33 +1606,26 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
         name = f"{self.ns}::{op}" if is_short else op
         if key in ("CUDA", "AutogradCUDA") and self.ns not in ("_inductor_test", "fsdp"):
             key = key.replace("CUDA", "CPU")
-            call = make_kernel(name, function, key, keywords.get("with_keyset", False))
+            on_cuda.add((name, key))
+            original: Any = None
+            with contextlib.suppress(RuntimeError):  # an operator of the script's
+                original = torch.library.get_kernel(name, key)
+
+            def call(keys: Any, *arguments: Any, **options: Any) -> Any:
+                is_recorder = torch._C._is_torch_function_all_disabled()
+                is_running = name in vars(own)  # its calls of its own operator run on the CPU
+                if original and (is_recorder or is_running or recorder.journal.closed):
+                    return original.call_boxed(keys, *arguments, **options)
+                # torch turns the mode off for its own calls
+                with mock.patch.object(own, name, True, create=True), _AsIfCuda(recorder):
+                    first = [keys] if keywords.get("with_keyset") else []
+                    return function(*first, *arguments, **options)
+
             with contextlib.suppress(Exception):
                 implement(self, op, call, key, **{**keywords, "with_keyset": True})
         elif (name, key) in on_cuda:
             return None  # tensors in host memory have the kernel for CUDA
         return implement(self, op, function, dispatch_key, **keywords)
-
-    def make_kernel(name: Any, function: Any, key: str, has_keys: bool) -> Callable[..., Any]:
-        """Return the kernel that stands in for one of the CUDA back end. Calls of its own operator run on the CPU."""
-        on_cuda.add((name, key))
-        original: Any = None
-        with contextlib.suppress(RuntimeError):  # an operator of the script's
-            original = torch.library.get_kernel(name, key)
-
-        def call(keys: Any, *arguments: Any, **options: Any) -> Any:
-            running = vars(own)
-            is_recorder = torch._C._is_torch_function_all_disabled()
-            if original and (is_recorder or name in running or recorder.journal.closed):
-                return original.call_boxed(keys, *arguments, **options)
-            running[name] = True
-            try:
-                with _AsIfCuda(recorder):  # torch turns the mode off for its own calls
-                    return function(*[keys][:has_keys], *arguments, **options)
-            finally:
-                running.pop(name, None)
-
-        return call
 
     class Graph(_Stub):
         def __init__(self, *_: Any, **__: Any) -> None:
@@ -1710,23 +1646,24 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     yield from ((torch.cuda, name, _returning(value)) for name, value in answers.items())
     kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event"
     yield from ((torch.cuda, name, _Stub) for name in kinds)
-    yield torch.cuda, "default_generators", (generator,)
+    yield torch.cuda, "default_generators", (_Generator(),)
     yield torch.cuda, "_initialized", True
     yield torch._C, "__getattr__", answer_zero
-    yield threading.Thread, "_bootstrap_inner", run_thread_as_if_cuda
+    # Where Python or autograd runs the script's code without the mode
+    thread: Any = threading.Thread
+    for owner, name in ((thread, "_bootstrap_inner"), (torch.autograd, "_engine_run_backward")):
+        yield owner, name, _AsIfCuda(recorder)(getattr(owner, name))
     yield threading, "excepthook", report_read
-    yield multiprocessing.context.SpawnProcess, "_Popen", staticmethod(fork)
+    processes = multiprocessing.context
+    yield processes.SpawnProcess, "_Popen", staticmethod(processes.ForkProcess._Popen)
     for owner in (torch.cuda, torch.cuda.graphs):
         yield owner, "CUDAGraph", Graph
         yield owner, "graph", _Stub
         yield owner, "graph_pool_handle", _returning((0, 0))
         yield owner, "make_graphed_callables", make_graphed
     yield torch.cuda.nvtx, "_nvtx", _Stub()
-    yield (
-        DeviceContext,
-        "__init__",
-        lambda self, device: set_default_device(self, _on_cpu(torch.device(device))),
-    )
+    on_device = DeviceContext.__init__
+    yield DeviceContext, "__init__", lambda self, name: on_device(self, _on_cpu(torch.device(name)))
     yield torch, "Generator", _Generator
     yield FakeTensor, "__new__", make_fake_tensor
     yield FakeTensor, "device", property(find_fake_device)
@@ -1735,30 +1672,17 @@ def _gpu_stand_ins(recorder: Recorder) -> Iterator[tuple[Any, str, Any]]:
     guards: Any = torch._C._dynamo.guards
     yield guards, "_empty_strided_cuda", guards._empty_strided_cpu
     yield CompiledKernel, "_init_handles", _returning(None)
-    yield (
-        CompiledKernel,
-        "n_regs",
-        property(lambda self: read_resources(self.kernel)[0]),
-    )
-    in_registers = property(lambda self: read_resources(self.kernel)[1] // 4)
-    yield CompiledKernel, "n_spills", in_registers
+    yield CompiledKernel, "n_regs", property(lambda self: read_resources(self.kernel)[0])
+    yield CompiledKernel, "n_spills", property(lambda self: read_resources(self.kernel)[1] // 4)
     yield torch.version, "cuda", torch.version.cuda or "13.0"
     yield torch_triton, "has_triton", _returning(True)
-    yield torch.autograd, "_engine_run_backward", run_backward_as_if_cuda
     yield torch.library.Library, "impl", implement_on_cpu
-    yield (
-        torch.library,
-        "custom_op",
-        lambda *names, device_types=None, **options: custom_op(*names, **options),
-    )
 
 
 # ---------------------------------------------------------------- scripts and cases
 
 
-def parse_settings(
-    settings: Iterable[str], case: str, defaults: Mapping[str, Any]
-) -> dict[str, list[Any]]:
+def parse_settings(settings: Iterable[str], case: str, defaults: Values) -> dict[str, list[Any]]:
     """Return the values of the parameters that `--set` changes, with the type of their defaults."""
     result = {}
     for setting in settings:
@@ -1769,7 +1693,7 @@ def parse_settings(
                 f"--set {setting}: {case} has no parameter {name!r}. It has {allowed}."
             )
         default = defaults[name]
-        kind = type(defaults[name])
+        kind = type(default)
         values: list[Any] = texts.split(",")
         if kind is not str:
             with contextlib.suppress(ValueError, SyntaxError):
@@ -1777,17 +1701,13 @@ def parse_settings(
                     ast.literal_eval(text.capitalize() if kind is bool else text) for text in values
                 ]
         if any(type(value) is not kind for value in values):
-            allowed = (
-                "True or False"
-                if kind is bool
-                else f"a value of type {kind.__name__}, such as {default!r}"
-            )
+            allowed = f"a value of type {kind.__name__}, such as {default!r}"
             raise UsageError(f"--set {setting}: {name} must be {allowed}.")
         result[name] = values
     return result
 
 
-def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str, Any]) -> None:
+def run_case(recorder: Recorder, name: str, function: Any, settings: Values) -> None:
     """Launch a case. If it ran, compare its outputs with the expected ones and, on a GPU, time it."""
     recorder.context = {"case": name, "tuned": None, "settings": settings}
     count = len(recorder.launches)
@@ -1806,11 +1726,8 @@ def run_case(recorder: Recorder, name: str, function: Any, settings: Mapping[str
             )
         return
     kernel, grid, keywords, *expected = parts
-    caller = {
-        "file": inspect.getsourcefile(function) or "",
-        "line": inspect.getsourcelines(function)[1],
-    }
-    recorder.context |= {"caller": caller}
+    code = inspect.unwrap(function).__code__
+    recorder.context["caller"] = {"file": code.co_filename, "line": code.co_firstlineno}
     kernel[grid](**keywords)
     if len(recorder.launches) == count:
         return  # the grid is empty
@@ -1847,7 +1764,7 @@ def run_sweep(
             recorder.note(f"{chosen}: {_summarize(error)}")
 
 
-def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
+def compare(result: torch.Tensor, reference: torch.Tensor) -> Values:
     """Return the errors of an output. It passes if its relative RMS error is at most 8 × its dtype's epsilon."""
     difference = result.double() - reference.double()
     scale = float(reference.double().square().mean().sqrt()) or 1.0
@@ -1857,22 +1774,24 @@ def compare(result: torch.Tensor, reference: torch.Tensor) -> dict[str, Any]:
     return {"relative_rms": rms, "max_abs_error": most, "passed": rms <= 8 * epsilon}
 
 
-def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
-    """Compile a script, a notebook or a module, and put its folder on the path, as Python does."""
+def read_program(
+    recorder: Recorder, target: str, is_module: bool
+) -> tuple[list[types.CodeType], Values]:
+    """Compile a script, a notebook or a module, and put its folder on the path, as Python does.
+
+    Return the code objects, in order, and the module's attributes.
+    """
     path = Path(target).resolve()
     if not (is_module or path.is_file()):
         raise UsageError(f"There is no script {target}.")
     if not sys.flags.safe_path:
         sys.path.insert(0, str(Path.cwd() if is_module else path.parent))
-    spec = _find_module(target) if is_module else None
     try:
-        if spec is not None:
-            code = spec.loader.get_code(spec.name)
-            if code is None:  # it is not written in Python
-                raise UsageError(_NO_MODULE.format(target))
+        if is_module:
+            _, spec, code = runpy._get_module_details(target, UsageError)  # type: ignore[attr-defined]
             names = "__spec__", "__file__", "__package__", "__loader__"
             values = spec, spec.origin, spec.parent, spec.loader
-            return Program([code], dict(zip(names, values, strict=True)))
+            return [code], dict(zip(names, values, strict=True))
         if path.suffix == ".ipynb":
 
             def get_ipython() -> _Stub:
@@ -1880,30 +1799,17 @@ def read_program(recorder: Recorder, target: str, is_module: bool) -> Program:
                 return _Stub()
 
             attributes = {"display": print, "get_ipython": get_ipython}
-            return Program(_compile_cells(recorder, path), attributes)
+            return _compile_cells(recorder, path), attributes
         name = os.fsencode(path).decode(errors="replace")  # Triton needs UTF-8
         linecache.cache[name] = 0, None, linecache.getlines(str(path)), name
         code = compile(path.read_bytes(), name, "exec")
-        return Program([code], {"__file__": str(path)})
+        return [code], {"__file__": str(path)}
+    except UsageError:
+        raise UsageError(f"There is no module {target} that `python -m` can run.") from None
     except (SyntaxError, ValueError, RecursionError) as error:
         is_notebook = path.suffix == ".ipynb" and not isinstance(error, SyntaxError)
         kind = "a notebook" if is_notebook else "Python"
         raise UsageError(f"{target} is not {kind}: {error}.") from None
-
-
-def _find_module(name: str) -> Any:
-    """Return the spec of what `python -m` runs: a module, or the `__main__` of a package."""
-    try:
-        spec = find_spec(name) if all(name.split(".")) else None  # no relative name
-        if spec and spec.submodule_search_locations is not None:
-            spec = find_spec(f"{name}.__main__")
-    except ModuleNotFoundError as error:
-        if not f"{name}.".startswith(f"{error.name}."):  # an import in its package failed
-            raise
-        spec = None
-    if spec is None:
-        raise UsageError(_NO_MODULE.format(name))
-    return spec
 
 
 def _compile_cells(recorder: Recorder, path: Path) -> list[types.CodeType]:
@@ -1960,16 +1866,25 @@ def _translate_magics(recorder: Recorder, text: str) -> str:
 
 
 def run_program(
-    recorder: Recorder, program: Program, title: str, case: str, settings: Sequence[str]
+    recorder: Recorder,
+    codes: Sequence[types.CodeType],
+    attributes: Values,
+    title: str,
+    case: str,
+    settings: Sequence[str],
 ) -> None:
-    """Run a program as `__main__`, then the named case, or all cases if the program launched nothing."""
+    """Run code as `__main__`, then the named case, or all cases if the code launched nothing.
+
+    Args:
+        attributes: of the module.
+    """
     module = types.ModuleType("__main__")
     names = vars(module)
-    names.update(program.attributes)
+    names.update(attributes)
     ended = None
     sys.modules["__main__"] = module
     try:
-        for code in program.codes:
+        for code in codes:
             awaited = eval(code, names)
             if code.co_flags & inspect.CO_COROUTINE:  # a cell with `await`
                 asyncio.run(awaited)
@@ -1990,7 +1905,7 @@ def run_program(
         plain[name] = {k: v for k, v in defaults[name].items() if isinstance(v, int | float | str)}
     recorder.write("cases", plain)
     if case and case not in cases:
-        if isinstance(ended, HostRead) and any(case in code.co_names for code in program.codes):
+        if isinstance(ended, HostRead) and any(case in code.co_names for code in codes):
             raise ended
         allowed = (
             f"Its cases are {', '.join(cases)}."
@@ -2009,7 +1924,7 @@ def run_program(
         run_sweep(recorder, name, cases[name], parse_settings(settings, name, defaults[name]))
 
 
-def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
+def describe_stop(error: BaseException, title: str) -> Values:
     """Return the JSON that says where and why a program ended early."""
     frames = list[traceback.FrameSummary](traceback.extract_tb(error.__traceback__))
     # Kernels have no frames: an error names the source of the function that the compiler visited
@@ -2019,15 +1934,15 @@ def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
             if issubclass(type(function), jit.JITFunction) and function.src == link.src:
                 lines, first = inspect.getsourcelines(function.fn)
                 first += [line.lstrip()[:4] for line in lines].index("def ")
-                number = first + getattr(link.node, "lineno", 1) - 1
                 file = function.fn.__code__.co_filename
+                number = first + getattr(link.node, "lineno", 1) - 1
                 frames.append(traceback.FrameSummary(file, number, ""))
         link = link.__cause__
     line = _users_line(frames)
     if isinstance(error, SystemExit):
         if isinstance(error.code, int):
-            return {**line, **_describe_exit(title, int(error.code), "")}
-        return {**line, **_describe_exit(title, 1, f": {_text(error.code)}")}
+            return line | _describe_exit(title, int(error.code), "")
+        return line | _describe_exit(title, 1, f": {_text(error.code)}")
     message = f"{title} raised {_summarize(error)}"
     advice = (text for pattern, text in _ADVICE.items() if re.search(pattern, message))
     notes = map(_text, getattr(error, "__notes__", []))
@@ -2035,7 +1950,7 @@ def describe_stop(error: BaseException, title: str) -> dict[str, Any]:
     return {**line, "kind": "exception", "message": message}
 
 
-def _describe_exit(title: str, status: int, text: str) -> dict[str, Any]:
+def _describe_exit(title: str, status: int, text: str) -> Values:
     message = f"{title} exited with status {status}{text}"
     return {"kind": "exit", "status": status, "message": message[:300]}
 
@@ -2065,10 +1980,10 @@ def print_exception(error: BaseException) -> None:
         link.stack[:] = (
             f for f in link.stack if f.filename not in (__file__, torch.overrides.__file__)
         )
-    print("".join(described.format()), end="", file=sys.stderr)
+    described.print()
 
 
-def this_gpu() -> dict[str, Any]:
+def this_gpu() -> Values:
     """Return the properties of this machine's GPU."""
     properties: Any = torch.cuda.get_device_properties(0)
     shared = properties.shared_memory_per_block_optin
@@ -2084,10 +1999,9 @@ def serve(stdin: int) -> None:
     The scripts' stdin is the given file descriptor.
 
     A list holds the arguments of a capture; the reply is the error, or nothing. An object holds the arguments of
-    `recompile`; the reply is its result. Scripts run in forks of
-    this process, which has imported torch and Triton.
+    `recompile`; the reply is its result. Scripts run in forks of this process, which has imported torch and Triton.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, (*_BLOCKED, signal.SIGUSR1, signal.SIGUSR2))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*_BLOCKED, SIGUSR1, SIGUSR2))
     tempfile.tempdir = os.environ.get(_FOLDER)
     requests = os.fdopen(os.dup(0))
     reply = os.dup(1)
@@ -2102,16 +2016,16 @@ def serve(stdin: int) -> None:
 
 def capture(command_line: Sequence[str]) -> str:
     """Run a script in a fork, and write its capture even if it is killed. Return "", or why nothing was captured."""
-    parser = argparse.ArgumentParser(description="Record the Triton launches of a script.")
-    options: dict[str, dict[str, Any]] = {
-        "--out": {"type": Path, "required": True}, "--gpu-json": {"type": json.loads, "default": None},
-        "--values": {"action": "store_true"}, "--config": {"action": "append", "default": []},
-        "--set": {"action": "append", "default": []}, "--untimed": {"action": "store_true"},
-        "-m": {"action": "store_true", "help": "SCRIPT is a module"}, "script": {},
-        "arguments": {"nargs": argparse.REMAINDER},
-    }  # fmt: skip
-    for name, option in options.items():
-        parser.add_argument(name, **option)
+    parser = argparse.ArgumentParser()
+    add = parser.add_argument
+    add("--out", type=Path, required=True)
+    add("--gpu-json", type=json.loads)
+    add("--config", action="append", default=[])
+    add("--set", action="append", default=[])
+    for name in ("--values", "--untimed", "-m"):
+        add(name, action="store_true")
+    add("script")
+    add("arguments", nargs=argparse.REMAINDER)
     flags = parser.parse_args(command_line)
     try:
         check_output(flags.out)
@@ -2121,8 +2035,10 @@ def capture(command_line: Sequence[str]) -> str:
             if flags.untimed:  # under a profiler, which may not follow a fork
                 record_script(flags, folder)
             else:
-                _warm_up()
-                if signal.SIGUSR1 in signal.sigpending():
+                # The costly steps of a process's first compile: its forks skip them
+                triton_key()
+                gc.freeze()
+                if SIGUSR1 in signal.sigpending():
                     return "Interrupted before the script started."
                 status = _run_in_fork(flags, folder)
             script = Path(split_case(flags.script)[0]).name
@@ -2137,7 +2053,7 @@ def _run_in_fork(flags: argparse.Namespace, folder: Path) -> int:
     """Record a script. Return the exit status of its process, or minus the signal that killed it."""
     if child := os.fork():
         return _wait(child)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, SIGKILL)
     tempfile.tempdir = None
     temporary_file = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
     # Triton deletes the files of a compile, unless it is killed.
@@ -2150,12 +2066,6 @@ def _run_in_fork(flags: argparse.Namespace, folder: Path) -> int:
         print_exception(error)
         _exit(1)
     _exit()
-
-
-def _warm_up() -> None:
-    """Take the costly steps of a process's first compile. Its forks skip them."""
-    triton_key()
-    gc.freeze()
 
 
 def _exit(status: int = 0) -> NoReturn:
@@ -2173,10 +2083,10 @@ def _exit(status: int = 0) -> NoReturn:
 def _wait(child: int) -> int:
     """Wait for a process, and pass signals on to it. Return its exit status, or minus the signal."""
     while True:
-        number = signal.sigwait((signal.SIGCHLD, *_PASSED_ON))
-        if number == signal.SIGUSR1 and signal.SIGINT in signal.sigpending():
-            signal.sigwait((signal.SIGINT,))  # the terminal has interrupted the child, too
-        elif number != signal.SIGCHLD:
+        number = signal.sigwait((SIGCHLD, *_PASSED_ON))
+        if number == SIGUSR1 and SIGINT in signal.sigpending():
+            signal.sigwait((SIGINT,))  # the terminal has interrupted the child, too
+        elif number != SIGCHLD:
             os.kill(child, _PASSED_ON[signal.Signals(number)])
         else:
             process, status = os.waitpid(child, os.WNOHANG)
@@ -2204,10 +2114,10 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
                 raise UsageError(f"--config must be KERNEL=N (got {' '.join(flags.config)}).")
             # As Python does while it imports the package of a module
             sys.argv = ["-m" if flags.m else target, *flags.arguments]
-            program = read_program(recorder, target, flags.m)
+            codes, attributes = read_program(recorder, target, flags.m)
             if flags.m:
-                sys.argv[0] = program.attributes["__file__"]
-            run_program(recorder, program, title, case, flags.set)
+                sys.argv[0] = attributes["__file__"]
+            run_program(recorder, codes, attributes, title, case, flags.set)
             tuned = {
                 launch.function.__name__ for launch in recorder.launches if launch.content["tuned"]
             }
@@ -2218,15 +2128,17 @@ def record_script(flags: argparse.Namespace, folder: Path) -> None:
                 )
         except UsageError as error:
             recorder.write("refused", str(error))
-        except BaseException as error:
-            if not isinstance(error, SystemExit | HostRead):
-                print_exception(error)
-            elif isinstance(error, SystemExit) and not isinstance(error.code, int | None):
+        except HostRead:
+            recorder.write("stopped", recorder.read)
+        except SystemExit as error:
+            if not isinstance(error.code, int | None):
                 print(_text(error.code), file=sys.stderr)
-            if not isinstance(error, SystemExit) or error.code:
-                recorder.keep_failed(error)
-                stop = recorder.read if isinstance(error, HostRead) else None
-                recorder.write("stopped", stop or describe_stop(error, title))
+            if error.code:
+                recorder.write("stopped", describe_stop(error, title))
+        except BaseException as error:
+            print_exception(error)
+            recorder.keep_failed(error)
+            recorder.write("stopped", describe_stop(error, title))
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as plain Python does at its end
         atexit._run_exitfuncs()
         _LOCK.acquire()  # daemon threads stop at their next launch
@@ -2240,7 +2152,7 @@ def main() -> None:
         _exit()
     is_untimed = "--untimed" in sys.argv
     if not is_untimed:
-        signal.pthread_sigmask(signal.SIG_BLOCK, (*_BLOCKED, signal.SIGHUP, signal.SIGTERM))
+        signal.pthread_sigmask(signal.SIG_BLOCK, (*_BLOCKED, *_PASSED_ON))
     if message := capture(sys.argv[1:]):
         print(message, file=sys.stderr)
         status = 2
