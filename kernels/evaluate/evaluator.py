@@ -455,8 +455,7 @@ class Evaluator:
             except UnsupportedOperation as error:
                 loaded = Unknown(str(error), common_shape(pointer, mask, default))
             self._put(slot, loaded, active)
-            if op.name == "tt.load":
-                self.values[op.results[0]] = loaded
+            self._assign(op.results, [loaded])
         elif is_needed and op.name == "tt.atomic_cas":
             self.values[op.results[0]] = self.values[op.operands[1]]
         elif is_needed and op.name == "tt.atomic_rmw":

@@ -240,7 +240,8 @@ class GlobalMemory:
                 op, pointer, mask, instruction, running[first], programs, unknown
             )
             facts[:, 7:9] -= base[running[first], None]
-            tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
+            if len(first) <= _MOST_REMEMBERED:
+                tally.classes[name] = facts
         times = np.array([len(running)]) if index is None else np.bincount(index)
         if op.name == "ttg.async_copy_global_to_local":
             if name not in tally.copies and len(first) <= _MOST_COPIES:
@@ -275,14 +276,9 @@ class GlobalMemory:
             some = np.flatnonzero(issued[each])
             outside = self._are_outside(starts[some, None] + facts[each[some], 7:9]).any(axis=1)
             for member in running[some[outside]][:1]:
-                address, active = (
-                    part[0] for part in _blocks(op, pointer, mask, np.array([member]))
-                )
-                example = Example(int(programs[member]), address, active)
-                tally.outside = (
-                    example,
-                    tuple(np.argwhere(active & self._are_outside(address))[0].tolist()),
-                )
+                example = _make_example(op, pointer, mask, programs, member)
+                wrong = np.argwhere(example.active & self._are_outside(example.address))
+                tally.outside = example, tuple(wrong[0].tolist())
 
     def _sample(
         self,
@@ -357,9 +353,8 @@ class GlobalMemory:
             counts = requests.sum(axis=1)
             is_known = not unknown and not tally.doubt
             if tally.example is None and is_known and counts[:, REQUESTS].any():
-                row = int(counts[:, REQUESTS].argmax())
-                block = (part[0] for part in _blocks(op, pointer, mask, some[[row]]))
-                tally.example = Example(int(programs[some[row]]), *block)
+                member = some[counts[:, REQUESTS].argmax()]
+                tally.example = _make_example(op, pointer, mask, programs, member)
             low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
             high = np.where(on, address, -1).max(axis=(1, 2)) + last
             loaded = counts[:, SECTORS]
@@ -485,12 +480,10 @@ def _count_most(
     return total, is_exact
 
 
-def _blocks(
-    op: Op, pointer: Value, mask: Value, members: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    rank = len(op.shape)
-    shape = (len(members), *op.shape)
-    address, active = (
-        np.broadcast_to(value.with_rank(rank).blocks(members), shape) for value in (pointer, mask)
+def _make_example(
+    op: Op, pointer: Value, mask: Value, programs: np.ndarray, member: int
+) -> Example:
+    blocks = (
+        value.with_rank(len(op.shape)).blocks(np.array([member])) for value in (pointer, mask)
     )
-    return address, active
+    return Example(int(programs[member]), *(np.broadcast_to(each[0], op.shape) for each in blocks))

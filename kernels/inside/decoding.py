@@ -47,30 +47,22 @@ def next_register(name: str, by: int) -> str:
     return name if name == prefix else f"{prefix}{int(name[len(prefix) :]) + by}"
 
 
-def register(name: str, combine: Callable[[Number], Number] | None = None) -> Source:
+def register(name: str, combine: Callable[[Number], Number] = lambda value: value) -> Source:
     if name in _CONSTANT_ZERO:
-        value = _CONSTANT_ZERO[name]
-        return Source((), lambda: combine(value) if combine else value)
-    return Source((name,), combine or (lambda value: value))
-
-
-def _negate(value: Number) -> Number:
-    return -value & MASK
-
-
-def _complement(value: Number) -> Number:
-    return value ^ MASK
+        return Source((), lambda: combine(_CONSTANT_ZERO[name]))
+    return Source((name,), combine)
 
 
 def _negate_with_carry(value: Number) -> Number:
     return (value ^ MASK) + 1
 
 
-def _invert(value: Number) -> Number:
-    return value ^ True
-
-
-_SIGNS = {"": None, "-": _negate, "~": _complement, "!": _invert}
+_SIGNS: dict[str, Callable[[Number], Number]] = {
+    "": lambda value: value,
+    "-": lambda value: -value & MASK,
+    "~": lambda value: value ^ MASK,
+    "!": lambda value: value ^ True,
+}
 
 
 def source(text: str, has_carry: bool = False) -> Source | None:
@@ -89,8 +81,7 @@ def source(text: str, has_carry: bool = False) -> Source | None:
         number = int(text, 0) & MASK
         return Source((), lambda: number)
     if match := _CONSTANT.match(text):
-        change = _SIGNS[match[1]]
-        return Source((), change or (lambda value: value), int(match[2], 0))
+        return Source((), _SIGNS[match[1]], int(match[2], 0))
     return None
 
 
@@ -211,17 +202,11 @@ def _clear(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
 def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if "64" in parts:
         names = [writes[0], next_register(writes[0], 1)]
-        return names, [wide_source(each) for each in reads[:3]], _add_wide
+        sources = [wide_source(each) for each in reads[:3]]
+        return names, sources, lambda *values: semantics.halves(sum(values))
     sources = [source(each, has_carry=True) for each in reads]
     # Predicates after the numbers are carries.
     return writes, sources, lambda *values: semantics.add(*values)[: len(writes)]
-
-
-def _add_wide(*values: Number) -> tuple[Number, ...]:
-    total: Number = 0
-    for value in values:
-        total = total + value
-    return semantics.halves(total)
 
 
 def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
@@ -328,11 +313,6 @@ def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     return writes, [source(each) for each in reads], compute
 
 
-def _select(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
-    sources = [source(each) for each in reads]
-    return writes, sources, lambda a, b, condition: (semantics.select(condition, a, b),)
-
-
 def _permute(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if parts:
         return None
@@ -424,8 +404,7 @@ _DECODERS: dict[str, Callable[[list[str], list[str], list[str]], Decoded]] = {
     "LOP3": _logic,
     "PLOP3": _predicate_logic,
     "ISETP": _compare,
-    "SEL": _select,
-    "FSEL": _select,
+    **dict.fromkeys(("SEL", "FSEL"), _plain(lambda a, b, c: semantics.select(c, a, b))),
     "PRMT": _permute,
     "VIMNMX": _extreme,
     "IMNMX": _extreme,

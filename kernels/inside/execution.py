@@ -166,8 +166,6 @@ class _Run:
         for name, axis in _AXES.items():
             if axis in coordinates:
                 self.values[name] = coordinates[axis][:, None]
-        for name in ("SR_CgaCtaId", "SR_TID.Y", "SR_TID.Z"):
-            self.values[name] = 0
         self.values["SR_LANEID"] = np.arange(launch.threads)[None] % LANES
         self.known: dict[str, Any] = {}
         # Accesses whose addresses and masks have the same random hash count as equal.
@@ -458,8 +456,7 @@ class _Run:
             if known is not True:
                 self._write(name, 0, False, condition)
                 continue
-            at = np.asarray(place + 4 * k)
-            at = at.reshape((1,) * (2 - at.ndim) + at.shape)
+            at = np.atleast_2d(place + 4 * k)
             on = np.broadcast_to(where, np.broadcast_shapes(at.shape, np.shape(where)))
             values, is_loaded = self.launch.load(np.where(on, at, -1), each)
             if ".S8" in planned.instruction.opcode or ".S16" in planned.instruction.opcode:

@@ -58,40 +58,37 @@ def add_time(
     if executions is None or counts.refused:
         return replace(inside, not_predicted=why)
     kernel = capture.content.kernels[launch.kernel]
-    try:
-        gpu = _find_gpu(capture)
-        constants, assumed = find_constants(gpu)
-        execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
-        prediction = predict(execution, traffic, gpu, constants)
-        executed = [op for op in counts.operations if op.tally.executions]
-        if any(map(_is_bounded, executed)):
-            assumed += " The predicted time includes upper bounds of the traffic."
-        if any(op.tally.refused == RETRIES for op in executed):
-            assumed += " The predicted time assumes that no compare-and-swap loop retries."
-        if executions.uncertain:
-            assumed += f" {_ASSUMED_BRANCHES}"
-        if execution.partitions:
-            assumed += " The predicted time assumes that no partition waits for a free buffer."
-        errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]
-        total_us = prediction.total_us
-        timed = replace(
-            inside,
-            predicted_us=total_us,
-            predicted_warm_us=prediction.warm_us,
-            range_us=(total_us * errors.low, total_us * errors.high),
-            bound_by=prediction.bound_by,
-            by_resource_us=prediction.by_resource_us,
-            assumed=assumed.strip(),
-        )
-        if execution.partitions:  # their options are those of the kernel's code
-            return timed
-        changes = estimate_changes(timed, kernel, execution, traffic, executions, gpu, constants)
-        if not capture.read_code(launch.kernel, "ttir"):
-            # In Gluon, layouts and pipelines are part of the kernel.
-            changes = tuple(each for each in changes if not each.options)
-        return replace(timed, changes=changes)
-    except UnsupportedOperation as error:
-        return replace(inside, not_predicted=str(error))
+    gpu = _find_gpu(capture)
+    constants, assumed = find_constants(gpu)
+    execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
+    prediction = predict(execution, traffic, gpu, constants)
+    executed = [op for op in counts.operations if op.tally.executions]
+    if any(map(_is_bounded, executed)):
+        assumed += " The predicted time includes upper bounds of the traffic."
+    if any(op.tally.refused == RETRIES for op in executed):
+        assumed += " The predicted time assumes that no compare-and-swap loop retries."
+    if executions.uncertain:
+        assumed += f" {_ASSUMED_BRANCHES}"
+    if execution.partitions:
+        assumed += " The predicted time assumes that no partition waits for a free buffer."
+    errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]
+    total_us = prediction.total_us
+    timed = replace(
+        inside,
+        predicted_us=total_us,
+        predicted_warm_us=prediction.warm_us,
+        range_us=(total_us * errors.low, total_us * errors.high),
+        bound_by=prediction.bound_by,
+        by_resource_us=prediction.by_resource_us,
+        assumed=assumed.strip(),
+    )
+    if execution.partitions:  # their options are those of the kernel's code
+        return timed
+    changes = estimate_changes(timed, kernel, execution, traffic, executions, gpu, constants)
+    if not capture.read_code(launch.kernel, "ttir"):
+        # In Gluon, layouts and pipelines are part of the kernel.
+        changes = tuple(each for each in changes if not each.options)
+    return replace(timed, changes=changes)
 
 
 def predict_launch(

@@ -9,6 +9,7 @@ import functools
 import re
 from dataclasses import dataclass
 
+from kernels.evaluate.matching import SASS_KINDS
 from kernels.evaluate.sass import Instruction, parse
 from kernels.inside.operands import find_accesses, list_registers
 
@@ -59,19 +60,7 @@ _SHARED_CYCLES = {"LDS": 30, "LDSM": 30, "STS": 1, "STSM": 1, "LDL": 36, "STL": 
 # Wavefronts of an atomic on shared memory: measured in histograms.
 _SHARED_ATOMIC_WAVEFRONTS = 7
 
-GLOBAL = {
-    "LDG": "load",
-    "LD": "load",
-    "LDGSTS": "async copy",
-    "UTMALDG": "descriptor load",
-    "STG": "store",
-    "ST": "store",
-    "UTMASTG": "descriptor store",
-    "ATOM": "atomic",
-    "ATOMG": "atomic",
-    "RED": "atomic",
-    "REDG": "atomic",
-}
+GLOBAL = {**SASS_KINDS, "UTMALDG": "descriptor load", "UTMASTG": "descriptor store"}
 # Cycles of a tensor core at the full rate, by the first parts of the opcode.
 _PRODUCTS = {
     "HMMA.16816": 4,
