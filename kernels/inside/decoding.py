@@ -9,6 +9,7 @@ import numpy as np
 
 from kernels.evaluate.sass import Instruction
 from kernels.inside import semantics
+from kernels.inside.operands import list_registers
 from kernels.inside.semantics import MASK, Number
 
 _REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")
@@ -17,6 +18,7 @@ _CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
 _ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
 _ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
 _LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
+_PREDICATES = 0x7F
 _CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
 
 
@@ -337,7 +339,7 @@ def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> D
     """P2R writes predicates to a byte of a number."""
     first = 8 * int(parts[0][1:]) if parts else 0
     mask = int(reads[2], 0)
-    bits = [k for k in range(7) if mask >> k & 1]
+    bits = list_registers(mask & _PREDICATES)
     sources = [source(reads[1]), *(source(f"P{k}") for k in bits)]
 
     def compute(base: Number, *values: Number) -> tuple[Number, ...]:
@@ -351,7 +353,7 @@ def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> D
 
 def _unpack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     mask = int(reads[1], 0)
-    bits = [k for k in range(7) if mask >> k & 1]
+    bits = list_registers(mask & _PREDICATES)
     names = [f"P{k}" for k in bits]
     return names, [source(reads[0])], lambda value: tuple((value >> k & 1) != 0 for k in bits)
 
@@ -364,8 +366,12 @@ def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> D
     return writes, [], lambda: (high << 16 | low,)
 
 
+# Types that the conversions do not model.
+_OTHER_TYPES = {"F16", "F64", "U64", "S64", "BF16"}
+
+
 def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
-    if {"F16", "F64", "U64", "S64", "BF16"} & set(parts):
+    if _OTHER_TYPES.intersection(parts):
         return None
     is_signed = "U32" not in parts and not (parts and parts[0] == "RP")
     sign = semantics.signed if is_signed else (lambda value: value)
@@ -377,7 +383,7 @@ def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
 
 
 def _to_integer(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
-    if "TRUNC" not in parts or {"F16", "F64", "U64", "S64", "BF16"} & set(parts):
+    if "TRUNC" not in parts or _OTHER_TYPES.intersection(parts):
         return None
     return writes, [source(reads[0])], lambda value: (semantics.to_integer(value),)
 

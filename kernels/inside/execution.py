@@ -282,8 +282,7 @@ class _Run:
         self._mark_uncertain(blocks)
         for block in blocks:
             for planned in self.plan.planned[block : self.plan.blocks[block]]:
-                for name in planned.writes:
-                    self._write(name, 0, False, True)
+                self._forget(planned)
 
     def _mark_uncertain(self, blocks: set[int]) -> None:
         for block in blocks:
@@ -336,6 +335,11 @@ class _Run:
         else:
             self.known[name] = known
 
+    def _forget(self, planned: Planned, condition: Any = True) -> None:
+        """Mark the results of an instruction as unknown where a condition holds."""
+        for name in planned.writes:
+            self._write(name, 0, False, condition)
+
     def _run(self, planned: Planned) -> None:
         condition: Any = True
         if planned.predicate:
@@ -343,8 +347,7 @@ class _Run:
             if not self._is_known(known, self.active):
                 if planned.instruction.name in SHARED:
                     self._refuse(planned, "The predicate of an access")
-                for name in planned.writes:
-                    self._write(name, 0, False, True)
+                self._forget(planned)
                 return
         name = planned.instruction.name
         if name in SHARED:
@@ -369,8 +372,7 @@ class _Run:
             value, known = self._read(planned.sources[-1])
             self._write(planned.writes[0], value, known, condition)
         else:
-            for each in planned.writes:
-                self._write(each, 0, False, condition)
+            self._forget(planned, condition)
 
     def _is_known(self, known: Any, where: Any) -> bool:
         return known is True or not np.any(where & (np.asarray(known) ^ True))
@@ -381,8 +383,7 @@ class _Run:
         for each in step.sources:
             value, is_known = self._read(each)
             values.append(value)
-            if is_known is not True:
-                known = known & is_known
+            known = known & is_known
         if known is False:
             results: Sequence[Number] = (0,) * len(step.writes)
         else:
@@ -452,10 +453,10 @@ class _Run:
         place, known = self._read(planned.sources[-1])
         where = self.active & condition
         each = min(planned.instruction.lane_bytes, 4)
+        if known is not True:
+            self._forget(planned, condition)
+            return
         for k, name in enumerate(planned.writes):
-            if known is not True:
-                self._write(name, 0, False, condition)
-                continue
             at = np.atleast_2d(place + 4 * k)
             on = np.broadcast_to(where, np.broadcast_shapes(at.shape, np.shape(where)))
             values, is_loaded = self.launch.load(np.where(on, at, -1), each)
@@ -539,8 +540,7 @@ class _Run:
         place, known = self._read(planned.sources[0])
         is_known = self._is_known(known, where) and self.keeps_shared
         if instruction.name == "LDSM" or not is_known:
-            for name in planned.writes:
-                self._write(name, 0, False, condition)
+            self._forget(planned, condition)
             return
         each = min(instruction.lane_bytes, 4)
         contents, are_known = (table.view(f"u{each}") for table in self._bytes())
