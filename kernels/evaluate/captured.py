@@ -83,17 +83,14 @@ def count_launch(
         if is_textbook
         else find_mismatches(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
     )
+    names = dict(zip(body.arguments, (each.name for each in launch.arguments), strict=True))
     owners = [
         (tensor.storage, argument.name)
         for argument in launch.arguments
         if (tensor := argument.own_tensor)
     ]
     owners.sort(key=lambda owner: owner[0])
-    loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
-    given = [
-        (argument.name, name)
-        for argument, name in zip(launch.arguments, body.arguments, strict=True)
-    ]
+    loads = [op for op in body.walk() if op.name == "tt.load" and op.source]
     loops = {
         op: number
         for number, loop in enumerate(_outer_loops(body), 1)
@@ -105,15 +102,13 @@ def count_launch(
         tally = memory.tallies[op]
         instruction = instructions[op]
         access = ttgir.MEMORY_OPS[op.name]
-        has_lanes = access.kind not in ("descriptor", "tensor map")
+        has_lanes = op.name in ttgir.POINTER_OPS
         compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (
-            evaluator.slice.reach(names, without=evaluator.slice.quotients)
-            for names in (op.operands[:1], filter(None, [op.mask]))
+            evaluator.slice.reach(roots, without=evaluator.slice.quotients)
+            for roots in (op.operands[:1], filter(None, [op.mask]))
         )
-        indices = [
-            location[0][1] for name, location in loads.items() if location and name in pointer
-        ]
+        indices = [load.source[1] for load in loads if load.source and load.results[0] in pointer]
         counts = OperationCounts(
             op=access.kind,
             counter=counter_of(op, compiled, used) if compiled else access.counter,
@@ -121,8 +116,8 @@ def count_launch(
             tensors=tuple(name for storage, name in owners if storage in tally.storages),
             instruction=compiled,
             tally=tally,
-            addressed_by=frozenset(argument for argument, name in given if name in pointer),
-            masked_by=frozenset(argument for argument, name in given if name in mask),
+            addressed_by=frozenset(names[value] for value in names if value in pointer),
+            masked_by=frozenset(names[value] for value in names if value in mask),
             index_line=indices[-1] if indices else 0,  # of a chain of loads, the last
             loop=loops.get(op, 0),
         )

@@ -124,7 +124,7 @@ class GlobalMemory:
         self.num_warps = num_warps
         self.work = 0
         self.starts = np.array(
-            [(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)]
+            [n * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages, 1)]
         )
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
@@ -219,10 +219,10 @@ class GlobalMemory:
         starts = base if len(running) == len(base) else base[running]
         lowest = int(starts.min())
         highest = int(starts.max())
-        is_single = storage_number(lowest) == storage_number(highest)
-        tally.storages.update(
-            [storage_number(lowest)] if is_single else np.unique(storage_number(starts)).tolist()
-        )
+        numbers = {storage_number(lowest), storage_number(highest)}
+        if len(numbers) > 1:
+            numbers.update(np.unique(storage_number(starts)).tolist())
+        tally.storages |= numbers
         if MEMORY_OPS[op.name].kind in ("store", "atomic"):
             self.stored |= tally.storages
         if isinstance(instruction, str):

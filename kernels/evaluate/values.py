@@ -316,16 +316,13 @@ def add(a: Value, b: Value, sign: int = 1) -> Value:
 
 
 def multiply(a: Value, b: Value) -> Value:
-    if isinstance(b, Unknown):
+    if isinstance(b, Unknown) or b.terms:
         a, b = b, a
+    if b.terms:
+        return apply(np.multiply, a, b)
     if isinstance(a, Unknown):
-        if b.terms:
-            raise UnsupportedOperation(a.why)
         multiple = a.multiple * int(np.gcd.reduce(b.base))
         return Unknown(a.why, a.shape, multiple, multiply(a.known, b))
-    if a.terms and b.terms:
-        return apply(np.multiply, a, b)
-    a, b = (b, a) if b.terms else (a, b)
     if len(b.base) == 1:
         return Value(
             a.base * b.base, [Term(term.table * b.base[0], term.index) for term in a.terms]

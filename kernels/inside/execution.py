@@ -171,7 +171,7 @@ class _Run:
         # Accesses whose addresses and masks have the same random hash count as equal.
         random = np.random.default_rng(1)
         self.factors = random.integers(1, 1 << 63, (2, launch.threads), np.uint64) | np.uint64(1)
-        self.shared: tuple[np.ndarray, ...] = ()
+        self.shared: np.ndarray | None = None
         self.counted: dict[tuple[int, int, int], Wavefronts] = {}
         # The threads that run the current block. The registers of others have any value.
         self.active: Any = True
@@ -522,16 +522,6 @@ class _Run:
     def _refuse(self, planned: Planned, what: str) -> None:
         self.executions.refused.setdefault(planned.index, _explain(planned, what))
 
-    def _bytes(self) -> tuple[np.ndarray, ...]:
-        """Return the bytes of each program's shared memory, and 1 where they are known."""
-        if not self.shared:
-            contents, known = np.zeros((2, self.shape[0], _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
-            if self.plan.allocates_tensor_memory:
-                # The system's part is zero: no tensor memory is allocated yet.
-                known[:, :_SYSTEM_BYTES] = 1
-            self.shared = contents, known
-        return self.shared
-
     def _move_shared(self, planned: Planned, condition: Any) -> None:
         instruction = planned.instruction
         where = self.active & condition
@@ -543,7 +533,13 @@ class _Run:
             self._forget(planned, condition)
             return
         each = min(instruction.lane_bytes, 4)
-        contents, are_known = (table.view(f"u{each}") for table in self._bytes())
+        if self.shared is None:
+            # The bytes of each program's shared memory, and 1 where they are known.
+            self.shared = np.zeros((2, self.shape[0], _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
+            if self.plan.allocates_tensor_memory:
+                # The system's part is zero: no tensor memory is allocated yet.
+                self.shared[1, :, :_SYSTEM_BYTES] = 1
+        contents, are_known = self.shared.view(f"u{each}")
         all_known = int.from_bytes(b"\1" * each)
         rows = np.arange(self.shape[0])[:, None]
         at = np.broadcast_to(place, self.shape) % _SHARED_BYTES // each

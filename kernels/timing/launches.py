@@ -24,7 +24,7 @@ from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps
 from kernels.timing.model import Execution, Prediction, Traffic, predict, time_launch
 from kernels.timing.scores import classify, stated_ranges
-from kernels.timing.steps import GLOBAL, Step, find_pipe, read_steps
+from kernels.timing.steps import GLOBAL, find_pipe, read_steps
 from kernels.timing.traffic import predict_traffic
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
@@ -177,9 +177,11 @@ def describe_launch(
         kept_bytes=constants.kept_bytes,
         held_bytes=_HELD_SHARE * gpu.l2_bytes,
     )
-    steps = _with_conflicts(
-        scale_steps(read_steps(codes["sass"]), instructions, gpu), instructions, executions
-    )
+    steps = list(scale_steps(read_steps(codes["sass"]), instructions, gpu))
+    executed_times = executions.times.tolist()
+    for number, wavefronts in executions.wavefronts.items():
+        if executed := executed_times[number]:  # these wavefronts include bank conflicts
+            steps[number] = replace(steps[number], wavefronts=wavefronts.actual / executed)
     # Spilled registers that do not fit in the L1 reach the L2, and then DRAM: each byte is written and read.
     spilled = resident * kernel.num_warps * LANES * kernel.spilled_bytes
     if spilled > gpu.shared_bytes_per_sm - shared:
@@ -310,18 +312,6 @@ def _assume_executed(instructions: Sequence[Instruction], executions: Executions
             times[first:last] = [times[first - 1]] * len(branch)
         first = max(last, first + 1)
     return times
-
-
-def _with_conflicts(
-    steps: Sequence[Step], instructions: Sequence[Instruction], executions: Executions
-) -> list[Step]:
-    """Return the steps with their counted wavefronts, which include bank conflicts."""
-    result = list(steps)
-    for number, wavefronts in executions.wavefronts.items():
-        times = int(executions.times[number])
-        if times:
-            result[number] = replace(steps[number], wavefronts=wavefronts.actual / times)
-    return result
 
 
 def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) -> float:
