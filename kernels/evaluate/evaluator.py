@@ -511,10 +511,9 @@ class Evaluator:
         for slot in np.unique(slots).tolist():
             descriptor = self.descriptors.get(slot)
             if descriptor is None:
-                check_size(math.prod(self.grid), facts.shape[1])
-                descriptor = Descriptor(
-                    size, np.zeros((math.prod(self.grid), facts.shape[1]), np.int64)
-                )
+                sizes_of_all = math.prod(self.grid), facts.shape[1]
+                check_size(*sizes_of_all)
+                descriptor = Descriptor(size, np.zeros(sizes_of_all, np.int64))
                 self.descriptors[slot] = descriptor
             descriptor.facts[self.programs[running[slots == slot]]] = facts[slots == slot]
         self.memory.count_descriptors(op, address)

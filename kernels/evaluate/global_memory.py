@@ -410,7 +410,8 @@ class GlobalMemory:
         address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
         storages = set(np.unique(storage_number(address)).tolist())
         tally.storages |= storages
-        self.stored |= set() if is_load else storages
+        if not is_load:
+            self.stored |= storages
         check_size(*op.shape)
         before = np.clip(-at, 0, block)
         after = np.clip(shape - at, 0, block)
@@ -421,25 +422,23 @@ class GlobalMemory:
             tally.missing += programs[~is_inside].tolist()
         rows = np.column_stack([start % LINE_BYTES, before, after, strides])
         classes, index, times = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
-        touched = np.zeros(len(classes), np.int64)
+        touched = []
         instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
         places = box_lanes(block.tolist(), size, op.swizzle_bytes)
-        for number, ((first, *limits), count) in enumerate(
-            zip(classes, times.tolist(), strict=True)
-        ):
+        for (first, *limits), count in zip(classes, times.tolist(), strict=True):
             low, high, steps = np.split(np.array(limits)[:, None, None], 3)
             address = first + (places * steps).sum(axis=0) * size
             inside = ((places >= low) & (places < high)).all(axis=0)
             counts = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
             tally.counts[SECTORS] += count * counts[:, SECTORS].sum()
-            touched[number] = (counts[:, SECTORS] - counts[:, EXTRA]).sum()
+            touched.append((counts[:, SECTORS] - counts[:, EXTRA]).sum())
             tally.elements += int(inside.sum()) * GRANULE_BYTES // size * count
         if not is_inside.any():
             return
         start += (before * strides).sum(axis=1) * size
         length = ((after - before - 1) * strides).sum(axis=1) * size + size - 1
         spanned = (start + length) // SECTOR_BYTES - start // SECTOR_BYTES + 1
-        moved = np.minimum(spanned, touched[index.ravel()]) * SECTOR_BYTES
+        moved = np.minimum(spanned, np.array(touched)[index.ravel()]) * SECTOR_BYTES
         parts = (each[is_inside] for each in (programs, start, length, moved))
         self.sampler.add(tally.touches, *parts)
 

@@ -213,15 +213,14 @@ def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
 
 def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     sign = (lambda value: value) if "U32" in parts else semantics.signed
-    if "WIDE" in parts:
-        names = [writes[0], next_register(writes[0], 1)]
+    if "WIDE" in parts or "HI" in parts:
         sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
+        if "HI" in parts:
+            return writes, sources, lambda a, b, c: (sign(a) * sign(b) + c >> 32 & MASK,)
         if len(writes) > 1 or len(reads) > 3:
             return None
+        names = [writes[0], next_register(writes[0], 1)]
         return names, sources, lambda a, b, c: semantics.halves(sign(a) * sign(b) + c)
-    if "HI" in parts:
-        sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
-        return writes, sources, lambda a, b, c: (sign(a) * sign(b) + c >> 32 & MASK,)
     is_extended = "X" in parts
     sources = [source(reads[0]), source(reads[1]), source(reads[2], has_carry=True)]
     sources += [source(each) for each in reads[3:]] if is_extended else []
@@ -373,7 +372,7 @@ _OTHER_TYPES = {"F16", "F64", "U64", "S64", "BF16"}
 def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if _OTHER_TYPES.intersection(parts):
         return None
-    is_signed = "U32" not in parts and not (parts and parts[0] == "RP")
+    is_signed = "U32" not in parts and parts[:1] != ["RP"]
     sign = semantics.signed if is_signed else (lambda value: value)
     return (
         writes,

@@ -8,7 +8,7 @@ copies, always succeed.
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,8 +117,7 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
     budget = Budget(_MOST_WORK)
     plan = Plan(code, budget, launch.table)
     grid = launch.grid
-    axes = [axis for name, axis in _AXES.items() if name in plan.needed_names]
-    sizes = [grid[axis] for axis in axes]
+    sizes = [grid[axis] if name in plan.needed_names else 1 for name, axis in _AXES.items()]
     count = math.prod(sizes)
     repeats = math.prod(grid) // count
     executions = Executions(np.zeros((-(-launch.threads // LANES), len(code)), np.int64))
@@ -128,10 +127,7 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
         at_once = min(at_once, _MOST_TABLES)
     for start in range(0, count, at_once):
         numbers = np.arange(start, min(start + at_once, count))
-        coordinates = {}
-        for axis, size in zip(axes, sizes, strict=True):
-            coordinates[axis] = numbers % size
-            numbers = numbers // size
+        coordinates = np.unravel_index(numbers, sizes, order="F")
         _Run(plan, launch, coordinates, executions, budget, keeps_shared).run()
     executions.by_warp *= repeats
     for index, total in executions.wavefronts.items():
@@ -150,7 +146,7 @@ class _Run:
         self,
         plan: Plan,
         launch: Launch,
-        coordinates: Mapping[int, np.ndarray],
+        coordinates: Sequence[np.ndarray],
         executions: Executions,
         budget: Budget,
         keeps_shared: bool,
@@ -160,12 +156,10 @@ class _Run:
         self.executions = executions
         self.budget = budget
         self.keeps_shared = keeps_shared
-        count = next((len(each) for each in coordinates.values()), 1)
-        self.shape = (count, launch.threads)
+        self.shape = (len(coordinates[0]), launch.threads)
         self.values: dict[str, Number] = {"SR_TID.X": np.arange(launch.threads)[None]}
         for name, axis in _AXES.items():
-            if axis in coordinates:
-                self.values[name] = coordinates[axis][:, None]
+            self.values[name] = coordinates[axis][:, None]
         self.values["SR_LANEID"] = np.arange(launch.threads)[None] % LANES
         self.known: dict[str, Any] = {}
         # Accesses whose addresses and masks have the same random hash count as equal.

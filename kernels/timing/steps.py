@@ -143,6 +143,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
         pipe = find_pipe(name) or "control"
         busy, latency = _PIPES[pipe]
         reads, writes = _registers(instruction)
+        latency = _SHARED_CYCLES.get(name, latency)
         step = Step("", PIPES.index(pipe), busy, latency, (), ())
         last = operands[-1] if operands else ""
         match name:
@@ -164,15 +165,12 @@ def read_steps(sass: str) -> tuple[Step, ...]:
                 step.wavefronts = 1
             case "ATOMS":
                 step.wavefronts = _SHARED_ATOMIC_WAVEFRONTS
-                step.latency = _SHARED_CYCLES[name]
             case "IMAD" if re.search("WIDE|HI", opcode):
                 step.busy = _WIDE_PRODUCT_CYCLES
             case "LDL" | "STL":
-                step.latency = _SHARED_CYCLES[name]
                 step.nominal_bytes = 32 * instruction.lane_bytes
                 step.wavefronts = step.nominal_bytes / 128
             case _ if name in _SHARED_CYCLES:
-                step.latency = _SHARED_CYCLES[name]
                 step.wavefronts = instruction.lane_registers
             case _ if name in GLOBAL:
                 step.traffic = GLOBAL[name]
