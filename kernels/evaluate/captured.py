@@ -1,7 +1,7 @@
 """Count the operations of captured launches."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -91,11 +91,11 @@ def count_launch(
     ]
     owners.sort(key=lambda owner: owner[0])
     loads = [op for op in body.walk() if op.name == "tt.load" and op.source]
-    loops = {
-        op: number
-        for number, loop in enumerate(_outer_loops(body), 1)
-        for op in ttgir.memory_ops(ttgir.Region([], [loop]))
-    }
+    loops: dict[ttgir.Op, int] = {}
+    for number, loop in enumerate(body.walk(), 1):
+        if loop.name in ("scf.for", "scf.while"):
+            for op in ttgir.memory_ops(ttgir.Region([], [loop])):
+                loops.setdefault(op, number)  # outer loops come first
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     operations = []
     for op in ttgir.memory_ops(body):
@@ -178,15 +178,6 @@ def _find_merged_stores(
         for op, instruction in instructions.items()
         if op.name == "tt.store" and isinstance(instruction, str) and op.type in known
     }
-
-
-def _outer_loops(region: ttgir.Region) -> Iterator[ttgir.Op]:
-    for op in region.ops:
-        if op.name in ("scf.for", "scf.while"):
-            yield op
-        else:
-            for inner in op.regions:
-                yield from _outer_loops(inner)
 
 
 def read_storages(capture: BaseCapture, launch: CapturedLaunch) -> list[Storage]:

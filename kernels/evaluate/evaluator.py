@@ -472,8 +472,8 @@ class Evaluator:
             if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text)
         )
         names = {op.operands[1] for op in stores if op.operands[0] == pointer}
-        constants = [op for op in ops if op.name == "arith.constant" and names == set(op.results)]
-        return arithmetic.constant(constants[0]) if constants else None
+        constants = (op for op in ops if op.name == "arith.constant" and names == set(op.results))
+        return next(map(arithmetic.constant, constants), None)
 
     def _load_in_turn(self, op: Op, active: np.ndarray, stored: Value) -> Value:
         """Return values loaded under a lock: the old one for the first program at each address, else the stored one.

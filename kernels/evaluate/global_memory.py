@@ -77,10 +77,6 @@ class Descriptor:
     element_bytes: int
     facts: np.ndarray
 
-    def of(self, programs: np.ndarray) -> np.ndarray:
-        """Return the facts of some programs, a row for each."""
-        return np.broadcast_to(pick(self.facts, programs), (len(programs), self.facts.shape[1]))
-
 
 @dataclass(frozen=True)
 class Storage:
@@ -404,7 +400,8 @@ class GlobalMemory:
         """
         tally = self.tallies[op]
         size = descriptor.element_bytes
-        facts = descriptor.of(programs)
+        of_all = descriptor.facts
+        facts = np.broadcast_to(pick(of_all, programs), (len(programs), of_all.shape[1]))
         is_load = MEMORY_OPS[op.name].counter == "tma_ld"
         block = np.array(op.shape[-at.shape[1] :])
         address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)

@@ -322,8 +322,6 @@ def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) 
     for op in operations:
         if len(op.tally.touches.executed):
             work += op.tally.touches.executed
-    if programs <= sms:
-        return float(work.max() * sms / work.sum())
     busy = [0.0] * sms
     for each in work.tolist():
         heapq.heapreplace(busy, busy[0] + each)
