@@ -195,7 +195,7 @@ class _Run:
             last = plan.code[end - 1]
             condition: Any = False
             waits = is_barrier(last)
-            if waits or (last.name in JUMPS and last.name != "BSYNC"):
+            if waits or last.name in JUMPS:
                 condition = self._condition(plan.planned[end - 1], active)
                 is_exit = condition is None and last.name == "EXIT"
                 if is_exit and start not in (following := plan.reach(end, None)):

@@ -21,7 +21,7 @@ from kernels.inside.operands import split_operands
 SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
 INDIRECT = ("BRX", "BRXU", "RET")
-JUMPS = ("BRA", "EXIT", "CALL", "BSYNC", "JMP", "KILL", *INDIRECT)
+JUMPS = ("BRA", "EXIT", "CALL", "JMP", "KILL", *INDIRECT)
 INSTRUCTION_BYTES = 16
 
 
@@ -171,7 +171,7 @@ class Plan:
         follows = [] if last.target is None or last.name == "BSSY" else [last.target]
         if last.name in INDIRECT:
             follows = self._return_points if last.name == "RET" else self._targets
-        is_end = last.name in JUMPS and last.name != "BSYNC" and not planned.conditions
+        is_end = last.name in JUMPS and not planned.conditions
         follows = follows if is_end else [*follows, self.blocks[start]]
         return [each for each in follows if each in self.blocks]
 
