@@ -94,9 +94,7 @@ def _fit(value: Value, bits: int) -> Value:
     """Wrap a result that may not fit in its type. Most programs shift by whole multiples, and keep their terms."""
     half = 1 << bits - 1
     size = 1 << bits
-    if isinstance(value, Unknown) or value.is_boolean or bits >= 64:
-        return value
-    if value.base.dtype.kind == "f":
+    if isinstance(value, Unknown) or bits >= 64 or value.base.dtype.kind in "bf":
         return value
     low, high = value.bounds_by_program()
     if -half <= low.min() and high.max() < half:
@@ -284,12 +282,12 @@ def _to_float(op: Op, a: Value) -> Value:
     return apply(lambda x: x.astype(_float(op.type)), a)
 
 
+_UNCHANGED = (
+    "tt.splat", "tt.unsplat", "tt.broadcast", "tt.ptr_to_int", "tt.int_to_ptr", "ttg.convert_layout",
+    "ttng.reinterpret_tensor_descriptor", "arith.index_cast",
+)  # fmt: skip
 _RULES: dict[str, Callable[..., Value]] = {
-    **dict.fromkeys(
-        ("tt.splat", "tt.unsplat", "tt.broadcast", "ttg.convert_layout"), lambda op, a: a
-    ),
-    **dict.fromkeys(("arith.index_cast", "tt.ptr_to_int", "tt.int_to_ptr"), lambda op, a: a),
-    "ttng.reinterpret_tensor_descriptor": lambda op, a: a,
+    **dict.fromkeys(_UNCHANGED, lambda op, a: a),
     "arith.constant": constant,
     **dict.fromkeys(("arith.addi", "arith.subi", "arith.muli"), _linear),
     **dict.fromkeys(("arith.divsi", "arith.remsi"), _quotient),

@@ -1,7 +1,7 @@
 """Count the operations of captured launches."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -83,37 +83,32 @@ def count_launch(
         if is_textbook
         else find_mismatches(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
     )
+    names = dict(zip(body.arguments, (each.name for each in launch.arguments), strict=True))
     owners = [
         (tensor.storage, argument.name)
         for argument in launch.arguments
         if (tensor := argument.own_tensor)
     ]
     owners.sort(key=lambda owner: owner[0])
-    loads = {name: op.location for op in body.walk() if op.name == "tt.load" for name in op.results}
-    given = [
-        (argument.name, name)
-        for argument, name in zip(launch.arguments, body.arguments, strict=True)
-    ]
-    loops = {
-        op: number
-        for number, loop in enumerate(_outer_loops(body), 1)
-        for op in ttgir.memory_ops(ttgir.Region([], [loop]))
-    }
+    loads = [op for op in body.walk() if op.name == "tt.load" and op.source]
+    loops: dict[ttgir.Op, int] = {}
+    for number, loop in enumerate(body.walk(), 1):
+        if loop.name in ("scf.for", "scf.while"):
+            for op in ttgir.memory_ops(ttgir.Region([], [loop])):
+                loops.setdefault(op, number)  # outer loops come first
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
     operations = []
     for op in ttgir.memory_ops(body):
         tally = memory.tallies[op]
         instruction = instructions[op]
         access = ttgir.MEMORY_OPS[op.name]
-        has_lanes = access.kind not in ("descriptor", "tensor map")
+        has_lanes = op.name in ttgir.POINTER_OPS
         compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (
-            evaluator.slice.reach(names, without=evaluator.slice.quotients)
-            for names in (op.operands[:1], filter(None, [op.mask]))
+            evaluator.slice.reach(roots, without=evaluator.slice.quotients)
+            for roots in (op.operands[:1], filter(None, [op.mask]))
         )
-        indices = [
-            location[0][1] for name, location in loads.items() if location and name in pointer
-        ]
+        indices = [load.source[1] for load in loads if load.source and load.results[0] in pointer]
         counts = OperationCounts(
             op=access.kind,
             counter=counter_of(op, compiled, used) if compiled else access.counter,
@@ -121,8 +116,8 @@ def count_launch(
             tensors=tuple(name for storage, name in owners if storage in tally.storages),
             instruction=compiled,
             tally=tally,
-            addressed_by=frozenset(argument for argument, name in given if name in pointer),
-            masked_by=frozenset(argument for argument, name in given if name in mask),
+            addressed_by=frozenset(names[value] for value in names if value in pointer),
+            masked_by=frozenset(names[value] for value in names if value in mask),
             index_line=indices[-1] if indices else 0,  # of a chain of loads, the last
             loop=loops.get(op, 0),
         )
@@ -183,15 +178,6 @@ def _find_merged_stores(
         for op, instruction in instructions.items()
         if op.name == "tt.store" and isinstance(instruction, str) and op.type in known
     }
-
-
-def _outer_loops(region: ttgir.Region) -> Iterator[ttgir.Op]:
-    for op in region.ops:
-        if op.name in ("scf.for", "scf.while"):
-            yield op
-        else:
-            for inner in op.regions:
-                yield from _outer_loops(inner)
 
 
 def read_storages(capture: BaseCapture, launch: CapturedLaunch) -> list[Storage]:

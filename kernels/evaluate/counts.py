@@ -182,7 +182,7 @@ class OperationCounts:
         addressed_by, masked_by: names of the arguments that its addresses and its mask depend on, other than through a
             quotient.
         index_line: the source line of a load that its addresses depend on; 0 without one.
-        loop: the number of the outermost loop around it, from 1; 0 outside loops.
+        loop: identifies the outermost loop around it; 0 outside loops.
     """
 
     op: str

@@ -98,7 +98,8 @@ class AccessPattern:
             places = box_lanes(block, self.matrix.element_bytes, swizzle_bytes)
             return places, np.ones(places.shape[1:], bool)
         places, owner = self.instruction.lanes()
-        return places[self._dims], owner
+        dims = [self.access.dims.index(axis.index) for axis in self.access.axes]
+        return places[dims], owner
 
     @property
     def width_bytes(self) -> int:
@@ -138,10 +139,6 @@ class AccessPattern:
         at = [first + part.reshape(shape) for first, part in zip(start, places, strict=True)]
         address, inside = self.matrix.address(*self._locate(at))
         return Requests(address, owner.reshape(shape) & inside, self.width_bytes, self.matrix)
-
-    @property
-    def _dims(self) -> list[int]:
-        return [self.access.dims.index(axis.index) for axis in self.access.axes]
 
     @property
     def _limits(self) -> tuple[int, ...]:

@@ -455,8 +455,7 @@ class Evaluator:
             except UnsupportedOperation as error:
                 loaded = Unknown(str(error), common_shape(pointer, mask, default))
             self._put(slot, loaded, active)
-            if op.name == "tt.load":
-                self.values[op.results[0]] = loaded
+            self._assign(op.results, [loaded])
         elif is_needed and op.name == "tt.atomic_cas":
             self.values[op.results[0]] = self.values[op.operands[1]]
         elif is_needed and op.name == "tt.atomic_rmw":
@@ -473,8 +472,8 @@ class Evaluator:
             if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text)
         )
         names = {op.operands[1] for op in stores if op.operands[0] == pointer}
-        constants = [op for op in ops if op.name == "arith.constant" and names == set(op.results)]
-        return arithmetic.constant(constants[0]) if constants else None
+        constants = (op for op in ops if op.name == "arith.constant" and names == set(op.results))
+        return next(map(arithmetic.constant, constants), None)
 
     def _load_in_turn(self, op: Op, active: np.ndarray, stored: Value) -> Value:
         """Return values loaded under a lock: the old one for the first program at each address, else the stored one.
@@ -512,10 +511,9 @@ class Evaluator:
         for slot in np.unique(slots).tolist():
             descriptor = self.descriptors.get(slot)
             if descriptor is None:
-                check_size(math.prod(self.grid), facts.shape[1])
-                descriptor = Descriptor(
-                    size, np.zeros((math.prod(self.grid), facts.shape[1]), np.int64)
-                )
+                sizes_of_all = math.prod(self.grid), facts.shape[1]
+                check_size(*sizes_of_all)
+                descriptor = Descriptor(size, np.zeros(sizes_of_all, np.int64))
                 self.descriptors[slot] = descriptor
             descriptor.facts[self.programs[running[slots == slot]]] = facts[slots == slot]
         self.memory.count_descriptors(op, address)

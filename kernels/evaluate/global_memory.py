@@ -77,10 +77,6 @@ class Descriptor:
     element_bytes: int
     facts: np.ndarray
 
-    def of(self, programs: np.ndarray) -> np.ndarray:
-        """Return the facts of some programs, a row for each."""
-        return np.broadcast_to(pick(self.facts, programs), (len(programs), self.facts.shape[1]))
-
 
 @dataclass(frozen=True)
 class Storage:
@@ -124,7 +120,7 @@ class GlobalMemory:
         self.num_warps = num_warps
         self.work = 0
         self.starts = np.array(
-            [(n + 1) * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages)]
+            [n * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages, 1)]
         )
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
@@ -219,10 +215,10 @@ class GlobalMemory:
         starts = base if len(running) == len(base) else base[running]
         lowest = int(starts.min())
         highest = int(starts.max())
-        is_single = storage_number(lowest) == storage_number(highest)
-        tally.storages.update(
-            [storage_number(lowest)] if is_single else np.unique(storage_number(starts)).tolist()
-        )
+        numbers = {storage_number(lowest), storage_number(highest)}
+        if len(numbers) > 1:
+            numbers.update(np.unique(storage_number(starts)).tolist())
+        tally.storages |= numbers
         if MEMORY_OPS[op.name].kind in ("store", "atomic"):
             self.stored |= tally.storages
         if isinstance(instruction, str):
@@ -240,7 +236,8 @@ class GlobalMemory:
                 op, pointer, mask, instruction, running[first], programs, unknown
             )
             facts[:, 7:9] -= base[running[first], None]
-            tally.classes |= {name: facts} if len(first) <= _MOST_REMEMBERED else {}
+            if len(first) <= _MOST_REMEMBERED:
+                tally.classes[name] = facts
         times = np.array([len(running)]) if index is None else np.bincount(index)
         if op.name == "ttg.async_copy_global_to_local":
             if name not in tally.copies and len(first) <= _MOST_COPIES:
@@ -275,14 +272,9 @@ class GlobalMemory:
             some = np.flatnonzero(issued[each])
             outside = self._are_outside(starts[some, None] + facts[each[some], 7:9]).any(axis=1)
             for member in running[some[outside]][:1]:
-                address, active = (
-                    part[0] for part in _blocks(op, pointer, mask, np.array([member]))
-                )
-                example = Example(int(programs[member]), address, active)
-                tally.outside = (
-                    example,
-                    tuple(np.argwhere(active & self._are_outside(address))[0].tolist()),
-                )
+                example = _make_example(op, pointer, mask, programs, member)
+                wrong = np.argwhere(example.active & self._are_outside(example.address))
+                tally.outside = example, tuple(wrong[0].tolist())
 
     def _sample(
         self,
@@ -357,9 +349,8 @@ class GlobalMemory:
             counts = requests.sum(axis=1)
             is_known = not unknown and not tally.doubt
             if tally.example is None and is_known and counts[:, REQUESTS].any():
-                row = int(counts[:, REQUESTS].argmax())
-                block = (part[0] for part in _blocks(op, pointer, mask, some[[row]]))
-                tally.example = Example(int(programs[some[row]]), *block)
+                member = some[counts[:, REQUESTS].argmax()]
+                tally.example = _make_example(op, pointer, mask, programs, member)
             low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
             high = np.where(on, address, -1).max(axis=(1, 2)) + last
             loaded = counts[:, SECTORS]
@@ -409,13 +400,15 @@ class GlobalMemory:
         """
         tally = self.tallies[op]
         size = descriptor.element_bytes
-        facts = descriptor.of(programs)
+        of_all = descriptor.facts
+        facts = np.broadcast_to(pick(of_all, programs), (len(programs), of_all.shape[1]))
         is_load = MEMORY_OPS[op.name].counter == "tma_ld"
         block = np.array(op.shape[-at.shape[1] :])
         address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
         storages = set(np.unique(storage_number(address)).tolist())
         tally.storages |= storages
-        self.stored |= set() if is_load else storages
+        if not is_load:
+            self.stored |= storages
         check_size(*op.shape)
         before = np.clip(-at, 0, block)
         after = np.clip(shape - at, 0, block)
@@ -426,25 +419,23 @@ class GlobalMemory:
             tally.missing += programs[~is_inside].tolist()
         rows = np.column_stack([start % LINE_BYTES, before, after, strides])
         classes, index, times = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
-        touched = np.zeros(len(classes), np.int64)
+        touched = []
         instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
         places = box_lanes(block.tolist(), size, op.swizzle_bytes)
-        for number, ((first, *limits), count) in enumerate(
-            zip(classes, times.tolist(), strict=True)
-        ):
+        for (first, *limits), count in zip(classes, times.tolist(), strict=True):
             low, high, steps = np.split(np.array(limits)[:, None, None], 3)
             address = first + (places * steps).sum(axis=0) * size
             inside = ((places >= low) & (places < high)).all(axis=0)
             counts = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
             tally.counts[SECTORS] += count * counts[:, SECTORS].sum()
-            touched[number] = (counts[:, SECTORS] - counts[:, EXTRA]).sum()
+            touched.append((counts[:, SECTORS] - counts[:, EXTRA]).sum())
             tally.elements += int(inside.sum()) * GRANULE_BYTES // size * count
         if not is_inside.any():
             return
         start += (before * strides).sum(axis=1) * size
         length = ((after - before - 1) * strides).sum(axis=1) * size + size - 1
         spanned = (start + length) // SECTOR_BYTES - start // SECTOR_BYTES + 1
-        moved = np.minimum(spanned, touched[index.ravel()]) * SECTOR_BYTES
+        moved = np.minimum(spanned, np.array(touched)[index.ravel()]) * SECTOR_BYTES
         parts = (each[is_inside] for each in (programs, start, length, moved))
         self.sampler.add(tally.touches, *parts)
 
@@ -485,12 +476,10 @@ def _count_most(
     return total, is_exact
 
 
-def _blocks(
-    op: Op, pointer: Value, mask: Value, members: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    rank = len(op.shape)
-    shape = (len(members), *op.shape)
-    address, active = (
-        np.broadcast_to(value.with_rank(rank).blocks(members), shape) for value in (pointer, mask)
+def _make_example(
+    op: Op, pointer: Value, mask: Value, programs: np.ndarray, member: int
+) -> Example:
+    blocks = (
+        value.with_rank(len(op.shape)).blocks(np.array([member])) for value in (pointer, mask)
     )
-    return address, active
+    return Example(int(programs[member]), *(np.broadcast_to(each[0], op.shape) for each in blocks))

@@ -200,7 +200,10 @@ def possible(condition: Value) -> Value:
 
 def common_shape(*values: Value) -> tuple[int, ...] | None:
     """Return the block along whose dimensions a function of values may vary; None if that is unknown."""
-    shapes = [part.shape for value in values for part in (value, value.known)]
+    return _common([part.shape for value in values for part in (value, value.known)])
+
+
+def _common(shapes: list[tuple[int, ...] | None]) -> tuple[int, ...] | None:
     return None if None in shapes else np.broadcast_shapes(*filter(None, shapes))
 
 
@@ -209,8 +212,7 @@ def join(result: Value, *operands: Value) -> Value:
     unknown = [each for each in operands if isinstance(each, Unknown)]
     if not unknown:
         return result
-    shapes = [each.shape for each in unknown]
-    shape = None if None in shapes else np.broadcast_shapes(*filter(None, shapes))
+    shape = _common([each.shape for each in unknown])
     return Unknown(unknown[0].why, shape, math.gcd(*(each.multiple for each in unknown)), result)
 
 
@@ -300,10 +302,8 @@ def apply(function: Callable[..., Any], *values: Value) -> Value:
 
 def add(a: Value, b: Value, sign: int = 1) -> Value:
     """Return a + b, or a − b if `sign` is −1. Terms with a common index are merged."""
-    if isinstance(a, Unknown) or isinstance(b, Unknown):
-        return join(add(a.known, b.known, sign), a, b)
-    terms = list(a.terms)
-    for term in b.terms:
+    terms = list(a.known.terms)
+    for term in b.known.terms:
         term = term if sign == 1 else Term(-term.table, term.index)
         for i, other in enumerate(terms):
             if other.index is term.index and other.table.shape[1:] == term.table.shape[1:]:
@@ -311,21 +311,18 @@ def add(a: Value, b: Value, sign: int = 1) -> Value:
                 break
         else:
             terms.append(term)
-    total = Value(a.base + sign * b.base, terms)
-    return total.merge_terms() if len(terms) > _MOST_TERMS else total
+    total = Value(a.known.base + sign * b.known.base, terms)
+    return join(total.merge_terms() if len(terms) > _MOST_TERMS else total, a, b)
 
 
 def multiply(a: Value, b: Value) -> Value:
-    if isinstance(b, Unknown):
+    if isinstance(b, Unknown) or b.terms:
         a, b = b, a
+    if b.terms:
+        return apply(np.multiply, a, b)
     if isinstance(a, Unknown):
-        if b.terms:
-            raise UnsupportedOperation(a.why)
         multiple = a.multiple * int(np.gcd.reduce(b.base))
         return Unknown(a.why, a.shape, multiple, multiply(a.known, b))
-    if a.terms and b.terms:
-        return apply(np.multiply, a, b)
-    a, b = (b, a) if b.terms else (a, b)
     if len(b.base) == 1:
         return Value(
             a.base * b.base, [Term(term.table * b.base[0], term.index) for term in a.terms]
@@ -337,12 +334,9 @@ def multiply(a: Value, b: Value) -> Value:
 
 
 def conjunction(a: Value, b: Value) -> Value:
-    if isinstance(a, Unknown) or isinstance(b, Unknown):
-        return join(conjunction(a.known, b.known), a, b)
-    return Value(
-        a.base & b.base,
-        [*a.terms, *(term for term in b.terms if not any(term is own for own in a.terms))],
-    )
+    own = a.known.terms
+    others = (term for term in b.known.terms if not any(term is each for each in own))
+    return join(Value(a.known.base & b.known.base, [*own, *others]), a, b)
 
 
 def compare(predicate: Callable[..., Any], a: Value, b: Value) -> Value:

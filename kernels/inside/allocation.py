@@ -11,7 +11,6 @@ from kernels.capture.reader import (
     AllocatedBuffer,
     Allocation,
     BaseCapture,
-    CapturedKernel,
     CapturedLaunch,
 )
 from kernels.capture.server import find_allocations
@@ -19,7 +18,7 @@ from kernels.evaluate import ttgir
 from kernels.evaluate.listings import UnsupportedOperation, is_in_sort
 from kernels.evaluate.slices import reach
 from kernels.evaluate.ttgir import Op
-from kernels.gpus import Gpu, gpu_or_slice, occupancy
+from kernels.gpus import gpu_or_slice, occupancy
 from kernels.inside.flow import pass_values
 from kernels.inside.report import MapLoop, MapStep, SharedBuffer, SharedMap, StageNeed
 
@@ -69,36 +68,14 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
         gpu = gpu_or_slice(properties["name"], properties["sms"], capability)
     except ValueError:  # the table lacks its compute capability
         gpu = None
-    return make_shared_map(
-        capture.content.kernels[launch.kernel],
-        capture.read_code(launch.kernel, "ttgir"),
-        find_allocations(capture)[launch.kernel],
-        launch.config["num_stages"],
-        gpu,
-        [argument.name for argument in launch.arguments],
-    )
-
-
-def make_shared_map(
-    kernel: CapturedKernel,
-    text: str,
-    allocation: Allocation,
-    num_stages: int,
-    gpu: Gpu | None,
-    arguments: Sequence[str] = (),
-) -> SharedMap:
-    """Return the map of a kernel's shared memory.
-
-    Args:
-        text: the TTGIR.
-        arguments: names of the compiled function's arguments, in order; by default those in the TTGIR.
-    """
+    kernel = capture.content.kernels[launch.kernel]
+    allocation = find_allocations(capture)[launch.kernel]
     shared_bytes = kernel.shared_bytes
     limit = gpu.shared_bytes_per_program if gpu else 0
     by_stages = []
     needs = dict(allocation.bytes_by_stages)
     if needs:
-        needs[num_stages] = shared_bytes
+        needs[launch.config["num_stages"]] = shared_bytes
     for stages, needed in sorted(needs.items()):
         fit = None
         if gpu:
@@ -109,7 +86,7 @@ def make_shared_map(
     if not shared_bytes:
         return unknown
     try:
-        body = ttgir.parse(text)
+        body = ttgir.parse(capture.read_code(launch.kernel, "ttgir"))
     except UnsupportedOperation as error:
         return replace(unknown, why=str(error))
     if allocation.why_missing:
@@ -130,8 +107,8 @@ def make_shared_map(
                 buffer.last = end  # for the next iteration
     place = Path(kernel.file).name, kernel.line
     numbers = sorted({use for buffer in buffers for use in buffer.steps})
-    given = arguments or [name.removeprefix("%") for name in body.arguments]
-    names = dict(zip(body.arguments, given, strict=True))
+    arguments = zip(body.arguments, launch.arguments, strict=True)
+    names = {value: argument.name for value, argument in arguments}
     loops = []
     for start, end in spans:
         first = bisect_left(numbers, start)

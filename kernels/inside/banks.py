@@ -39,11 +39,6 @@ class Access:
     address: np.ndarray
     active: np.ndarray
 
-    def first(self) -> "Access":
-        """Return the access of the first program with an active lane."""
-        number = int(self.active.any(axis=(1, 2)).argmax())
-        return Access(self.opcode, self.address[[number]], self.active[[number]])
-
     @property
     def parts(self) -> tuple[np.ndarray, np.ndarray, int]:
         """Return addresses and masks of lanes that are served together, and the bytes per lane.

@@ -65,9 +65,7 @@ def _blocks(op: Op) -> Iterator[tuple[str, TensorType]]:
     text = op.text.rpartition(" : ")[2]
     if op.name in _DOTS:
         for operand, part in zip("abc", re.split(r" \* | -> ", text), strict=True):
-            for block in tensor_types(part):
-                yield operand, block
-                break
+            yield from zip([operand], tensor_types(part), strict=False)
     elif op.name in MEMORY_OPS:
         pointers = (block for block in tensor_types(text) if block.element.startswith("!tt.ptr"))
         yield from zip(["block"], pointers, strict=False)

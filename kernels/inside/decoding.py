@@ -9,6 +9,7 @@ import numpy as np
 
 from kernels.evaluate.sass import Instruction
 from kernels.inside import semantics
+from kernels.inside.operands import list_registers
 from kernels.inside.semantics import MASK, Number
 
 _REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")
@@ -17,6 +18,7 @@ _CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
 _ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
 _ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
 _LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
+_PREDICATES = 0x7F
 _CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
 
 
@@ -47,30 +49,22 @@ def next_register(name: str, by: int) -> str:
     return name if name == prefix else f"{prefix}{int(name[len(prefix) :]) + by}"
 
 
-def register(name: str, combine: Callable[[Number], Number] | None = None) -> Source:
+def register(name: str, combine: Callable[[Number], Number] = lambda value: value) -> Source:
     if name in _CONSTANT_ZERO:
-        value = _CONSTANT_ZERO[name]
-        return Source((), lambda: combine(value) if combine else value)
-    return Source((name,), combine or (lambda value: value))
-
-
-def _negate(value: Number) -> Number:
-    return -value & MASK
-
-
-def _complement(value: Number) -> Number:
-    return value ^ MASK
+        return Source((), lambda: combine(_CONSTANT_ZERO[name]))
+    return Source((name,), combine)
 
 
 def _negate_with_carry(value: Number) -> Number:
     return (value ^ MASK) + 1
 
 
-def _invert(value: Number) -> Number:
-    return value ^ True
-
-
-_SIGNS = {"": None, "-": _negate, "~": _complement, "!": _invert}
+_SIGNS: dict[str, Callable[[Number], Number]] = {
+    "": lambda value: value,
+    "-": lambda value: -value & MASK,
+    "~": lambda value: value ^ MASK,
+    "!": lambda value: value ^ True,
+}
 
 
 def source(text: str, has_carry: bool = False) -> Source | None:
@@ -89,8 +83,7 @@ def source(text: str, has_carry: bool = False) -> Source | None:
         number = int(text, 0) & MASK
         return Source((), lambda: number)
     if match := _CONSTANT.match(text):
-        change = _SIGNS[match[1]]
-        return Source((), change or (lambda value: value), int(match[2], 0))
+        return Source((), _SIGNS[match[1]], int(match[2], 0))
     return None
 
 
@@ -211,30 +204,23 @@ def _clear(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
 def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if "64" in parts:
         names = [writes[0], next_register(writes[0], 1)]
-        return names, [wide_source(each) for each in reads[:3]], _add_wide
+        sources = [wide_source(each) for each in reads[:3]]
+        return names, sources, lambda *values: semantics.halves(sum(values))
     sources = [source(each, has_carry=True) for each in reads]
     # Predicates after the numbers are carries.
     return writes, sources, lambda *values: semantics.add(*values)[: len(writes)]
 
 
-def _add_wide(*values: Number) -> tuple[Number, ...]:
-    total: Number = 0
-    for value in values:
-        total = total + value
-    return semantics.halves(total)
-
-
 def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     sign = (lambda value: value) if "U32" in parts else semantics.signed
-    if "WIDE" in parts:
-        names = [writes[0], next_register(writes[0], 1)]
+    if "WIDE" in parts or "HI" in parts:
         sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
+        if "HI" in parts:
+            return writes, sources, lambda a, b, c: (sign(a) * sign(b) + c >> 32 & MASK,)
         if len(writes) > 1 or len(reads) > 3:
             return None
+        names = [writes[0], next_register(writes[0], 1)]
         return names, sources, lambda a, b, c: semantics.halves(sign(a) * sign(b) + c)
-    if "HI" in parts:
-        sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
-        return writes, sources, lambda a, b, c: (sign(a) * sign(b) + c >> 32 & MASK,)
     is_extended = "X" in parts
     sources = [source(reads[0]), source(reads[1]), source(reads[2], has_carry=True)]
     sources += [source(each) for each in reads[3:]] if is_extended else []
@@ -328,11 +314,6 @@ def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     return writes, [source(each) for each in reads], compute
 
 
-def _select(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
-    sources = [source(each) for each in reads]
-    return writes, sources, lambda a, b, condition: (semantics.select(condition, a, b),)
-
-
 def _permute(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     if parts:
         return None
@@ -357,7 +338,7 @@ def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> D
     """P2R writes predicates to a byte of a number."""
     first = 8 * int(parts[0][1:]) if parts else 0
     mask = int(reads[2], 0)
-    bits = [k for k in range(7) if mask >> k & 1]
+    bits = list_registers(mask & _PREDICATES)
     sources = [source(reads[1]), *(source(f"P{k}") for k in bits)]
 
     def compute(base: Number, *values: Number) -> tuple[Number, ...]:
@@ -371,7 +352,7 @@ def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> D
 
 def _unpack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     mask = int(reads[1], 0)
-    bits = [k for k in range(7) if mask >> k & 1]
+    bits = list_registers(mask & _PREDICATES)
     names = [f"P{k}" for k in bits]
     return names, [source(reads[0])], lambda value: tuple((value >> k & 1) != 0 for k in bits)
 
@@ -384,10 +365,14 @@ def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> D
     return writes, [], lambda: (high << 16 | low,)
 
 
+# Types that the conversions do not model.
+_OTHER_TYPES = {"F16", "F64", "U64", "S64", "BF16"}
+
+
 def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
-    if {"F16", "F64", "U64", "S64", "BF16"} & set(parts):
+    if _OTHER_TYPES.intersection(parts):
         return None
-    is_signed = "U32" not in parts and not (parts and parts[0] == "RP")
+    is_signed = "U32" not in parts and parts[:1] != ["RP"]
     sign = semantics.signed if is_signed else (lambda value: value)
     return (
         writes,
@@ -397,7 +382,7 @@ def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
 
 
 def _to_integer(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
-    if "TRUNC" not in parts or {"F16", "F64", "U64", "S64", "BF16"} & set(parts):
+    if "TRUNC" not in parts or _OTHER_TYPES.intersection(parts):
         return None
     return writes, [source(reads[0])], lambda value: (semantics.to_integer(value),)
 
@@ -424,8 +409,7 @@ _DECODERS: dict[str, Callable[[list[str], list[str], list[str]], Decoded]] = {
     "LOP3": _logic,
     "PLOP3": _predicate_logic,
     "ISETP": _compare,
-    "SEL": _select,
-    "FSEL": _select,
+    **dict.fromkeys(("SEL", "FSEL"), _plain(lambda a, b, c: semantics.select(c, a, b))),
     "PRMT": _permute,
     "VIMNMX": _extreme,
     "IMNMX": _extreme,

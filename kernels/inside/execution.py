@@ -8,7 +8,7 @@ copies, always succeed.
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,8 +117,7 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
     budget = Budget(_MOST_WORK)
     plan = Plan(code, budget, launch.table)
     grid = launch.grid
-    axes = [axis for name, axis in _AXES.items() if name in plan.needed_names]
-    sizes = [grid[axis] for axis in axes]
+    sizes = [grid[axis] if name in plan.needed_names else 1 for name, axis in _AXES.items()]
     count = math.prod(sizes)
     repeats = math.prod(grid) // count
     executions = Executions(np.zeros((-(-launch.threads // LANES), len(code)), np.int64))
@@ -128,10 +127,7 @@ def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
         at_once = min(at_once, _MOST_TABLES)
     for start in range(0, count, at_once):
         numbers = np.arange(start, min(start + at_once, count))
-        coordinates = {}
-        for axis, size in zip(axes, sizes, strict=True):
-            coordinates[axis] = numbers % size
-            numbers = numbers // size
+        coordinates = np.unravel_index(numbers, sizes, order="F")
         _Run(plan, launch, coordinates, executions, budget, keeps_shared).run()
     executions.by_warp *= repeats
     for index, total in executions.wavefronts.items():
@@ -150,7 +146,7 @@ class _Run:
         self,
         plan: Plan,
         launch: Launch,
-        coordinates: Mapping[int, np.ndarray],
+        coordinates: Sequence[np.ndarray],
         executions: Executions,
         budget: Budget,
         keeps_shared: bool,
@@ -160,20 +156,16 @@ class _Run:
         self.executions = executions
         self.budget = budget
         self.keeps_shared = keeps_shared
-        count = next((len(each) for each in coordinates.values()), 1)
-        self.shape = (count, launch.threads)
+        self.shape = (len(coordinates[0]), launch.threads)
         self.values: dict[str, Number] = {"SR_TID.X": np.arange(launch.threads)[None]}
         for name, axis in _AXES.items():
-            if axis in coordinates:
-                self.values[name] = coordinates[axis][:, None]
-        for name in ("SR_CgaCtaId", "SR_TID.Y", "SR_TID.Z"):
-            self.values[name] = 0
+            self.values[name] = coordinates[axis][:, None]
         self.values["SR_LANEID"] = np.arange(launch.threads)[None] % LANES
         self.known: dict[str, Any] = {}
         # Accesses whose addresses and masks have the same random hash count as equal.
         random = np.random.default_rng(1)
         self.factors = random.integers(1, 1 << 63, (2, launch.threads), np.uint64) | np.uint64(1)
-        self.shared: tuple[np.ndarray, ...] = ()
+        self.shared: np.ndarray | None = None
         self.counted: dict[tuple[int, int, int], Wavefronts] = {}
         # The threads that run the current block. The registers of others have any value.
         self.active: Any = True
@@ -203,7 +195,7 @@ class _Run:
             last = plan.code[end - 1]
             condition: Any = False
             waits = is_barrier(last)
-            if waits or (last.name in JUMPS and last.name != "BSYNC"):
+            if waits or last.name in JUMPS:
                 condition = self._condition(plan.planned[end - 1], active)
                 is_exit = condition is None and last.name == "EXIT"
                 if is_exit and start not in (following := plan.reach(end, None)):
@@ -284,8 +276,7 @@ class _Run:
         self._mark_uncertain(blocks)
         for block in blocks:
             for planned in self.plan.planned[block : self.plan.blocks[block]]:
-                for name in planned.writes:
-                    self._write(name, 0, False, True)
+                self._forget(planned)
 
     def _mark_uncertain(self, blocks: set[int]) -> None:
         for block in blocks:
@@ -338,6 +329,11 @@ class _Run:
         else:
             self.known[name] = known
 
+    def _forget(self, planned: Planned, condition: Any = True) -> None:
+        """Mark the results of an instruction as unknown where a condition holds."""
+        for name in planned.writes:
+            self._write(name, 0, False, condition)
+
     def _run(self, planned: Planned) -> None:
         condition: Any = True
         if planned.predicate:
@@ -345,8 +341,7 @@ class _Run:
             if not self._is_known(known, self.active):
                 if planned.instruction.name in SHARED:
                     self._refuse(planned, "The predicate of an access")
-                for name in planned.writes:
-                    self._write(name, 0, False, True)
+                self._forget(planned)
                 return
         name = planned.instruction.name
         if name in SHARED:
@@ -371,8 +366,7 @@ class _Run:
             value, known = self._read(planned.sources[-1])
             self._write(planned.writes[0], value, known, condition)
         else:
-            for each in planned.writes:
-                self._write(each, 0, False, condition)
+            self._forget(planned, condition)
 
     def _is_known(self, known: Any, where: Any) -> bool:
         return known is True or not np.any(where & (np.asarray(known) ^ True))
@@ -383,8 +377,7 @@ class _Run:
         for each in step.sources:
             value, is_known = self._read(each)
             values.append(value)
-            if is_known is not True:
-                known = known & is_known
+            known = known & is_known
         if known is False:
             results: Sequence[Number] = (0,) * len(step.writes)
         else:
@@ -454,12 +447,11 @@ class _Run:
         place, known = self._read(planned.sources[-1])
         where = self.active & condition
         each = min(planned.instruction.lane_bytes, 4)
+        if known is not True:
+            self._forget(planned, condition)
+            return
         for k, name in enumerate(planned.writes):
-            if known is not True:
-                self._write(name, 0, False, condition)
-                continue
-            at = np.asarray(place + 4 * k)
-            at = at.reshape((1,) * (2 - at.ndim) + at.shape)
+            at = np.atleast_2d(place + 4 * k)
             on = np.broadcast_to(where, np.broadcast_shapes(at.shape, np.shape(where)))
             values, is_loaded = self.launch.load(np.where(on, at, -1), each)
             if ".S8" in planned.instruction.opcode or ".S16" in planned.instruction.opcode:
@@ -524,16 +516,6 @@ class _Run:
     def _refuse(self, planned: Planned, what: str) -> None:
         self.executions.refused.setdefault(planned.index, _explain(planned, what))
 
-    def _bytes(self) -> tuple[np.ndarray, ...]:
-        """Return the bytes of each program's shared memory, and 1 where they are known."""
-        if not self.shared:
-            contents, known = np.zeros((2, self.shape[0], _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
-            if self.plan.allocates_tensor_memory:
-                # The system's part is zero: no tensor memory is allocated yet.
-                known[:, :_SYSTEM_BYTES] = 1
-            self.shared = contents, known
-        return self.shared
-
     def _move_shared(self, planned: Planned, condition: Any) -> None:
         instruction = planned.instruction
         where = self.active & condition
@@ -542,11 +524,16 @@ class _Run:
         place, known = self._read(planned.sources[0])
         is_known = self._is_known(known, where) and self.keeps_shared
         if instruction.name == "LDSM" or not is_known:
-            for name in planned.writes:
-                self._write(name, 0, False, condition)
+            self._forget(planned, condition)
             return
         each = min(instruction.lane_bytes, 4)
-        contents, are_known = (table.view(f"u{each}") for table in self._bytes())
+        if self.shared is None:
+            # The bytes of each program's shared memory, and 1 where they are known.
+            self.shared = np.zeros((2, self.shape[0], _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
+            if self.plan.allocates_tensor_memory:
+                # The system's part is zero: no tensor memory is allocated yet.
+                self.shared[1, :, :_SYSTEM_BYTES] = 1
+        contents, are_known = self.shared.view(f"u{each}")
         all_known = int.from_bytes(b"\1" * each)
         rows = np.arange(self.shape[0])[:, None]
         at = np.broadcast_to(place, self.shape) % _SHARED_BYTES // each

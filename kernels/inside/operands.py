@@ -50,6 +50,7 @@ def _is_predicate(operand: str) -> bool:
     return operand.lstrip("U").startswith("P")
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def find_accesses(instruction: Instruction) -> tuple[int, int]:
     """Return the registers that an instruction reads, and those that it writes, each as a set of bits.
 
@@ -58,13 +59,8 @@ def find_accesses(instruction: Instruction) -> tuple[int, int]:
     Raises:
         ValueError: a thread has fewer registers.
     """
-    return _find_accesses(instruction.opcode, instruction.operands)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _find_accesses(opcode: str, operands: tuple[str, ...]) -> tuple[int, int]:
-    name, *suffixes = opcode.split(".")
-    results, values = split_operands(name, operands)
+    name, *suffixes = instruction.opcode.split(".")
+    results, values = split_operands(name, instruction.operands)
     result_width, *widths = _widths(name, suffixes)
     writes = 0
     for value in results:

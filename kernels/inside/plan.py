@@ -21,7 +21,7 @@ from kernels.inside.operands import split_operands
 SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
 INDIRECT = ("BRX", "BRXU", "RET")
-JUMPS = ("BRA", "EXIT", "CALL", "BSYNC", "JMP", "KILL", *INDIRECT)
+JUMPS = ("BRA", "EXIT", "CALL", "JMP", "KILL", *INDIRECT)
 INSTRUCTION_BYTES = 16
 
 
@@ -74,23 +74,18 @@ class Plan:
     ) -> None:
         self.code = code
         self._budget = budget
-        self._targets = {address // INSTRUCTION_BYTES for address in table} & {*range(len(code))}
+        self._targets = [address // INSTRUCTION_BYTES for address in table]
         leaders = {0, *self._targets}
         for index, instruction in enumerate(code):
-            if instruction.name in JUMPS:
-                leaders.add(index + 1)
-            if self.reconverges(index):
-                leaders.update((index, index + 1))
-            if is_barrier(instruction):
+            waits = self.reconverges(index)
+            if waits:
+                leaders.add(index)
+            if waits or instruction.name in JUMPS or is_barrier(instruction):
                 leaders.add(index + 1)
             if instruction.target is not None:
                 leaders.add(instruction.target)
-        self.return_points = [
-            index + 1
-            for index, each in enumerate(code)
-            if each.name == "CALL" and index + 1 < len(code)
-        ]
-        self.starts = sorted(leaders - {len(code)})
+        self._return_points = [index for index, each in enumerate(code, 1) if each.name == "CALL"]
+        self.starts = sorted(leaders.intersection(range(len(code))))
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
         self.planned = [self._plan(index, each) for index, each in enumerate(code)]
@@ -164,8 +159,6 @@ class Plan:
         if not (name in JUMPS or name in SHARED or is_barrier(instruction)):
             return []
         roots = [planned.predicate] if planned.predicate else []
-        if name in JUMPS:
-            return [*roots, *planned.sources]
         roots += planned.sources[:1]
         if self.reads_shared and name in ("STS", "ATOMS"):
             value = instruction.operands[-1]
@@ -177,8 +170,8 @@ class Plan:
         last = planned.instruction
         follows = [] if last.target is None or last.name == "BSSY" else [last.target]
         if last.name in INDIRECT:
-            follows = self.return_points if last.name == "RET" else [*self._targets]
-        is_end = last.name in JUMPS and last.name != "BSYNC" and not planned.conditions
+            follows = self._return_points if last.name == "RET" else self._targets
+        is_end = last.name in JUMPS and not planned.conditions
         follows = follows if is_end else [*follows, self.blocks[start]]
         return [each for each in follows if each in self.blocks]
 

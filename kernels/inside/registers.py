@@ -94,12 +94,10 @@ def _find_spills(instructions: Sequence[Instruction]) -> list[int]:
             if slot:
                 start = int(slot[1] or "0", 16)
                 slots[number] = frozenset(range(start, start + instruction.lane_bytes))
-    names = ("LDL", "STL")
-    reloaded, stored = (
-        set[int]().union(*(slots[each] for each in slots if instructions[each].name == name))
-        for name in names
-    )
-    matching = {"STL": reloaded, "LDL": stored}
+    matching = {
+        name: set[int]().union(*(slots[each] for each in slots if instructions[each].name == other))
+        for name, other in (("STL", "LDL"), ("LDL", "STL"))
+    }
     return [each for each in slots if slots[each] & matching[instructions[each].name]]
 
 

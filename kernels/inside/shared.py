@@ -142,7 +142,7 @@ def _sum_copies(
         # In a kernel with partitions, only the warps of the copy's partition execute it.
         own = executions.by_warp[:, index] > 0
         access = Access(access.opcode, access.address[:, own], access.active[:, own])
-        predicate = _predicate(instruction)
+        predicate = instruction.operands[2] if len(instruction.operands) > 2 else ""
         # Nsight Compute treats the predicate P0 of LDGSTS.BYPASS as false, and !P0 as true.
         is_taken = predicate in ("P0", "!P0") and ".BYPASS" in instruction.opcode
         once = count_wavefronts(access)
@@ -166,7 +166,3 @@ def _sum_copies(
         rest = wavefronts // reading if is_true else np.array(once)
         total += (wavefronts + (times - reading) * rest) // share
     return Wavefronts(*total.tolist())
-
-
-def _predicate(instruction: Instruction) -> str:
-    return instruction.operands[2] if len(instruction.operands) > 2 else ""

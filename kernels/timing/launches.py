@@ -24,7 +24,7 @@ from kernels.timing.constants import Constants
 from kernels.timing.gpus import find_constants, find_gpu, scale_steps
 from kernels.timing.model import Execution, Prediction, Traffic, predict, time_launch
 from kernels.timing.scores import classify, stated_ranges
-from kernels.timing.steps import GLOBAL, Step, find_pipe, read_steps
+from kernels.timing.steps import GLOBAL, find_pipe, read_steps
 from kernels.timing.traffic import predict_traffic
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
@@ -58,40 +58,37 @@ def add_time(
     if executions is None or counts.refused:
         return replace(inside, not_predicted=why)
     kernel = capture.content.kernels[launch.kernel]
-    try:
-        gpu = _find_gpu(capture)
-        constants, assumed = find_constants(gpu)
-        execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
-        prediction = predict(execution, traffic, gpu, constants)
-        executed = [op for op in counts.operations if op.tally.executions]
-        if any(map(_is_bounded, executed)):
-            assumed += " The predicted time includes upper bounds of the traffic."
-        if any(op.tally.refused == RETRIES for op in executed):
-            assumed += " The predicted time assumes that no compare-and-swap loop retries."
-        if executions.uncertain:
-            assumed += f" {_ASSUMED_BRANCHES}"
-        if execution.partitions:
-            assumed += " The predicted time assumes that no partition waits for a free buffer."
-        errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]
-        total_us = prediction.total_us
-        timed = replace(
-            inside,
-            predicted_us=total_us,
-            predicted_warm_us=prediction.warm_us,
-            range_us=(total_us * errors.low, total_us * errors.high),
-            bound_by=prediction.bound_by,
-            by_resource_us=prediction.by_resource_us,
-            assumed=assumed.strip(),
-        )
-        if execution.partitions:  # their options are those of the kernel's code
-            return timed
-        changes = estimate_changes(timed, kernel, execution, traffic, executions, gpu, constants)
-        if not capture.read_code(launch.kernel, "ttir"):
-            # In Gluon, layouts and pipelines are part of the kernel.
-            changes = tuple(each for each in changes if not each.options)
-        return replace(timed, changes=changes)
-    except UnsupportedOperation as error:
-        return replace(inside, not_predicted=str(error))
+    gpu = _find_gpu(capture)
+    constants, assumed = find_constants(gpu)
+    execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
+    prediction = predict(execution, traffic, gpu, constants)
+    executed = [op for op in counts.operations if op.tally.executions]
+    if any(map(_is_bounded, executed)):
+        assumed += " The predicted time includes upper bounds of the traffic."
+    if any(op.tally.refused == RETRIES for op in executed):
+        assumed += " The predicted time assumes that no compare-and-swap loop retries."
+    if executions.uncertain:
+        assumed += f" {_ASSUMED_BRANCHES}"
+    if execution.partitions:
+        assumed += " The predicted time assumes that no partition waits for a free buffer."
+    errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]
+    total_us = prediction.total_us
+    timed = replace(
+        inside,
+        predicted_us=total_us,
+        predicted_warm_us=prediction.warm_us,
+        range_us=(total_us * errors.low, total_us * errors.high),
+        bound_by=prediction.bound_by,
+        by_resource_us=prediction.by_resource_us,
+        assumed=assumed.strip(),
+    )
+    if execution.partitions:  # their options are those of the kernel's code
+        return timed
+    changes = estimate_changes(timed, kernel, execution, traffic, executions, gpu, constants)
+    if not capture.read_code(launch.kernel, "ttir"):
+        # In Gluon, layouts and pipelines are part of the kernel.
+        changes = tuple(each for each in changes if not each.options)
+    return replace(timed, changes=changes)
 
 
 def predict_launch(
@@ -180,9 +177,11 @@ def describe_launch(
         kept_bytes=constants.kept_bytes,
         held_bytes=_HELD_SHARE * gpu.l2_bytes,
     )
-    steps = _with_conflicts(
-        scale_steps(read_steps(codes["sass"]), instructions, gpu), instructions, executions
-    )
+    steps = list(scale_steps(read_steps(codes["sass"]), instructions, gpu))
+    executed_times = executions.times.tolist()
+    for number, wavefronts in executions.wavefronts.items():
+        if executed := executed_times[number]:  # these wavefronts include bank conflicts
+            steps[number] = replace(steps[number], wavefronts=wavefronts.actual / executed)
     # Spilled registers that do not fit in the L1 reach the L2, and then DRAM: each byte is written and read.
     spilled = resident * kernel.num_warps * LANES * kernel.spilled_bytes
     if spilled > gpu.shared_bytes_per_sm - shared:
@@ -315,18 +314,6 @@ def _assume_executed(instructions: Sequence[Instruction], executions: Executions
     return times
 
 
-def _with_conflicts(
-    steps: Sequence[Step], instructions: Sequence[Instruction], executions: Executions
-) -> list[Step]:
-    """Return the steps with their counted wavefronts, which include bank conflicts."""
-    result = list(steps)
-    for number, wavefronts in executions.wavefronts.items():
-        times = int(executions.times[number])
-        if times:
-            result[number] = replace(steps[number], wavefronts=wavefronts.actual / times)
-    return result
-
-
 def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) -> float:
     """Return the work of the busiest SM / the mean work of an SM. A program's work is the number of its accesses."""
     if programs > _MOST_SCHEDULED:
@@ -335,8 +322,6 @@ def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) 
     for op in operations:
         if len(op.tally.touches.executed):
             work += op.tally.touches.executed
-    if programs <= sms:
-        return float(work.max() * sms / work.sum())
     busy = [0.0] * sms
     for each in work.tolist():
         heapq.heapreplace(busy, busy[0] + each)

@@ -253,14 +253,11 @@ def _queue(load: float) -> float:
     return load / (1 - load) / 2
 
 
-def _misses(traffic: Traffic) -> float:
-    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
-    return min(1.0, traffic.read_bytes / max(loaded, 1.0))
-
-
 def _merged(execution: Execution, traffic: Traffic, constants: Constants) -> float:
     """Return the fraction of requests that the crossbar merges because SMs load the same data at the same time."""
-    return constants.shared_requests / execution.resident if _misses(traffic) < 0.5 else 0.0
+    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
+    is_shared = traffic.read_bytes < max(loaded, 1.0) / 2
+    return constants.shared_requests / execution.resident if is_shared else 0.0
 
 
 def _simulate_launch(

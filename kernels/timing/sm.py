@@ -8,7 +8,7 @@ Omitted: clusters, and warps of a program that do different work.
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernels.timing.steps import PIPES, Step
 
@@ -51,31 +51,18 @@ class Quarter:
     write_buffer: float
 
 
+@dataclass(slots=True)
 class _Warp:
-    __slots__ = (
-        "copied",
-        "copies",
-        "descriptors",
-        "issued",
-        "position",
-        "product_begin",
-        "products",
-        "program",
-        "ready",
-        "stored",
-    )
-
-    def __init__(self, program: int, registers: int, time: float) -> None:
-        self.program = program
-        self.position = 0
-        self.issued = time
-        self.ready = [0.0] * registers
-        self.copied = 0.0  # when its last copy ends
-        self.copies: list[float] = []  # ends of committed groups
-        self.products: list[float] = []
-        self.product_begin = 0.0
-        self.descriptors: list[float] = []
-        self.stored = 0.0
+    program: int
+    issued: float
+    ready: list[float]
+    position: int = 0
+    copied: float = 0.0  # when its last copy ends
+    copies: list[float] = field(default_factory=list)  # ends of committed groups
+    products: list[float] = field(default_factory=list)
+    product_begin: float = 0.0
+    descriptors: list[float] = field(default_factory=list)
+    stored: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +111,7 @@ def simulate(
         starts.append(time)
         for _ in range(quarter.warps):
             heapq.heappush(heap, (starting + quarter.start_cycles, len(warps)))
-            warps.append(_Warp(program, registers, time))
+            warps.append(_Warp(program, time, [0.0] * registers))
 
     for _ in range(min(quarter.slots, programs)):
         start(0.0)

@@ -9,6 +9,7 @@ import functools
 import re
 from dataclasses import dataclass
 
+from kernels.evaluate.matching import SASS_KINDS
 from kernels.evaluate.sass import Instruction, parse
 from kernels.inside.operands import find_accesses, list_registers
 
@@ -59,19 +60,7 @@ _SHARED_CYCLES = {"LDS": 30, "LDSM": 30, "STS": 1, "STSM": 1, "LDL": 36, "STL": 
 # Wavefronts of an atomic on shared memory: measured in histograms.
 _SHARED_ATOMIC_WAVEFRONTS = 7
 
-GLOBAL = {
-    "LDG": "load",
-    "LD": "load",
-    "LDGSTS": "async copy",
-    "UTMALDG": "descriptor load",
-    "STG": "store",
-    "ST": "store",
-    "UTMASTG": "descriptor store",
-    "ATOM": "atomic",
-    "ATOMG": "atomic",
-    "RED": "atomic",
-    "REDG": "atomic",
-}
+GLOBAL = {**SASS_KINDS, "UTMALDG": "descriptor load", "UTMASTG": "descriptor store"}
 # Cycles of a tensor core at the full rate, by the first parts of the opcode.
 _PRODUCTS = {
     "HMMA.16816": 4,
@@ -154,6 +143,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
         pipe = find_pipe(name) or "control"
         busy, latency = _PIPES[pipe]
         reads, writes = _registers(instruction)
+        latency = _SHARED_CYCLES.get(name, latency)
         step = Step("", PIPES.index(pipe), busy, latency, (), ())
         last = operands[-1] if operands else ""
         match name:
@@ -175,15 +165,12 @@ def read_steps(sass: str) -> tuple[Step, ...]:
                 step.wavefronts = 1
             case "ATOMS":
                 step.wavefronts = _SHARED_ATOMIC_WAVEFRONTS
-                step.latency = _SHARED_CYCLES[name]
             case "IMAD" if re.search("WIDE|HI", opcode):
                 step.busy = _WIDE_PRODUCT_CYCLES
             case "LDL" | "STL":
-                step.latency = _SHARED_CYCLES[name]
                 step.nominal_bytes = 32 * instruction.lane_bytes
                 step.wavefronts = step.nominal_bytes / 128
             case _ if name in _SHARED_CYCLES:
-                step.latency = _SHARED_CYCLES[name]
                 step.wavefronts = instruction.lane_registers
             case _ if name in GLOBAL:
                 step.traffic = GLOBAL[name]

@@ -32,7 +32,6 @@ class _Accesses:
     """
 
     op: np.ndarray
-
     program: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -187,8 +186,6 @@ def _place_one(
 
 
 def _join(parts: Sequence[_Accesses]) -> _Accesses:
-    if len(parts) == 1:
-        return parts[0]
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS
     }
@@ -202,8 +199,6 @@ def _count_distinct(accesses: _Accesses, span: float = math.inf) -> float:
         span: from the first to the last byte of all accesses to their storage. A sample of overlapping blocks with many
             rows covers more than its share of the bytes.
     """
-    if not len(accesses.low):
-        return 0.0
     order = np.argsort(accesses.low, kind="stable")
     low = accesses.low[order] // SECTOR_BYTES
     high = np.maximum.accumulate(accesses.high[order] // SECTOR_BYTES + 1)
