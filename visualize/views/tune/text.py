@@ -473,11 +473,9 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
 
 
 def _ratio(change: Change) -> tuple[str, str]:
-    return (
-        (f"{change.ratio:.2f} ×", "slower")
-        if change.is_slower
-        else (f"{1 / change.ratio:.2f} ×", "faster")
-    )
+    if change.is_slower:
+        return f"{change.ratio:.2f} ×", "slower"
+    return f"{1 / change.ratio:.2f} ×", "faster"
 
 
 def _change_text(runs: PastRuns, change: Change) -> str:
