@@ -13,6 +13,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -33,12 +34,7 @@ def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
     """Return the type of a flag for argparse: a whole number from `low` to `high`."""
 
     def parse(text: str) -> int:
-        if not (
-            text.isascii()
-            and text.isdigit()
-            and len(text) <= len(str(high))
-            and low <= int(text) <= high
-        ):
+        if not (re.fullmatch("[0-9]{1,10}", text) and low <= int(text) <= high):
             raise argparse.ArgumentTypeError(
                 f"must be a whole number from {low} to {high} (got {text[:100]!r})"
             )
@@ -50,14 +46,10 @@ def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
 def bypass_proxy(host: str) -> None:
     """Exclude this page from the environment's proxy. Gradio requests its own URL at start-up, and exits on failure."""
     names = ("no_proxy", "NO_PROXY")
-    hosts = [
-        part.strip()
-        for name in names
-        for part in os.environ.get(name, "").split(",")
-        if part.strip()
-    ]
-    for name in names:  # if both are set, only the first is read
-        os.environ[name] = ",".join(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1", host]))
+    parts = ",".join(os.environ.get(name, "") for name in names).split(",")
+    hosts = filter(None, map(str.strip, parts))
+    excluded = ",".join(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1", host]))
+    os.environ.update(dict.fromkeys(names, excluded))  # if both are set, only the first is read
 
 
 def login() -> tuple[str, str] | None:

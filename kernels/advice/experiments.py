@@ -1,5 +1,6 @@
 """Try changes to a launch: edit its kernel's TTIR, compile that, and count the launch again."""
 
+import heapq
 import json
 import math
 import sys
@@ -427,23 +428,26 @@ def make_trials(
         seconds: that all launches of each kind take.
         most_seconds: estimated, on one core.
     """
-    open_choices = [
-        (lab, hypotheses)
-        for lab, own in choices.items()
-        for choice in own
-        if lab.ttir and (hypotheses := [each for each in choice if each.changes])
-    ]
+    queue: list[tuple[float, int, Lab, list[Hypothesis]]] = []
+
+    def add(lab: Lab, number: int, rest: list[Hypothesis]) -> None:
+        heapq.heappush(queue, (-seconds[lab] * rest[0].share, number, lab, rest))
+
+    for lab, own in choices.items():
+        for choice in own:
+            if lab.ttir and (hypotheses := [each for each in choice if each.changes]):
+                add(lab, len(queue), hypotheses)
     helpful: list[tuple[Lab, Hypothesis]] = []
     left_s = most_seconds
-    count = len(open_choices)
-    while open_choices := [(lab, rest) for lab, rest in open_choices if rest]:
+    count = len(queue)
+    while queue:
         end = "\r" if sys.stderr.isatty() else "\n"
-        progress = f"Trying changes: {count - len(open_choices)} of {count}"
+        progress = f"Trying changes: {count - len(queue)} of {count}"
         print(progress, end=end, file=sys.stderr, flush=True)
-        open_choices.sort(key=lambda each: -seconds[each[0]] * each[1][0].share)
-        batch = [(lab, rest.pop(0), rest) for lab, rest in open_choices[:_BATCH]]
+        batch = [heapq.heappop(queue)[1:] for _ in range(min(_BATCH, len(queue)))]
         affordable = []
-        for lab, each, rest in batch:
+        for _, lab, rest in batch:
+            each = rest.pop(0)
             # Each of several changes is left out once.
             runs = 1 + len(each.changes) * (len(each.changes) > 1)
             work_s = runs * lab.trial_s * (each.changes not in lab.outcomes)
@@ -459,6 +463,9 @@ def make_trials(
                 helpful.append((lab, each))
                 if lab.saves_time(each.trial):
                     rest.clear()
+        for number, lab, rest in batch:
+            if rest:
+                add(lab, number, rest)
     for number in range(max((len(each.changes) for _, each in helpful), default=0)):
         shorter = []
         for lab, each in helpful:

@@ -73,7 +73,6 @@ class CaptureServer:
         stack.callback(self._end)
 
     def _start(self) -> None:
-        pipe = subprocess.PIPE
         # The terminal interrupts the script alone.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
         try:
@@ -81,8 +80,8 @@ class CaptureServer:
                 number = stdin.fileno()
                 self._process = subprocess.Popen(
                     [self.python, str(RECORDER), "--serve", str(number)],
-                    stdin=pipe,
-                    stdout=pipe,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                     pass_fds=[number],
                     env=self.environment,
                     text=True,

@@ -217,8 +217,14 @@ def _check_outputs(flags: argparse.Namespace) -> None:
 def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
     path = Path(flags.script)
     _check_combination(flags)
-    before = _read_report(flags.against) if flags.against else None
+    before = None
     packages = None
+    if flags.against:
+        try:
+            before = read_report(flags.against)
+        except (OSError, ValueError) as error:
+            message = f"--against {flags.against} is not a report of `show --json` ({error})."
+            raise CommandFailed(message, USAGE) from error
     if flags.triton:
         from kernels.measuring.worker import default_cache_directory  # imports all declarations
 
@@ -232,7 +238,7 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
             _announce_page(flags)
         with _pass_interrupts_on(process) if prints else nullcontext():
             path = process.capture(flags.script)
-    compiler = process.compile if process else None
+    compiler = process.server.compile if process else None
     if not prints:
         os.environ.setdefault("GRADIO_TEMP_DIR", str(folder))
         _serve(flags, path, process)
@@ -246,7 +252,10 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     changed = [] if before is None else differences(before.launches, report.launches)
     _print(flags, report, before, changed)
     if flags.html and report.launches:
-        _write_html(flags.html, launches)
+        from visualize.web.report_file import render_report  # imports all views
+
+        with replacing(flags.html) as partial:
+            partial.write_text(render_report(launches), encoding="utf-8")
     _check(flags, report, capture.content.stopped, changed)
 
 
@@ -269,7 +278,7 @@ def _pass_interrupts_on(process: "_ScriptProcess") -> Iterator[None]:
 
     def interrupt(*_: object) -> None:
         signal.signal(signal.SIGINT, previous)
-        process.interrupt()
+        process.server.interrupt()
 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:
@@ -284,7 +293,7 @@ def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | Non
         from visualize.web.serve import serve
     from visualize.views.capture.script import Script
 
-    parts = (process.capture, process.compile) if process else (None, None)
+    parts = (process.capture, process.server.compile) if process else (None, None)
     name = script_name(flags.script)
     scripts = {name: Script(path, flags.script, *parts)}
     scripts[name].launches.report()  # no page waits for it
@@ -324,13 +333,6 @@ def _print(
     if before is not None:
         lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed)]
     print(brief(report, lines) if flags.brief else table(report, lines))
-
-
-def _write_html(path: Path, launches: Launches) -> None:
-    from visualize.web.report_file import render_report  # imports all views
-
-    with replacing(path) as partial:
-        partial.write_text(render_report(launches), encoding="utf-8")
 
 
 def _check(
@@ -373,9 +375,7 @@ class _ScriptProcess:
         self._folder = folder
         self._is_other = packages is not None
         python = flags.python or sys.executable
-        self._server = CaptureServer(python, options, stack, folder, packages)
-        self.compile = self._server.compile
-        self.interrupt = self._server.interrupt
+        self.server = CaptureServer(python, options, stack, folder, packages)
 
     def capture(
         self,
@@ -394,11 +394,11 @@ class _ScriptProcess:
         if self._flags.out and is_own and not self._is_other:
             path = self._flags.out
         command = self._flags.command if is_own else [script]
-        self._server.capture(path, command, more, is_superseded)
+        self.server.capture(path, command, more, is_superseded)
         if self._flags.count:
             from kernels.measuring.captured_counters import count_capture  # imports Triton
 
-            count_capture(self._server, path, command, more)
+            count_capture(self.server, path, command, more)
         return path
 
 
@@ -418,11 +418,3 @@ def _obstacle(flags: argparse.Namespace) -> str:
     if flags.host not in LOOPBACK:
         return f"`show` listens only on this machine: --host must be {', '.join(LOOPBACK)} (got {flags.host!r})."
     return startup.obstacle(flags.host, flags.port)
-
-
-def _read_report(path: Path) -> Report:
-    try:
-        return read_report(path)
-    except (OSError, ValueError) as error:
-        message = f"--against {path} is not a report of `show --json` ({error})."
-        raise CommandFailed(message, USAGE) from error

@@ -216,16 +216,13 @@ def summary(result: Sweep) -> str:
     if result.best is None:
         return "\n".join([*lines, "No config gave a correct result, so there is no best one."])
     unit, scale = sweep_unit(result)
-    finalists = {
-        finalist.experiment: finalist
-        for finalist in (result.final.finalists if result.final else ())
-    }
+    finalists = result.final.finalists if result.final else ()
+    by_experiment = {finalist.experiment: finalist for finalist in finalists}
     for row in result.ranked[:_MAX_RANKED]:
         ratio = "" if result.is_timed else "predicted"
-        if finalist := finalists.get(row.experiment):
-            ratio = (
-                f"× {finalist.ratio:.4f}{' tie' if finalist.is_tie and finalist.ratio != 1 else ''}"
-            )
+        if finalist := by_experiment.get(row.experiment):
+            tie = " tie" if finalist.is_tie and finalist.ratio != 1 else ""
+            ratio = f"× {finalist.ratio:.4f}{tie}"
         time = f"rank {result.ranks[id(row)]}"
         if result.has_times:
             time = f"{significant(time_ms(row, result.is_timed) * scale, 4)} {unit}"

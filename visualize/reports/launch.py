@@ -260,18 +260,24 @@ def make_report(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))
     )
     findings = find(capture, counts, timed, compiler, most_seconds)
+    reports = cache(
+        lambda number: _report_launch(
+            launches[number],
+            content.kernels[launches[number].kernel],
+            counts(number),
+            findings[number],
+            timed(number),
+        )
+    )
     stopped = content.stopped
     is_tried = capture.findings is not None
     return Report(
         triton=content.triton,
         gpu=content.gpu.get("name"),
         launches=tuple(
-            _report_launch(
-                launch,
-                content.kernels[launch.kernel],
-                counts(first),
-                findings[first],
-                timed(first),
+            replace(
+                reports(first),
+                elapsed_ms=launch.elapsed_ms,
                 equal_to=first if first < number else None,
             )
             for number, (launch, first) in enumerate(zip(launches, firsts, strict=True))
@@ -300,7 +306,6 @@ def _report_launch(
     counts: LaunchCounts,
     findings: Sequence[Finding],
     inside: Inside,
-    equal_to: int | None,
 ) -> LaunchReport:
     inside, findings = add_times(inside, findings)
     memory = counts.totals()
@@ -318,7 +323,6 @@ def _report_launch(
         ops=tuple(report_operation(group, findings) for group in counts.by_line()),
         config=launch.config,
         tuned=launch.tuned,
-        elapsed_ms=launch.elapsed_ms,
         settings=launch.settings,
         results=launch.results,
         findings=tuple(replace(finding, text=finding.sentences) for finding in findings),
@@ -329,7 +333,6 @@ def _report_launch(
         },
         refused=tuple(Refusal(*each) for each in sorted(refused)),
         counted=launch.counters,
-        equal_to=equal_to,
         source_path=kernel.file,
         **vars(inside),
     )

@@ -85,14 +85,10 @@ def script_controls(launches: Launches) -> Iterator[tuple[dict[str, Any], Any]]:
     case, *others = {launch.case for launch in content.launches} or {None}
     if parameters := {} if others or not case else content.cases[case]:
         yield from ((_parameter(name, default), default) for name, default in parameters.items())
-        numbers = [
-            f"{name}={value},{2 * value}"
-            for name, value in parameters.items()
-            if type(value) is int
-        ]
-        values = "Comma-separated values of one or more parameters. Every combination is launched."
-        sweep = control(_SWEEP, Knob("", "Case", values, longest=300))
-        yield {**sweep, "placeholder": f"such as {numbers[-1]}" if numbers else ""}, ""
+        values = (
+            "Values of one or more parameters, such as n=64,128. Every combination is launched."
+        )
+        yield control(_SWEEP, Knob("", "Case", values, longest=300)), ""
     tuned = {
         launches.kernel(number).name: launch.tuned.of
         for number, launch in enumerate(content.launches)

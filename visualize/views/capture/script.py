@@ -115,8 +115,6 @@ class Script:
         """Replace the launches, unless the script fails before its first launch."""
         assert self._recapture
         latest = self.launches
-        problem = ""
-        is_stale = False
         try:
             with self._capturing:
                 path = self._recapture(self.source, options, lambda: number != self._captures)
@@ -135,8 +133,9 @@ class Script:
             if number != self._captures:
                 return
             if is_stale:
-                problem = problem.removesuffix(".")
-                problem = f"{problem}. The report below is from an earlier version."
+                problem = (
+                    f"{problem.removesuffix('.')}. The report below is from an earlier version."
+                )
             else:
                 self.before = latest
                 self._latest = new

@@ -76,10 +76,10 @@ def list_worst() -> Rows:
 def render_times() -> Markup:
     """Render a fold with the errors of each family, the largest errors, and the launches without a prediction."""
     scores = shipped_scores()
-    launches = len({(s.family, s.case, s.number) for s in scores if s.predicted_us})
+    launches = {(each.family, each.case, each.number) for each in scores if each.predicted_us}
     about = say(
         "{} of other kernels, {} on {}.",
-        count_noun(launches, "launch"),
+        count_noun(len(launches), "launch"),
         Mark("measured"),
         SOURCE,
     )
@@ -87,13 +87,13 @@ def render_times() -> Markup:
     header, *errors = list_errors()
     range_header, *ranges = list_ranges()
     worst_header, *worst = list_worst()
-    missing = dict.fromkeys((_name(s), s.why) for s in scores if not s.predicted_us)
+    missing = dict.fromkeys((_name(each), each.why) for each in scores if not each.predicted_us)
     content = (
         lead(about, how)
         + table(header, errors, "Errors of predicted times")
         + table(range_header, ranges, "Ranges that are stated beside predicted times")
         + table(worst_header, worst, "The largest errors")
-        + table(("launch", "why"), missing, "Launches without a prediction")
+        + table(("launch", "why"), list(missing), "Launches without a prediction")
     )
     fold = Markup(
         "<details><summary>Times: a median error of {} for unseen kernels</summary>{}</details>"

@@ -68,47 +68,29 @@ def plot_predicted(inside: Inside, about: str) -> str:
 def resources_figure(
     times_ms: Mapping[str, float], total_ms: float, has_bottleneck: bool
 ) -> dict[str, Any]:
-    """Draw the time that each resource would take alone and, below, the launch's predicted time and its rest.
+    """Draw the time that each resource would take alone and, below, the launch's predicted time.
 
     Args:
         times_ms: the longest time first.
         has_bottleneck: whether the busiest resource, and not latency, bounds the launch.
     """
-    slowest, *_ = times_ms
-    longest_ms = times_ms[slowest]
-    unit, scale = time_unit(max(longest_ms, total_ms))
-    hover = f"%{{customdata}}: %{{x:.4g}} {unit}<extra></extra>"
-    colors = [theme.NEW, *[theme.MODEL] * (len(times_ms) - 1)]
-    alone = dict(
-        type="bar",
-        orientation="h",
-        y=list(times_ms),
-        x=[scale * ms for ms in times_ms.values()],
-        customdata=[f"{name}, alone" for name in times_ms],
-        marker={"color": colors},
-        hovertemplate=hover,
-    )
-    parts = dict(
-        type="bar",
-        orientation="h",
-        y=["predicted"] * 2,
-        x=[scale * longest_ms, scale * max(0.0, total_ms - longest_ms)],
-        customdata=[slowest, "not explained by these"],
-        marker={
-            "color": [theme.CATEGORIES[1], theme.CATEGORIES[7]],
-            "pattern": {"shape": ["", "/"]},
-        },
-        hovertemplate=hover,
-    )
-    ends = [*times_ms.values(), total_ms]
-    texts = [f" {significant(ms * scale)} {unit}" for ms in ends]
+    names = [*times_ms, "predicted"]
+    all_ms = [*times_ms.values(), total_ms]
+    unit, scale = time_unit(max(all_ms))
+    times = [scale * ms for ms in all_ms]
+    texts = [f" {significant(time)} {unit}" for time in times]
     texts[0] += "<br> bottleneck" if has_bottleneck else "<br> longest"
-    texts[-1] += "<br> hatched: the rest"
+    trace = dict(
+        type="bar",
+        orientation="h",
+        y=names,
+        x=times,
+        marker={"color": [theme.NEW, *[theme.MODEL] * (len(times_ms) - 1), theme.CATEGORIES[1]]},
+        hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
+    )
     layout = theme.layout(
         "Time each resource would take alone",
-        barmode="stack",
-        xaxis=theme.bar_axis(unit, scale * max(ends)),
+        xaxis=theme.bar_axis(unit, max(times)),
         yaxis={"automargin": True, "autorange": "reversed"},
     )
-    labels = theme.bar_labels([*times_ms, "predicted"], [scale * ms for ms in ends], texts)
-    return {"data": [alone, parts, labels], "layout": layout}
+    return {"data": [trace, theme.bar_labels(names, times, texts)], "layout": layout}

@@ -67,10 +67,9 @@ def timings(run: RunResult) -> dict[str, Timing]:
 
 
 def rate(timing: Timing) -> str:
-    value, unit = (
-        (timing.gbps or 0, "GB/s") if timing.tflops is None else (timing.tflops, "TFLOP/s")
-    )
-    return f"{significant(value)} {unit}"
+    if timing.tflops is None:
+        return f"{significant(timing.gbps or 0)} GB/s"
+    return f"{significant(timing.tflops)} TFLOP/s"
 
 
 def _fits_l2(result: RunResult, kernel: Kernel, launch: Launch) -> bool:
@@ -317,9 +316,8 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
             )
         )
     count = f"{check.mismatched:,} of {check.elements:,}"
-    missing = f"{check.nonfinite:,}"
     rows += [
-        ("wrong elements", count, f"{missing} of them not written or not finite"),
+        ("wrong elements", count, f"{check.nonfinite:,} of them not written or not finite"),
         (
             "worst element",
             str(list(check.worst_index)),

@@ -147,14 +147,12 @@ def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
     """Return the body of /run."""
     kernel = snapshot.state.kernel
     launch = snapshot.launch
-    note = plain([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)])
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
-    fits_l2 = working_set_bytes <= launch.gpu.l2_bytes
     return {
         **run_json(outcome),
-        "note": note,
+        "note": plain([outcome.note, *text.remarks(outcome, kernel, launch, snapshot.failure)]),
         "working_set_bytes": working_set_bytes,
-        "fits_l2": fits_l2,
+        "fits_l2": working_set_bytes <= launch.gpu.l2_bytes,
     }
 
 
@@ -353,8 +351,9 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
         own_roof = Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
         recorded = (own_roof, *(roof for roof in recorded if roof.gpu != gpu))
     roof = next((roof for roof in recorded if roof.gpu == gpu), None)
-    if roof is None or not kernel.family.work(launch.problem):
-        reason = NO_ROOF if kernel.family.work(launch.problem) else NO_WORK
+    has_work = kernel.family.work(launch.problem)
+    if not has_work or roof is None:
+        reason = NO_ROOF if has_work else NO_WORK
         return {"roofline": tag_experiment(experiment, lead(reason)), "roofline-plot": NONE}
     timed = text.timed_run(run)
     own = points(kernel, timed, gpu, source(timed.backend)) if timed and run.check.passed else ()

@@ -86,30 +86,21 @@ def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
         texttemplate=template if fastest.size <= _MAX_NUMBERED_CELLS else None,
     )  # fmt: skip
     # Row, column, and pixels from the middle of the cell, where its time is.
-    cells = (
-        {fast: (*divmod(int(np.nanargmin(fastest)), len(columns)), -20)} if distinct.size else {}
-    )
+    cells = {}
+    if distinct.size:
+        cells[fast] = *divmod(int(np.nanargmin(fastest)), len(columns)), -20
     config = vars(sweep.space.base.config)
     if config[across] in columns and (is_flat or config[up] in rows):
-        cells["includes current"] = (
-            0 if is_flat else rows.index(config[up]),
-            columns.index(config[across]),
-            20,
-        )
+        row = 0 if is_flat else rows.index(config[up])
+        cells["includes current"] = row, columns.index(config[across]), 20
     marks = [
         {**_MARK, "text": name, "x": x, "y": y, "yshift": shift}
         for name, (y, x, shift) in cells.items()
     ]
     title += f" for each {across}{'' if is_flat else f' and {up}'}"
-    for row, column in np.argwhere(~np.isfinite(fastest))[:_MAX_NUMBERED_CELLS]:
-        marks.append(
-            {
-                "showarrow": False,
-                "text": sweep.rows[numbers[row, column]].status,
-                "x": column,
-                "y": row,
-            }
-        )
+    for y, x in np.argwhere(~np.isfinite(fastest))[:_MAX_NUMBERED_CELLS]:
+        status = sweep.rows[numbers[y, x]].status
+        marks.append({"showarrow": False, "text": status, "x": x, "y": y})
     category = {"type": "category", "showgrid": False}
     vertical = {**category, "title": "" if is_flat else up, "automargin": True}
     return go.Figure(

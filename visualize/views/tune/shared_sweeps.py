@@ -70,9 +70,8 @@ class SharedSweeps:
         first, *others = spaces
         with self._lock:
             if self._run:
-                if self._run.strategy == strategy and self._run.space.identity in [
-                    space.identity for space in spaces
-                ]:
+                identities = [space.identity for space in spaces]
+                if self._run.strategy == strategy and self._run.space.identity in identities:
                     self._left.discard(watcher)
                     return self._run
                 swept = self._run.space
@@ -91,11 +90,9 @@ class SharedSweeps:
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
         """Return the running sweep if it is of this space and GPU."""
         run = self._run
-        return (
-            run
-            if run and (run.space.identity, run.gpu.name) == (space.identity, gpu.name)
-            else None
-        )
+        if run and (run.space.identity, run.gpu.name) == (space.identity, gpu.name):
+            return run
+        return None
 
     def find(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
         """Return the running sweep's rows so far, or the latest sweep of a space by any process."""
@@ -142,12 +139,10 @@ class SharedSweeps:
     def _begin(
         self, session: Session, space: Space, strategy: Strategy, from_scratch: bool
     ) -> SweepRun:
-        latest = (
-            None
-            if from_scratch
-            else self._find_latest(session.store, space, resolve_gpu(space.base, session.gpu))
-        )
-        resume = latest[1] if latest else ResumePoint()
+        resume = ResumePoint()
+        gpu = resolve_gpu(space.base, session.gpu)
+        if not from_scratch and (latest := self._find_latest(session.store, space, gpu)):
+            resume = latest[1]
         self._run = self._prepare(session, space, strategy, resume)
         self._run.start()
         return self._run

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import get_args
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -15,7 +16,7 @@ from kernels.export.script import config_line
 from kernels.knobs import knobs
 from kernels.results import Sweep, SweepRow
 from kernels.results.store import StoredResult
-from kernels.results.sweep import LibraryRatio
+from kernels.results.sweep import LibraryRatio, Status
 from kernels.space import Space
 from kernels.spec import format_duration, shape_text
 from kernels.sweep.sweep_run import Progress
@@ -33,7 +34,7 @@ _MODEL_ERROR = 0.05
 # Characters of a failure's reason in a label and in the list. The saved files hold the whole reason.
 _LABEL_CHARS = 140
 
-STATUSES = ("timed", "checked", "predicted", "wrong", "set aside", "failed", "not tried")
+STATUSES = get_args(Status)
 ENDINGS = {
     "complete": "All configs were tried.",
     "patience": "It ended early, because the last configs were not faster.",
@@ -131,11 +132,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
         expected = say("{} is expected to be the fastest on {}.", best, sweep.best.device)
         return headline("", "", expected, ending, tried, sweep.note)
     unit, scale = sweep_unit(sweep)
-    ties = (
-        sum(finalist.is_tie for finalist in sweep.final.finalists)
-        if sweep.is_timed and sweep.final
-        else 0
-    )
+    ties = sum(finalist.is_tie for finalist in sweep.final.finalists) if sweep.final else 0
     best_of = f"best config ({ties} tie, and the simplest wins)" if ties > 1 else "best config"
     what = say(
         "{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of
@@ -476,11 +473,9 @@ def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
 
 
 def _ratio(change: Change) -> tuple[str, str]:
-    return (
-        (f"{change.ratio:.2f} ×", "slower")
-        if change.is_slower
-        else (f"{1 / change.ratio:.2f} ×", "faster")
-    )
+    if change.is_slower:
+        return f"{change.ratio:.2f} ×", "slower"
+    return f"{1 / change.ratio:.2f} ×", "faster"
 
 
 def _change_text(runs: PastRuns, change: Change) -> str:
