@@ -152,8 +152,8 @@ def test_a_slower_prediction_is_printed_but_is_no_regression():
     (change,) = differences([launch], [slower])
     assert change.what == "predicted_us"
     assert not change.is_worse
-    times = f"from {launch.predicted_us:,.1f} to {slower.predicted_us:,.1f}"
-    assert f"predicted us rose {times}" in change.sentence
+    times = f"from {launch.predicted_us:,.1f} µs to {slower.predicted_us:,.1f} µs"
+    assert f"the predicted time rose {times}" in change.sentence
     assert not differences([launch], [replace(launch, predicted_us=launch.predicted_us * 1.04)])
 
 
