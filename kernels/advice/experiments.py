@@ -29,8 +29,8 @@ from kernels.inside.launches import make_launch
 from kernels.inside.report import Inside
 from kernels.timing.launches import predict_us
 
-# Estimated seconds on one core for the changes of a script: it takes two quiet cores at most 20 s.
-MOST_SECONDS = 30.0
+# Estimated seconds on one core for the changes of a script: two quiet cores take at most 15 s.
+MOST_SECONDS = 20.0
 # Seconds that a change takes: in any case, per line of SASS, and per unit of `LaunchCounts.work`.
 _TRIAL_S = 0.4
 _LINE_S = 0.6e-3

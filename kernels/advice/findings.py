@@ -53,7 +53,7 @@ from kernels.evaluate.ttgir import memory_ops, parse
 from kernels.gpus import Gpu, occupancy
 from kernels.inside.report import Inside, SharedMap
 from kernels.layouts import vectors
-from kernels.timing.changes import TIME_KIND
+from kernels.timing.changes import TIME_KIND, list_options
 
 # Operations on offsets, in Triton's default type.
 _OFFSET_BITS = 32
@@ -64,10 +64,13 @@ _LOW_OCCUPANCY = 0.25
 # Launches whose options are changed: those that take the most time.
 _MOST_LAUNCHES = 5
 _MOST_WARPS = 16
+_REGISTER_STEP = 8
+_FEWEST_REGISTERS = 32
 
-# The `share` of faults, of a lack of resources, of a small grid, and of a remark on other findings.
+# The `share` of faults, of a lack of resources, of an option, of a small grid, and of a remark on other findings.
 _FAULT = 2.0
 _LACK = 0.5
+_OPTION = 0.1
 _SMALL_GRID = -1.0
 _REMARK = -2.0
 # The numbers that follow from a kernel's addresses. A kernel with moved blocks has others.
@@ -129,12 +132,29 @@ def _explain(lab: Lab) -> Iterable[Choice]:
 
 def _change_options(lab: Lab) -> Iterator[Choice]:
     """Compile the options that may shorten the launch. Their times are reported, whether or not they help."""
-    now_us = lab.inside.predicted_us or 0.0
-    for change in lab.inside.changes:
-        for option in change.options.items():
-            trial = (try_option(TIME_KIND, *option),)
-            share = 1 - change.predicted_us / now_us
-            yield [Hypothesis(TIME_KIND, None, "", trial, False, cost=lambda _: 0, share=share)]
+    is_partitioned = "ttg.warp_specialize(" in lab.capture.read_code(lab.launch.kernel, "ttgir")
+    if not lab.inside.predicted_us or is_partitioned:
+        return
+    kernel = lab.kernel
+    options = list_options(lab.inside, kernel.num_warps, int(kernel.options.get("num_stages", 1)))
+    for option in (*options, *_limit_registers(lab)):
+        trial = tuple(try_option(TIME_KIND, *each) for each in option.items())
+        yield [Hypothesis(TIME_KIND, None, "", trial, False, cost=lambda _: 0, share=_OPTION)]
+
+
+def _limit_registers(lab: Lab) -> list[dict[str, int]]:
+    """Limit the registers so that one more program fits on an SM. The compiler may have to spill."""
+    kernel = lab.kernel
+    gpu = lab.gpu
+    resident = lab.numbers(None).get("resident_programs", 0)
+    if not gpu or math.prod(lab.launch.grid) <= resident * gpu.sms:
+        return []
+    limits = [
+        limit
+        for limit in range(_FEWEST_REGISTERS, kernel.registers, _REGISTER_STEP)
+        if occupancy(gpu, kernel.num_warps, limit, kernel.shared_bytes).programs_per_sm > resident
+    ]
+    return [{"maxnreg": limits[-1]}] if limits else []
 
 
 @isolate(
@@ -184,12 +204,13 @@ def _merge(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _report_times(lab: Lab) -> Iterator[Finding]:
-    """Return the predicted times with other options. If the kernel did not compile, `after` is empty."""
+    """Return the predicted times with other options."""
     for trial in lab.outcomes:
         options = dict(option for change in trial for option in change.options)
-        is_option = options and not any(change.edits or change.argument for change in trial)
-        if is_option and trial not in lab.untried:
-            before, after = lab.compare_times(trial)
+        if not options or any(change.edits or change.argument for change in trial):
+            continue
+        before, after = lab.compare_times(trial)
+        if after:
             file = Path(lab.kernel.file).name
             advice = " ".join(change.advice for change in trial)
             yield Finding(

@@ -29,11 +29,13 @@ from kernels.inside.report import ChangedTime, Inside
 from kernels.knobs import ConfigError, knobs, read_fields
 from kernels.results import Failure, Prediction
 from kernels.spec import Kernel, Launch
-from kernels.timing.changes import LEAST_SAVING, MOST_TRIALS, choose_trials, sort_changes
+from kernels.timing.changes import LEAST_SAVING, list_options, name_options, sort_changes
 from kernels.timing.launches import add_time
 from kernels.timing.model import find_bound
 from kernels.timing.ranking import predict_captured
 
+# The most changes of an experiment to compile.
+MOST_TRIALS = 2
 # The longest compilation of a change, in seconds.
 _MOST_TRIAL_S = 10.0
 
@@ -49,31 +51,27 @@ def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure
         counts = count_launch(capture, each)
         inspection = inspect(capture, each, counts)
         inspections.append((add_time(capture, each, counts, inspection), inspection[1]))
-    inside, executions = functools.reduce(join_launches, inspections)
-    options = vars(experiment.config).keys()
-    changes = tuple(each for each in inside.changes if each.options.keys() <= options)
-    return replace(inside, changes=changes), executions
+    return functools.reduce(join_launches, inspections)
 
 
-def list_trials(
-    experiment: Experiment, gpu: Gpu, inside: Inside
-) -> Sequence[tuple[ChangedTime, Experiment]]:
+def list_trials(experiment: Experiment, gpu: Gpu, inside: Inside) -> Sequence[Experiment]:
     """Return the changed experiments that are worth a compilation; none if some were compiled."""
     if any(each.is_compiled for each in inside.changes):
         return []
+    config = experiment.config
+    options = list_options(inside, config.num_warps, config.num_stages)
     trials = []
-    for change in (*_fill_grid(experiment, gpu), *choose_trials(inside)):
-        values = {**vars(experiment.config), **change.options}
+    for option in (*_fill_grid(experiment, gpu), *options):
         with suppress(ConfigError):
-            config = read_fields(type(experiment.config), values, "the config")
-            changed = replace(experiment, config=config)
-            if compile_seconds(*launch_of(changed, gpu)) <= _MOST_TRIAL_S:
-                trials.append((change, changed))
+            changed = read_fields(type(config), {**vars(config), **option}, "the config")
+            trial = replace(experiment, config=changed)
+            if compile_seconds(*launch_of(trial, gpu)) <= _MOST_TRIAL_S:
+                trials.append(trial)
     return trials[:MOST_TRIALS]
 
 
-def _fill_grid(experiment: Experiment, gpu: Gpu) -> Sequence[ChangedTime]:
-    """Return the change of a block size that divides the work most equally among the SMs; () if none helps."""
+def _fill_grid(experiment: Experiment, gpu: Gpu) -> Sequence[Mapping[str, int]]:
+    """Return the block size that divides the work most equally among the SMs; () if none helps."""
     kernel, launch = launch_of(experiment, gpu)
 
     def imbalance(change: Mapping[str, int]) -> float:
@@ -89,21 +87,18 @@ def _fill_grid(experiment: Experiment, gpu: Gpu) -> Sequence[ChangedTime]:
         if size in (knob.choices or ())
     ]
     best = min(sizes, key=imbalance, default={})
-    if imbalance(best) > (1 - LEAST_SAVING) * imbalance({}):
-        return ()
-    return [ChangedTime(f"{name} = {size}", 0.0, best) for name, size in best.items()]
+    return [best] if imbalance(best) <= (1 - LEAST_SAVING) * imbalance({}) else []
 
 
 def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
     """Compile the changes that may shorten an experiment, and return the inspection with the predicted times."""
-    changes = {each.change: each for each in inside.changes}
-    for change, changed in list_trials(experiment, gpu, inside):
-        changes.pop(change.change, None)
-        inspection = inspect_experiment(changed, gpu)
+    changes = [*inside.changes]
+    for trial in list_trials(experiment, gpu, inside):
+        inspection = inspect_experiment(trial, gpu)
         if isinstance(inspection, tuple) and (time_us := inspection[0].predicted_us):
-            compiled = replace(change, predicted_us=time_us, is_compiled=True)
-            changes[change.change] = compiled
-    return replace(inside, changes=sort_changes(changes.values()))
+            options = dict(vars(trial.config).items() - vars(experiment.config).items())
+            changes.append(ChangedTime(name_options(options), time_us, options, is_compiled=True))
+    return replace(inside, changes=sort_changes(changes))
 
 
 def predict_experiment(experiment: Experiment, gpu: Gpu) -> Prediction | None:

@@ -37,7 +37,6 @@ from kernels.measuring.pool import Pool, Stopped
 from kernels.measuring.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from kernels.results import Compiled, Failure, Measured, RunResult
 from kernels.results.store import KnownResult, Store, machine_store
-from kernels.timing.changes import MOST_TRIALS
 
 LOG = logging.getLogger("tilescope.session")
 
@@ -282,7 +281,7 @@ class Session:
                 self._inspected.put(key, (changed, executions))
 
         call = Call("compile", launches.try_changes, (experiment, gpu, inside), ("changes", key))
-        seconds = MOST_TRIALS * compile_cost.compile_seconds(*launch_of(experiment, gpu))
+        seconds = launches.MOST_TRIALS * compile_cost.compile_seconds(*launch_of(experiment, gpu))
         return self.compilers.submit(call, client, seconds, on_result=cache)
 
     def find_inspection(self, experiment: Experiment) -> Inspection | None:

@@ -84,10 +84,7 @@ def add_time(
     )
     if execution.partitions:  # their options are those of the kernel's code
         return timed
-    changes = estimate_changes(timed, kernel, execution, traffic, executions, gpu, constants)
-    if not capture.read_code(launch.kernel, "ttir"):
-        # In Gluon, layouts and pipelines are part of the kernel.
-        changes = tuple(each for each in changes if not each.options)
+    changes = estimate_changes(timed, execution, traffic, executions, gpu, constants)
     return replace(timed, changes=changes)
 
 
