@@ -175,7 +175,8 @@ def test_a_launch_whose_counts_or_findings_fail_costs_no_other_launch_and_no_oth
             return {}["missing"]
         counts = count_launch(capture, launches[number])
         if number == 2:
-            tally = replace(counts.operations[0].tally, example=Example(0, np.zeros(0), np.ones(0)))
+            outside = Example(0, np.zeros(0), np.ones(0)), (0,)
+            tally = replace(counts.operations[0].tally, outside=outside)
             broken = replace(counts.operations[0], tally=tally)
             counts = replace(counts, operations=(broken, *counts.operations[1:]))
         return counts
