@@ -1,4 +1,4 @@
-"""Files that replace earlier ones as a whole, and what must not outlive the process that made it."""
+"""Replace files atomically, and clean up after a process however it ends."""
 
 import errno
 import os
@@ -29,10 +29,10 @@ rm -rf "$0" "$@"
 
 @contextmanager
 def guard(*outputs: Path) -> Iterator[Path]:
-    """Yield a new folder. When this process ends, however it ends, a guard process removes what it leaves.
+    """Yield a new folder. However this process ends, a guard process then cleans up.
 
-    These are the folder, all processes whose environment has it as FOLDER, and the partial files of the outputs. The
-    guard has its own session, so that no signal to this process's group ends it.
+    The guard removes the folder and the outputs' partial files, and kills all processes whose environment names the
+    folder as FOLDER. It has its own session, so no signal to this process's group ends it.
     """
     folder = tempfile.mkdtemp(prefix="tilescope-")
     command = ["sh", "-c", _GUARD, folder, *(str(partial_path(path)) for path in outputs)]

@@ -303,7 +303,7 @@ class Diagnosis:
             why = f"the load on line {op.index_line} determines the addresses"
             return [Hypothesis("scattered", op, f"{excess}: {why}.", share=share)]
         used = self._measure_use()
-        # Of lanes that share elements, the requests' bytes fill fewer sectors.
+        # If lanes share elements, the requests' distinct bytes fill fewer sectors.
         if 1 / used >= _WASTEFUL * max(1, ratio) and self.has_share():
             text = (
                 f"In program {self.example.program}, the block's elements are apart in memory: they fill {used:.0%} "

@@ -99,7 +99,7 @@ class Hypothesis:
         cost: what a change must lower. See also `Lab.helps`.
         share: the part of the launch's cost that the fact explains, or more than 1 if results are wrong.
         trial: the changes that are necessary and help, which proves their causes.
-        is_advised: whether they also save time, as far as it is predicted.
+        is_advised: whether they also save time, or no time is predicted.
     """
 
     kind: str
@@ -114,7 +114,7 @@ class Hypothesis:
     share: float = 0.0
 
 
-# Of a choice, the first hypothesis that saves time is reported or, if none does, the first that helps or is a fact.
+# Alternatives: the first that saves time is reported or, if none does, the first that helps or is a fact.
 Choice = Sequence[Hypothesis]
 
 
@@ -378,7 +378,7 @@ def find_races(counts: LaunchCounts) -> dict[tuple[str, tuple[str, int]], tuple[
             for (program, low), (length, elements) in zip(
                 op.tally.starts, op.tally.spans, strict=True
             ):
-                # Of blocks with gaps, only the first element's address is compared.
+                # If a block has gaps, only its first address is compared.
                 is_whole = length == (elements - 1) * size
                 part = program, low, np.where(is_whole, length, 0), is_whole
                 parts.setdefault(place_of(op), []).append(part)
@@ -448,7 +448,7 @@ def make_trials(
         affordable = []
         for _, lab, rest in batch:
             each = rest.pop(0)
-            # Each of several changes is left out once.
+            # A trial of several changes is repeated without each of them.
             runs = 1 + len(each.changes) * (len(each.changes) > 1)
             work_s = runs * lab.trial_s * (each.changes not in lab.outcomes)
             if work_s <= left_s:

@@ -61,7 +61,7 @@ _SUM_NAMES = {"arith.addi": "sum", "arith.subi": "difference", "arith.muli": "pr
 
 # Resident warps are reported if registers or shared memory limit them to less than this part.
 _LOW_OCCUPANCY = 0.25
-# Launches whose options are changed: those that take the most time.
+# The options of this many launches are changed: those with the longest times.
 _MOST_LAUNCHES = 5
 _MOST_WARPS = 16
 _REGISTER_STEP = 8

@@ -145,7 +145,7 @@ class CountedLaunch:
 # The name of a launch's predicted time among the numbers of a finding.
 TIME = "predicted_ns"
 
-# What the numbers of a launch belong to, by the start of their names.
+# The operations that a number counts, by the prefix of its name.
 _OWNERS = {
     "ld": "loads",
     "st": "stores",
@@ -161,7 +161,7 @@ _OWNERS = {
 
 
 def in_words(name: str) -> str:
-    """Return the name of a number as sentences have it.
+    """Return the name of a number for use in a sentence.
 
     >>> in_words("ld_sectors"), in_words("shared_bytes"), in_words("bank_conflicts"), in_words(TIME)
     ('sectors of loads', 'bytes of shared memory', 'bank conflicts', 'the predicted time')

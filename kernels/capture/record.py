@@ -191,7 +191,7 @@ class Recording:
 sys.meta_path.insert(0, Recording())
 """
 
-# The place of what is not in the user's code.
+# The place of an event outside the user's code.
 _NO_PLACE = {"file": "", "line": 0}
 
 # Maximum seconds of compiling a report's changed modules.
@@ -221,7 +221,7 @@ _IN_GRAPH = (
 the kernel outside the graph, too."
 )
 
-# Sentences about exceptions, by a pattern of what was raised.
+# Advice on exceptions, by a pattern of their messages.
 _ADVICE = {
     "relative import": "Show it as a module, from the folder above its package: -m PACKAGE.MODULE",
     "(waves_per_eu|kpack|matrix_instr_nonkdim|schedule_hint) was specified but unrecognised": (
@@ -1306,7 +1306,7 @@ def recording(
             (knobs, "interpret", property(refuse_interpreter, interpret.__set__)),
             (Timer, "timeit", note_timeit),
             (torch.cuda.Event if runs == "cuda" else _Stub, "elapsed_time", note_elapsed_time),
-            # Of a library that the script imports
+            # Autotuners of a library that the script imports later
             (jit.KernelInterface, "__init_subclass__", classmethod(pin_config)),
             *(_gpu_stand_ins(recorder) if runs != "cuda" else ()),
             *(

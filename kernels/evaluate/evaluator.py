@@ -119,7 +119,7 @@ class Evaluator:
     def _run_region(self, region: Region, active: np.ndarray) -> None:
         arriving: dict[str, list[tuple[np.ndarray, list[Any]]]] = {}
         outer_doubt = self.doubt
-        # Of each program. Both sides of an unknown branch get half of it, and it is 1 again where they meet.
+        # Per program: both sides of an unknown branch get half of the share, and where they meet it is 1 again.
         share = active.astype(float)
         for op in region.ops:
             if op.name == "cf.block":

@@ -16,8 +16,8 @@ from kernels.evaluate.sass import read_table
 from kernels.inside.execution import Launch
 from kernels.sectors import LANES
 
-# By the architecture's first compute capability, the offsets in the constant bank of the numbers of threads and of
-# programs along x, y and z, of the local memory's size, and of the arguments.
+# Offsets in the constant bank, from a compute capability on: the numbers of threads and of programs along x, y and z,
+# the size of local memory, and the arguments.
 _LAUNCH_AT = (
     (100, 0x360, 0x370, 0x37C, 0x380),
     (90, 0, 12, 0x28, 0x210),

@@ -139,7 +139,7 @@ def _sum_copies(
         if (access := executions.accesses.get(index)) is None:
             continue
         instruction = code[index]
-        # In a kernel with partitions, only the warps of the copy's partition execute it.
+        # In a warp-specialized kernel, only the warps of one partition execute the copy.
         own = executions.by_warp[:, index] > 0
         access = Access(access.opcode, access.address[:, own], access.active[:, own])
         predicate = instruction.operands[2] if len(instruction.operands) > 2 else ""

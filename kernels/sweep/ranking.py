@@ -16,7 +16,7 @@ _Z95 = 1.96
 # Ridge penalty of the correction, in samples: one wrong estimate moves its knobs' terms by half of its error at most.
 _RIDGE = 1.0
 
-# One time alone cannot tell a knob's error from the error that all estimates share.
+# With a single time, a knob's error cannot be separated from the error common to all estimates.
 _MIN_CORRECTED = 2
 
 

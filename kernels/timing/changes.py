@@ -1,4 +1,4 @@
-"""List options that may shorten a launch, and estimate its time without what no option removes.
+"""List options that may shorten a launch, and estimate its time without other costs, such as bank conflicts.
 
 An option is compiled before its time is predicted. Bank conflicts, layout conversions and an uneven grid are removed
 from the executed instructions.
@@ -24,7 +24,7 @@ _STEPS = 3000
 # The operation of an access to shared memory: see `SharedAccess`.
 _CONVERSION = "layout conversion"
 
-# A change in words, and what the launch then executes.
+# A description of a change, and the execution with it.
 _Change = tuple[str, Execution]
 
 

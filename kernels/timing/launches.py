@@ -224,7 +224,7 @@ def describe_launch(
 
 
 def _find_partitions(executions: Executions) -> list[np.ndarray]:
-    """Return the executions of the warps of each partition: those that mostly execute the same instructions."""
+    """Group the executions of warps by partition. Warps of one partition execute mostly the same instructions."""
     partitions: list[list[np.ndarray]] = []
     for row in executions.by_warp:
         for rows in partitions:

@@ -182,7 +182,7 @@ def time_launch(
         cycles += slowdown**2 / (slowdown + relief)
     cycles = simulate(add_queues(cycles), most_steps)
     cycles = max(cycles, dram * clock)
-    if execution.partitions:  # the simulation of one partition lacks what the others do
+    if execution.partitions:  # the simulation covers a single partition
         busy_us = time_resources(execution, traffic, gpu, constants, clock)
         cycles = max(cycles, *(time_us * clock * 1e3 for time_us in busy_us.values()))
     return constants.launch_us + cycles / clock / 1e3, clock

@@ -26,7 +26,7 @@ _MOST_REMARK_BYTES = 480
 _NUMBER_BYTES = 64
 
 
-# What a number saves in the order of findings: time comes first.
+# Weights of savings, which rank findings: time comes first.
 _WEIGHTS = {TIME: 1e9, "requests": 1, "sectors": 1, "shared_wavefronts": 1}
 
 
@@ -99,7 +99,7 @@ def describe_conflicts(access: SharedAccess) -> str:
 
 
 def _cost(launch: LaunchReport, finding: Finding) -> float:
-    """Return what a change saves, by `_WEIGHTS`, or without one the sectors beyond the ideal."""
+    """Return the weighted saving of a finding's change; without a change, the sectors beyond the ideal."""
     if finding.is_fault:
         return math.inf
     if finding.after:

@@ -227,7 +227,7 @@ class Report:
 
     @property
     def remarks(self) -> list[str]:
-        """What it lacks, and why."""
+        """Sentences on what the report does not contain, with reasons."""
         stopped = "" if self.failed else self.stopped
         return [*filter(None, [stopped, self.untried]), *self.not_captured]
 
