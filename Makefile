@@ -75,7 +75,7 @@ bench: $(RUN_READY) ## Time the kernels beside the library on a GPU (ARGS="--onl
 	@$(TIMED) $(VENV_PYTHON) -m benchmarks.l2 && $(VENV_PYTHON) -m benchmarks.kernels $(ARGS)
 
 bench-cpu: $(DEV_READY) ## Time the models and the page on any machine
-	@$(TIMED) set -e; for name in "page start" models reuse history; do \
+	@$(TIMED) set -e; for name in "page start" models reuse; do \
 		echo "== $$name"; $(VENV_PYTHON) -m benchmarks.$$name; done
 
 space: ## Write a folder to push as a Hugging Face Space (PROFILE=cpu, gpu or zero)

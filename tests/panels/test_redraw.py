@@ -205,23 +205,6 @@ def test_a_page_has_one_measurement_which_ends_if_it_cancels_or_leaves(page):
     run_coroutine(scene())
 
 
-def test_a_run_that_ends_appears_on_the_open_history(page, store):
-    page.session.store = store
-    flat = {**RECORDED_RUN.experiment.to_address(), "gpu": "H200", "tab": "history"}
-    assert "<b>0</b> runs of this experiment" in change(page, flat)["history-headline"]
-    job = Job(RECORDED_RUN.experiment)
-    page.session.submit = lambda *_, **__: job
-    store.put(
-        RUN,
-        "H200",
-        replace(RECORDED_RUN, backend="cuda", note=""),
-        datetime.datetime.now(datetime.UTC),
-    )
-    job.end(RECORDED_RUN)
-    assert REDRAW in press(page, flat, "run")[-1]
-    assert "the only run so far" in change(page, flat)["history-headline"]
-
-
 @pytest.mark.parametrize("query", [{}, {"kernel": "matmul.grouped", "tab": "result"}])
 def test_the_opening_and_the_default_kernel_show_an_interpreters_check_before_any_run(page, query):
     slots = open_address(page, **query)

@@ -1,4 +1,4 @@
-"""The Tune view beside its search: the pictures and the text of a sweep, and the history of stored results."""
+"""The Tune view beside its search: the pictures and the text of a sweep, and the endpoint /history."""
 
 import datetime
 import itertools
@@ -8,6 +8,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -16,26 +17,22 @@ from kernels.knobs import ConfigError
 from kernels.measuring.session import MEASUREMENTS
 from kernels.results import Failure, Strategy, SweepRow
 from kernels.results.store import Store
-from tests.experiments import experiment_of, fields
+from tests.experiments import experiment_of
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
 from tests.kernels.stores import put_sweep
-from tests.messages import decode, links, opened, text_of
+from tests.messages import opened, text_of
 from tests.panels.sweeps_made_up import space_of
 from tests.sweep.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
-from visualize.predict.history import PastRuns
-from visualize.views.state import Snapshot
 from visualize.views.tune import text
 from visualize.views.tune.figures import (
     convergence_figure,
     expected_best,
     heatmap_figure,
-    history_figure,
 )
-from visualize.views.tune.history import STORE_OFF, HistoryPanel, past_runs, runs_of
+from visualize.views.tune.history import STORE_OFF, history_endpoint
 from visualize.views.tune.view import plan_sweep, swept_space
 
 ONE = experiment_of(M=2048, N=2048)
-FLAT = fields("transpose.tiled M=2048 N=2048 tab=history gpu=H200")
 H100 = replace(H200, name="NVIDIA H100")
 DAY = datetime.timedelta(days=1)
 
@@ -46,18 +43,9 @@ def put_runs(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind=
         assert store.put(MEASUREMENTS[kind], gpu, run(of, median_ms, device), since + place * DAY)
 
 
-def draw(store, **flat):
-    """Return the panel's slots."""
-    return HistoryPanel().draw(Snapshot(opened(FLAT, **flat), store=store))
-
-
-def headline(store, **flat):
-    return text_of(draw(store, **flat)["history-headline"])
-
-
 def ask(store, experiment=None, **arguments):
     """Return the reply of /history."""
-    (endpoint,) = HistoryPanel().endpoints(SimpleNamespace(session=SimpleNamespace(store=store)))
+    endpoint = history_endpoint(SimpleNamespace(store=store))
     return endpoint.function(experiment, **arguments)
 
 
@@ -80,84 +68,23 @@ def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(store
     assert ask(store)["changes"] == []
 
 
-def test_the_history_is_the_approved_one(store_path, approve):
-    """Of stores that grow from entry to entry."""
-    texts = {}
-
-    def add(name, **flat):
-        slots = draw(store, **flat)
-        texts[name] = "<p>".join(
-            slots[f"history-{part}"] for part in ("headline", "instead", "runs", "latest", "sweeps")
-        )
-
-    with closing(Store(store_path)) as store:
-        add("nothing is stored")
-        put_runs(store, [0.2], of=experiment_of(M=16))
-        add("other experiments alone")
-        put_runs(store, [None, None], INTERPRETER)
-        add("checks without a time")
-        put_runs(store, noisy(0.2, 1))
-        add("one run")
-        put_runs(store, noisy(0.2, 5), since=START + DAY)
-        add("noise")
-        put_runs(store, noisy(0.3, 4), H100, gpu="H100")
-        put_runs(store, noisy(0.9, 2), of=replace(ONE, run=replace(ONE.run, l2="cold")))
-        add("two devices")
-        add("the other device", gpu="H100")
-        add("a cold L2", l2="cold")
-        put_runs(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
-        add("a change")
-        put_two_configs(store, "running")
-        put_two_configs(store, when=START + DAY)
-        add("sweeps")
-        add("checks", history_kind="check")
-        series = past_runs(store.latest(runs_of(ONE), 99), "H200")
-        assert [list(runs.places) for runs in series] == [
-            [*range(6), *range(10, 14)],
-            [*range(6, 10)],
-        ]
-    approve("history", texts)
-
-
 def test_a_store_that_is_off_or_unusable_is_one_sentence(tmp_path):
-    assert "TILESCOPE_DB is off" in headline(Store(None))
     assert ask(Store(None))["problem"] == STORE_OFF
     with closing(Store(tmp_path)) as folder:
-        for text in (headline(folder), ask(folder)["problem"]):
-            assert text.startswith(f"New results are not stored in {tmp_path.name}: ")
+        assert ask(folder)["problem"].startswith(f"New results are not stored in {tmp_path.name}: ")
 
 
-def test_each_list_is_saved_as_csv(store):
-    for name, header in (
-        ("runs", "ended,device,median_ms (ms)"),
-        ("history", "kernel,kind"),
-        ("sweeps", "kernel,s"),
-    ):
-        action = HistoryPanel().actions()[f"{name}-csv"]
-        (slots,) = action.question(SimpleNamespace(store=store), opened(FLAT), "page")
-        assert json.loads(slots["saved-file"])["text"].startswith(f"\ufeff{header}")
-
-
-def test_a_row_of_the_latest_results_opens_its_experiment(store):
+def test_the_address_of_a_result_opens_its_experiment(store):
     of = experiment_of("matmul.grouped M=96 seed=3")
     own = replace(of, gpu="this")
     put_runs(store, [0.2], H100, of=of, gpu="H100")
     put_runs(store, [0.2], of=own, device=replace(H200, name="RTX 3090"), gpu="RTX 3090")
     put_runs(store, [None], INTERPRETER, of=of)
-    rows = links(draw(store)["history-latest"].split("<tbody>")[1])
-    for (name, link), gpu in zip(rows, ("", "", "H100"), strict=True):
-        state = opened(link)
-        assert name == "matmul.grouped"
+    results = ask(store)["history"]
+    for result, gpu in zip(results, ("", "", "H100"), strict=True):
+        state = opened(dict(parse_qsl(result["address"])))
         assert state.experiment == replace(of, gpu=gpu)
         assert state.view.tab == "result"
-
-
-def test_text_from_the_store_reaches_the_page_escaped(store):
-    hostile = "<script>alert(1)</script>"
-    put_runs(store, noisy(0.2, 3), replace(H200, name=hostile, triton=hostile))
-    slots = draw(store)
-    assert not [name for name, value in slots.items() if hostile in value]
-    assert "<script" not in str(decode(slots["history-plot"]))
 
 
 def test_a_reply_is_a_part_of_the_list_and_next_leads_to_the_rest(store):
@@ -217,21 +144,8 @@ def put_two_configs(store, ended="complete", when=START, **flat):
     return space
 
 
-def test_sweeps_are_listed_and_the_last_of_a_space_has_a_link(store):
-    put_two_configs(store, "running")
-    space = put_two_configs(store, when=START + DAY)
-    put_two_configs(store, "cancelled", M=128)
-    body = draw(store)["history-sweeps"].split("<tbody>")[1]
-    ends = re.findall("cancelled|complete|cut off", text_of(body))
-    assert ends == ["cancelled", "complete", "cut off"]
-    _, (_, link) = links(body)
-    state = opened(link)
-    assert state.view.tab == "sweep"
-    assert swept_space(state).identity == space.identity
-
-
 def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
-    put_two_configs(store)
+    space = put_two_configs(store)
     put_two_configs(store, M=128)
     newer, older = ask(store)["sweeps"]
     assert newer["experiment"]["problem"] == {"M": 128}
@@ -239,11 +153,14 @@ def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
     expected = {"vary": {"BLOCK_M": [32, 64]}, "done": 1, "total": 2, "best_ms": 0.25}
     ended = {"gpu": "H200", "ended": "complete", "began": START.isoformat()}
     assert (expected | ended).items() <= older.items()
+    state = opened(dict(parse_qsl(older["address"])))
+    assert state.view.tab == "sweep"
+    assert swept_space(state).identity == space.identity
     assert ask(store, kernel="transpose.tiled")["sweeps"] == []
     assert ask(store, {"kernel": "matmul.grouped", "problem": {"M": 128}})["sweeps"] == [newer]
 
 
-def test_results_and_sweeps_of_a_removed_kernel_are_listed_without_a_link(store):
+def test_a_result_of_a_removed_kernel_is_listed_without_an_address_and_its_sweeps_are_not(store):
     put_runs(store, [0.2])
     put_two_configs(store)
     with closing(sqlite3.connect(store.path)) as connection, connection:
@@ -253,14 +170,11 @@ def test_results_and_sweeps_of_a_removed_kernel_are_listed_without_a_link(store)
         connection.execute(
             "UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')"
         )
-    slots = draw(store)
     reply = ask(store)
-    for name in ("history-latest", "history-sweeps"):
-        body = slots[name].split("<tbody>")[1]
-        assert "of another version of this kernel" in body
-        assert "href" not in body
-    assert '<td class="kernel">old.one</td>' in slots["history-latest"]
-    assert reply["history"][0]["experiment"] is None
+    (result,) = reply["history"]
+    assert result["kernel"] == "old.one"
+    assert result["experiment"] is None
+    assert result["address"] is None
     assert reply["sweeps"] == []
 
 
@@ -311,37 +225,8 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
         assert linked == times[min(times)] if times else linked in rows
 
 
-OLD = ("2.11.0", "3.6.0")
-NEW = ("2.13.0", "3.7.1")
-
-
-def made_up_runs(
-    medians, places=None, versions=None, device="NVIDIA H200", every=datetime.timedelta(days=1)
-):
-    median_ms = np.array(medians)
-    count = len(medians)
-    placed = np.arange(count) if places is None else np.array(places)
-    ended = tuple(START + every * int(place) for place in placed)
-    times = median_ms, median_ms * 0.99, median_ms * 1.01
-    return PastRuns(device, placed, ended, tuple(versions or [OLD] * count), (100,) * count, *times)
-
-
-SLOWER = made_up_runs([0.2, 0.201, 0.199, 0.2, 0.22, 0.221, 0.219], versions=[OLD] * 4 + [NEW] * 3)
-FASTER = made_up_runs([0.22, 0.221, 0.219, *[0.2, 0.201, 0.199] * 3])
-
-
 def test_the_figures_are_the_approved_ones(timed, approve):
-    far = made_up_runs([9.0] * 2, [1, 3], device="H100")
-    near = made_up_runs([1.5] * 2, [1, 3], device="H100")
-    alone = made_up_runs([1.0] * 3, [0, 2, 4])
-    often = made_up_runs(noisy(0.2, 60), every=datetime.timedelta(hours=6))
     figures = {
-        "slower": history_figure([SLOWER]),
-        "faster": history_figure([FASTER]),
-        "microseconds": history_figure([made_up_runs([0.01])]),
-        "two devices": history_figure([alone, near]),
-        "two distant devices": history_figure([alone, far]),
-        "many runs": history_figure([often]),
         "heatmap": heatmap_figure(timed, "BLOCK_M", "BLOCK_N"),
         "one row": heatmap_figure(timed, "num_warps", "num_warps"),
         "one value": heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N"),

@@ -13,12 +13,11 @@ the split with the smallest change is dropped. Each remaining split moves to the
 absolute distances to the medians of both sides. Omitted: slow drift, and episodes of fewer than MIN_RUNS runs.
 """
 
-import datetime
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 from numpy import ndarray
@@ -52,56 +51,6 @@ class Change:
     high: float
     before: int
     after: int
-
-    @property
-    def is_slower(self) -> bool:
-        return self.ratio > 1
-
-
-@dataclass(frozen=True)
-class PastRuns:
-    """Timed runs, oldest first.
-
-    Attributes:
-        device: the device's own name.
-        places: index of each run among all runs shown together; 0 is the oldest.
-        ended: the end of each run, UTC.
-        versions: (torch, triton) of each run.
-        samples: number of timed launches of each run.
-        median_ms, p20_ms, p80_ms: (runs,) each, positive.
-    """
-
-    device: str
-    places: ndarray
-    ended: tuple[datetime.datetime, ...]
-    versions: tuple[tuple[str, str], ...]
-    samples: tuple[int, ...]
-    median_ms: ndarray
-    p20_ms: ndarray
-    p80_ms: ndarray
-
-    def __len__(self) -> int:
-        return len(self.median_ms)
-
-    @cached_property
-    def changes(self) -> tuple[Change, ...]:
-        """The points at which the launch became faster or slower, oldest first."""
-        return find_changes(np.stack([self.median_ms, self.p20_ms, self.p80_ms]))
-
-    def upgrade(self, change: Change) -> tuple[str, ...]:
-        """Return the version upgrades that coincide with a change: "triton 3.6.0 → 3.7.1"."""
-        pairs = zip(
-            ("torch", "triton"), *self.versions[change.place - 1 : change.place + 1], strict=True
-        )
-        return tuple(f"{name} {old} → {new}" for name, old, new in pairs if old != new)
-
-    @property
-    def levels(self) -> tuple[tuple[int, int, float], ...]:
-        """(first run, last run, median of medians in ms) of each stretch between changes."""
-        edges = itertools.pairwise([0, *(change.place for change in self.changes), len(self)])
-        return tuple(
-            (start, end - 1, float(np.median(self.median_ms[start:end]))) for start, end in edges
-        )
 
 
 def find_changes(times_ms: ndarray) -> tuple[Change, ...]:

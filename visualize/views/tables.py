@@ -25,7 +25,6 @@ from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, 
 from visualize.views.state import Snapshot, State
 
 ALL = "all"
-UNREADABLE = "of another version of this kernel"
 
 # Width of a funnel's longest bar in percent of the row, which leaves space for a name and a number.
 _WIDEST_BAR = 22
@@ -145,25 +144,20 @@ def kind_column(kinds: Collection[str], facet: str) -> Column[Any]:
 
 
 def experiment_columns(
-    experiment: Callable[[R], Experiment | None], omit: Callable[[R], Sequence[str]] = lambda _: ()
+    experiment: Callable[[R], Experiment], omit: Callable[[R], Sequence[str]] = lambda _: ()
 ) -> tuple[Column[R], ...]:
     """Return columns with the shape, dtype and config of a row's experiment.
 
     Args:
-        experiment: None if this version cannot read it.
         omit: knobs that the config leaves out.
     """
 
-    def problem(write: Callable[[Any], str]) -> Callable[[R], str]:
-        return lambda row: write(readable.problem) if (readable := experiment(row)) else ""
-
     def config(row: R) -> str:
-        readable = experiment(row)
-        return config_text(readable.config, omit(row)) if readable else UNREADABLE
+        return config_text(experiment(row).config, omit(row))
 
     return (
-        Column("shape", "Shape", problem(shape_text)),
-        Column("dtype", "Type", problem(dtype_text)),
+        Column("shape", "Shape", lambda row: shape_text(experiment(row).problem)),
+        Column("dtype", "Type", lambda row: dtype_text(experiment(row).problem)),
         # The style sheet truncates the config, so its hover text repeats it.
         Column("config", "Config", config, lambda row: Hint(config(row), config(row))),
     )

@@ -13,7 +13,6 @@ from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, Timeli
 from visualize.views.panel import Panel
 from visualize.views.result.view import ExportPanel, ResultPanel
 from visualize.views.state import Settings
-from visualize.views.tune.history import HistoryPanel
 from visualize.views.tune.view import SweepPanel
 
 
@@ -43,7 +42,6 @@ TABS = (
     Tab("Sweep", (SweepPanel,)),
     Tab("Scoreboard", (ScoreboardPanel,)),
     Tab("Recorded", (RecordedPanel,)),
-    Tab("History", (HistoryPanel,)),
 )
 
 # The views, each with its pictures; a view opens on its first one. The Library is opened from the header, too.
@@ -52,7 +50,7 @@ VIEWS = {
     "Memory": ("requests", "compiler"),
     "Inside": tuple(INSIDE),
     "Result": ("result",),
-    "Tune": ("sweep", "history"),
+    "Tune": ("sweep",),
 }
 LIBRARY = ("recorded", "scoreboard")
 

@@ -30,7 +30,6 @@ PREFIX = "script."
 _SAME_VIEW = {
     "dram-reads": "program-order",
     "sweep": "requests",
-    "history": "requests",
 }
 
 

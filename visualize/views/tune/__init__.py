@@ -1,1 +1,1 @@
-"""The Tune view: sweeps over configs, and the history of stored runs."""
+"""The Tune view: sweeps over configs."""

@@ -1,9 +1,8 @@
-"""The pictures of a sweep, and the history of an experiment's runs.
+"""The pictures of a sweep.
 
 A sweep's points carry the index of their row as customdata; the page adds their labels and links (`points.js`).
 """
 
-import datetime
 import itertools
 import math
 from collections.abc import Sequence
@@ -11,13 +10,10 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-from markupsafe import escape
 
 from kernels.results import Sweep
-from visualize.numbers import time_unit
-from visualize.predict.history import PastRuns
 from visualize.views import theme
-from visualize.views.tune.text import change_label, ratio_text, run_label, sweep_unit, time_ms
+from visualize.views.tune.text import ratio_text, sweep_unit, time_ms
 
 _LABEL = "%{text}<extra></extra>"
 # Heatmaps of up to this many cells have numbers in them.
@@ -30,11 +26,6 @@ _WITH_LEGEND: dict[str, Any] = {
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "triangle-down", "cross")
 # The name of a cell.
 _MARK = {"showarrow": False, "bgcolor": "#ffffff", "font": {"color": "#111827"}}
-# A phone has room for this many dates.
-_MAX_DATES = 5
-# Devices whose medians differ by more than this factor share a logarithmic axis. On a linear one, the fast device's
-# changes would be invisible.
-_MAX_LINEAR_RATIO = 2.0
 
 
 def heatmap_figure(sweep: Sweep, across: str, up: str) -> go.Figure:
@@ -165,82 +156,9 @@ def expected_best(times_ms: np.ndarray) -> np.ndarray:
     return expected
 
 
-def history_figure(series: Sequence[PastRuns]) -> go.Figure:
-    """Draw each run's median with whiskers from p20 to p80, evenly spaced from the oldest to the newest.
-
-    Colours are devices, and symbols are versions of torch and triton. A dotted line connects the runs between two
-    changes, at the median of their medians. Times are in µs if all are below a tenth of a millisecond.
-
-    Args:
-        series: the runs of each device; at least one device.
-    """
-    unit, scale = time_unit(max(float(runs.p80_ms.max()) for runs in series))
-    days = sorted(ended.date() for runs in series for ended in runs.ended)
-    years = " to ".join(dict.fromkeys(f"{day.year}" for day in (days[0], days[-1])))
-    medians = [float(np.median(runs.median_ms)) for runs in series]
-    layout = theme.layout(
-        "Time of each stored run",
-        xaxis={"title": f"runs, oldest first, {years}", "range": [-0.7, len(days) - 0.3], "automargin": True,
-               **_date_ticks(days)},
-        yaxis={"title": f"{unit}, median; whiskers p20 to p80", "automargin": True,
-               "type": "log" if max(medians) > _MAX_LINEAR_RATIO * min(medians) else "linear"},
-        showlegend=True, legend={"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
-        margin={"l": 70, "r": 12, "t": 36, "b": 100}, hovermode="closest",
-    )  # fmt: skip
-    figure = go.Figure(layout=layout)
-    colors = (theme.HARDWARE,) if len(series) == 1 else theme.CATEGORIES
-    symbols = dict(
-        zip(
-            dict.fromkeys(pair for runs in series for pair in runs.versions),
-            itertools.cycle(_SYMBOLS),
-        )
-    )
-    for runs, color in zip(series, itertools.cycle(colors)):
-        for start, end, ms in runs.levels:
-            figure.add_scatter(
-                x=runs.places[[start, end]] + [-0.4, 0.4], y=[ms * scale] * 2, mode="lines", hoverinfo="skip",
-                line={"color": color, "width": 2, "dash": "dot"}, showlegend=False,
-            )  # fmt: skip
-        for versions in dict.fromkeys(runs.versions):
-            chosen = [place for place, pair in enumerate(runs.versions) if pair == versions]
-            low, median, high = (
-                times[chosen] * scale for times in (runs.p20_ms, runs.median_ms, runs.p80_ms)
-            )
-            figure.add_scatter(
-                x=runs.places[chosen], y=median, mode="markers", hovertemplate=_LABEL,
-                error_y=_whiskers(low, median, high, theme.BORDER),
-                marker={"color": color, "symbol": symbols[versions], "size": 9,
-                        "line": {"width": 0.7, "color": theme.BORDER}},
-                name=str(escape(f"{runs.device}, torch {versions[0]}, triton {versions[1]}")),
-                text=[run_label(runs, place) for place in chosen],
-            )  # fmt: skip
-        for change in runs.changes:
-            x = float(runs.places[change.place - 1] + runs.places[change.place]) / 2
-            side, align = ("left", "right") if x >= len(days) / 2 else ("right", "left")
-            # The label avoids the runs: above the times before a slowdown, or below the slower times after it.
-            figure.add_vline(
-                x, line={"color": theme.WRONG if change.is_slower else theme.HARDWARE, "width": 2},
-                annotation={"text": f"<b>{change_label(runs, change)}</b>", "align": align},
-                annotation_position=f"{'top' if (side == 'left') == change.is_slower else 'bottom'} {side}",
-            )  # fmt: skip
-    return figure
-
-
 def _whiskers(low: np.ndarray, middle: np.ndarray, high: np.ndarray, color: str) -> dict[str, Any]:
     style = {"type": "data", "symmetric": False, "color": color, "thickness": 2, "width": 4}
     return {**style, "array": high - middle, "arrayminus": middle - low}
-
-
-def _date_ticks(days: Sequence[datetime.date]) -> dict[str, Any]:
-    """Return up to _MAX_DATES evenly spaced ticks with the date of their run, each date once."""
-    places = np.unique(np.linspace(0, len(days) - 1, _MAX_DATES).astype(int)).tolist()
-    ticks = {f"{days[place]:%b} {days[place].day}": place for place in reversed(places)}
-    return {
-        "tickmode": "array",
-        "tickvals": list(ticks.values()),
-        "ticktext": list(ticks),
-        "tickangle": 0,
-    }
 
 
 def baselines_figure(dimension: str, sweeps: Sequence[tuple[int, Sweep]]) -> go.Figure:

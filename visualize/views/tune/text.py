@@ -1,4 +1,4 @@
-"""The text and tables of sweeps, and of the history of stored results."""
+"""The text and tables of sweeps."""
 
 import math
 import textwrap
@@ -7,7 +7,6 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import get_args
 
-import numpy as np
 from markupsafe import Markup, escape
 
 from kernels import discover
@@ -15,13 +14,11 @@ from kernels.experiment import Experiment
 from kernels.export.script import config_line
 from kernels.knobs import knobs
 from kernels.results import Sweep, SweepRow
-from kernels.results.store import StoredResult
 from kernels.results.sweep import LibraryRatio, Status
 from kernels.space import Space
 from kernels.spec import format_duration, shape_text
 from kernels.sweep.sweep_run import Progress
 from visualize.numbers import count_noun, milliseconds, percent, significant, time_unit
-from visualize.predict.history import MIN_CHANGE, MIN_RUNS, Change, PastRuns
 from visualize.views.panel import select_fields
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import Column, Table, table
@@ -412,92 +409,3 @@ def sizes_table(
     )
     note = hint("Ratios are shown with their 95 % interval. A size opens its sweep.")
     return table(header, rows, f"The best config at each {dimension}") + note
-
-
-def history_headline(series: Sequence[PastRuns], runs: Sequence[StoredResult]) -> Markup:
-    """Render the last change of the experiment's time, or its latest time, or its checks.
-
-    Args:
-        series: timed runs by device, the page's GPU first.
-        runs: all runs, timed or not.
-    """
-    if series:
-        return _times_headline(*series)
-    if runs:
-        passed = sum(bool(run.summary.passed) for run in runs)
-        source = "interpreter" if any(run.backend == "interpreter" for run in runs) else "recorded"
-        note = (
-            "On a GPU, times are also stored."
-            if source == "interpreter"
-            else "None of these runs was timed."
-        )
-        return headline(f"{passed:,} of {len(runs):,}", Sourced("checks passed", source), note)
-    how = "Press Run (Ctrl+Enter) to store a result from this machine. The Library lists results from other machines."
-    return headline("0", "runs of this experiment are stored", how)
-
-
-def _times_headline(runs: PastRuns, *others: PastRuns) -> Markup:
-    more = [f"Before: {_change_text(runs, change)}." for change in runs.changes[:-1]]
-    more.append(
-        f"A change is at least {percent(MIN_CHANGE)}, exceeds the intervals and the scatter of the runs, and shows in "
-        f"{count_noun(MIN_RUNS, 'run')} on each side."
-    )
-    for other in others:
-        latest = f"the latest {milliseconds(float(other.median_ms[-1]))}; no change"
-        change_text = _change_text(other, other.changes[-1]) if other.changes else latest
-        more.append(f"On {other.device}: {count_noun(len(other), 'run')}, {change_text}.")
-    if not runs.changes:
-        latest = f"in the latest of {count_noun(len(runs), 'run')} on {runs.device}"
-        what = Sourced(latest, "recorded")
-        spread = max(float(np.ptp(runs.median_ms) / runs.median_ms.mean()) / 2, 0.0001)
-        sentence = (
-            f"No change since {runs.ended[0]:%Y-%m-%d}: the medians lie within ± {percent(spread)}."
-        )
-        if len(runs) == 1:
-            sentence = "It is the only run so far. Each further run adds a point to the picture."
-        return headline(milliseconds(float(runs.median_ms[-1])), what, sentence, *more)
-    change = runs.changes[-1]
-    number, word = _ratio(change)
-    what = Sourced(f"{word} since {runs.ended[change.place]:%Y-%m-%d} on {runs.device}", "recorded")
-    upgrade = " and ".join(runs.upgrade(change))
-    cause = (
-        f"It coincides with {upgrade}."
-        if upgrade
-        else "The versions of torch and triton are the same."
-    )
-    before, after = (milliseconds(ms) for _, _, ms in runs.levels[-2:])
-    levels = (
-        f"{count_noun(change.before, 'run')} took {before}, then {change.after:,} took {after}."
-    )
-    return headline(number, what, f"{cause} {levels}", *more)
-
-
-def _ratio(change: Change) -> tuple[str, str]:
-    if change.is_slower:
-        return f"{change.ratio:.2f} ×", "slower"
-    return f"{1 / change.ratio:.2f} ×", "faster"
-
-
-def _change_text(runs: PastRuns, change: Change) -> str:
-    upgrade = " and ".join(runs.upgrade(change))
-    cause = f", with {upgrade}" if upgrade else ""
-    return f"{' '.join(_ratio(change))} since {runs.ended[change.place]:%Y-%m-%d}{cause}"
-
-
-def change_label(runs: PastRuns, change: Change) -> str:
-    """Return the label of a change in the picture: "1.08 × slower<br>triton 3.6.0 → 3.7.1"."""
-    return "<br>".join([" ".join(_ratio(change)), *map(escape, runs.upgrade(change))])
-
-
-def run_label(runs: PastRuns, place: int) -> str:
-    """Return the label of a run, with Plotly's line breaks. Plotly renders some markup, so names are escaped."""
-    torch, triton = map(escape, runs.versions[place])
-    device = escape(runs.device)
-    median, low, high = (
-        milliseconds(float(ms[place])) for ms in (runs.median_ms, runs.p20_ms, runs.p80_ms)
-    )
-    return (
-        f"<b>{median}</b>, p20 to p80: {low} to {high}<br>"
-        f"{runs.ended[place]:%Y-%m-%d %H:%M} UTC, median of {runs.samples[place]:,}<br>"
-        f"{device}, torch {torch}, triton {triton}"
-    )

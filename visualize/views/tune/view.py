@@ -49,6 +49,7 @@ from visualize.views.slots import (
 from visualize.views.state import PINNED, Snapshot, State, pin_text, query
 from visualize.views.tables import save_file
 from visualize.views.tune import figures, text
+from visualize.views.tune.history import history_endpoint
 from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.text import KNOBS, RankingView
 
@@ -388,7 +389,10 @@ class SweepPanel(Panel):
                 sweep = run.result() if run.has_ended else run.snapshot()
             return await asyncio.to_thread(build_reply, sweep)
 
-        return (Endpoint("sweep", sweep, launches=True, schemas=SCHEMAS, is_flat=False),)
+        return (
+            Endpoint("sweep", sweep, launches=True, schemas=SCHEMAS, is_flat=False),
+            history_endpoint(api.session),
+        )
 
 
 def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
