@@ -45,7 +45,7 @@ def guard(*outputs: Path) -> Iterator[Path]:
 
 
 def partial_path(path: Path) -> Path:
-    """Return the file beside an output where this process writes it."""
+    """Return the path beside an output to which this process writes it."""
     path = path.resolve()
     return path.with_name(f".{path.name[:50]}.{os.getpid()}")
 
@@ -70,7 +70,7 @@ def check_output(path: Path, marker: bytes) -> None:
         marker: in the first kB of every file that Tilescope writes.
 
     Raises:
-        OSError: the path cannot be written, or has another file.
+        OSError: the path cannot be written, or holds another file.
     """
     path = path.resolve()
     is_new = not path.exists()

@@ -223,7 +223,7 @@ def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
     partly = ["--vary", "BLOCK_M=16,64", "--resume", out, "--out"]
     assert command.sweep(*partly, out) == 2
     assert (
-        "holds 1 row for other configs or for a GPU other than H200: name another --out file"
+        "holds 1 row for other configs or for a GPU other than H200: choose another --out file"
         in command.err
     )
     assert command.sweep(*partly, others) == 0

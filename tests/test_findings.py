@@ -357,15 +357,15 @@ def find(launch, kind, op=""):
 CHANGES = """
 0 | misaligned | load | x starts 2 bytes past a 16-byte boundary |
 2 | strided | load | adjacent lanes are 32 bytes apart | only if all users of x expect that order.
-5 | divisibility | load | cols = 8001 is not a multiple of 16 | only if out and x have memory for the extra elements
+5 | divisibility | load | cols = 8001 is not a multiple of 16 | only if out and x have room for the extra elements
 7 | divisibility | load | cols = 8008 is not a multiple of 16 |
-9 | mask | store | The mask's bound 1001 is not a multiple of 16 | only if out and x have memory
+9 | mask | store | The mask's bound 1001 is not a multiple of 16 | only if out and x have room
 11 | repeated | async copy | warps load the same sectors 2 times |
 13 | ordering | atomic | acq_rel | only if no other program synchronizes
 15 | table | load | how the addresses in a table are aligned | all addresses in the table are multiples
 29 | divisibility | load | Each lane accesses only 2 bytes per request |
-39 | mask | store | The mask's bound 1004 is not a multiple | only if out and x have memory
-44 | divisibility | load | n = 8001 is not | only if out and x have memory for
+39 | mask | store | The mask's bound 1004 is not a multiple | only if out and x have room
+44 | divisibility | load | n = 8001 is not | only if out and x have room for
 """
 
 

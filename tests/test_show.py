@@ -985,10 +985,10 @@ def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
         ([EXAMPLES[0], "--text", "--triton", "3.2.0"], "Tilescope needs Triton 3.6 or later"),
         (
             [EXAMPLES[0], "--triton", "3.6.0", "--against", "a"],
-            "--triton and --against exclude each",
+            "--triton and --against are mutually",
         ),
-        ([EXAMPLES[0], "--json", "--brief"], "--json and --brief exclude each other."),
-        ([EXAMPLES[0], "--markdown", "--text"], "--text and --markdown exclude each other."),
+        ([EXAMPLES[0], "--json", "--brief"], "--json and --brief are mutually exclusive."),
+        ([EXAMPLES[0], "--markdown", "--text"], "--text and --markdown are mutually exclusive."),
         (
             ["{capture}", "--text", "--gpu", "L4"],
             "is a capture, not a script: --gpu can't be used.",

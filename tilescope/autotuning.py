@@ -23,7 +23,7 @@ from typing import Any
 
 from tilescope.application import FOLDER, load
 
-# The part of the predicted configs that the autotuner times.
+# The fraction of the predicted configs that the autotuner times.
 _KEPT = 10
 
 # Maximum seconds to compile or to predict: in all, and in addition per config of each process.
@@ -45,7 +45,7 @@ class _AllKept(Exception):
 
 
 def prune(configs: Sequence[Any], nargs: Mapping[str, Any], **keywords: Any) -> list[Any]:
-    """Return the tenth of an autotuner's configs with the shortest predicted times.
+    """Return the 10 % of an autotuner's configs with the shortest predicted times.
 
         @triton.autotune(configs, key=["M", "N"], prune_configs_by={"early_config_prune": prune})
 
@@ -223,7 +223,7 @@ def _record(
             recorder.record(function, (), keywords.pop("grid"), keywords)
         except (TritonError, RuntimeError) as error:  # a pass of the compiler raises the latter
             refused[number] = f"{type(error).__name__}: {error}"
-        except Exception as error:  # ours: the config may be good
+        except Exception as error:  # Tilescope's own error: the config may be good
             missing[number] = f"{type(error).__name__}: {error}"
     return refused, missing
 

@@ -306,8 +306,8 @@ class Diagnosis:
         # If lanes share elements, the requests' distinct bytes fill fewer sectors.
         if 1 / used >= _WASTEFUL * max(1, ratio) and self.has_share():
             text = (
-                f"In program {self.example.program}, the block's elements are apart in memory: they fill {used:.0%} "
-                "of the sectors that the requests touch."
+                f"In program {self.example.program}, the block's elements are spread out in memory: they fill "
+                f"{used:.0%} of the sectors that the requests touch."
             )
             share = _share(self.lab, cost.sectors * (1 - used))
             return [Hypothesis("scattered", op, text, share=share)]

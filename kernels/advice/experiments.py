@@ -29,7 +29,7 @@ from kernels.inside.launches import make_launch
 from kernels.inside.report import Inside
 from kernels.timing.launches import predict_us
 
-# Estimated seconds on one core for the changes of a script: two quiet cores take at most 15 s.
+# Estimated seconds on one core for the changes of a script: two idle cores take at most 15 s.
 MOST_SECONDS = 20.0
 # Seconds that a change takes: in any case, per line of SASS, and per unit of `LaunchCounts.work`.
 _TRIAL_S = 0.4
@@ -37,7 +37,7 @@ _LINE_S = 0.6e-3
 _WORK_S = 20e-6
 # Seconds per sector, to rank launches without a predicted time.
 _SECTOR_S = 1e-11
-# The smallest part of a predicted time that the number of simulated steps does not blur.
+# Predicted times that differ by a smaller fraction may differ only in the number of simulated steps.
 _RESOLUTION = 0.01
 # Changes that are compiled at the same time.
 _BATCH = 8

@@ -253,8 +253,8 @@ def _require_memory(trial: Trial) -> str:
         return ""
     verb = "has" if len(tensors) == 1 else "have"
     return (
-        f"The result stays the same only if {' and '.join(tensors)} {verb} memory for the extra elements, "
-        "and they do not change what the kernel computes."
+        f"The result stays the same only if {' and '.join(tensors)} {verb} room for the extra elements, "
+        "and these do not change what the kernel computes."
     )
 
 

@@ -138,7 +138,7 @@ _FOLDER = "TILESCOPE_FOLDER"
 # The signals that a recorder blocks: those of its script's terminal, and those that it awaits.
 _BLOCKED = SIGINT, SIGCHLD
 
-# The signals that the recorder passes on to the script, and as what. `server.py` sends the last two.
+# The signals that the recorder forwards to the script, each with the one sent instead. `server.py` sends the last two.
 _PASSED_ON = {
     SIGHUP: SIGHUP,
     SIGTERM: SIGTERM,
@@ -149,7 +149,7 @@ _PASSED_ON = {
 # prctl(2), <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 
-# Held while a launch is recorded and while the process forks: another thread or the fork finds it whole or absent.
+# Held while a launch is recorded and while the process forks, so that other threads and forks never see part of one.
 _LOCK = threading.RLock()
 os.register_at_fork(
     before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
@@ -194,7 +194,7 @@ sys.meta_path.insert(0, Recording())
 # The place of an event outside the user's code.
 _NO_PLACE = {"file": "", "line": 0}
 
-# Maximum seconds of compiling a report's changed modules.
+# Maximum seconds for compiling a report's changed modules.
 _RECOMPILE_S = 20
 
 # Maximum number of autotuner configs to try until one compiles and fits, and of combinations in a sweep.
@@ -214,7 +214,7 @@ _INTERPRETED = (
 launches in the interpreter, pass --values (in Python, values=True)."
 )
 
-_NOT_OF_GPU = "{} measures time with {}: under a capture, the result is not the GPU's time."
+_NOT_OF_GPU = "{} measures time with {}: during a capture, the result is not the GPU's time."
 
 _IN_GRAPH = (
     "Addresses depend on the values of {}, which can't be copied while a CUDA graph records the launch. Launch \

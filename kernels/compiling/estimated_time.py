@@ -34,7 +34,7 @@ _REGISTERS = 20
 _COPY_REGISTERS = 3.3
 _INSTRUCTIONS = 61
 _COPY_INSTRUCTIONS = 10.5
-# Copies of a tensor memory accelerator need the registers of about this many others.
+# A copy by the tensor memory accelerator needs the registers of about this many others.
 _TMA_COPIES = 6
 # Cycles per instruction while others wait for the register file.
 _ISSUE_CYCLES = 1.75
@@ -56,7 +56,7 @@ _STEPS_PER_WARP = 60
 def estimate_time(kernel: Kernel, launch: Launch) -> float | None:
     """Estimate the time of one launch; None if no program fits on an SM.
 
-    Only the order of a problem's configs means something: the times of all of them may be several times too short.
+    Only the order of a problem's configs is meaningful: all of their times may be several times too short.
     """
     config = launch.config
     if hasattr(config, "GROUP_SIZE"):  # it has no effect here

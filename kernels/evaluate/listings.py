@@ -40,8 +40,8 @@ class UnsupportedOperation(Exception):
 def isolate(otherwise: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return `otherwise(why, *arguments)` if the decorated function fails in any way.
 
-    One part of a launch must not cost the other parts or launches. A capture file may hold arbitrary text as compiled
-    code, so any exception may occur.
+    A failure in one part of a launch must not affect the other parts or launches. A capture file may hold arbitrary
+    text as compiled code, so any exception may occur.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

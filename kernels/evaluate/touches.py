@@ -1,4 +1,4 @@
-"""Sample the executions of memory operations: executions on the same bytes are all kept, or none."""
+"""Sample the executions of memory operations, keeping either all or none of those on the same bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 1 << 18
 _PIECE_BYTES = 1 << 11
 # Multiples of 2 ** 64 / the golden ratio are spread evenly, whatever the stride between blocks.
 _MULTIPLIER = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
-# In launches of more programs, the executions of a program have no order.
+# In launches with more programs, the executions of a program have no order.
 _MOST_PROGRAMS = 1 << 22
 
 

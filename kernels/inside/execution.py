@@ -167,7 +167,7 @@ class _Run:
         self.factors = random.integers(1, 1 << 63, (2, launch.threads), np.uint64) | np.uint64(1)
         self.shared: np.ndarray | None = None
         self.counted: dict[tuple[int, int, int], Wavefronts] = {}
-        # The threads that run the current block. The registers of others have any value.
+        # The threads that run the current block. Registers of other threads may hold any value.
         self.active: Any = True
 
     def run(self) -> None:

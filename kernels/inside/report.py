@@ -321,7 +321,7 @@ class Inside:
         unread: why the layouts, conversions and pipelines are unknown; "" if they are known.
         predicted_us: the predicted time with an L2 that holds none of the data; None if unknown.
         predicted_warm_us: the predicted time right after the same launch; None if unknown.
-        range_us: the times between which nine of ten launches are, by the errors of timed launches.
+        range_us: the times between which nine of ten launches lie, by the errors of timed launches.
         bound_by: the busiest resource, or "latency" if none is busy for most of the time.
         by_resource_us: the time that each resource would take alone.
         changes: the predicted times with changes, the shortest first.

@@ -71,7 +71,7 @@ def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequ
     others = []
     names: dict[str, str] = {}  # several lines may have the same advice
     for finding in findings:
-        advice = f"the change that is advised for line {finding.line}"
+        advice = f"the change advised for line {finding.line}"
         name = names.setdefault(finding.change, name_options(finding.options) or advice)
         if finding.kind != TIME_KIND:
             others.append(finding)

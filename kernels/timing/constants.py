@@ -75,7 +75,7 @@ H100 = Constants(
     matrix_issue_cycles=2.3,
 )
 
-# The SMs are those of the H100, and so are their constants. The others by microbenchmarks: an empty kernel between two
-# events, and the slope of the time to read 0.5 and 1 GiB (DRAM) and 4 MB 64 times (L2). Of the L2, the same part keeps
-# written bytes.
+# The SMs and their constants are the H100's. Microbenchmarks gave the others: an empty kernel between two events, and
+# the slope of the time to read 0.5 and 1 GiB (DRAM) and 4 MB 64 times (L2). The same fraction of the L2 keeps written
+# bytes.
 H200 = replace(H100, launch_us=3.4, dram_share=0.92, kept_bytes=24e6, l2_tbps=9.1)

@@ -2,7 +2,7 @@
 
 Sources: CUDA C++ Programming Guide 13.0, "Arithmetic Instructions", for the results per cycle and SM; `kernels.gpus`
 for the rest.
-Omitted: other latencies than the H100's.
+Omitted: latencies other than the H100's.
 """
 
 from collections.abc import Sequence

@@ -36,8 +36,8 @@ _L1_SHARE = 0.8
 # Part of the L2 whose data survive until the next launch: measured, 34 MB did, and 39 MB did not.
 _HELD_SHARE = 0.7
 _SYSTEM_SHARED_BYTES = 1024
-# Excess of the spilled registers over their share of the L2 from which all reach DRAM: measured, 20 % to 35 % more than
-# fit do in part, and 41 % more do.
+# Excess of the spilled registers over their share of the L2 from which all of them reach DRAM. Measured: with 20 % to
+# 35 % more than fit, some do; with 41 % more, all do.
 _SPILL_RAMP = 0.4
 _SPILLS = {"LDL": "spill load", "STL": "spill store"}
 

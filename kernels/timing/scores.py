@@ -1,7 +1,7 @@
 """Timed launches and their predicted times: the errors and ranges that the report and the page state.
 
-The files hold a launch per line. `python -m scripts.score_times` writes FILE. In UNSEEN_FILE are launches that were
-timed once the model was final. Their predictions are those of commit 4b82bea4, because the kernels don't ship.
+The files hold a launch per line. `python -m scripts.score_times` writes FILE. UNSEEN_FILE holds launches that
+were timed after the model was final. Their predictions are those of commit 4b82bea4, because the kernels don't ship.
 """
 
 import json
@@ -37,7 +37,7 @@ class TimeScore:
         unseen_us: predicted with constants that were fitted to the other families alone; None without a prediction.
         bound_by: see `model.Prediction`.
         why: why nothing is predicted, or what the launch waits for if the error is large.
-        spilled_bytes, grid, config: of unseen launches alone.
+        spilled_bytes, grid, config: set only for unseen launches.
     """
 
     family: str
@@ -100,7 +100,7 @@ def shipped_scores() -> tuple[TimeScore, ...]:
 
 
 def unseen_scores() -> list[TimeScore]:
-    """Return the launches with a prediction that no constant and no rule of the model has seen."""
+    """Return the predicted launches that played no part in fitting or designing the model."""
     return [score for score in shipped_scores() if score.family == "unseen" and score.predicted_us]
 
 

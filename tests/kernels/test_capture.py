@@ -722,7 +722,7 @@ NOTES = [
     (f"script.py:{place(EMPTY)[1]} launches copy with an empty grid, [4, 0, 1], which", EMPTY),
     *(
         (
-            f"script.py:{place(f'{text}  # here')[1]} measures time with {name}: under a capture",
+            f"script.py:{place(f'{text}  # here')[1]} measures time with {name}: during a capture",
             text,
         )
         for name, text in TIMED.items()

@@ -54,7 +54,7 @@ def serve(arguments: Sequence[str]) -> None:
         raise CommandFailed(str(error), USAGE) from error
     if login and flags.mcp:
         raise CommandFailed(
-            f"With {startup.AUTH}, agents have no way to log in: leave --mcp or the login out.",
+            f"With {startup.AUTH}, agents have no way to log in: omit --mcp or the login.",
             USAGE,
         )
     with startup.quick_import():

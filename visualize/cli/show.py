@@ -30,8 +30,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tilescope show",
         description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
-        "success; the script's own status if it exits with one; or else 2 if the flags are invalid, the script "
-        "raised an exception, or nothing was captured; or else 1 if there is a regression since --against: a number "
+        "success; the script's own status if it exits with one; otherwise 2 if the flags are invalid, the script "
+        "raised an exception, or nothing was captured; otherwise 1 if there is a regression since --against: a number "
         "increased, or a launch is missing.",
         epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
         "Everything after a module's name is passed to the module. Examples: tilescope show softmax.py --gpu H200 "
@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--gpu",
         type=_gpu,
         metavar="NAME",
-        help=f"compile for this GPU (default: this machine's, or else {DEFAULT_GPU}): {', '.join(GPUS)}",
+        help=f"compile for this GPU (default: this machine's, or {DEFAULT_GPU} if it has none): {', '.join(GPUS)}",
     )
     add(
         "--text",
@@ -79,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="OTHER.json",
         help="exit with status 1 if requests, sectors or spills increased, if registers, shared memory or bank "
-        "conflicts did and the predicted time, too, or if a launch is missing",
+        "conflicts increased along with the predicted time, or if a launch is missing",
     )
     add(
         "--triton",
@@ -179,13 +179,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_combination(flags: argparse.Namespace) -> None:
-    """Raise CommandFailed if a flag would be without effect."""
+    """Raise CommandFailed if a flag would have no effect."""
     formats = [name for name in ("text", "json", "markdown", "brief") if getattr(flags, name)]
     if formats == ["text", "json"]:
         formats = []
     for names in (formats, [name for name in ("triton", "against") if getattr(flags, name)]):
         if len(names) > 1:
-            message = f"--{names[0]} and --{names[1]} exclude each other."
+            message = f"--{names[0]} and --{names[1]} are mutually exclusive."
             raise CommandFailed(message, USAGE)
     if flags.is_capture:
         of_scripts = ("gpu", "set", "config", "values", "count", "out", "triton")
@@ -199,7 +199,7 @@ def _check_combination(flags: argparse.Namespace) -> None:
 
 
 def _check_outputs(flags: argparse.Namespace) -> None:
-    """Raise CommandFailed before anything runs if a file has another kind than its flag's, or cannot be written."""
+    """Raise CommandFailed before anything runs if an output has the wrong suffix or cannot be written."""
     for name, suffix in (("html", ".html"), ("out", ".tilescope")):
         path = getattr(flags, name)
         if path and path.suffix != suffix:

@@ -147,7 +147,7 @@ def _run_sweep(run: SweepRun, flags: argparse.Namespace, rows: Sequence[SweepRow
     if unused and flags.out is not None and flags.out.resolve() == flags.resume.resolve():
         rows_text = f"{flags.resume} holds {count_noun(unused, 'row')}"
         reason = f"{rows_text} for other configs or for a GPU other than {run.gpu.name}"
-        raise ConfigError("other_space", f"{reason}: name another --out file to keep them.")
+        raise ConfigError("other_space", f"{reason}: choose another --out file to keep them.")
     if run.resumed:
         hint = "" if flags.resume else " They are stored; --anew tries them again."
         print(f"{run.resumed} of {size} configs were done before.{hint}", file=sys.stderr)

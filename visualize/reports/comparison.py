@@ -12,7 +12,7 @@ from visualize.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
 # Maximum number of lines that explain a difference.
 _MOST_LINES = 3
 
-# Growth of these is no regression if the predicted time does not grow. They move no data to or from memory.
+# Growth of these is not a regression if the predicted time does not grow. They move no data to or from memory.
 _RESOURCES = ("registers", "shared_bytes", "shared_wavefronts", "bank_conflicts")
 
 # Totals of a launch, with the field of the lines that explain a difference, and their amounts.
@@ -53,7 +53,7 @@ class Difference:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it increased. Of launches, fewer are worse, because the numbers of missing ones are unknown.
+        """Whether it increased. Fewer launches are worse, because the numbers of missing ones are unknown.
 
         A predicted time, which has an error, is never worse.
         """
@@ -168,7 +168,7 @@ def _pair_lines(
 ) -> Iterator[tuple[list[OperationReport], ...]]:
     """Pair the operations of two launches, by source line. Lines correspond in order, because edits move them.
 
-    Another compiler may turn a load into an asynchronous copy, of which each pipeline stage accesses other tensors.
+    Another compiler may turn a load into an asynchronous copy whose pipeline stages access different tensors.
     """
     groups: dict[Any, tuple[list[Any], list[Any]]] = {}
     for side, ops in enumerate((old, new)):

@@ -396,7 +396,7 @@ def save_file(name: str, text: str) -> Slots:
 
 
 def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:
-    """Render the bytes at each stage of their way as bars.
+    """Render the bytes at each stage as bars.
 
     Args:
         stages: name, bytes and source (a mark) of each stage.

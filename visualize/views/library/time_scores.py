@@ -1,4 +1,4 @@
-"""The scoreboard's part about times: predicted and measured launches of other kernels, by family."""
+"""The times on the scoreboard: predicted and measured launches of other kernels, by family."""
 
 from collections import defaultdict
 
@@ -91,7 +91,7 @@ def render_times() -> Markup:
     content = (
         lead(about, how)
         + table(header, errors, "Errors of predicted times")
-        + table(range_header, ranges, "Ranges that are stated beside predicted times")
+        + table(range_header, ranges, "Ranges stated beside predicted times")
         + table(worst_header, worst, "The largest errors")
         + table(("launch", "why"), list(missing), "Launches without a prediction")
     )

@@ -25,11 +25,13 @@ _SIGNS = {
         "equal",
     ),
     "undercounted": Hint(
-        "✓ except sectors", "Line counts match. ncu misses some sectors here, none below.", "unsure"
+        "✓ except sectors",
+        "Line counts match. ncu misses some sectors here, but none in the totals.",
+        "unsure",
     ),
     "overcounted": Hint(
         "✓ except sectors",
-        "Line counts match. ncu counts some sectors twice here, none below.",
+        "Line counts match. ncu counts some sectors twice here, but none in the totals.",
         "unsure",
     ),
     "different": Hint("≠", "Predicted and counted differ.", "wrong-value"),

@@ -14,7 +14,7 @@ from visualize.predict.schedule import Schedule, loads
 from visualize.views import theme
 from visualize.views.order.map_figure import MOST_CELLS, Order
 
-# Maximum number of points of the curve of loads: a screen tells no more apart.
+# Maximum number of points of the curve of loads: a screen cannot resolve more.
 _CURVE_POINTS = 400
 
 # Colour, dash and the position of the label, of this order and of the one to compare.

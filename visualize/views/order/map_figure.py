@@ -390,7 +390,7 @@ def _handles(launch: KernelSchedule) -> dict[str, Any]:
 
 
 def _l2(launch: Schedule, read: Panels, is_small: bool) -> dict[str, Any]:
-    """Return what the page says of the L2 beside `_loads_by_step`: the full bar's bytes, in words, too, and copies.
+    """Return what the page says about the L2 beside `_loads_by_step`: the full bar's bytes, in words, too, and copies.
 
     Args:
         is_small: whether all copies of the inputs fit.

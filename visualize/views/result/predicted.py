@@ -37,8 +37,8 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
         say("{} ({} to {}) {}", unit, low, high, Mark("predicted")),
         " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
         *(savings[1:] if savings else [describe_changes(inside)]),
-        f"Ranges like {low} to {high} hold nine of ten of {errors.launches} launches of kernels that no constant was "
-        f"fitted to. Half of their predictions were off by more than {percent(errors.median)}.",
+        f"Ranges like {low} to {high} hold nine of ten of {errors.launches} launches of kernels that the model was "
+        f"not fitted to. Half of their predictions were off by more than {percent(errors.median)}.",
         f"The prediction assumes a cold L2 cache. If the same launch ran just before, the predicted time is {warm}.",
         inside.assumed,
         say(
