@@ -425,6 +425,8 @@ def is_capture(path: Path) -> bool:
     return path.suffix == ".tilescope" or zipfile.is_zipfile(path)
 
 
+_CONTENT_TYPE = TypeAdapter(Content)
+_COUNTED_TYPE = TypeAdapter(tuple[CountedLaunch, ...])
 _FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Finding]])
 
 
@@ -502,13 +504,11 @@ class Capture(BaseCapture):
                     raise UnreadableCapture(
                         f"A file in {path.name} unpacks to more than {limit >> 20} MiB."
                     )
-            self.content = TypeAdapter(Content).validate_json(self._zip.read("capture.json"))
+            self.content = _CONTENT_TYPE.validate_json(self._zip.read("capture.json"))
             self._check_references()
             names = self._zip.namelist()
             if _COUNTED in names:
-                counted = TypeAdapter(tuple[CountedLaunch, ...]).validate_json(
-                    self._zip.read(_COUNTED)
-                )
+                counted = _COUNTED_TYPE.validate_json(self._zip.read(_COUNTED))
                 pairs = zip(self.content.launches, counted, strict=True)
                 launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
                 self.content = replace(self.content, launches=launches)
@@ -534,7 +534,7 @@ class Capture(BaseCapture):
 
     def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
         """Add Nsight Compute's counters to the file. They are read when it is opened again."""
-        self._add(_COUNTED, TypeAdapter(tuple[CountedLaunch, ...]).dump_json(tuple(counted)))
+        self._add(_COUNTED, _COUNTED_TYPE.dump_json(tuple(counted)))
 
     def write_findings(self, findings: Sequence[Sequence[Finding]]) -> None:
         """Add the findings about each launch to the file."""

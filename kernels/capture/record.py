@@ -83,7 +83,7 @@ try:
     from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.experimental.gluon.nvidia.hopper import NVMMASharedLayout
     from triton.runtime import Autotuner, OutOfResources, driver, interpreter, jit
-    from triton.runtime.cache import triton_key
+    from triton.runtime.cache import get_cache_manager, triton_key
     from triton.runtime.errors import PTXASError
 
     # By its path, because this file may run without the package
@@ -985,18 +985,28 @@ def _layout(builder: Any, pointer: Any) -> Values | None:
 
 
 def _run_tool(name: str, code: bytes, *flags: str) -> str:
-    """Return the messages of one of the CUDA tools in Triton's wheel for a file; "" if the tool is missing."""
+    """Return the messages of one of the CUDA tools in Triton's wheel for a file; "" if the tool fails."""
     with tempfile.NamedTemporaryFile() as file, contextlib.suppress(OSError, AttributeError):
         Path(file.name).write_bytes(code)
         command = [getattr(triton.knobs.nvidia, name).path, *flags, file.name]
         done = subprocess.run(command, capture_output=True, text=True)
-        return done.stdout + done.stderr
+        return done.stdout + done.stderr if done.returncode == 0 else ""
     return ""
 
 
 @functools.lru_cache(64)
 def _disassemble(cubin: bytes) -> str:
-    sass = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+    """Return the SASS. Triton's cache keeps it, because nvdisasm takes 0.3 s even for a small kernel."""
+    key = hashlib.sha256(triton.__version__.encode() + cubin).hexdigest()
+    sass = ""
+    with contextlib.suppress(OSError):
+        if path := get_cache_manager(key).get_file("kernel.sass"):
+            sass = Path(path).read_text()
+    if not sass:
+        sass = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
+        with contextlib.suppress(OSError):
+            if sass:
+                get_cache_manager(key).put(sass, "kernel.sass")
     if " BRX" in sass:  # the listing lacks the table of its targets
         dump = _run_tool("cuobjdump", cubin, "--dump-elf")
         sass += "".join(re.findall(r"^\.nv\.constant2\..*\n(?:0x.*\n)+", dump, re.MULTILINE))

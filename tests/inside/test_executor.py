@@ -152,8 +152,11 @@ def test_a_loop_that_ends_at_an_unknown_value_is_refused():
 
 
 def test_an_infinite_loop_is_refused():
+    """Each iteration compares many values, so that few reach the limit of work."""
+    compare = "ISETP.GE.AND P0, P1, R0, RZ, PT\n"
+    loop = f"S2R R0, SR_CTAID.X\n.L_x_0:\n{9 * compare}@P0 BRA `(.L_x_0)"
     with pytest.raises(UnsupportedOperation, match="too large to execute"):
-        run(".L_x_0:\nBRA `(.L_x_0)")
+        run(loop, grid=(1 << 16, 1, 1))
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def mutate(random, source, path):
     )
     if random.random() < 0.05:
         del members[name]
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         for name, data in members.items():
             file.writestr(name, data)
     data = bytearray(path.read_bytes())

@@ -379,13 +379,13 @@ def check_kernel(seed, launches, folder):
 
 
 @pytest.mark.parametrize("part", range(PROCESSES))
-def test_counts_are_those_of_the_interpreters_addresses(part, tmp_path):
+def test_counts_are_those_of_the_interpreters_addresses(part, tmp_path, compiled_before):
     seeds = SEEDS[part::PROCESSES]
     command = [sys.executable, __file__, str(LAUNCHES), str(tmp_path), *map(str, seeds)]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        "TRITON_CACHE_DIR": str(tmp_path / "cache"),
+        "TRITON_CACHE_DIR": str(compiled_before),
     }
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stdout + ended.stderr
