@@ -70,15 +70,16 @@ plane[((1 << 12) + 1, 4)](huge, out, 512, 1024, IS_WIDE=False, BLOCK=1024)  # 2
 plane[((1 << 12) + 1, 4)](huge, out, 512, 1024, IS_WIDE=True, BLOCK=1024)
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=False, BLOCK=1024)  # 4
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=True, BLOCK=1024)
-plane[(20_010, 1)](huge, out, 5, 21_465, IS_WIDE=False, BLOCK=32768)  # 6
-plane[(20_010, 1)](huge, out, 5, 21_465, IS_WIDE=True, BLOCK=32768)
+plane[(20_010, 1)](huge, out, 5, 21_465, IS_WIDE=False, BLOCK=32768, num_warps=32)  # 6
+plane[(20_010, 1)](huge, out, 5, 21_465, IS_WIDE=True, BLOCK=32768, num_warps=32)
 long_rows = huge[: 71_584 * 30_000].view(-1, 30_000)
 for rows in (71_583, 71_582):  # 8, 9
-    packed[(rows,)](long_rows[:rows], out, 30_000, 30_000, IS_WIDE=False, BLOCK=32768)
+    packed[(rows,)](long_rows[:rows], out, 30_000, 30_000, IS_WIDE=False, BLOCK=32768, num_warps=32)
 for rows in (71_584, 71_583):  # 10, 11
     packed[(rows,)](long_rows[:rows, :3000], out, 30_000, 3000, IS_WIDE=False, BLOCK=4096)
 packed[(71_584,)](long_rows[:, :3000], out, 30_000, 3000, IS_WIDE=True, BLOCK=4096)
-tiled[(725, 725)](huge[: 46341**2].view(46341, 46341), out, 46341, 46341, IS_WIDE=False, BLOCK=64)  # 13
+square = huge[: 46341**2].view(46341, 46341)
+tiled[(363, 363)](square, out, 46341, 46341, IS_WIDE=False, BLOCK=128, num_warps=16)  # 13
 """
 
 
@@ -117,7 +118,7 @@ def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it
     [
         (8, 71_582, 1 << 31, "71,583 × 30,000"),
         (10, 71_583, 2_147_490_000, "71,584 × 3,000"),
-        (13, 724 + 651 * 725, 1 << 31, "46,341 × 46,341"),
+        (13, 362 + 325 * 363, 1 << 31, "46,341 × 46,341"),
     ],
 )
 def test_the_smallest_shape_that_wraps_is_named_even_if_rows_and_columns_share_a_number(
