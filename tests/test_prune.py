@@ -95,11 +95,11 @@ print(json.dumps(replies))
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, compiled_before):
     folder = tmp_path_factory.mktemp("prune")
     (folder / "script.py").write_text(SCRIPT)
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder / "cache")}
+    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(compiled_before)}
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
     )
