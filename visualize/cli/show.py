@@ -288,15 +288,17 @@ def _pass_interrupts_on(process: "_ScriptProcess") -> Iterator[None]:
 
 
 def _serve(flags: argparse.Namespace, path: Path, process: "_ScriptProcess | None") -> None:
-    with startup.quick_import():
-        from visualize.web.scripts import Scripts, script_name, shipped_scripts
-        from visualize.web.serve import serve
     from visualize.views.capture.script import Script
 
     parts = (process.capture, process.server.compile) if process else (None, None)
+    script = Script(path, flags.script, *parts)
+    script.launches.report()  # no page waits for it
+    with startup.quick_import():
+        from visualize.web.scripts import Scripts, script_name, shipped_scripts
+        from visualize.web.serve import serve
+
     name = script_name(flags.script)
-    scripts = {name: Script(path, flags.script, *parts)}
-    scripts[name].launches.report()  # no page waits for it
+    scripts = {name: script}
     scripts |= {other: each for other, each in shipped_scripts(*parts).items() if other != name}
     serve(flags.host, flags.port, flags.mcp, scripts=Scripts(scripts, name))
 
