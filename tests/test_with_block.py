@@ -26,17 +26,18 @@ def copy(x, out, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + i, tl.load(x + i, mask=i < n), mask=i < n)
 
-def launch():
+# A single warp leaves no options to try
+def launch(num_warps=1):
     x = torch.ones(1024, device="cuda")
     out = torch.empty_like(x)
-    copy[(4,)](x, out, 1024, BLOCK=256)
+    copy[(4,)](x, out, 1024, BLOCK=256, num_warps=num_warps)
     return out
 
 paths = list(sys.path)
 os.environ["CHANGED"] = os.environ["DELETED"] = "before"
 environment = dict(os.environ)
 with tilescope.capture("unread.tilescope", gpu="L4") as unread:
-    launch().sum().item()
+    launch(num_warps=4).sum().item()
     raise AssertionError("never evaluated")
 with tilescope.capture("values.tilescope", values=True) as values:
     total = launch().sum().item()
@@ -148,7 +149,7 @@ def test_an_exception_stays_the_blocks_although_the_capture_cannot_be_written(bl
 def test_a_read_ends_the_block_and_an_exception_is_the_users(block):
     _, printed = block
     assert printed["counts"] == [1, 1, 0, 1]
-    assert "script.py:22 reads a tensor (with item)" in printed["report"]["stopped"]
+    assert "script.py:23 reads a tensor (with item)" in printed["report"]["stopped"]
     assert (printed["total"], printed["own"]) == (1024, "'own'")
 
 
