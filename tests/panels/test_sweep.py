@@ -393,7 +393,7 @@ def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, 
 
 async def call(panel, experiment=None, vary=VARY, **arguments):
     """Return the reply of /sweep, on made-up devices."""
-    (endpoint,) = panel.endpoints(Api(Session()))
+    endpoint, _ = panel.endpoints(Api(Session()))
     function = reply_safely(endpoint.function)
     default = {"kernel": "matmul.grouped", "gpu": "H200"}
     reply = await function(experiment or default, vary=vary, **arguments)
