@@ -410,7 +410,8 @@ def describe_worker(client: Any, address: str) -> tuple[Device | Failure, Gpu | 
 
 def _workers(client: Any) -> list[tuple[str, Any]]:
     """Return (address, description) of each connected worker that has the resource."""
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    # `Client.scheduler_info` returns what a periodic update without workers may have replaced.
+    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return [
         (address, worker)
         for address, worker in workers.items()
