@@ -272,7 +272,7 @@ OTHERS = "Tilescope did not write the existing file"
                 ("--html folder.html", "Is a directory"),
                 ("--html page.html", OTHERS),
                 ("--html symbolic.html", OTHERS),
-                ("--html ../work/hard.html", OTHERS),
+                ("--html ../project/hard.html", OTHERS),
             )
         ),
         ("--html hard.html -m runs", f"--html hard.html cannot be written ({OTHERS})."),
@@ -281,7 +281,7 @@ OTHERS = "Tilescope did not write the existing file"
 def test_a_file_that_cannot_be_written_or_is_someone_elses_is_named_before_the_script_runs(
     flags, sentence, tmp_path, monkeypatch, capfd
 ):
-    work = tmp_path / "work"
+    work = tmp_path / "project"
     (work / "folder.html").mkdir(parents=True)
     monkeypatch.chdir(work)
     (work / "runs.py").write_text("open('ran', 'w')", encoding="utf-8")
