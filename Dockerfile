@@ -15,6 +15,7 @@ RUN if [ "$TORCH" = cpu ]; then export PIP_EXTRA_INDEX_URL=https://download.pyto
 
 COPY app.py LICENSE ./
 COPY kernels kernels
+COPY tilescope tilescope
 COPY visualize visualize
 COPY docs/glossary.md docs/glossary.md
 

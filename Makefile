@@ -92,7 +92,7 @@ lock: ## Regenerate requirements.txt from pyproject.toml, and requirements.lock 
 
 # mutmut changes one expression at a time, in a copy under mutants/, and runs the tests that reach it. `python -m mutmut
 # results` lists the changes that no test detected, and `python -m mutmut show NAME` shows one of them.
-mutants: $(DEV_READY) ## Run mutation tests of the models and the IR readers (ARGS="kernels.evaluate.declared*" selects some)
+mutants: $(DEV_READY) ## Run mutation tests of the models and the IR readers (ARGS="tilescope.evaluate.declared*" selects some)
 	$(VENV_PYTHON) -m pip install -q mutmut~=3.8.1
 	@$(TIMED) $(VENV_PYTHON) -m mutmut run --max-children $(JOBS) $(ARGS)
 

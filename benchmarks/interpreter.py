@@ -1,6 +1,6 @@
 """Fit the constants that estimate the time of Triton's interpreter: `python -m benchmarks.interpreter`.
 
-`kernels/interpreter_time.py` holds these constants.
+`tilescope/declare/interpreter_time.py` holds these constants.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import math
 
 import numpy as np
 
-from kernels import discover
-from kernels.experiment import from_json
-from kernels.gpus import GPUS
-from kernels.results import Failure
-from kernels.spec import Launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import from_json
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.results import Failure
 
 
 def main() -> None:
     # Worker processes import this file before they set how Triton runs, so imports of Triton come later.
-    from kernels.interpreter_time import estimate_seconds
-    from kernels.measuring.session import Session
+    from tilescope.declare.interpreter_time import estimate_seconds
+    from tilescope.measure.session import Session
 
     payloads = [
         {

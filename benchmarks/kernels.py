@@ -22,10 +22,10 @@ from benchmarks.kernel_cases import CASES, COMPILED, Against, Case
 from benchmarks.kernel_table import Entry, Table
 
 if TYPE_CHECKING:
-    from kernels.gpus import Gpu
-    from kernels.measuring.run import Prepared
-    from kernels.measuring.timing import Samples
-    from kernels.results import Check, Device
+    from tilescope.declare.gpus import Gpu
+    from tilescope.measure.run import Prepared
+    from tilescope.measure.timing import Samples
+    from tilescope.results import Check, Device
 
 FOLDER = Path(__file__).parent / "measured"
 SECONDS = 4.0
@@ -47,8 +47,8 @@ def main() -> int:
     flags = parser.parse_args()
 
     with open_gpu() as (gpu, device):
-        from kernels.measuring.gated_stream import GatedStream
-        from kernels.measuring.timing import Effort, sample
+        from tilescope.measure.gated_stream import GatedStream
+        from tilescope.measure.timing import Effort, sample
 
         effort = Effort(
             _HALF_WIDTH, fewest=40, most=4000, least_ms=200.0, most_s=flags.seconds, warm_s=1.0
@@ -77,8 +77,8 @@ def open_gpu() -> Iterator[tuple[Gpu, Device]]:
     Raises:
         SystemExit: there is no usable GPU.
     """
-    from kernels.gpus import this_gpu
-    from kernels.measuring import worker
+    from tilescope.declare.gpus import this_gpu
+    from tilescope.measure import worker
 
     gpu = this_gpu()
     if gpu is None:
@@ -98,8 +98,8 @@ def measure(case: Case, gpu: Gpu, sample: Callable[[list[Call], str], Samples]) 
     Args:
         sample: (calls, timer) → the times of the calls, in turns.
     """
-    from kernels import discover
-    from kernels.experiment import Experiment, Run
+    from tilescope.declare.discovery import discover
+    from tilescope.declare.experiment import Experiment, Run
 
     kernel = discover()[case.kernel]
     problem = kernel.family.problem(**case.problem)
@@ -119,8 +119,8 @@ def measure(case: Case, gpu: Gpu, sample: Callable[[list[Call], str], Samples]) 
 
 def config_of(case: Case, gpu: Gpu) -> tuple[Any, str]:
     """Return the config that is offered for a case and its origin, or the kernel's default."""
-    from kernels import discover
-    from kernels.spec import shape_text
+    from tilescope.declare.discovery import discover
+    from tilescope.declare.spec import shape_text
     from visualize.predict.offer import offer
 
     kernel = discover()[case.kernel]
@@ -147,7 +147,7 @@ class _Timed:
     def __init__(
         self, case: Case, experiment: Any, gpu: Gpu, sample: Callable[[list[Call], str], Samples]
     ) -> None:
-        from kernels.measuring.run import prepare
+        from tilescope.measure.run import prepare
 
         given = prepare(experiment, gpu)
         launch, run = _kernel_call(case, given)
@@ -166,7 +166,7 @@ class _Timed:
         """Return a row: the kernel against the fastest of its calls."""
         import numpy as np
 
-        from kernels.pairs import pair
+        from tilescope.measure.pairs import pair
 
         kernel_ms, *calls_ms = self.samples.times_ms
         times = {
@@ -193,8 +193,8 @@ class _Timed:
 
 def _kernel_call(case: Case, given: Prepared) -> tuple[Call, Prepared]:
     """The call that is timed as the kernel, and the launch whose output is checked."""
-    from kernels import discover
-    from kernels.measuring.run import prepare
+    from tilescope.declare.discovery import discover
+    from tilescope.measure.run import prepare
 
     if not case.is_b_transposed_first:
         return given.bind(), given
@@ -230,7 +230,7 @@ def _library(given: Prepared, output: Any, wanted: list[str]) -> tuple[dict[str,
     Args:
         output: the tensor that calls write if they do not return their result.
     """
-    from kernels.measuring.run import library_calls
+    from tilescope.measure.run import library_calls
 
     found, missing = library_calls(
         given.kernel.family, given.inputs, output, given.experiment.problem

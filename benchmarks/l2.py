@@ -1,7 +1,7 @@
 """Measure the rate at which the SMs of this GPU receive bytes from the L2: `python -m benchmarks.l2`.
 
 Times float16 products with small tiles, which the L2 limits, with GROUP_SIZEs that read little from DRAM. Prints the
-bytes that all programs request, divided by the time. The GPU's rate, `l2_gbps_per_sm` in `kernels/gpus.py`, is the
+bytes that all programs request, divided by the time. A GPU's `l2_gbps_per_sm` (`tilescope/declare/gpus.py`) is the
 maximum among launches of about a millisecond or longer. Shorter launches are faster, because the clock is higher.
 Takes about ten seconds.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks.kernels import open_gpu
 
 if TYPE_CHECKING:
-    from kernels.gpus import Gpu
+    from tilescope.declare.gpus import Gpu
 
 SHAPES = (8192, 4096, 6144), (8192, 8192, 4096), (8192, 8192, 8192)
 TILES = (64, 64), (64, 128)
@@ -42,12 +42,12 @@ def _measure_rates(gpu: Gpu) -> Iterator[tuple[str, float, float]]:
     """Each launch's name, its median time in ms, and the rate in GB/s at which the SMs receive data."""
     import numpy as np
 
-    from kernels import discover
-    from kernels.experiment import Experiment
-    from kernels.measuring.gated_stream import GatedStream
-    from kernels.measuring.run import prepare
-    from kernels.measuring.timing import Effort, sample
-    from kernels.spec import Launch, shape_text
+    from tilescope.declare.discovery import discover
+    from tilescope.declare.experiment import Experiment
+    from tilescope.declare.spec import Launch, shape_text
+    from tilescope.measure.gated_stream import GatedStream
+    from tilescope.measure.run import prepare
+    from tilescope.measure.timing import Effort, sample
     from visualize.predict.reuse import requested_bytes
     from visualize.predict.schedule import schedule
 

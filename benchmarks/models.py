@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernels import discover
-from kernels.experiment import Experiment
-from kernels.gpus import GPUS
-from kernels.knobs import knobs
-from kernels.results import Compiled
-from kernels.spec import Launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knobs
+from tilescope.declare.spec import Launch
+from tilescope.results import Compiled
 
 REPEATS = 9
 SIZE, MAX_MS = 8192, 50
@@ -63,8 +63,8 @@ def measure_redraws() -> None:
 
 def measure_requests() -> None:
     """Print the compiled model's time, and its ratio to the time at an eighth of the size."""
-    from kernels.evaluate.declared import count_accesses
-    from kernels.measuring.session import Session
+    from tilescope.evaluate.declared import count_accesses
+    from tilescope.measure.session import Session
 
     with tempfile.TemporaryDirectory() as cache:
         session = Session(None, Path(cache))

@@ -11,13 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernels import discover
-from kernels.compiling.compiler import compile_experiment
-from kernels.gpus import GPUS
-from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.results import Compiled, records
-from kernels.results.counters import any_group_size
-from kernels.spec import Launch
+from tilescope.compiling.compiler import compile_experiment
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.results import Compiled, records
+from tilescope.results.counters import any_group_size
 from visualize.predict.bounds import writes_in_parts
 from visualize.predict.l2 import CONSTANTS
 from visualize.predict.reuse import DramTraffic, Reuse, by_group_size, recommended, reuse

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from kernels.compiling.estimated_time import estimate_time
-from kernels.experiment import Experiment
-from kernels.gpus import GPUS, Gpu
-from kernels.results import Device, Failure, Strategy, Sweep, SweepRow
-from kernels.space import Space, space_from_json
-from kernels.sweep.search import Build, Outcome, Outcomes, Trial
-from kernels.sweep.sweep_run import SweepRun
+from tilescope.compiling.estimated_time import estimate_time
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import GPUS, Gpu
+from tilescope.declare.space import Space, space_from_json
+from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
+from tilescope.search.search import Build, Outcome, Outcomes, Trial
+from tilescope.search.sweep_run import SweepRun
 
 # Each line holds all configs of one shape.
 RECORDED = Path(__file__).parent / "measured" / "searches_h200.jsonl"

@@ -1,11 +1,11 @@
 """The tile that each program computes, and the first element of a tile: jitted functions for kernels and models.
 
 Each formula exists once. Kernels call these functions inside Triton; models call them on NumPy arrays
-(`kernels.jit.on_arrays`). Two published formulas for "grouped" order differ on one grid in nine, so a second copy
-of a formula could disagree unnoticed.
+(`tilescope.declare.jit.on_arrays`). Two published formulas for "grouped" order differ on one grid in nine, so a second
+copy of a formula could disagree unnoticed.
 """
 
-from kernels.jit import tl, triton
+from tilescope.declare.jit import tl, triton
 
 
 @triton.jit

@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from kernels import discover
-from kernels.experiment import Experiment, from_json
-from kernels.gpus import Gpu
-from kernels.knobs import ConfigError, knobs
-from kernels.spec import DTYPE_BYTES, Launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, from_json
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError, knobs
+from tilescope.declare.spec import DTYPE_BYTES, Launch
 
 # Maximum elements of a tile per thread. With more, compiling takes minutes.
 MAX_PER_THREAD = 128

@@ -23,10 +23,10 @@ import httpx
 
 from benchmarks.attackers import LIMITS, TIMEOUT_S
 from benchmarks.load import MAX_GROWTH, resident_megabytes, serve
-from kernels import discover
-from kernels.experiment import Experiment
-from kernels.gpus import GPUS
-from kernels.knobs import knobs
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knobs
 from visualize.web.assets import MESSAGES
 
 LATE_S, MAX_CONCURRENCY = 2.0, 8

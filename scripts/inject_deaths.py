@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernels.experiment import from_json
-from kernels.gpus import this_gpu
-from kernels.results import Failure, RunResult
+from tilescope.declare.experiment import from_json
+from tilescope.declare.gpus import this_gpu
+from tilescope.results import Failure, RunResult
 
 # Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
 if TYPE_CHECKING:
-    from kernels.measuring.session import Session
+    from tilescope.measure.session import Session
 
 READY_S, READY_ON_GPU_S = 5.0, 8.0
 TIMEOUT_S = 120.0
@@ -95,7 +95,7 @@ def _passed(outcome: object) -> bool:
 
 
 def main(deaths: int, seed: int) -> None:
-    from kernels.measuring.session import Session
+    from tilescope.measure.session import Session
 
     with (
         tempfile.TemporaryDirectory() as cache,

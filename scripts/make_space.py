@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # Files and folders to copy.
-PRODUCT = ("app.py", "kernels", "visualize", "docs/glossary.md", "LICENSE")
+PRODUCT = ("app.py", "kernels", "tilescope", "visualize", "docs/glossary.md", "LICENSE")
 
 # Marks a folder that this script wrote and may replace.
 MARK = ".tilescope-space"

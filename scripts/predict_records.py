@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.measuring.counters import COUNTERS
-from kernels.results import Counters, codec, records
-from kernels.results.records import Recording
-from kernels.spec import Launch
+from tilescope.declare.discovery import discover, package_folder
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.measure.counters import COUNTERS
+from tilescope.results import Counters, codec, records
+from tilescope.results.records import Recording
 from visualize.predict.agreement import LaunchCosts, launch_totals
 from visualize.views.library.scoreboard import FILE, Prediction, recorded_launch
 
@@ -74,8 +74,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         lines = list(map(line, predictions()))
-    FILE.write_text("".join(f"{each}\n" for each in lines), encoding="utf-8")
-    print(f"{FILE}: {len(lines)} launches, {FILE.stat().st_size:,} bytes")
+    path = package_folder() / FILE
+    path.write_text("".join(f"{each}\n" for each in lines), encoding="utf-8")
+    print(f"{path}: {len(lines)} launches, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -22,16 +22,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernels import discover, recommended
-from kernels.experiment import Experiment, from_json
-from kernels.gpus import Gpu, this_gpu
-from kernels.results import Counters, Failure, GroupSizeStudy, RunResult, Timeline, records
-from kernels.spec import Launch
 from scripts.drawn_experiments import draw, presets, valid_experiments, with_descriptors
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, from_json
+from tilescope.declare.gpus import Gpu, this_gpu
+from tilescope.declare.spec import Launch
+from tilescope.results import (
+    Counters,
+    Failure,
+    GroupSizeStudy,
+    RunResult,
+    Timeline,
+    recommended,
+    records,
+)
 
 # Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
 if TYPE_CHECKING:
-    from kernels.measuring.session import Session
+    from tilescope.measure.session import Session
 
 KINDS = ("run", "timeline", "reuse", "counters")
 
@@ -71,7 +79,7 @@ def choose_experiments(flags: argparse.Namespace, gpu: Gpu) -> list[Experiment]:
 
 def measure(kind: str, experiments: Sequence[Experiment]) -> Iterator[Outcome]:
     """Yield each experiment with its result or Failure, in order, as a session on this machine measures it."""
-    from kernels.measuring.session import Session
+    from tilescope.measure.session import Session
 
     session = Session.here()
     pictured = {
@@ -96,7 +104,7 @@ def measure(kind: str, experiments: Sequence[Experiment]) -> Iterator[Outcome]:
 
 def count(experiments: Sequence[Experiment], gpu: Gpu) -> Iterator[Outcome]:
     """Yield each experiment with its Counters or Failure; one ncu process counts a batch."""
-    from kernels.measuring.session import Session
+    from tilescope.measure.session import Session
 
     with tempfile.TemporaryDirectory() as cache:
         session = Session(gpu, Path(cache))
@@ -108,7 +116,7 @@ def count(experiments: Sequence[Experiment], gpu: Gpu) -> Iterator[Outcome]:
 
 
 def _count_batch(batch: Sequence[Experiment], session: Session, cache: str) -> Iterator[Outcome]:
-    from kernels.measuring.counters import METRICS, CountingFailed, count, join_counts
+    from tilescope.measure.counters import METRICS, CountingFailed, count, join_counts
 
     futures = {experiment: session.compile(experiment) for experiment in batch}
     outcomes = {experiment: future.result() for experiment, future in futures.items()}
@@ -171,7 +179,7 @@ def describe(result: Any, gpu: str) -> str:
 
 
 def _describe_counters(result: Counters, gpu: str) -> str:
-    from kernels.gpus import GPUS
+    from tilescope.declare.gpus import GPUS
     from visualize.predict.agreement import LaunchCosts, launch_totals
 
     experiment = result.experiment
@@ -190,7 +198,7 @@ def _describe_counters(result: Counters, gpu: str) -> str:
 
 
 def _form(kind: str) -> Any:
-    from kernels.measuring.session import MEASUREMENTS
+    from tilescope.measure.session import MEASUREMENTS
 
     return MEASUREMENTS[kind].form
 

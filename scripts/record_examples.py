@@ -16,12 +16,12 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from kernels.capture.reader import Capture
-from kernels.capture.server import CaptureServer
 from kernels.examples import EXAMPLES
-from kernels.gpus import DEFAULT_GPU, GPUS
-from kernels.output import guard
-from visualize.reports.launch import make_report
+from tilescope.captures.reader import Capture
+from tilescope.captures.server import CaptureServer
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS
+from tilescope.output import guard
+from tilescope.reports.launch import make_report
 
 # Debug information in the PTX contains the folder.
 _FOLDER = Path(tempfile.gettempdir(), "tilescope-examples")

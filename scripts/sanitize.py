@@ -25,7 +25,7 @@ def cases(kernel: Any) -> Iterator[tuple[Any, Any]]:
 
     All configs have two stages: three in float32 may exceed shared memory.
     """
-    from kernels.knobs import knobs
+    from tilescope.declare.knobs import knobs
 
     tile = {name: knob for name, knob in knobs(kernel.config).items() if knob.group == "Tile"}
     smallest = kernel.config(
@@ -51,9 +51,9 @@ def launch(kernel_id: str) -> None:
     """Launch every case of a kernel once, with a separate allocation for each tensor."""
     import torch
 
-    from kernels import discover
-    from kernels.gpus import this_gpu
-    from kernels.spec import Launch
+    from tilescope.declare.discovery import discover
+    from tilescope.declare.gpus import this_gpu
+    from tilescope.declare.spec import Launch
 
     gpu = this_gpu()
     if gpu is None:
@@ -103,7 +103,7 @@ def is_clean(tool: str, kernel_id: str) -> bool:
 
 
 def main() -> int:
-    from kernels import discover
+    from tilescope.declare.discovery import discover
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(

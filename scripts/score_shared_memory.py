@@ -17,13 +17,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.captured import count_launch
-from kernels.inside.execution import SHARED
-from kernels.inside.inspect import inspect
-from kernels.inside.report import INSIDE_COUNTERS
-from kernels.measuring.counters import METRICS
-from kernels.results import codec
+from tilescope.captures.reader import Capture
+from tilescope.evaluate.captured import count_launch
+from tilescope.inside.execution import SHARED
+from tilescope.inside.inspect import inspect
+from tilescope.inside.report import INSIDE_COUNTERS
+from tilescope.measure.counters import METRICS
+from tilescope.results import codec
 from visualize.views.library.shared_scores import FILE, Counts, LaunchScore, LineScore
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.captured import count_launch
-from kernels.evaluate.listings import UnsupportedOperation
-from kernels.gpus import GPUS
-from kernels.inside.inspect import inspect
-from kernels.results import codec
-from kernels.timing.gpus import find_constants
-from kernels.timing.launches import predict_launch
-from kernels.timing.scores import FILE, TimeScore
+from tilescope.captures.reader import Capture
+from tilescope.declare.gpus import GPUS
+from tilescope.evaluate.captured import count_launch
+from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.inside.inspect import inspect
+from tilescope.results import codec
+from tilescope.timing.gpus import find_constants
+from tilescope.timing.launches import predict_launch
+from tilescope.timing.scores import FILE, TimeScore
 from visualize.views.library.time_scores import list_errors, list_ranges, list_worst
 
 _DEVICE = "NVIDIA H100 80GB HBM3"

@@ -1,7 +1,7 @@
 """Search configs on this machine's GPU: `python -m scripts.search_configs FILE [--only WORD ...]`.
 
-Each case is a sweep of its whole space (`kernels.sweep`). Candidates are compiled, checked and timed alternately, the
-faster ones with more samples, and the finalists are timed against each other and the library's calls. Among tied
+Each case is a sweep of its whole space (`tilescope.search`). Candidates are compiled, checked and timed alternately,
+the faster ones with more samples, and the finalists are timed against each other and the library's calls. Among tied
 configs, the simplest wins. Appends a line per case to FILE, in the format of kernels/recommended.jsonl.
 """
 
@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernels.experiment import Experiment, from_json
-from kernels.gpus import this_gpu
-from kernels.knobs import ConfigError
-from kernels.recommended import Recommended
-from kernels.results import Strategy, Sweep, codec
-from kernels.space import Space as SweptSpace
+from tilescope.declare.experiment import Experiment, from_json
+from tilescope.declare.gpus import this_gpu
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import Space as SweptSpace
+from tilescope.results import Strategy, Sweep, codec
+from tilescope.results.recommended import Recommended
 
 # Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
 if TYPE_CHECKING:
-    from kernels.measuring.session import Session
+    from tilescope.measure.session import Session
 
 # A union of products: in each mapping, values by knob.
 Space = Sequence[Mapping[str, Sequence[int | str]]]
@@ -176,7 +176,7 @@ def candidates(
 
 def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
     """Search a case, print the finalists, and return the best; None if no config passed its check."""
-    from kernels.sweep.sweep_run import sweep_here
+    from tilescope.search.sweep_run import sweep_here
 
     tried = candidates(*case)
     sweeping = sweep_here(session, ListedSpace(tried[0], (), tuple(tried)), Strategy("grid"))
@@ -212,7 +212,7 @@ def recommendation(sweep: Sweep) -> Recommended | None:
 
 def main() -> int:
     """Search; return the number of cases in which no config passed its check."""
-    from kernels.measuring.session import Session
+    from tilescope.measure.session import Session
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)

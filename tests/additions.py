@@ -1,4 +1,4 @@
-"""Tests of an added family. test_additions.py runs them in a copy of the project that has it."""
+"""Tests of another package of kernels. test_additions.py runs them in a process that has it instead of ours."""
 
 import json
 
@@ -22,7 +22,7 @@ EXPERIMENT = {"kernel": "softmax.row_blocks", "problem": {"M": 37, "N": 1008}}
 
 @pytest.fixture
 def state():
-    """Return the page's state: only the copy knows the family."""
+    """Return the page's state: only this process knows the family."""
     return opened("softmax.row_blocks M=37 N=1008")
 
 

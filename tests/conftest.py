@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from kernels import discover
-from kernels.capture.reader import Capture
-from kernels.gpus import GPUS, this_gpu
-from kernels.knobs import ConfigError, knobs
-from kernels.measuring.measurement import Measurement
-from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results import Compiled
-from kernels.results.store import Store
-from kernels.spec import Launch
 from scripts.record_examples import start_server
-from visualize.reports.launch import make_report
+from tilescope.captures.reader import Capture
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS, this_gpu
+from tilescope.declare.knobs import ConfigError, knobs
+from tilescope.declare.spec import Launch
+from tilescope.measure.measurement import Measurement
+from tilescope.measure.session import MEASUREMENTS, Session
+from tilescope.reports.launch import make_report
+from tilescope.results import Compiled
+from tilescope.results.store import Store
 from visualize.startup import quick_import
 
 # Several tests run at a time, so more threads would only compete. torch reads this when it is imported.

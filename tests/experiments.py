@@ -1,6 +1,6 @@
 """Experiments, written as an address: "matmul.grouped M=64 num_warps=8" is a kernel and its fields."""
 
-from kernels.experiment import from_json, nest
+from tilescope.declare.experiment import from_json, nest
 
 
 def fields(text):

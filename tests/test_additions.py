@@ -1,28 +1,25 @@
-"""A family is added in one folder, and a measurement in one file: everything else follows."""
+"""Another package of kernels replaces ours, and a measurement is added in one file: everything else follows."""
 
 import os
-import shutil
 from dataclasses import dataclass, replace
 
 import pytest
 
-from kernels.experiment import Run, launch_key
-from kernels.measuring.measurement import Measurement
-from kernels.measuring.run import prepare
-from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results import Failure, Measured, records
-from kernels.results.store import Store
 from tests.experiments import experiment_of
-from tests.kernels.trees import ROOT, copied, python
+from tests.kernels.trees import ROOT, python
 from tests.waiting import PATIENCE_S
+from tilescope.declare.experiment import Run, launch_key
+from tilescope.measure.measurement import Measurement
+from tilescope.measure.run import prepare
+from tilescope.measure.session import MEASUREMENTS, Session
+from tilescope.results import Failure, Measured, records
+from tilescope.results.store import Store
 
 
-def test_a_family_is_added(tmp_path):
-    """A copy of the project gets it, and runs its own tests of it."""
-    tree = copied(tmp_path / "tree")
-    shutil.copytree(tree / "tests" / "softmax", tree / "kernels" / "softmax")
-    cache = f"cache_dir={ROOT / '.pytest_cache'}"  # its compiled kernels are reused
-    ended = python(tree, "-m", "pytest", "-o", cache, "tests/additions.py")
+def test_another_package_of_kernels_opens_on_the_same_page(monkeypatch):
+    """A process with this package runs its own tests of it."""
+    monkeypatch.setenv("TILESCOPE_KERNELS", "tests.own_kernels")
+    ended = python(ROOT, "-m", "pytest", "tests/additions.py")
     assert ended.returncode == 0, ended.stdout[-5000:] + ended.stderr[-3000:]
 
 

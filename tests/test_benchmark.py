@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.kernel_cases import CASES, COMPILED
 from benchmarks.search import FIRST, RECORDED, read, replay, sweep, timed_rows
-from kernels.gpus import GPUS
-from kernels.results import Strategy
+from tilescope.declare.gpus import GPUS
+from tilescope.results import Strategy
 
 pytestmark = pytest.mark.xdist_group("benchmark")
 
@@ -34,7 +34,7 @@ def _small(case):
 
 def _taken(calls, timer):
     """Made-up times: each call's is its place, so that the kernel is first and the last call the slowest."""
-    from kernels.measuring.timing import Samples
+    from tilescope.measure.timing import Samples
 
     for call in calls:
         call()

@@ -10,14 +10,10 @@ from contextlib import closing
 
 import pytest
 
-from kernels.gpus import GPUS
-from kernels.results import Failure
-from kernels.results.store import Store
-from kernels.sweep import files
 from tests.kernels.trees import ROOT, python
 from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, make_run
-from visualize.cli.command import run_command
-from visualize.cli.doctor import (
+from tilescope.cli.command import run_command
+from tilescope.cli.doctor import (
     FAILS,
     LIMITED,
     WORKS,
@@ -30,7 +26,11 @@ from visualize.cli.doctor import (
     print_checks,
     run_checks,
 )
-from visualize.cli.sweep import sweep
+from tilescope.cli.sweep import sweep
+from tilescope.declare.gpus import GPUS
+from tilescope.results import Failure
+from tilescope.results.store import Store
+from tilescope.search import files
 
 VARY = ["--vary", "BLOCK_M=16,32,64,128", "--vary", "BLOCK_N=16,64", "--vary", "num_warps=2,4"]
 SIZE = 16
@@ -287,9 +287,9 @@ def test_the_doctor_runs_a_kernel_and_ends_with_1_if_a_check_fails(tmp_path, mon
         )
     print_checks(run_checks("127.0.0.1", port, None))
     lines = capsys.readouterr().out
-    assert "works    compiler     transpose.tiled: " in lines
+    assert "works    compiler     matmul.grouped: " in lines
     assert max(map(len, lines.splitlines())) <= max(120, 30 + len(str(tmp_path)))
-    assert "works    run          transpose.tiled equals torch (interpreter)" in lines
+    assert "works    run          matmul.grouped equals torch (interpreter)" in lines
     assert f"works    database     {tmp_path / 'tilescope.db'}" in lines
     assert "limited  GPU          none: Triton's interpreter checks results" in lines
     assert "\n                      With an NVIDIA GPU: install its driver" in lines

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernels.capture.reader import Capture
 from kernels.examples import EXAMPLES
 from tests.messages import decode, menu_labels
-from visualize.reports.launch import make_report
-from visualize.views.capture.launches import Launches
+from tilescope.captures.reader import Capture
+from tilescope.reports.launch import make_report
+from tilescope.reports.launches import Launches
 from visualize.views.capture.view import LaunchView, draw_launch
 from visualize.web.scripts import Scripts, shipped_scripts
 

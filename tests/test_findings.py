@@ -2,9 +2,9 @@
 
 import pytest
 
-from kernels.capture.reader import TIME, Capture
-from visualize.reports.launch import make_report
-from visualize.reports.text import table
+from tilescope.captures.reader import TIME, Capture
+from tilescope.reports.launch import make_report
+from tilescope.reports.text import table
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("findings")

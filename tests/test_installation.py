@@ -165,22 +165,22 @@ CODE = """
 import importlib, pkgutil, sys
 for name in ("torch", "triton", "distributed"):
     sys.modules[name] = None  # importing it raises ImportError
-import app, kernels, visualize
+import app, kernels, tilescope, visualize
 from visualize.startup import quick_import
 with quick_import():
-    for package in (kernels, visualize):
+    for package in (kernels, tilescope, visualize):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             # Scripts that run in the user's environment, and nothing here imports.
-            scripts = "kernels.examples.", "kernels.capture.record", "kernels.capture.allocation"
+            scripts = "kernels.examples.", "tilescope.record.", "tilescope.__main__"
             if not module.name.startswith(scripts):
                 importlib.import_module(module.name)
-import kernels.capture.reader
+import tilescope.captures.reader
 print("imported")
 
-from kernels import discover
-from kernels.experiment import from_json
-from kernels.results import Failure
-from kernels.measuring.session import Session
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import from_json
+from tilescope.results import Failure
+from tilescope.measure.session import Session
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.views.state import Snapshot
 
@@ -207,7 +207,7 @@ REPORT = """
 import sys
 for name in ("gradio", "pandas", "plotly", "segno", "starlette", "torch"):
     sys.modules[name] = None  # importing it raises ImportError
-from visualize.cli.show import show
+from tilescope.cli.show import show
 show(["kernels/examples/attention.tilescope", "--html", sys.argv[1]])
 """
 

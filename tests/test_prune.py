@@ -19,7 +19,8 @@ from pathlib import Path
 import torch, triton
 import triton.language as tl
 from tilescope import autotuning, prune
-from tilescope.application import load
+from tilescope.declare import gpus
+from tilescope.record import record
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 # Strides of 1 are the fastest. The others make each lane read its own sector.
@@ -69,8 +70,6 @@ def kept_described():
     pruned = load_described.prune_configs({"grid": grid, "warmup": False})
     return [DESCRIBED.index(config) for config in pruned]
 
-gpus = load("gpus", "kernels/gpus.py")
-record = load("record", "kernels/capture/record.py")
 outside = prune([1, 2], {})
 replies = {"outside": outside}
 with tempfile.TemporaryDirectory() as name, record.recording(Path(name), asdict(gpus.GPUS["H100"])):

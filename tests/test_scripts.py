@@ -12,11 +12,11 @@ import numpy as np
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.spec import Launch
 from tests.kernels.trees import ROOT
 from tests.views.test_order import RECORDED, recorded
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
 from visualize.predict import textbook
 from visualize.predict.execution import ideal_clock
 from visualize.predict.schedule import loads, row_major, schedule, steps

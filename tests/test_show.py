@@ -17,16 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from kernels.capture.reader import Capture, CountedLaunch, Finding, OutputErrors
-from kernels.capture.server import CaptureFailed, CaptureServer, install_triton
 from kernels.examples import EXAMPLES
-from kernels.inside.report import Inside, LineSpills, SharedAccess
-from kernels.measuring.captured_counters import launch_keys, read_counters
-from kernels.measuring.counters import METRICS
-from kernels.output import guard
 from tests.kernels.trees import ROOT
 from tests.waiting import free_port, run_coroutine, until
-from visualize.cli.command import (
+from tilescope.captures.reader import Capture, CountedLaunch, Finding, OutputErrors
+from tilescope.captures.server import CaptureFailed, CaptureServer, install_triton
+from tilescope.cli.command import (
     BROKEN_PIPE,
     FINE,
     GREW,
@@ -35,10 +31,14 @@ from visualize.cli.command import (
     CommandFailed,
     run_command,
 )
-from visualize.cli.show import show
-from visualize.reports.brief import brief
-from visualize.reports.comparison import differences
-from visualize.reports.launch import (
+from tilescope.cli.show import show
+from tilescope.inside.report import Inside, LineSpills, SharedAccess
+from tilescope.measure.captured_counters import launch_keys, read_counters
+from tilescope.measure.counters import METRICS
+from tilescope.output import guard
+from tilescope.reports.brief import brief
+from tilescope.reports.comparison import differences
+from tilescope.reports.launch import (
     LaunchReport,
     OperationReport,
     Refusal,
@@ -47,9 +47,9 @@ from visualize.reports.launch import (
     make_report,
     read_report,
 )
-from visualize.reports.text import markdown, markdown_growth, table
+from tilescope.reports.launches import Launches
+from tilescope.reports.text import markdown, markdown_growth, table
 from visualize.views.capture.controls import capture_options, changed_values, launch_form
-from visualize.views.capture.launches import Launches
 from visualize.views.capture.script import Script
 from visualize.web.scripts import Scripts, shipped_scripts
 

@@ -63,11 +63,15 @@ def tilescope(wheel, tmp_path):
 
 
 def test_all_of_the_product_and_nothing_else_lies_in_the_package_tilescope(wheel):
-    files = [ROOT / "app.py", ROOT / "docs" / "glossary.md", *(ROOT / "tilescope").glob("*.py")]
-    for folder in ("kernels", "visualize"):
-        files += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
-    names = {path.relative_to(ROOT).as_posix().removeprefix("tilescope/") for path in files}
-    expected = {f"tilescope/{name}" for name in names if "__pycache__" not in name}
+    names = ["tilescope/page/docs/glossary.md"]
+    for folder, target in (
+        ("tilescope", ""),
+        ("kernels", "tilescope/page/"),
+        ("visualize", "tilescope/page/"),
+    ):
+        files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+        names += [f"{target}{path.relative_to(ROOT).as_posix()}" for path in files]
+    expected = {name for name in names if "__pycache__" not in name}
     metadata, packed = set(), set()
     for name in wheel.namelist():
         (metadata if ".dist-info/" in name else packed).add(name)

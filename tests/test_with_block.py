@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.kernels.trees import ROOT
-from visualize.cli.command import FINE, USAGE, run_command
-from visualize.cli.show import show
+from tilescope.cli.command import FINE, USAGE, run_command
+from tilescope.cli.show import show
 
 # One worker prepares what all tests use
 pytestmark = pytest.mark.xdist_group("with block")

@@ -20,10 +20,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilescope.application import FOLDER, load
+from tilescope.application import environment
 from tilescope.autotuning import prune
 
 __all__ = ["Launch", "Launches", "capture", "prune"]
+__version__ = "0.1.0"
 
 
 class Launch(dict[str, Any]):
@@ -68,14 +69,15 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
         OSError: the file cannot be written. The block has not run.
         RuntimeError: the report could not be created, or another capture is active; then the block has not run.
     """
-    record = load("record", "kernels/capture/record.py")
+    from tilescope.declare import gpus
+    from tilescope.record import record  # imports torch
+
     if os.environ.get(record.RECORDED_PROCESS) == str(os.getpid()):
         raise RuntimeError(
             "Captures cannot be nested: another block, or `tilescope show`, is recording this process."
         )
     path = Path(path).resolve()  # the block may change the working directory
     record.check_output(path)
-    gpus = load("gpus", "kernels/gpus.py")
     here = None if gpu else gpus.this_gpu()
     row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
     runs = "cuda" if here else "interpreter" if values else ""
@@ -101,10 +103,15 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
 def _report(record: Any, folder: Path, launches: Launches, path: Path) -> None:
     """Write a capture, and fill a list with the reports that another process creates."""
     record.write_capture(folder, path, path.stem)
-    show = [sys.executable, str(FOLDER / "app.py"), "show", str(path)]
+    show = [sys.executable, "-P", "-m", "tilescope", "show", str(path)]
     flags = ["--json", "--text", "--python", sys.executable]
     done = subprocess.run(
-        [*show, *flags], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [*show, *flags],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if not done.stdout:
         raise RuntimeError(done.stderr.strip())

@@ -1,16 +1,6 @@
-"""The command `tilescope`; `python -m tilescope` is the same."""
+"""`python -m tilescope` is the command `tilescope`."""
 
-import sys
-
-from tilescope.application import FOLDER
-
-
-def main() -> None:
-    sys.path.insert(0, str(FOLDER))
-    import app
-
-    app.main()
-
+from tilescope.cli.main import main
 
 if __name__ == "__main__":
     main()

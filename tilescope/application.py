@@ -1,25 +1,18 @@
-"""Where the application is, and how a user's process imports a file of it.
+"""Where the page and the kernels are, and how another process finds this package."""
 
-In a wheel, this package's folder holds the application: `app.py` with `kernels` and `visualize`. In a checkout, the
-folder above holds them.
-"""
-
-import functools
-from importlib.util import module_from_spec, spec_from_file_location
+import os
 from pathlib import Path
-from typing import Any
 
-# The application's folder. Only Tilescope's own processes have it on their path, because users may have other packages
-# named `kernels` and `visualize`.
-FOLDER = next(folder for folder in Path(__file__).resolve().parents if (folder / "app.py").exists())
+_HERE = Path(__file__).resolve().parent
+
+# The folder of the packages `kernels` and `visualize`: in a wheel, one of this package; in a checkout, that of this
+# package. Only Tilescope's own processes have it on their path, because users may have packages with these names.
+FOLDER = next(
+    folder for folder in (_HERE / "page", _HERE.parent) if (folder / "visualize").is_dir()
+)
 
 
-@functools.cache
-def load(name: str, file: str) -> Any:
-    """Import a file of the application under a private name."""
-    spec = spec_from_file_location(f"_tilescope_{name}", FOLDER / file)
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def environment(*folders: Path) -> dict[str, str]:
+    """Return this process's environment, with other folders and that of this package at the front of PYTHONPATH."""
+    paths = [*map(str, folders), str(_HERE.parent), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

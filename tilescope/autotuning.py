@@ -21,7 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilescope.application import FOLDER, load
+from tilescope.application import environment
+from tilescope.declare import gpus
 
 # The fraction of the predicted configs that the autotuner times.
 _KEPT = 10
@@ -111,7 +112,7 @@ def predict_configs(
     Returns:
         the microseconds, by the config's number; why a config does not compile or fit; why it has no prediction.
     """
-    gpu = load("gpus", "kernels/gpus.py").this_gpu()
+    gpu = gpus.this_gpu()
     if not gpu:
         raise _AllKept("this machine has no NVIDIA GPU")
     from triton.runtime import JITFunction
@@ -119,7 +120,8 @@ def predict_configs(
     function, launches = _list_launches(tuner, configs, keywords)
     if not isinstance(function, JITFunction):
         raise _AllKept("Triton does not compile the kernel here")
-    record = load("record", "kernels/capture/record.py")
+    from tilescope.record import record  # imports torch
+
     with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
         folder = Path(name)
         path = folder / "configs.tilescope"
@@ -230,17 +232,17 @@ def _record(
 
 def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
     """Return what another process says about each launch of a capture: `predicted_us` or `why_missing`."""
-    paths = filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")])
     done = subprocess.run(
         [
             sys.executable,
+            "-P",
             "-m",
-            "kernels.timing.ranking",
+            "tilescope.timing.ranking",
             str(path),
             str(_count_processes(launches)),
             str(_limit_s(launches)),
         ],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env=environment(),
         cwd=path.parent,
         capture_output=True,
         text=True,

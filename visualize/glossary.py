@@ -1,8 +1,12 @@
-"""The glossary, docs/glossary.md: the source of the page's tooltips."""
+"""The glossary, docs/glossary.md: the source of the page's tooltips and of the marks at numbers."""
 
 import functools
 from collections.abc import Mapping
 from pathlib import Path
+
+from markupsafe import Markup
+
+from tilescope.numbers import SOURCES
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "glossary.md"
 
@@ -31,3 +35,14 @@ def meaning(term: str) -> str:
         if term in terms:
             return terms[term]
     raise LookupError(f"{FILE.name} does not define {term!r}.")
+
+
+def mark(source: str) -> Markup:
+    """Return the small mark that names a number's source.
+
+    Raises:
+        ValueError: the source is not in SOURCES.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"A number comes from {source!r}; allowed are {', '.join(SOURCES)}.")
+    return Markup('<span class="mark {0}" title="{1}">{0}</span>').format(source, meaning(source))

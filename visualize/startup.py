@@ -1,22 +1,18 @@
-"""Prepare the page's process without importing Gradio: address, login, log, memory. Standard library only.
+"""Prepare the page's process without importing Gradio: login, log, memory. Standard library only.
 
 The log goes to stderr, one line per record: text or, with TILESCOPE_LOG=json, JSON. Each finished job is a record with
 its id, stages and outcome in `fields`.
 """
 
-import argparse
 import ctypes
 import datetime
-import errno
 import gc
 import inspect
 import json
 import logging
 import os
-import re
-import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,19 +24,6 @@ LOG_FORMAT = "TILESCOPE_LOG"
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _ARENA_MAX = -8
-
-
-def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
-    """Return the type of a flag for argparse: a whole number from `low` to `high`."""
-
-    def parse(text: str) -> int:
-        if not (re.fullmatch("[0-9]{1,10}", text) and low <= int(text) <= high):
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number from {low} to {high} (got {text[:100]!r})"
-            )
-        return int(text)
-
-    return parse
 
 
 def bypass_proxy(host: str) -> None:
@@ -67,25 +50,6 @@ def login() -> tuple[str, str] | None:
             f"{AUTH} must be a name and a password with a colon between them: {AUTH}=name:password."
         )
     return name, password
-
-
-def obstacle(host: str, port: int) -> str:
-    """Return why the server cannot listen on host:port; "" if it can."""
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = addresses[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except (socket.gaierror, UnicodeError):
-        return f"--host must be an address of this machine, or 0.0.0.0 to serve other machines (got {host[:100]!r})."
-    except PermissionError:
-        return f"Port {port} is privileged; choose one above 1023 with --port."
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return f"Port {port} of {host} is in use; choose another with --port."
-        return f"Cannot listen on {host}, port {port}: {error.strerror}."
-    return ""
 
 
 class JsonLines(logging.Formatter):

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernels.accesses import Access
-from kernels.jit import memory_lines, tl, triton
 from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_n, with_tf32
 from kernels.orders import grouped, tile_start
-from kernels.spec import Launch, Tensors, TensorSpec, preset
+from tilescope.declare.accesses import Access
+from tilescope.declare.jit import memory_lines, tl, triton
+from tilescope.declare.spec import Launch, Tensors, TensorSpec, preset
 
 
 @dataclass(frozen=True)

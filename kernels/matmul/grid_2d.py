@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from kernels.accesses import grid_of, tiles_on_grid
-from kernels.jit import tl, triton
-from kernels.knobs import num_stages, num_warps
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, accesses, arguments, block_k, block_m, block_n, extents
-from kernels.spec import Kernel, preset
+from tilescope.declare.accesses import grid_of, tiles_on_grid
+from tilescope.declare.jit import tl, triton
+from tilescope.declare.knobs import num_stages, num_warps
+from tilescope.declare.spec import Kernel, preset
 
 
 @dataclass(frozen=True)

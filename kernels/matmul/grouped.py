@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from kernels.jit import tl, triton
-from kernels.knobs import num_stages, num_warps
 from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import (
@@ -17,7 +15,9 @@ from kernels.matmul.problem import (
     grouped_tiles,
 )
 from kernels.orders import grouped
-from kernels.spec import Kernel, Launch, preset
+from tilescope.declare.jit import tl, triton
+from tilescope.declare.knobs import num_stages, num_warps
+from tilescope.declare.spec import Kernel, Launch, preset
 
 
 @dataclass(frozen=True)

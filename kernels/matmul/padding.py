@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kernels.accesses import Access, Axis
-from kernels.jit import memory_lines, on_arrays, tl, triton
-from kernels.knobs import knob
 from kernels.matmul.problem import Problem, extents, is_aligned
 from kernels.orders import tile_offsets, tile_start
-from kernels.sectors import LANES
-from kernels.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
+from tilescope.declare.accesses import Access, Axis
+from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
+from tilescope.declare.knobs import knob
+from tilescope.declare.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
+from tilescope.evaluate.sectors import LANES
 
 # The rows of a workspace start on a line.
 _PITCH_BYTES = 128

@@ -9,11 +9,19 @@ import numpy as np
 from numpy import ndarray
 
 from kernels import orders
-from kernels.accesses import Access, Axis, Tiles
-from kernels.jit import memory_lines, on_arrays
-from kernels.knobs import ConfigError, knob, powers, problem_size
 from kernels.matmul import tile
-from kernels.spec import DTYPE_BYTES, DTYPE_ROUNDOFF, Allowance, Family, Launch, Tensors, TensorSpec
+from tilescope.declare.accesses import Access, Axis, Tiles
+from tilescope.declare.jit import memory_lines, on_arrays
+from tilescope.declare.knobs import ConfigError, knob, powers, problem_size
+from tilescope.declare.spec import (
+    DTYPE_BYTES,
+    DTYPE_ROUNDOFF,
+    Allowance,
+    Family,
+    Launch,
+    Tensors,
+    TensorSpec,
+)
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 PRECISIONS = ("tf32", "tf32_rounded", "tf32x3", "ieee")

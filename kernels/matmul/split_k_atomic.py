@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels import orders
-from kernels.accesses import Access, grid_of, tiles_on_grid
-from kernels.jit import memory_lines, on_arrays, tl, triton
-from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, arguments, block_k, block_m, block_n
 from kernels.orders import slice_of_k, tile_offsets
-from kernels.spec import Kernel, Launch, preset
+from tilescope.declare.accesses import Access, grid_of, tiles_on_grid
+from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
+from tilescope.declare.knobs import knob, num_stages, num_warps, powers
+from tilescope.declare.spec import Kernel, Launch, preset
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from kernels.accesses import Access
-from kernels.jit import memory_lines, tl, triton
 from kernels.matmul import split_k_atomic, tile
 from kernels.matmul.problem import Problem, operand_loads
 from kernels.matmul.split_k_atomic import Config, access_to_c
 from kernels.orders import slice_of_k, tile_offsets
-from kernels.spec import Launch, preset
+from tilescope.declare.accesses import Access
+from tilescope.declare.jit import memory_lines, tl, triton
+from tilescope.declare.spec import Launch, preset
 
 
 @triton.jit

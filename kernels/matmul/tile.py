@@ -3,8 +3,8 @@
 Loads come in two forms: with pointers, for any strides, and with tensor descriptors, which copy whole blocks.
 """
 
-from kernels.jit import tl, triton
 from kernels.orders import tile_offsets
+from tilescope.declare.jit import tl, triton
 
 
 @triton.jit

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.accesses import Axis, FlatAccess, Tiles
-from kernels.jit import memory_lines, on_arrays, tl, triton
-from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets, tile_start
-from kernels.spec import Kernel, Launch, preset
 from kernels.transpose.problem import FAMILY, Problem, arguments
+from tilescope.declare.accesses import Axis, FlatAccess, Tiles
+from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
+from tilescope.declare.knobs import knob, num_stages, num_warps, powers
+from tilescope.declare.spec import Kernel, Launch, preset
 
 
 @dataclass(frozen=True)

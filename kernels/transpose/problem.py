@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels import orders
-from kernels.accesses import Access, Axis
-from kernels.jit import memory_lines, on_arrays
-from kernels.knobs import knob, problem_size
-from kernels.spec import DTYPE_BYTES, Family, Launch, Tensors, TensorSpec
+from tilescope.declare.accesses import Access, Axis
+from tilescope.declare.jit import memory_lines, on_arrays
+from tilescope.declare.knobs import knob, problem_size
+from tilescope.declare.spec import DTYPE_BYTES, Family, Launch, Tensors, TensorSpec
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.accesses import Tiles
-from kernels.jit import tl, triton
-from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Kernel, Launch, preset
 from kernels.transpose.problem import FAMILY, Problem, accesses, arguments, extents
+from tilescope.declare.accesses import Tiles
+from tilescope.declare.jit import tl, triton
+from tilescope.declare.knobs import knob, num_stages, num_warps, powers
+from tilescope.declare.spec import Kernel, Launch, preset
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from kernels.accesses import grid_of, tiles_on_grid
-from kernels.jit import tl, triton
-from kernels.knobs import knob, num_stages, num_warps, powers
 from kernels.orders import tile_offsets
-from kernels.spec import Kernel, preset
 from kernels.transpose.problem import FAMILY, accesses, arguments, extents
+from tilescope.declare.accesses import grid_of, tiles_on_grid
+from tilescope.declare.jit import tl, triton
+from tilescope.declare.knobs import knob, num_stages, num_warps, powers
+from tilescope.declare.spec import Kernel, preset
 
 
 @dataclass(frozen=True)

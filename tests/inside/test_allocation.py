@@ -8,10 +8,10 @@ import zipfile
 
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.inside.allocation import map_shared_memory
-from kernels.inside.report import SharedMap
 from tests.experiments import experiment_of
+from tilescope.captures.reader import Capture
+from tilescope.inside.allocation import map_shared_memory
+from tilescope.inside.report import SharedMap
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("allocations")

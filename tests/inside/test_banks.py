@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.inside.banks import Access, count_copy_wavefronts, count_wavefronts
+from tilescope.inside.banks import Access, count_copy_wavefronts, count_wavefronts
 
 SUFFIXES = {4: "", 8: ".64", 16: ".128"}
 

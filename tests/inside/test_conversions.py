@@ -8,12 +8,12 @@ from dataclasses import asdict
 
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.listings import UnsupportedOperation, locate_lines
-from kernels.evaluate.ttgir import parse
-from kernels.gpus import GPUS
-from kernels.inside.encodings import Encodings, tensor_types
-from kernels.inside.inspect import inspect_code
+from tilescope.captures.reader import Capture
+from tilescope.declare.gpus import GPUS
+from tilescope.evaluate.listings import UnsupportedOperation, locate_lines
+from tilescope.evaluate.ttgir import parse
+from tilescope.inside.encodings import Encodings, tensor_types
+from tilescope.inside.inspect import inspect_code
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("conversions")

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.evaluate.listings import UnsupportedOperation
-from kernels.evaluate.sass import parse
-from kernels.inside import semantics
-from kernels.inside.banks import Wavefronts
-from kernels.inside.decoding import decode
-from kernels.inside.execution import Launch, execute
-from kernels.inside.operands import split_operands
+from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.evaluate.sass import parse
+from tilescope.inside import semantics
+from tilescope.inside.banks import Wavefronts
+from tilescope.inside.decoding import decode
+from tilescope.inside.execution import Launch, execute
+from tilescope.inside.operands import split_operands
 
 WORDS = st.integers(0, 2**32 - 1)
 

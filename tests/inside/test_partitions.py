@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.gpus import GPUS
-from visualize.reports.launch import make_report
+from tilescope.captures.reader import Capture
+from tilescope.declare.gpus import GPUS
+from tilescope.reports.launch import make_report
 
 ROWS, COLS, HEIGHT, WIDTH = 8192, 4096, 32, 64
 PROGRAMS = ROWS // HEIGHT

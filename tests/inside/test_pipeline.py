@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.ttgir import parse
-from kernels.gpus import GPUS
-from kernels.inside.pipeline import read_pipelines, unroll
+from tilescope.captures.reader import Capture
+from tilescope.declare.gpus import GPUS
+from tilescope.evaluate.ttgir import parse
+from tilescope.inside.pipeline import read_pipelines, unroll
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("pipelines")

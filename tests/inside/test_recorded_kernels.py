@@ -2,9 +2,9 @@
 
 import pytest
 
-from kernels.measuring.counters import COUNTERS
-from kernels.results import records
 from tests.experiments import experiment_of
+from tilescope.measure.counters import COUNTERS
+from tilescope.results import records
 from visualize.views.inside.program import match_counts
 
 # Of these kernels, the installed Triton's code and the counted one access shared memory alike.

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.sass import Instruction, parse
 from kernels.examples import EXAMPLES
-from kernels.inside.operands import find_accesses
-from kernels.inside.registers import count_live, count_spills, measure_registers
-from kernels.inside.report import HeldRegisters, LineRegisters, LineSpills
-from visualize.reports.comparison import differences
-from visualize.reports.launch import LaunchReport, Report
-from visualize.reports.text import table
+from tilescope.captures.reader import Capture
+from tilescope.evaluate.sass import Instruction, parse
+from tilescope.inside.operands import find_accesses
+from tilescope.inside.registers import count_live, count_spills, measure_registers
+from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
+from tilescope.reports.comparison import differences
+from tilescope.reports.launch import LaunchReport, Report
+from tilescope.reports.text import table
 
 CAPTURES = [Path(path).with_suffix(".tilescope") for path in EXAMPLES]
 COUNTED = sorted(Path(__file__).with_name("live_registers").iterdir())

@@ -4,12 +4,12 @@ import functools
 
 import torch
 
-from kernels import numerics
 from kernels.matmul.problem import FAMILY as MATMUL
 from kernels.matmul.problem import allowance
-from kernels.measuring.check import check
-from kernels.spec import DTYPE_BYTES
 from kernels.transpose.problem import FAMILY as TRANSPOSE
+from tilescope.declare import numerics
+from tilescope.declare.spec import DTYPE_BYTES
+from tilescope.measure.check import check
 
 DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 WIDER_THAN_A_BYTE = [name for name, size in DTYPE_BYTES.items() if size > 1]

@@ -5,7 +5,7 @@ import datetime
 
 import numpy as np
 
-from kernels.results.run import Baseline, Check, Device, RunResult, Timing
+from tilescope.results.run import Baseline, Check, Device, RunResult, Timing
 
 START = datetime.datetime(2026, 11, 1, 9, 0, tzinfo=datetime.UTC)
 H200 = Device("cuda", "NVIDIA H200", "2.11.0", "3.6.0")

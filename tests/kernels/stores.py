@@ -4,13 +4,13 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from kernels.gpus import GPUS
-from kernels.measuring.session import MEASUREMENTS
-from kernels.results import Strategy, Sweep
-from kernels.results.store import ResultFilter, Store
 from tests.experiments import experiment_of
 from tests.kernels.results_made_up import H200, START
 from tests.kernels.trees import ROOT
+from tilescope.declare.gpus import GPUS
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.results import Strategy, Sweep
+from tilescope.results.store import ResultFilter, Store
 
 RUN = MEASUREMENTS["run"]
 ONE = experiment_of(M=128)
@@ -46,9 +46,9 @@ WRITING = """
 import signal
 import sys
 from pathlib import Path
-from kernels.measuring.session import MEASUREMENTS
-from kernels.results.codec import to_json
-from kernels.results.store import Store
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.results.codec import to_json
+from tilescope.results.store import Store
 from tests.experiments import experiment_of
 from tests.kernels.results_made_up import START, run
 

@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
-from kernels import discover
-from kernels.gpus import GPUS
 from kernels.matmul.problem import allowance
-from kernels.spec import DTYPE_BYTES, Launch
 from tests.covering import pairs_of
 from tests.kernels.products import DISTRIBUTIONS, WIDER_THAN_A_BYTE, checked_product, product
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import DTYPE_BYTES, Launch
 
 
 @pytest.fixture(params=WIDER_THAN_A_BYTE)

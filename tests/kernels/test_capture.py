@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import kernels.capture
-from kernels.capture.reader import Capture, UnreadableCapture
-from kernels.gpus import GPUS
+from tilescope.captures.reader import Capture, UnreadableCapture
+from tilescope.captures.server import RECORDER as CAPTURE
+from tilescope.declare.gpus import GPUS
 
 SCRIPT = """
 import sys, torch, triton
@@ -34,9 +34,6 @@ def case(n=1000, offset=0):
     return copy, (4,), dict(x=x[offset:], out=torch.empty_like(x), n=n, BLOCK=256), {}
 x = torch.arange(4096, device="cuda", dtype=torch.int32)
 """
-
-
-CAPTURE = Path(kernels.capture.__file__).with_name("record.py")
 
 
 @pytest.fixture(scope="module")

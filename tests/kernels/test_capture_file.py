@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kernels.capture.reader import Capture, UnreadableCapture, find_equal_launches
-from kernels.evaluate.captured import count_launch
+from tilescope.captures.reader import Capture, UnreadableCapture, find_equal_launches
+from tilescope.evaluate.captured import count_launch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "kernels/examples"

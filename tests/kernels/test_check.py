@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.experiment import from_json
-from kernels.gpus import GPUS
 from kernels.matmul.problem import FAMILY as MATMUL
 from kernels.matmul.problem import allowance
-from kernels.measuring.check import MAX_CELLS, InsufficientMemory, check, require_memory
-from kernels.measuring.run import prepare
-from kernels.measuring.worker import to_failure
-from kernels.spec import DTYPE_BYTES
 from tests.kernels.products import (
     WIDER_THAN_A_BYTE,
     checked_copy,
@@ -23,6 +17,12 @@ from tests.kernels.products import (
     product,
     values,
 )
+from tilescope.declare.experiment import from_json
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import DTYPE_BYTES
+from tilescope.measure.check import MAX_CELLS, InsufficientMemory, check, require_memory
+from tilescope.measure.run import prepare
+from tilescope.measure.worker import to_failure
 
 
 @pytest.fixture(params=WIDER_THAN_A_BYTE)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
-from kernels.compiling.compile_cost import (
+from tests.experiments import experiment_of
+from tests.messages import opened
+from tilescope.compiling.compile_cost import (
     COMPILE_DEADLINE_S,
     QUICK_COMPILE_S,
     compile_seconds,
@@ -15,14 +16,13 @@ from kernels.compiling.compile_cost import (
     refuse_compile,
     suggest_smaller_config,
 )
-from kernels.experiment import launch_of, resolve_gpu
-from kernels.gpus import GPUS
-from kernels.measuring.counters import COUNTERS
-from kernels.measuring.session import MEASUREMENTS
-from kernels.recommended import shipped
-from kernels.results import records
-from tests.experiments import experiment_of
-from tests.messages import opened
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import launch_of, resolve_gpu
+from tilescope.declare.gpus import GPUS
+from tilescope.measure.counters import COUNTERS
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.results import records
+from tilescope.results.recommended import shipped
 from visualize.tours import tours
 
 

@@ -7,16 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kernels import discover
-from kernels.experiment import Experiment, Run
-from kernels.interpreter_time import estimate_seconds
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
-from kernels.measuring import worker
-from kernels.results import RunResult
-from kernels.spec import DTYPE_BYTES, Launch
 from tests.conftest import FEW_SMS, accepted
 from tests.covering import covering
 from tests.kernels.test_gpu_timeline import count_compiles
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, Run
+from tilescope.declare.interpreter_time import estimate_seconds
+from tilescope.declare.spec import DTYPE_BYTES, Launch
+from tilescope.measure import worker
+from tilescope.results import RunResult
 
 pytestmark = pytest.mark.xdist_group("interpreted")
 

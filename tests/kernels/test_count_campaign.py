@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.gpus import GPUS
-from kernels.knobs import ConfigError
-from kernels.results import Failure, records
 from scripts.drawn_experiments import draw, presets, valid_experiments
 from scripts.record import KINDS, choose_experiments, parse_flags, record
 from tests.experiments import experiment_of
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import ConfigError
+from tilescope.results import Failure, records
 
 H200 = GPUS["H200"]
 
@@ -62,7 +62,7 @@ def counts():
 
 
 def _shipped(kind):
-    from kernels.measuring.session import MEASUREMENTS
+    from tilescope.measure.session import MEASUREMENTS
 
     return records.shipped(MEASUREMENTS[kind].form)
 

@@ -5,11 +5,11 @@ import select
 
 import pytest
 
-from kernels.evaluate.sass import parse
-from kernels.experiment import from_json
-from kernels.measuring import counters
-from kernels.measuring.counters import METRICS, SHARED_OPCODES, sum_instructions
 from tests.waiting import PATIENCE_S
+from tilescope.declare.experiment import from_json
+from tilescope.evaluate.sass import parse
+from tilescope.measure import counters
+from tilescope.measure.counters import METRICS, SHARED_OPCODES, sum_instructions
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

@@ -1,10 +1,10 @@
 """A compile worker replaces what it can't read in Triton's cache."""
 
-from kernels.compiling.compiler import compile_experiment
-from kernels.gpus import GPUS
-from kernels.measuring.pool import Call, Pool
-from kernels.results import Compiled
 from tests.experiments import experiment_of
+from tilescope.compiling.compiler import compile_experiment
+from tilescope.declare.gpus import GPUS
+from tilescope.measure.pool import Call, Pool
+from tilescope.results import Compiled
 
 
 def test_a_directory_in_place_of_a_cached_file_is_replaced(tmp_path):

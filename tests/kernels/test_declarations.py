@@ -9,12 +9,12 @@ import pytest
 
 import kernels as package
 from kernels import orders
-from kernels.experiment import GPU, declared_parts, from_json, kernel_knob
-from kernels.jit import on_arrays
-from kernels.knobs import knobs
-from kernels.spec import DTYPE_BYTES, FlatAccess, Launch
 from tests.conftest import FEW_SMS, accepted
 from tests.covering import covering
+from tilescope.declare.experiment import GPU, declared_parts, from_json, kernel_knob
+from tilescope.declare.jit import on_arrays
+from tilescope.declare.knobs import knobs
+from tilescope.declare.spec import DTYPE_BYTES, FlatAccess, Launch
 
 SHAPES = (
     (1, 1, 1), (1, 129, 577), (577, 1, 129), (577, 1000, 129), (1023, 577, 1000), (448, 1023, 1), (448, 512, 144),

@@ -6,14 +6,14 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from kernels import discover
-from kernels.compiling.compile_cost import estimate_shared_bytes, explain_spill
-from kernels.compiling.estimated_time import estimate_time, expect_execution
-from kernels.experiment import from_json
-from kernels.gpus import GPUS
-from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.results import records
-from kernels.spec import Launch
+from tilescope.compiling.compile_cost import estimate_shared_bytes, explain_spill
+from tilescope.compiling.estimated_time import estimate_time, expect_execution
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import from_json
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.results import records
 
 H200 = GPUS["H200"]
 KERNEL = discover()["matmul.grouped"]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import discover
-from kernels.experiment import GPU_CHOICES, declared_parts, from_json, nest, resolve_gpu
-from kernels.gpus import DEFAULT_GPU, GPUS
-from kernels.knobs import ConfigError, knobs
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import GPU_CHOICES, declared_parts, from_json, nest, resolve_gpu
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS
+from tilescope.declare.knobs import ConfigError, knobs
 
 KERNELS = discover()
 NOT_A_NUMBER = (

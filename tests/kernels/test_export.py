@@ -13,21 +13,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernels import discover, numerics
-from kernels.experiment import Experiment, Run, launch_of
-from kernels.export import script
-from kernels.export.chrome_trace import chrome_trace
-from kernels.export.inline import CannotBeWritten, Inliner
-from kernels.gpus import GPUS
-from kernels.measuring.check import check
-from kernels.measuring.timeline import TIMELINE
-from kernels.results import records
-from kernels.spec import Launch
 from scripts.run_exports import shipped_experiments
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.experiments import experiment_of
 from tests.kernels.products import product
 from tests.waiting import PATIENCE_S, until
+from tilescope.declare import numerics
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, Run, launch_of
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.export import script
+from tilescope.export.chrome_trace import chrome_trace
+from tilescope.export.inline import CannotBeWritten, Inliner
+from tilescope.measure.check import check
+from tilescope.measure.timeline import TIMELINE
+from tilescope.results import records
 
 SHAPE = (80, 96, 64)
 ODD = (37, 45, 29)

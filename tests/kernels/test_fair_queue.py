@@ -2,8 +2,8 @@
 
 import pytest
 
-from kernels.measuring import fair_queue
-from kernels.measuring.fair_queue import INTERNAL, Call, Client, FairQueue, QueuedCall
+from tilescope.measure import fair_queue
+from tilescope.measure.fair_queue import INTERNAL, Call, Client, FairQueue, QueuedCall
 
 SHORT = 1.0
 LONG = 30.0

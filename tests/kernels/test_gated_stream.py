@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kernels.measuring.gated_stream import (
+from tilescope.measure.gated_stream import (
     FIRST_LAUNCH_S,
     MAX_LAUNCH_S,
     GatedStream,
     clock_between,
     clock_limits,
 )
-from kernels.measuring.timing import MOST_TURNS
-from kernels.pairs import pair
+from tilescope.measure.pairs import pair
+from tilescope.measure.timing import MOST_TURNS
 
 
 class Event:

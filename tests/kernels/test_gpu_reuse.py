@@ -4,10 +4,10 @@ import statistics
 
 import pytest
 
-from kernels.experiment import launch_of
-from kernels.measuring.group_sizes import REPEATS
-from kernels.results import GroupSizeStudy
 from tests.experiments import experiment_of
+from tilescope.declare.experiment import launch_of
+from tilescope.measure.group_sizes import REPEATS
+from tilescope.results import GroupSizeStudy
 from visualize.predict.reuse import reuse
 from visualize.predict.schedule import schedule
 

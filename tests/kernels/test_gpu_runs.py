@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from kernels import discover
-from kernels.experiment import launch_of
-from kernels.measuring.pool import DEADLINES_S
-from kernels.results import Counters, Failure, RunResult
 from tests.experiments import experiment_of
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import launch_of
+from tilescope.measure.pool import DEADLINES_S
+from tilescope.results import Counters, Failure, RunResult
 from visualize.predict.agreement import LaunchCosts, count_of
 
 pytestmark = pytest.mark.gpu

@@ -2,11 +2,11 @@
 
 import pytest
 
-from kernels import discover
-from kernels.experiment import launch_of
-from kernels.measuring import worker
-from kernels.results import Timeline
 from tests.experiments import experiment_of
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import launch_of
+from tilescope.measure import worker
+from tilescope.results import Timeline
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 

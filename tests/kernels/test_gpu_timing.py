@@ -2,10 +2,10 @@
 
 import pytest
 
-from kernels.measuring.timing import MEASURED, RUN, sample
-from kernels.pairs import pair
-from kernels.results import Failure, RunResult
 from tests.experiments import experiment_of
+from tilescope.measure.pairs import pair
+from tilescope.measure.timing import MEASURED, RUN, sample
+from tilescope.results import Failure, RunResult
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
@@ -98,7 +98,7 @@ def _time_cold_copies():
     """Median times of a copy after two and after eight L2 capacities were read. In the run worker."""
     import numpy as np
 
-    from kernels.measuring.gated_stream import GatedStream, TimingDevice
+    from tilescope.measure.gated_stream import GatedStream, TimingDevice
 
     device = TimingDevice()
     medians_ms = []
@@ -119,7 +119,7 @@ def _clock_of_a_spin():
     """The clock of a spin with known cycles: by events, and by the probes around it. In the run worker."""
     import torch
 
-    from kernels.measuring.gated_stream import TimingDevice
+    from tilescope.measure.gated_stream import TimingDevice
 
     cycles = 20_000_000
     device = TimingDevice()
@@ -141,7 +141,7 @@ def test_the_probes_agree_with_a_spin_of_known_cycles(gpu):
 
 def _compare_a_copy_with_itself():
     """The paired ratio of a copy to the same copy. In the run worker."""
-    from kernels.measuring.gated_stream import GatedStream
+    from tilescope.measure.gated_stream import GatedStream
 
     return pair(*sample(GatedStream([_copies(64)] * 2, "warm", "events"), RUN).times_ms)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.gpus import GPUS, find_gpu, table_name, this_gpu, visible_gpus
+from tilescope.declare.gpus import GPUS, find_gpu, table_name, this_gpu, visible_gpus
 
 DEVICES = """
 Tesla T4 = T4

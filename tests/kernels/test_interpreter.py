@@ -2,12 +2,12 @@
 
 import pytest
 
-from kernels.interpreter_time import LIMIT_S, estimate_seconds, explain_slow_launch
-from kernels.knobs import knobs
-from kernels.spec import Launch, format_duration
 from tests.conftest import FEW_SMS
 from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, python
+from tilescope.declare.interpreter_time import LIMIT_S, estimate_seconds, explain_slow_launch
+from tilescope.declare.knobs import knobs
+from tilescope.declare.spec import Launch, format_duration
 
 pytestmark = pytest.mark.xdist_group("mended")
 
@@ -94,7 +94,7 @@ for operation in (create_dot, cast_impl, create_fp_to_fp, create_atomic_rmw, _pa
 """
 
 PATCH = """
-from kernels.measuring.interpreter import patch_small_floats, patch_language_once
+from tilescope.measure.interpreter import patch_small_floats, patch_language_once
 patch_small_floats()
 patch_language_once()
 """

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.gpus import GPUS
-from kernels.measuring.pool import DEADLINES_S
-from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results import Failure, RunResult
 from tests.experiments import experiment_of
 from tests.waiting import PATIENCE_S, until
+from tilescope.declare.gpus import GPUS
+from tilescope.measure.pool import DEADLINES_S
+from tilescope.measure.session import MEASUREMENTS, Session
+from tilescope.results import Failure, RunResult
 
 pytestmark = pytest.mark.xdist_group("deviceless")
 

@@ -3,8 +3,8 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from kernels import once
 from tests.waiting import PATIENCE_S
+from tilescope.caching import once
 
 
 def test_threads_wait_for_a_value_that_another_thread_is_computing():

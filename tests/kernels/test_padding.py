@@ -2,11 +2,11 @@
 
 import pytest
 
-from kernels import discover
-from kernels.experiment import launch_of
-from kernels.gpus import GPUS
-from kernels.results import RunResult
 from tests.experiments import experiment_of
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import launch_of
+from tilescope.declare.gpus import GPUS
+from tilescope.results import RunResult
 
 PERSISTENT, FUSED = (discover()[f"matmul.{name}"] for name in ("persistent", "fused_add_relu"))
 ODD = "M=129 N=131 K=77"

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
-from kernels.accesses import Access
-from kernels.experiment import Experiment
-from kernels.gpus import GPUS
-from kernels.results import RunResult
-from kernels.spec import Launch
 from tests.experiments import experiment_of
+from tilescope.declare.accesses import Access
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.results import RunResult
 
 KERNEL = discover()["matmul.persistent"]
 

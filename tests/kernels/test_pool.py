@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kernels.measuring.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
-from kernels.measuring.pool import Pool
-from kernels.results import Failure
 from tests.kernels.trees import ROOT, children, is_alive, python
 from tests.waiting import PATIENCE_S, until
+from tilescope.measure.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
+from tilescope.measure.pool import Pool
+from tilescope.results import Failure
 
 PROCESS = Call("worker", os.getpid)
 
@@ -86,8 +86,8 @@ def assert_failed(future, stage, kind, text=""):
 def test_importing_and_making_a_pool_start_no_thread_and_no_process():
     script = """
 import os, threading
-import kernels.measuring.session
-from kernels.measuring.pool import Pool
+import tilescope.measure.session
+from tilescope.measure.pool import Pool
 from tests.kernels.trees import children
 Pool("compile", "cache", 4)
 print(threading.active_count(), children(os.getpid(), ""))
@@ -290,7 +290,7 @@ import sys, threading
 from pathlib import Path
 
 if __name__ == "__main__":
-    from kernels.measuring.pool import Call, Pool
+    from tilescope.measure.pool import Call, Pool
     from tests.kernels.test_pool import hold, hold_lock
 
     pool = Pool("compile", sys.argv[1], 2)

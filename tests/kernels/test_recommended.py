@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover, recommended
-from kernels.compiling.compile_cost import compile_seconds, estimate_shared_bytes
-from kernels.compiling.estimated_time import estimate_time
-from kernels.gpus import GPUS
-from kernels.results import codec
-from kernels.spec import Launch
+from tilescope.compiling.compile_cost import compile_seconds, estimate_shared_bytes
+from tilescope.compiling.estimated_time import estimate_time
+from tilescope.declare.discovery import discover, read_text
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.results import codec, recommended
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
 from visualize.views.opening import explain_opening, opening_config
 
@@ -105,6 +105,6 @@ def test_misaligned_rows_get_padding():
 
 
 def test_writing_a_line_gives_the_line_that_was_read():
-    lines = recommended.FILE.read_text().splitlines()
+    lines = read_text(recommended.FILE).splitlines()
     assert lines
     assert [json.dumps(codec.to_json(entry)) for entry in recommended.shipped()] == lines

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels.experiment import from_json
-from kernels.measuring.session import MEASUREMENTS
-from kernels.results import Diff, records
-from kernels.results.codec import LEVELS, UnreadableRecording
-from kernels.results.run import MOST_RECORDED_CELLS, Closeup, pool_max
 from tests.experiments import experiment_of
+from tilescope.declare.experiment import from_json
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.results import Diff, records
+from tilescope.results.codec import LEVELS, UnreadableRecording
+from tilescope.results.run import MOST_RECORDED_CELLS, Closeup, pool_max
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 FILES = sorted(records.DIRECTORY.glob("*.jsonl"))

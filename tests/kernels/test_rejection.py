@@ -5,18 +5,18 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from kernels import discover, jit
-from kernels.compiling.compiler import capture_output, explain_rejection, hide_paths
-from kernels.gpus import GPUS
-from kernels.jit import display_path
-from kernels.spec import Launch
+from tests.kernels.trees import ROOT
 from tests.waiting import PATIENCE_S
+from tilescope.compiling.compiler import capture_output, explain_rejection, hide_paths
+from tilescope.declare import jit
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.jit import display_path
+from tilescope.declare.spec import Launch
 
-ROOT = Path(jit.__file__).parent.parent
 GROUPED = discover()["matmul.grouped"]
 LAUNCH = Launch(GROUPED.family.problem(), GROUPED.config(num_warps=16), GPUS["H200"])
 
@@ -28,10 +28,10 @@ TARGET = (
 
 COMPILE = """
 import sys
-from kernels import discover
-from kernels.compiling.compiler import compile_experiment
-from kernels.experiment import Experiment
-from kernels.gpus import GPUS
+from tilescope.declare.discovery import discover
+from tilescope.compiling.compiler import compile_experiment
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import GPUS
 from tests.waiting import PATIENCE_S
 
 kernel = discover()["matmul.grouped"]
@@ -56,7 +56,7 @@ open(sys.argv[1], "w").write(failure.kind + ": " + failure.message)
             "'tt.dot' op is odd",
         ),
         ("at 3:4:\n  tl.dot(a)\n  ^\nshapes differ", "", "RuntimeError: shapes differ"),
-        (f"cannot open {jit.__file__}", "", "RuntimeError: cannot open kernels/jit.py"),
+        (f"cannot open {jit.__file__}", "", "RuntimeError: cannot open tilescope/declare/jit.py"),
         ("", "", "RuntimeError: no message"),
         (OSError(errno.EACCES, "no"), "", "PermissionError: [Errno 13] no"),
     ],
@@ -108,12 +108,15 @@ def test_native_output_is_captured_and_the_terminal_comes_back(capfd):
 @pytest.mark.parametrize(
     ("path", "shown"),
     [
-        (jit.__file__, "kernels/jit.py"),
+        (jit.__file__, "tilescope/declare/jit.py"),
         ("/home/other/checkout/kernels/orders.py", "kernels/orders.py"),
-        ("/opt/python/site-packages/tilescope/kernels/orders.py", "kernels/orders.py"),
+        ("/opt/python/site-packages/tilescope/page/kernels/orders.py", "kernels/orders.py"),
         ("/home/other/kernels/none_of_ours.py", "none_of_ours.py"),
         ("/opt/python/site-packages/triton/language/standard.py", "standard.py"),
-        (str(ROOT / ".venv/lib/python3.11/site-packages/triton/kernels/jit.py"), "jit.py"),
+        (
+            str(ROOT / ".venv/lib/python3.11/site-packages/triton/kernels/orders.py"),
+            "orders.py",
+        ),
         ("/tmp/x.ptx", "x.ptx"),
     ],
 )

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from kernels.measuring.request_slots import (
+from tilescope.measure.request_slots import (
     BURST,
     HEAVY_RATE,
     MAX_RUNNING,

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.gpus import GPUS
-from kernels.measuring import counters
-from kernels.measuring.group_sizes import DRAM, L2, REPEATS, count_variants, make_row, variants
-from kernels.results import GroupSizeStudy
-from kernels.results.counters import any_group_size
 from tests.experiments import experiment_of
 from tests.kernels.test_counters import raw_page
+from tilescope.declare.gpus import GPUS
+from tilescope.measure import counters
+from tilescope.measure.group_sizes import DRAM, L2, REPEATS, count_variants, make_row, variants
+from tilescope.results import GroupSizeStudy
+from tilescope.results.counters import any_group_size
 
 RECORDED = (
     "matmul.grouped M=4096 N=4096 K=4096 BLOCK_M=128 BLOCK_N=128 BLOCK_K=64 num_warps=4 gpu=H200"

@@ -3,15 +3,15 @@
 import jsonschema
 import pytest
 
-from kernels import discover
-from kernels.experiment import (
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import (
     argument_schemas,
     declared_parts,
     experiment_schema,
     from_json,
     merged_fields,
 )
-from kernels.knobs import ConfigError, Knob, knobs
+from tilescope.declare.knobs import ConfigError, Knob, knobs
 from visualize.predict.textbook import Textbook
 
 

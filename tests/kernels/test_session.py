@@ -7,16 +7,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from kernels.measuring import worker
-from kernels.measuring.fair_queue import Client
-from kernels.measuring.run import check_output
-from kernels.measuring.session import MAX_JOBS, MAX_JOBS_PER_ADDRESS, MEASUREMENTS, BoundedCache
-from kernels.results import Compiled, Failure, RunResult, records
 from scripts.inject_deaths import inject
 from tests.experiments import experiment_of
 from tests.kernels.test_pool import Held, assert_failed
 from tests.kernels.trees import ROOT, is_alive, python
 from tests.waiting import PATIENCE_S, until
+from tilescope.measure import worker
+from tilescope.measure.fair_queue import Client
+from tilescope.measure.run import check_output
+from tilescope.measure.session import MAX_JOBS, MAX_JOBS_PER_ADDRESS, MEASUREMENTS, BoundedCache
+from tilescope.results import Compiled, Failure, RunResult, records
 
 QUICK = experiment_of("matmul.grid_2d M=1 N=129 K=33 BLOCK_M=16 BLOCK_N=16 BLOCK_K=16")
 
@@ -170,8 +170,8 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    from kernels.experiment import from_json
-    from kernels.measuring.session import Session
+    from tilescope.declare.experiment import from_json
+    from tilescope.measure.session import Session
 
     session = Session(None, Path(sys.argv[1]))
     result = session.submit(from_json({"kernel": "matmul.grid_2d", "problem": {"M": 1, "N": 129}})).result()

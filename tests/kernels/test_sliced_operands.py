@@ -6,12 +6,12 @@ import itertools
 import pytest
 import torch
 
-from kernels import discover
-from kernels.gpus import GPUS, this_gpu
 from kernels.matmul.problem import LAYOUTS
-from kernels.measuring.check import check
-from kernels.spec import Launch
 from tests.covering import covering
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS, this_gpu
+from tilescope.declare.spec import Launch
+from tilescope.measure.check import check
 
 # The worker that interprets the contract's cases runs these as well.
 pytestmark = pytest.mark.xdist_group("interpreted")

@@ -16,12 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from kernels.experiment import Run
-from kernels.gpus import GPUS
-from kernels.measuring.session import MEASUREMENTS
-from kernels.results import SweepRow, records
-from kernels.results.database import VERSION
-from kernels.results.store import (
+from tests.experiments import experiment_of
+from tests.kernels.results_made_up import INTERPRETER, START, run
+from tests.kernels.stores import ONE, OTHER, RUN, again, medians, put, put_sweep, writing
+from tests.waiting import PATIENCE_S
+from tilescope.declare.experiment import Run
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.space import space
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.results import SweepRow, records
+from tilescope.results.database import VERSION
+from tilescope.results.store import (
     ResultFilter,
     Store,
     experiment_key,
@@ -29,11 +34,6 @@ from kernels.results.store import (
     machine_store,
     read_experiment,
 )
-from kernels.space import space
-from tests.experiments import experiment_of
-from tests.kernels.results_made_up import INTERPRETER, START, run
-from tests.kernels.stores import ONE, OTHER, RUN, again, medians, put, put_sweep, writing
-from tests.waiting import PATIENCE_S
 
 ALL = ResultFilter()
 OF_ONE = ResultFilter(keys=(experiment_key(ONE),))

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.gpus import GPUS
-from kernels.measuring.counters import COUNTERS
-from kernels.measuring.run import RUN
-from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results import Device, Failure, RunResult, records
-from kernels.results.store import ResultFilter, Store
 from tests.experiments import experiment_of
 from tests.kernels.results_made_up import INTERPRETER, START, run
 from tests.kernels.stores import put
+from tilescope.declare.gpus import GPUS
+from tilescope.measure.counters import COUNTERS
+from tilescope.measure.run import RUN
+from tilescope.measure.session import MEASUREMENTS, Session
+from tilescope.results import Device, Failure, RunResult, records
+from tilescope.results.store import ResultFilter, Store
 
 QUICK = experiment_of("matmul.grouped", M=64, N=64, K=32)
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
-from kernels.experiment import Experiment
-from kernels.gpus import GPUS
-from kernels.spec import Launch
-from kernels.sweep.search import Trial
-from kernels.sweep.trial import run_trial
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.search.search import Trial
+from tilescope.search.trial import run_trial
 from visualize.predict.schedule import schedule, steps
 
 KERNEL = discover()["matmul.stream_k"]

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels import discover
-from kernels.compiling import compiler
-from kernels.gpus import GPUS
-from kernels.knobs import knobs
-from kernels.measuring.fair_queue import Call
-from kernels.measuring.pool import Pool
-from kernels.measuring.timeline import MAX_PROGRAMS, read_record
-from kernels.results import Compiled, Failure, Timeline, Timing
-from kernels.spec import Launch
 from tests.experiments import experiment_of
 from tests.kernels.results_made_up import H200
+from tilescope.compiling import compiler
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knobs
+from tilescope.declare.spec import Launch
+from tilescope.measure.fair_queue import Call
+from tilescope.measure.pool import Pool
+from tilescope.measure.timeline import MAX_PROGRAMS, read_record
+from tilescope.results import Compiled, Failure, Timeline, Timing
 from visualize.views.order.view import timeline_json
 
 pytestmark = pytest.mark.xdist_group("timed builds")

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from kernels.measuring import timing
-from kernels.measuring.timing import (
+from tilescope.measure import timing
+from tilescope.measure.pairs import FEWEST, pair
+from tilescope.measure.timing import (
     MEASURED,
     MOST_TURNS,
     RUN,
@@ -13,8 +14,7 @@ from kernels.measuring.timing import (
     sample,
     summarize_clocks,
 )
-from kernels.pairs import FEWEST, pair
-from kernels.results.run import Clocks
+from tilescope.results.run import Clocks
 
 
 class Stream:

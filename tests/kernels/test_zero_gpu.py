@@ -9,16 +9,16 @@ import types
 import gradio as gr
 import pytest
 
-from kernels.gpus import GPUS, gpu_or_slice
-from kernels.measuring import worker
-from kernels.measuring.fair_queue import Call
-from kernels.measuring.session import Session
-from kernels.measuring.zero_gpu import LEASE_S, ZeroGpuPool, serve
-from kernels.results import Failure
-from kernels.sweep.devices import LocalDevice
 from tests.experiments import experiment_of
 from tests.kernels.test_pool import Held, assert_failed
 from tests.waiting import PATIENCE_S, until
+from tilescope.declare.gpus import GPUS, gpu_or_slice
+from tilescope.measure import worker
+from tilescope.measure.fair_queue import Call
+from tilescope.measure.session import Session
+from tilescope.measure.zero_gpu import LEASE_S, ZeroGpuPool, serve
+from tilescope.results import Failure
+from tilescope.search.devices import LocalDevice
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 

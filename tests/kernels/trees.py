@@ -6,10 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kernels as package
+from tilescope.application import FOLDER as ROOT
 
-ROOT = Path(package.__file__).parent.parent
-PARTS = ("kernels", "visualize", "tests", "scripts", "docs", "app.py", "pyproject.toml")
+PARTS = (
+    "kernels",
+    "tilescope",
+    "visualize",
+    "tests",
+    "scripts",
+    "docs",
+    "app.py",
+    "pyproject.toml",
+)
 
 
 def copied(directory, parts=PARTS):

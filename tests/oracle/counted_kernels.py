@@ -6,11 +6,11 @@ The counts were taken on one H200 (driver 580, torch 2.11.0, triton 3.6.0, 2026-
 
 from dataclasses import replace
 
-from kernels import discover
-from kernels.jit import memory_lines, tl, triton
 from kernels.matmul.problem import axes
-from kernels.spec import Access
 from kernels.transpose.problem import accesses
+from tilescope.declare.discovery import discover
+from tilescope.declare.jit import memory_lines, tl, triton
+from tilescope.declare.spec import Access
 
 
 @triton.jit

@@ -5,11 +5,11 @@ import functools
 
 import pytest
 
-from kernels.gpus import occupancy
-from kernels.layouts import Layout
-from kernels.measuring.counters import COUNTERS
-from kernels.results import records
 from scripts.predict_records import counters_prediction, predict_counted
+from tilescope.captures.layouts import Layout
+from tilescope.declare.gpus import occupancy
+from tilescope.measure.counters import COUNTERS
+from tilescope.results import records
 from visualize.predict.agreement import count_of, launch_totals
 from visualize.views.library.scoreboard import shipped_predictions
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import triton
 
-from kernels.capture.reader import Capture
 from kernels.examples import EXAMPLES
-from visualize.reports.launch import make_report
+from tilescope.captures.reader import Capture
+from tilescope.reports.launch import make_report
 
 
 def facts(capture):

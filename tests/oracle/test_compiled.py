@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
-from kernels.capture.record import keep_source_lines
-from kernels.evaluate import declared_instructions, listings
-from kernels.evaluate.declared import count_accesses
-from kernels.evaluate.sass import Instruction as SassInstruction
-from kernels.experiment import Experiment, launch_of
-from kernels.gpus import GPUS
-from kernels.instructions import Instruction
-from kernels.knobs import knobs
-from kernels.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tests.covering import pairs_of
 from tests.experiments import experiment_of
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, launch_of
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knobs
+from tilescope.declare.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
+from tilescope.evaluate import declared_instructions, listings
+from tilescope.evaluate.declared import count_accesses
+from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.sass import Instruction as SassInstruction
+from tilescope.record.record import keep_source_lines
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.captured import count_launch
-from kernels.inside.inspect import inspect
-from kernels.timing.launches import add_time
+from tilescope.captures.reader import Capture
+from tilescope.evaluate.captured import count_launch
+from tilescope.inside.inspect import inspect
+from tilescope.timing.launches import add_time
 
 FOLDER = Path(__file__).parent / "counted_scripts"
 SCRIPTS = sorted(FOLDER.glob("*.py"))

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from kernels import orders
-from kernels.capture.reader import Capture
-from kernels.compiling.compiler import compile_launch
-from kernels.evaluate.captured import count_launch
-from kernels.evaluate.declared import count_accesses
-from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
-from kernels.experiment import from_json, launch_of
-from kernels.gpus import GPUS
-from kernels.jit import on_arrays
-from kernels.spec import FlatAccess
 from tests.kernels.trees import ROOT, python
 from tests.predict.plain_counting import begin, executions, locate
+from tilescope.captures.reader import Capture
+from tilescope.compiling.compiler import compile_launch
+from tilescope.declare.experiment import from_json, launch_of
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.jit import on_arrays
+from tilescope.declare.spec import FlatAccess
+from tilescope.evaluate.captured import count_launch
+from tilescope.evaluate.declared import count_accesses
+from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 
 # One worker prepares what all tests use
 pytestmark = pytest.mark.xdist_group("evaluated")
@@ -69,9 +69,9 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 import torch
-from kernels.capture import record
-from kernels.experiment import from_json, launch_of
-from kernels.gpus import GPUS
+from tilescope.record import record
+from tilescope.declare.experiment import from_json, launch_of
+from tilescope.declare.gpus import GPUS
 for number, payload in enumerate(json.loads(sys.argv[1])):
     kernel, launch = launch_of(from_json(payload), replace(GPUS["H200"], sms=int(sys.argv[3])))
     folder = Path(sys.argv[2], str(number))

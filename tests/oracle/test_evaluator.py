@@ -17,11 +17,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.captured import count_launch
-from kernels.evaluate.global_memory import STORAGE_STEP
-from kernels.evaluate.values import choose, from_table
-from kernels.sectors import count_requests
+from tilescope.captures.reader import Capture
+from tilescope.evaluate.captured import count_launch
+from tilescope.evaluate.global_memory import STORAGE_STEP
+from tilescope.evaluate.sectors import count_requests
+from tilescope.evaluate.values import choose, from_table
 
 ROOT = Path(__file__).parents[2]
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
@@ -324,7 +324,7 @@ def check_kernel(seed, launches, folder):
     import torch
     from triton.runtime import interpreter
 
-    from kernels.capture.record import recording, write_capture
+    from tilescope.record.record import recording, write_capture
 
     source, path = Source(seed), folder / f"random_kernel_{seed}.py"
     path.write_text("\n".join(source.lines) + "\n")

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import recorded_reuse
 from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
-from kernels.spec import DTYPE_BYTES
+from tilescope.declare.spec import DTYPE_BYTES
 from visualize.predict.bounds import time_resources
 from visualize.predict.l2 import CONSTANTS
 from visualize.predict.reuse import reuse

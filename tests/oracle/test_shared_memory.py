@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kernels.capture.reader import Capture, CountedLaunch
-from kernels.evaluate.captured import count_launch
-from kernels.inside.inspect import inspect
-from kernels.inside.report import INSIDE_COUNTERS
-from visualize.reports.launch import make_report
-from visualize.reports.text import table
+from tilescope.captures.reader import Capture, CountedLaunch
+from tilescope.evaluate.captured import count_launch
+from tilescope.inside.inspect import inspect
+from tilescope.inside.report import INSIDE_COUNTERS
+from tilescope.reports.launch import make_report
+from tilescope.reports.text import table
 from visualize.views.library.shared_scores import shipped_scores
 
 FOLDER = Path(__file__).parent / "shared_memory"

@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.captured import count_launch
-from kernels.gpus import GPUS
-from kernels.inside.inspect import inspect
-from kernels.inside.report import ChangedTime
-from kernels.timing.gpus import find_constants
-from kernels.timing.launches import add_time, predict_launch
-from kernels.timing.scores import (
+from tilescope.captures.reader import Capture
+from tilescope.declare.gpus import GPUS
+from tilescope.evaluate.captured import count_launch
+from tilescope.inside.inspect import inspect
+from tilescope.inside.report import ChangedTime
+from tilescope.numbers import milliseconds, percent
+from tilescope.reports.comparison import differences
+from tilescope.reports.launch import describe_changes, make_report, read_report
+from tilescope.reports.text import table
+from tilescope.timing.gpus import find_constants
+from tilescope.timing.launches import add_time, predict_launch
+from tilescope.timing.scores import (
     classify,
     fit_ranges,
     shipped_scores,
@@ -23,10 +27,6 @@ from kernels.timing.scores import (
     summarize,
     unseen_scores,
 )
-from visualize.numbers import milliseconds, percent
-from visualize.reports.comparison import differences
-from visualize.reports.launch import describe_changes, make_report, read_report
-from visualize.reports.text import table
 
 FOLDER = Path(__file__).parent / "times"
 CASES = {

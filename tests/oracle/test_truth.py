@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kernels import discover
-from kernels.compiling.compiler import compile_launch
-from kernels.evaluate.counts import NO_COST
-from kernels.evaluate.declared import count_accesses
-from kernels.gpus import GPUS
-from kernels.results import Compiled
-from kernels.spec import Launch
 from tests.oracle.counted_kernels import KERNELS
+from tilescope.compiling.compiler import compile_launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.evaluate.counts import NO_COST
+from tilescope.evaluate.declared import count_accesses
+from tilescope.results import Compiled
 
 DTYPES = {"f32": "float32", "f16": "float16"}
 FILE = Path(__file__).parent / "h200_requests_sectors.csv"

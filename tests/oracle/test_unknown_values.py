@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels.capture.reader import Capture
-from kernels.evaluate.captured import count_launch
-from kernels.evaluate.counts import Example
-from visualize.reports.launch import make_report
+from tilescope.captures.reader import Capture
+from tilescope.evaluate.captured import count_launch
+from tilescope.evaluate.counts import Example
+from tilescope.reports.launch import make_report
 
 SCRIPT = """
 import torch

@@ -9,10 +9,10 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import expect, sync_playwright
 
-from kernels import discover
 from tests.kernels.trees import ROOT, children
 from tests.page import stored_sweep
 from tests.waiting import PATIENCE_S, free_port, serving
+from tilescope.declare.discovery import discover
 
 # The first kernel of each family.
 FIRST = {kernel.family.root.id: kernel.id for kernel in reversed(discover().values())}.values()

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from kernels.results import Failure, Strategy
-from kernels.results.store import Store
 from tests.sweep.fakes import FakeBuilder, FakeDevice, grid, predicting, swept
+from tilescope.results import Failure, Strategy
+from tilescope.results.store import Store
 
 VARY = {
     "BLOCK_M": [32, 64, 128, 256],

@@ -20,11 +20,11 @@ import orjson
 import pytest
 from gradio_client import Client
 
-from kernels import discover
-from kernels.gpus import GPUS
 from tests.kernels.trees import is_alive
 from tests.page.conftest import FIRST, served
 from tests.waiting import PATIENCE_S, until
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
 from visualize.views.panel import encode
 from visualize.views.result.view import SAVED_REPLIES
 

@@ -6,9 +6,9 @@ import urllib.request
 
 import pytest
 
-from kernels import discover
 from tests.kernels.trees import ROOT, python
 from tests.waiting import run_coroutine
+from tilescope.declare.discovery import discover
 
 NAMES = {
     "kernels", "recommend", "run", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile",

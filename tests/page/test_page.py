@@ -3,8 +3,8 @@
 import pytest
 from playwright.sync_api import expect
 
-from kernels.jit import memory_lines
 from kernels.matmul import tile
+from tilescope.declare.jit import memory_lines
 
 pytestmark = pytest.mark.browser
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kernels.gpus import table_name
+from tilescope.declare.gpus import table_name
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from kernels.capture.reader import Capture
 from tests.page.conftest import Tab
-from visualize.views.capture.launches import Launches
+from tilescope.captures.reader import Capture
+from tilescope.reports.launches import Launches
 from visualize.web.report_file import render_report
 
 pytestmark = pytest.mark.browser

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from kernels import discover
 from tests.messages import text_of
 from tests.page.conftest import FIRST
+from tilescope.declare.discovery import discover
 
 pytestmark = pytest.mark.browser
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kernels.experiment import Experiment
-from kernels.measuring.fair_queue import INTERNAL
-from kernels.measuring.session import Session
 from tests.panels.sweeps_made_up import Started
+from tilescope.declare.experiment import Experiment
+from tilescope.measure.fair_queue import INTERNAL
+from tilescope.measure.session import Session
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.tune.view import SweepPanel
 from visualize.web.redraw import Redraw

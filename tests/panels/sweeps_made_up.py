@@ -2,11 +2,11 @@
 
 import threading
 
-from kernels.gpus import GPUS
-from kernels.results.store import Store
-from kernels.sweep.sweep_run import SweepRun
 from tests.sweep.fakes import FakeBuilder, FakeDevice, predicting
 from tests.waiting import PATIENCE_S, until
+from tilescope.declare.gpus import GPUS
+from tilescope.results.store import Store
+from tilescope.search.sweep_run import SweepRun
 from visualize.views.tabs import SETTINGS
 from visualize.views.tune.shared_sweeps import SharedSweeps
 from visualize.views.tune.view import swept_space

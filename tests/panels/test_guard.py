@@ -20,8 +20,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from kernels.measuring.request_slots import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, RequestSlots
 from tests.waiting import PATIENCE_S, run_coroutine, until
+from tilescope.measure.request_slots import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, RequestSlots
 from visualize.web import guard
 from visualize.web.assets import MESSAGES
 from visualize.web.guard import (

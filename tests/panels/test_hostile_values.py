@@ -10,15 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.knobs import ConfigError, knobs
-from kernels.measuring.counters import COUNTERS
-from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.measuring.run import RUN
-from kernels.measuring.timeline import TIMELINE
-from kernels.results import Failure, records
 from tests.messages import opened, settings_of, updates
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import ConfigError, knobs
+from tilescope.measure.counters import COUNTERS
+from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.measure.run import RUN
+from tilescope.measure.timeline import TIMELINE
+from tilescope.results import Failure, records
 from visualize.views import status
 from visualize.views.capture.controls import changed_values
 from visualize.views.result.view import ResultPanel

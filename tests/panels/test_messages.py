@@ -8,9 +8,9 @@ from gradio.context import LocalContext
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from kernels.knobs import ConfigError
-from kernels.measuring.request_slots import MAX_RUNNING
 from tests.waiting import run_coroutine
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.request_slots import MAX_RUNNING
 from visualize.views.panel import current_client
 from visualize.web.assets import MESSAGES
 from visualize.web.messages import Messages

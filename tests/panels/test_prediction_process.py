@@ -12,15 +12,15 @@ import orjson
 import pytest
 from gradio.context import LocalContext
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.knobs import ConfigError
-from kernels.measuring.fair_queue import INTERNAL
-from kernels.measuring.pool import DEADLINES_S
-from kernels.results import Failure
 from tests.experiments import fields
 from tests.messages import opened, settings_of, updates
 from tests.waiting import run_coroutine, until
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.fair_queue import INTERNAL
+from tilescope.measure.pool import DEADLINES_S
+from tilescope.results import Failure
 from visualize.predict.reuse import reuse_seconds
 from visualize.views import panel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, reuse_json

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.experiment import Run
-from kernels.knobs import ConfigError
-from kernels.measuring.measurement import Job
-from kernels.measuring.session import MEASUREMENTS
-from kernels.measuring.timeline import TIMELINE
-from kernels.results import Failure, records
 from tests.experiments import fields
 from tests.messages import decode, links, opened, settings_of, text_of, updates
 from tests.waiting import run_coroutine
-from visualize.numbers import Number
+from tilescope.declare.experiment import Run
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.measurement import Job
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.measure.timeline import TIMELINE
+from tilescope.numbers import Number
+from tilescope.results import Failure, records
 from visualize.views.compare import pair_slots, ratio, render_comparison
 from visualize.views.result.view import encode_run
 from visualize.views.slots import ENABLED, NONE, REDRAW, WATCH

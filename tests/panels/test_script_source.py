@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from kernels.measuring.session import Session
 from tests.messages import menu_labels
+from tilescope.measure.session import Session
 from visualize.views.prediction_process import PredictionProcess
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts, shipped_scripts

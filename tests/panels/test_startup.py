@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kernels.measuring.session import Session
-from kernels.results import Failure
 from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, python
 from tests.waiting import PATIENCE_S
+from tilescope.measure.session import Session
+from tilescope.results import Failure
 from visualize import startup
 from visualize.startup import JsonLines, quick_import
 from visualize.web.serve import Health

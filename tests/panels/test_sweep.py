@@ -11,11 +11,6 @@ import numpy as np
 import orjson
 import pytest
 
-from kernels.gpus import GPUS
-from kernels.knobs import ConfigError
-from kernels.results import Failure, Strategy
-from kernels.results.store import Store
-from kernels.results.sweep import DONE
 from tests.kernels.stores import again
 from tests.kernels.trees import ROOT
 from tests.messages import decode, links, opened, settings_of, text_of
@@ -32,7 +27,12 @@ from tests.panels.sweeps_made_up import (
 )
 from tests.sweep.fakes import FakeBuilder, FakeDevice, explored, swept
 from tests.waiting import until
-from visualize.cli import sweep as sweep_command
+from tilescope.cli import sweep as sweep_command
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import ConfigError
+from tilescope.results import Failure, Strategy
+from tilescope.results.store import Store
+from tilescope.results.sweep import DONE
 from visualize.views.panel import Api, reply_safely
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot

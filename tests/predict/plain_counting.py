@@ -4,9 +4,9 @@ import itertools
 
 from hypothesis import strategies as st
 
-from kernels.evaluate.counts import NO_COST, Cost
-from kernels.knobs import knobs
-from kernels.spec import FlatAccess, Launch
+from tilescope.declare.knobs import knobs
+from tilescope.declare.spec import FlatAccess, Launch
+from tilescope.evaluate.counts import NO_COST, Cost
 
 
 def begin(access, index):

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
-from kernels.evaluate.counts import Cost
-from kernels.experiment import from_json
-from kernels.gpus import GPUS
-from kernels.measuring.counters import COUNTERS
-from kernels.results import records
-from kernels.spec import Launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import from_json
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.evaluate.counts import Cost
+from tilescope.measure.counters import COUNTERS
+from tilescope.results import records
 from visualize.predict.agreement import LaunchCosts, agreement, count_together, worst
 from visualize.predict.textbook import Textbook
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernels import discover
-from kernels.evaluate.declared import count_accesses
-from kernels.gpus import GPUS
-from kernels.measuring.counters import COUNTERS
-from kernels.results import records
-from kernels.spec import Launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.evaluate.declared import count_accesses
+from tilescope.measure.counters import COUNTERS
+from tilescope.results import records
 from visualize.predict.bounds import SUSTAINED, l2_gbps, l2_pressure, time_resources
 
 H200, A100, T4, L4 = (GPUS[name] for name in ("H200", "A100-80GB", "T4", "L4"))

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.measuring.timeline import TIMELINE
-from kernels.results import records
-from kernels.spec import Launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.measure.timeline import TIMELINE
+from tilescope.results import records
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.schedule import schedule
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.spec import Launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
 from visualize.predict.l2 import (
     CONSTANTS,
     Constants,

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.spec import Launch
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
 from visualize.predict.l2 import CONSTANTS
 from visualize.predict.l2_steps import step_loads
 from visualize.predict.reuse import bytes_per_tile, reuse

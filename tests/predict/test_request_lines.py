@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.evaluate.declared import Matrix, Requests
-from kernels.sectors import LINES, SECTORS, count_requests
+from tilescope.evaluate.declared import Matrix, Requests
+from tilescope.evaluate.sectors import LINES, SECTORS, count_requests
 from visualize.views.memory.request_lines import (
     ABSENT,
     UNTOUCHED,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.spec import DTYPE_BYTES, Launch
 from tests.predict.test_schedule import REDUCING, launches
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import DTYPE_BYTES, Launch
 from visualize.predict.reuse import (
     Reuse,
     by_group_size,

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import discover
-from kernels.gpus import GPUS, occupancy
-from kernels.knobs import ConfigError, knobs
-from kernels.spec import Launch
 from tests.conftest import FEW_SMS
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS, occupancy
+from tilescope.declare.knobs import ConfigError, knobs
+from tilescope.declare.spec import Launch
 from visualize.predict.schedule import loads, max_programs_per_sm, row_major, schedule
 
 KERNELS = tuple(discover().values())

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.experiment import from_json
+from tilescope.declare.experiment import from_json
 from visualize.predict.scores import DRAM, EXACT_COUNTS, Score, Scoreboard
 
 

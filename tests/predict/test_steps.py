@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels.gpus import GPUS
-from kernels.spec import Launch
 from tests.conftest import FEW_SMS
 from tests.predict.test_schedule import REDUCING, launches
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
 from visualize.predict.schedule import (
     FirstLoads,
     first_loads,

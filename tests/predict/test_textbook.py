@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import discover
-from kernels.accesses import Access, Axis
-from kernels.evaluate import declared
-from kernels.gpus import GPUS
-from kernels.instructions import Instruction
-from kernels.knobs import ConfigError
-from kernels.layouts import Layout
-from kernels.spec import FlatAccess, Launch
 from tests.predict.plain_counting import executions, plain_count, small_launches
+from tilescope.captures.layouts import Layout
+from tilescope.declare.accesses import Access, Axis
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.spec import FlatAccess, Launch
+from tilescope.evaluate import declared
+from tilescope.evaluate.instructions import Instruction
 from visualize.predict.textbook import Textbook, count_accesses, textbook
 
 MACHINE = Textbook(warp_size=4, line_bytes=16)

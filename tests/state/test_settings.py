@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from kernels import discover
-from kernels.gpus import GPUS
-from kernels.knobs import ConfigError
-from kernels.recommended import shipped
 from tests.experiments import fields
 from tests.messages import menu_labels, opened
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import ConfigError
+from tilescope.results.recommended import shipped
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.opening import opening_config

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from kernels.experiment import from_json
-from kernels.gpus import GPUS
-from kernels.results import Device, Failure, Prediction
-from kernels.space import space
-from kernels.sweep.search import Build, Outcome, Outcomes
-from kernels.sweep.sweep_run import SweepRun
 from tests.waiting import PATIENCE_S
+from tilescope.declare.experiment import from_json
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.space import space
+from tilescope.results import Device, Failure, Prediction
+from tilescope.search.search import Build, Outcome, Outcomes
+from tilescope.search.sweep_run import SweepRun
 
 VARY = {
     "BLOCK_M": [16, 32, 64, 128],

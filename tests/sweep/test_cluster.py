@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 from fakes import FakeBuilder, grid, make_run, run_trial, swept
 
-from kernels.gpus import GPUS, visible_devices
-from kernels.knobs import ConfigError
-from kernels.results import Device, Strategy
-from kernels.space import space
-from kernels.sweep.devices import ClusterDevice, connect, select_kind, start_workers
-from kernels.sweep.search import Trial
 from tests.experiments import experiment_of
 from tests.waiting import PATIENCE_S, until
+from tilescope.declare.gpus import GPUS, visible_devices
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import space
+from tilescope.results import Device, Strategy
+from tilescope.search.devices import ClusterDevice, connect, select_kind, start_workers
+from tilescope.search.search import Trial
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
 

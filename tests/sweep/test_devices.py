@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 from fakes import GPU
 
-from kernels.experiment import from_json
-from kernels.gpus import GPUS
-from kernels.measuring.session import Session
-from kernels.results import Check
-from kernels.sweep.devices import DEVICE_LOST, Builder, LocalDevice
-from kernels.sweep.search import Trial
-from kernels.sweep.trial import describe_wrong_result
 from tests.experiments import experiment_of
 from tests.waiting import PATIENCE_S
+from tilescope.declare.experiment import from_json
+from tilescope.declare.gpus import GPUS
+from tilescope.measure.session import Session
+from tilescope.results import Check
+from tilescope.search.devices import DEVICE_LOST, Builder, LocalDevice
+from tilescope.search.search import Trial
+from tilescope.search.trial import describe_wrong_result
 
 SMALL = experiment_of("transpose.tiled M=65 N=33")
 LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")

@@ -20,18 +20,18 @@ from fakes import (
     swept,
 )
 
-from kernels import discover
-from kernels.export.script import config_line
-from kernels.knobs import ConfigError
-from kernels.results import Failure, Strategy, Sweep, SweepRow, codec
-from kernels.results.sweep import DONE, ResumePoint
-from kernels.space import space
-from kernels.sweep import files
-from kernels.sweep.search import MAX_PER_TRIAL, REFERENCE_AMONG
-from kernels.sweep.sweep_run import estimate_seconds
 from tests.experiments import experiment_of
 from tests.kernels.stores import again
 from tests.waiting import PATIENCE_S
+from tilescope.declare.discovery import discover
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import space
+from tilescope.export.script import config_line
+from tilescope.results import Failure, Strategy, Sweep, SweepRow, codec
+from tilescope.results.sweep import DONE, ResumePoint
+from tilescope.search import files
+from tilescope.search.search import MAX_PER_TRIAL, REFERENCE_AMONG
+from tilescope.search.sweep_run import estimate_seconds
 
 GRID = Strategy("grid")
 STRATEGIES = [GRID, Strategy("random", seed=3), Strategy("guided")]

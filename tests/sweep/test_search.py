@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from fakes import ALL, FakeBuilder, FakeDevice, explored, grid, predicting, swept, true_ms
 
-from kernels.results import Failure, Strategy
-from kernels.results.sweep import PATIENCE
-from kernels.sweep.devices import DEVICE_LOST
-from kernels.sweep.ranking import correct_estimates, encode_knobs, median_interval
-from kernels.sweep.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS, REFERENCE_AMONG
+from tilescope.results import Failure, Strategy
+from tilescope.results.sweep import PATIENCE
+from tilescope.search.devices import DEVICE_LOST
+from tilescope.search.ranking import correct_estimates, encode_knobs, median_interval
+from tilescope.search.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS, REFERENCE_AMONG
 
 GRID = Strategy("grid")
 FIRST_8 = Strategy("guided", budget=8)

@@ -5,10 +5,10 @@ import json
 import pytest
 from fakes import GPU
 
-from kernels.knobs import ConfigError
-from kernels.space import MAX_CONFIGS, space, space_from_json
-from kernels.sweep.sweep_run import explain_refusal
 from tests.experiments import experiment_of
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import MAX_CONFIGS, space, space_from_json
+from tilescope.search.sweep_run import explain_refusal
 
 
 def make_space(text=""):

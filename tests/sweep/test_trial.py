@@ -9,10 +9,10 @@ import pytest
 import torch
 from fakes import grid
 
-from kernels.results import Check
-from kernels.sweep.search import Trial
-from kernels.sweep.trial import carry_out
 from tests.kernels.test_timing import Stream
+from tilescope.results import Check
+from tilescope.search.search import Trial
+from tilescope.search.trial import carry_out
 
 FAST, SLOW, WRONG, REFUSED, DEADLY = grid({"BLOCK_M": [16, 32, 64, 128, 256]}).experiments
 MS = {FAST: 1.0, SLOW: 5.0, WRONG: 0.1, REFUSED: 0.1, DEADLY: 0.1}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kernels.gpus import GPUS
-from kernels.timing.constants import H200
-from kernels.timing.gpus import find_constants, find_gpu
+from tilescope.declare.gpus import GPUS
+from tilescope.timing.constants import H200
+from tilescope.timing.gpus import find_constants, find_gpu
 
 
 @pytest.mark.parametrize("name", GPUS)

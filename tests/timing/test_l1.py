@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kernels.evaluate.counts import OperationCounts, Tally
-from kernels.timing.l1 import find_hits
+from tilescope.evaluate.counts import OperationCounts, Tally
+from tilescope.timing.l1 import find_hits
 
 BLOCK = np.arange(128)  # sectors of 4 KiB
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.timing.steps import PIPES, find_pipe, read_steps
+from tilescope.timing.steps import PIPES, find_pipe, read_steps
 
 
 @pytest.mark.parametrize(

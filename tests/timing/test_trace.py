@@ -2,12 +2,12 @@
 
 import pytest
 
-from kernels.evaluate.sass import Instruction
-from kernels.gpus import GPUS
-from kernels.timing.constants import H100
-from kernels.timing.model import Execution, Traffic, time_launch
-from kernels.timing.steps import PIPES, Step
-from kernels.timing.trace import trace_warp
+from tilescope.declare.gpus import GPUS
+from tilescope.evaluate.sass import Instruction
+from tilescope.timing.constants import H100
+from tilescope.timing.model import Execution, Traffic, time_launch
+from tilescope.timing.steps import PIPES, Step
+from tilescope.timing.trace import trace_warp
 
 LOOP = (
     Instruction("", "IADD3", (), ()),

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from kernels.evaluate.counts import OperationCounts, Tally
-from kernels.evaluate.touches import Sampler
-from kernels.timing.traffic import predict_traffic
+from tilescope.evaluate.counts import OperationCounts, Tally
+from tilescope.evaluate.touches import Sampler
+from tilescope.timing.traffic import predict_traffic
 
 BLOCK = 4096
 MIB = 1 << 20

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from kernels.measuring.session import Session
 from tests.messages import text_of
+from tilescope.measure.session import Session
 from visualize.tours import DIRECTORY, tour, tours
 from visualize.tours.guide import Guide, bar, plain
 from visualize.views.state import ProgramOrderView

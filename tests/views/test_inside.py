@@ -6,8 +6,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kernels.inside.banks import Access, count_wavefronts
-from kernels.inside.report import (
+from tests.messages import decode, opened, text_of
+from tilescope.captures.layouts import Layout, textbook_layout
+from tilescope.inside.banks import Access, count_wavefronts
+from tilescope.inside.report import (
     Inside,
     LayoutConversion,
     LineRegisters,
@@ -20,9 +22,8 @@ from kernels.inside.report import (
     StageNeed,
     TensorLayout,
 )
-from kernels.layouts import Layout, textbook_layout
-from kernels.results import Failure
-from tests.messages import decode, opened, text_of
+from tilescope.results import Failure
+from visualize.views.inside.program import captured_program
 from visualize.views.inside.view import INSIDE
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
@@ -50,7 +51,7 @@ def launches_of(script):
 
 def program_of(script="attention", **changes):
     """Return the inside of an example's first launch; `changes` are fields of its report."""
-    program = launches_of(script).program(0)
+    program = captured_program(launches_of(script), 0)
     return replace(program, inside=replace(program.inside, **changes))
 
 

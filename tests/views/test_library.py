@@ -10,15 +10,16 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
-from kernels.experiment import from_json
-from kernels.knobs import ConfigError
-from kernels.measuring.session import MEASUREMENTS
-from kernels.results import records
 from scripts import predict_records
 from scripts.draw_scoreboard import summary
 from tests.experiments import experiment_of
 from tests.messages import decode, text_of
-from visualize.numbers import key_numbers
+from tilescope.declare.discovery import read_text
+from tilescope.declare.experiment import from_json
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.numbers import key_numbers
+from tilescope.results import records
 from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import compare, theme
 from visualize.views.library import scoreboard, shared_scores, view
@@ -158,11 +159,9 @@ def test_every_recorded_count_is_predicted_once_in_a_small_file():
         for operation, name in (("load", "ld"), ("store", "st"))
         for count in EXACT_COUNTS
     }
-    assert scoreboard.FILE.stat().st_size < 240_000
-    assert (
-        list(map(predict_records.line, PREDICTIONS))
-        == scoreboard.FILE.read_text("utf-8").splitlines()
-    )
+    text = read_text(scoreboard.FILE)
+    assert len(text) < 240_000
+    assert list(map(predict_records.line, PREDICTIONS)) == text.splitlines()
 
 
 def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_flagged():

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernels import discover
-from kernels.evaluate.declared import Matrix, Requests, count_accesses
-from kernels.gpus import GPUS
-from kernels.instructions import Instruction
-from kernels.measuring.counters import COUNTERS
-from kernels.results import records
-from kernels.spec import Launch
 from tests.messages import decode, opened
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.evaluate.declared import Matrix, Requests, count_accesses
+from tilescope.evaluate.instructions import Instruction
+from tilescope.measure.counters import COUNTERS
+from tilescope.results import records
 from visualize.predict.agreement import LaunchCosts
 from visualize.predict.textbook import Textbook
 from visualize.views import capture

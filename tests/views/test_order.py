@@ -9,14 +9,14 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kernels import discover
-from kernels.experiment import launch_of
-from kernels.gpus import GPUS
-from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.measuring.timeline import TIMELINE
-from kernels.results import Failure, GroupSizeRow, records
-from kernels.spec import Launch
 from tests.experiments import experiment_of
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import launch_of
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Launch
+from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.measure.timeline import TIMELINE
+from tilescope.results import Failure, GroupSizeRow, records
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.schedule import FirstLoads, first_reads, loads, row_major, schedule, steps

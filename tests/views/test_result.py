@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernels import discover
-from kernels.experiment import from_json, launch_of
-from kernels.gpus import GPUS
-from kernels.inside.report import Inside
-from kernels.measuring.run import RUN
-from kernels.results import Failure, Timing, records
-from kernels.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
 from tests.experiments import fields
 from tests.messages import decode, opened, text_of
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import from_json, launch_of
+from tilescope.declare.gpus import GPUS
+from tilescope.inside.report import Inside
+from tilescope.measure.run import RUN
+from tilescope.results import Failure, Timing, records
+from tilescope.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
 from visualize.predict.bounds import Roof, intensity
 from visualize.views.result import text, view
 from visualize.views.result.figures import (

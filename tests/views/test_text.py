@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markupsafe import Markup, escape
 
-from kernels.gpus import GPUS
-from kernels.knobs import ConfigError, knobs, read_fields
 from tests.experiments import experiment_of
-from visualize.glossary import FILE, meaning
-from visualize.numbers import SOURCES, mark
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import ConfigError, knobs, read_fields
+from tilescope.numbers import SOURCES
+from visualize.glossary import FILE, mark, meaning
 from visualize.views import prose
 from visualize.views.prose import Hint, Sourced, Strong, html, plain, say
 from visualize.views.state import State, View

@@ -13,16 +13,17 @@ from urllib.parse import parse_qsl
 import numpy as np
 import pytest
 
-from kernels.knobs import ConfigError
-from kernels.measuring.session import MEASUREMENTS
-from kernels.results import Failure, Strategy, SweepRow
-from kernels.results.store import Store
 from tests.experiments import experiment_of
 from tests.kernels.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
 from tests.kernels.stores import put_sweep
 from tests.messages import opened, text_of
 from tests.panels.sweeps_made_up import space_of
 from tests.sweep.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.results import Failure, Strategy, SweepRow
+from tilescope.results.store import Store
+from tilescope.search.text import time_ms
 from visualize.views.tune import text
 from visualize.views.tune.figures import (
     convergence_figure,
@@ -219,7 +220,7 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
             for row in sweep.rows
             if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)
         ]
-        times = {text.time_ms(row, has_times): row for row in rows if row.is_right}
+        times = {time_ms(row, has_times): row for row in rows if row.is_right}
         assert cells.z[i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
         linked = sweep.rows[cells.customdata[i][j]]
         assert linked == times[min(times)] if times else linked in rows

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kernels.evaluate.counts import KINDS, NO_COST, Cost, sum_costs
-from kernels.evaluate.declared import DeclaredCounts, count_accesses
-from kernels.instructions import CompiledFacts
-from kernels.results import Counters
-from kernels.spec import Kernel, Launch
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.evaluate.counts import KINDS, NO_COST, Cost, sum_costs
+from tilescope.evaluate.declared import DeclaredCounts, count_accesses
+from tilescope.evaluate.instructions import CompiledFacts
+from tilescope.results import Counters
 from visualize.predict import textbook
 from visualize.predict.textbook import Textbook
 

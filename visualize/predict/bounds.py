@@ -7,10 +7,10 @@ Omitted: latency, interference between resources, and shared memory's own traffi
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernels.evaluate.declared import DeclaredCounts
-from kernels.gpus import GPUS, Gpu
-from kernels.sectors import SECTOR_BYTES
-from kernels.spec import Kernel, Launch
+from tilescope.declare.gpus import GPUS, Gpu
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.evaluate.declared import DeclaredCounts
+from tilescope.evaluate.sectors import SECTOR_BYTES
 
 # `benchmarks.l2` measures the rate at which an SM receives data from the L2 in long, L2-bound launches, for each GPU.
 # Short launches, at a higher clock, reach 86 GB/s on an H200 instead of 77, and 91 GB/s with blocks of K as long as a

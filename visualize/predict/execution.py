@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy import ndarray
 
-from kernels.results.counters import assign_slots
+from tilescope.results.counters import assign_slots
 from visualize.predict.schedule import Schedule
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from kernels.compiling.compile_cost import estimate_shared_bytes
-from kernels.compiling.estimated_time import estimate_time
-from kernels.experiment import Experiment
-from kernels.gpus import Gpu
-from kernels.knobs import knobs
-from kernels.recommended import Recommended, octaves, shipped, similar
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, shape_text
+from tilescope.compiling.compile_cost import estimate_shared_bytes
+from tilescope.compiling.estimated_time import estimate_time
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import knobs
+from tilescope.declare.spec import DTYPE_BYTES, Kernel, Launch, shape_text
+from tilescope.results.recommended import Recommended, octaves, shipped, similar
 
 # The values of an offer's origin.
 FOUND = "found for this shape"

@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from kernels.evaluate.declared import DeclaredCounts, count_accesses
-from kernels.instructions import CompiledFacts
-from kernels.results import GroupSizeRow, GroupSizeStudy
-from kernels.spec import Kernel, Launch
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.evaluate.declared import DeclaredCounts, count_accesses
+from tilescope.evaluate.instructions import CompiledFacts
+from tilescope.results import GroupSizeRow, GroupSizeStudy
 from visualize.predict.bounds import l2_gbps, l2_pressure, time_resources, writes_in_parts
 from visualize.predict.l2 import (
     CONSTANTS,

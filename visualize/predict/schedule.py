@@ -11,13 +11,13 @@ from functools import cached_property
 import numpy as np
 
 from kernels import orders
-from kernels.capture.reader import CapturedKernel
-from kernels.compiling.compile_cost import panel_loads
-from kernels.gpus import Gpu, Occupancy, occupancy
-from kernels.instructions import CompiledFacts
-from kernels.jit import on_arrays
-from kernels.knobs import ConfigError, knobs
-from kernels.spec import Kernel, Launch, Tiles
+from tilescope.captures.reader import CapturedKernel
+from tilescope.compiling.compile_cost import panel_loads
+from tilescope.declare.gpus import Gpu, Occupancy, occupancy
+from tilescope.declare.jit import on_arrays
+from tilescope.declare.knobs import ConfigError, knobs
+from tilescope.declare.spec import Kernel, Launch, Tiles
+from tilescope.evaluate.instructions import CompiledFacts
 
 # Maximum number of tiles in a schedule. Arrays of this length take at most a few hundred megabytes and one second.
 MAX_TILES = 1 << 21

@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernels.experiment import Experiment
-from kernels.results.counters import any_group_size
+from tilescope.declare.experiment import Experiment
+from tilescope.results.counters import any_group_size
 
 # Sectors and requests must be equal. DRAM bytes depend on timing, so their prediction is approximate.
 EXACT_COUNTS = ("sectors", "requests")

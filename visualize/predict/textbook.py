@@ -6,13 +6,13 @@ Omitted: the layout and width that the compiler really chooses, and the caches b
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernels.accesses import AnyAccess
-from kernels.evaluate import declared
-from kernels.evaluate.declared import AccessPattern, DeclaredCounts, make_pattern
-from kernels.instructions import Instruction
-from kernels.knobs import ConfigError, knob, powers, read_fields
-from kernels.layouts import textbook_layout
-from kernels.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
+from tilescope.captures.layouts import textbook_layout
+from tilescope.declare.accesses import AnyAccess
+from tilescope.declare.knobs import ConfigError, knob, powers, read_fields
+from tilescope.declare.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
+from tilescope.evaluate import declared
+from tilescope.evaluate.declared import AccessPattern, DeclaredCounts, make_pattern
+from tilescope.evaluate.instructions import Instruction
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""Guided tours. A new one needs a TOML file and no code."""
+"""Guided tours of the kernels. A new one needs a TOML file and no code."""
 
 import functools
-from pathlib import Path
 
+from tilescope.declare.discovery import package_folder
 from visualize.tours.tour import Tour, read
 
 __all__ = ["DIRECTORY", "tours"]
 
-DIRECTORY = Path(__file__).parent
+DIRECTORY = package_folder() / "tours"
 
 
 @functools.cache

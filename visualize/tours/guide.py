@@ -11,8 +11,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from kernels.measuring.session import Session
-from visualize.numbers import mark
+from tilescope.measure.session import Session
+from visualize.glossary import mark
 from visualize.tours import tours
 from visualize.tours.tour import NoFact, Stop, Tour, Value, compute_facts, facts_named
 from visualize.views.state import query

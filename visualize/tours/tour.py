@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from kernels.knobs import ConfigError
-from kernels.measuring.session import Session
-from kernels.results import Failure
-from kernels.results.codec import to_json
-from visualize import numbers
+from tilescope import numbers
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.session import Session
+from tilescope.results import Failure
+from tilescope.results.codec import to_json
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.compiler import compile_reply
 from visualize.views.memory.view import compiled_reply, textbook_reply

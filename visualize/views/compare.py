@@ -9,9 +9,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.knobs import ConfigError
-from kernels.results import RunResult
-from visualize.numbers import Number, key_numbers, significant, wrong_elements
+from tilescope.declare.knobs import ConfigError
+from tilescope.numbers import Number, key_numbers, significant, wrong_elements
+from tilescope.results import RunResult
 from visualize.views.panel import Panel, Slots, merge
 from visualize.views.prose import Link, Mark, Sentence, Strong, join, say
 from visualize.views.slots import NONE

@@ -3,12 +3,12 @@
 from functools import lru_cache
 from typing import Any
 
-from kernels.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
-from kernels.experiment import Experiment
-from kernels.gpus import Gpu
-from kernels.measuring.run import RUN
-from kernels.results import records
-from kernels.spec import Kernel, Launch
+from tilescope.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.measure.run import RUN
+from tilescope.results import records
 from visualize.predict.offer import offer
 
 _KIB = 1024

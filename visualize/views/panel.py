@@ -17,13 +17,13 @@ import numpy as np
 import orjson
 from markupsafe import Markup
 
-from kernels.experiment import Experiment, JsonSchema, resolve_gpu
-from kernels.knobs import ConfigError, read_fields
-from kernels.measuring.fair_queue import INTERNAL, Client
-from kernels.measuring.request_slots import REQUEST_SLOTS, charge_cpu_time
-from kernels.measuring.session import Session
-from kernels.results import Compiled, Failure, codec
-from visualize.numbers import Number
+from tilescope.declare.experiment import Experiment, JsonSchema, resolve_gpu
+from tilescope.declare.knobs import ConfigError, read_fields
+from tilescope.measure.fair_queue import INTERNAL, Client
+from tilescope.measure.request_slots import REQUEST_SLOTS, charge_cpu_time
+from tilescope.measure.session import Session
+from tilescope.numbers import Number
+from tilescope.results import Compiled, Failure, codec
 from visualize.views.opening import explain_opening
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.slots import form_of

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from kernels.measuring.fair_queue import Call, Client
-from kernels.measuring.pool import Pool
-from kernels.measuring.session import Session
-from kernels.results import Failure
+from tilescope.measure.fair_queue import Call, Client
+from tilescope.measure.pool import Pool
+from tilescope.measure.session import Session
+from tilescope.results import Failure
 from visualize.views.state import Snapshot
 
 V = TypeVar("V")

@@ -10,10 +10,10 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from kernels.experiment import Experiment, Run
-from kernels.spec import shape_text
-from visualize.glossary import glossary, meaning
-from visualize.numbers import SOURCES, count_noun, join_names, mark
+from tilescope.declare.experiment import Experiment, Run
+from tilescope.declare.spec import shape_text
+from tilescope.numbers import SOURCES, count_noun, join_names
+from visualize.glossary import glossary, mark, meaning
 
 # An entry of a list of definitions.
 LIST_ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
@@ -224,7 +224,7 @@ def dtype_text(problem: Any) -> str:
 def config_text(config: Any, omit: Sequence[str] = ()) -> str:
     """Return a config in short: tile, further knobs, warps, stages.
 
-    >>> from kernels.experiment import from_json
+    >>> from tilescope.declare.experiment import from_json
     >>> config_text(from_json({"kernel": "matmul.grouped", "config": {"num_warps": 1}}).config, omit=["GROUP_SIZE"])
     '64 × 128 × 32, 1 warp, 3 stages'
     """
@@ -240,7 +240,7 @@ def config_text(config: Any, omit: Sequence[str] = ()) -> str:
 def picture_caption(experiment: Experiment, gpu: str, *sources: str) -> str:
     """Return the line below a saved picture: kernel, problem, config, run fields that differ from the default, sources.
 
-    >>> from kernels.experiment import from_json
+    >>> from tilescope.declare.experiment import from_json
     >>> picture_caption(from_json({"kernel": "transpose.flat"}), "H200", "recorded")
     'transpose.flat · M 1024, N 1024, float32 · BLOCK 1024, num_warps 4, num_stages 3 · H200 · recorded'
 
@@ -266,7 +266,7 @@ def picture_caption(experiment: Experiment, gpu: str, *sources: str) -> str:
 def stage_title(experiment: Experiment, gpu: str) -> str:
     """Return the title of talk mode: kernel, shape, dtype and GPU.
 
-    >>> from kernels.experiment import from_json
+    >>> from tilescope.declare.experiment import from_json
     >>> stage_title(from_json({"kernel": "matmul.grouped"}), "H200")
     'matmul.grouped · 512 × 512 × 512 float16 · H200'
     """

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.experiment import Json
-from kernels.knobs import Knob, knobs
+from tilescope.declare.experiment import Json
+from tilescope.declare.knobs import Knob, knobs
 
 if TYPE_CHECKING:  # a report in a file needs no Plotly for Python
     import plotly.graph_objects as go

@@ -12,21 +12,20 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from kernels import discover, experiment
-from kernels.experiment import Experiment, Run
-from kernels.gpus import Gpu
-from kernels.inside.inspect import Inspection
-from kernels.knobs import ConfigError, knob, knobs, quote, read_fields
-from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results import Compiled, Failure
-from kernels.results.store import Store
-from kernels.spec import Kernel, Launch
+from tilescope.declare import experiment
+from tilescope.declare.discovery import discover, opening
+from tilescope.declare.experiment import Experiment, Run
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError, knob, knobs, quote, read_fields
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.inside.inspect import Inspection
+from tilescope.measure.session import MEASUREMENTS, Session
+from tilescope.results import Compiled, Failure
+from tilescope.results.store import Store
 from visualize.predict.schedule import STEPPING, KernelSchedule, schedule
 from visualize.views.opening import opening_config
 
 T = TypeVar("T")
-
-DEFAULT_KERNEL = "matmul.grouped"
 
 # The URL parameter that holds the pinned experiment.
 PINNED = "with"
@@ -258,7 +257,7 @@ class Settings:
         Raises:
             ConfigError: with the field that caused it.
         """
-        chosen = open_experiment(experiment.nest({"kernel": DEFAULT_KERNEL, **flat}), this)
+        chosen = open_experiment(experiment.nest({"kernel": opening()["kernel"], **flat}), this)
         options = []
         for declared in self.options:
             each = read_fields(

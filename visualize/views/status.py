@@ -5,9 +5,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.measuring.run import RUN
-from kernels.results import Counters, Failure, Measured, records
-from kernels.spec import shape_text
+from tilescope.declare.spec import shape_text
+from tilescope.measure.run import RUN
+from tilescope.results import Counters, Failure, Measured, records
 from visualize.views.prose import Link, Sentence, config_text, dtype_text, hint, html, say
 from visualize.views.state import State, query
 

@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from markupsafe import Markup
 
-from kernels.experiment import Experiment, JsonSchema, argument_schemas
-from kernels.knobs import knob
-from kernels.measuring.session import Session
-from kernels.spec import shape_text
-from visualize.numbers import count_noun, format_number
+from tilescope.declare.experiment import Experiment, JsonSchema, argument_schemas
+from tilescope.declare.knobs import knob
+from tilescope.declare.spec import shape_text
+from tilescope.measure.session import Session
+from tilescope.numbers import count_noun, format_number
 from visualize.views import slots
 from visualize.views.panel import Panel, Slots, StreamAction
 from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, hint, kind_name

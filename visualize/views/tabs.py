@@ -1,10 +1,10 @@
 """The tabs of the page, in their order, and the panels that each is made of. A new tab or panel is a line here."""
 
-import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from tilescope.declare.discovery import opening
 from visualize.views.inside.view import INSIDE
 from visualize.views.library.view import RecordedPanel, ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
@@ -54,21 +54,9 @@ VIEWS = {
 }
 LIBRARY = ("recorded", "scoreboard")
 
-# A story that can be told in ten seconds: nine programs, 54 blocks instead of 90.
-_OPENING = (
-    "kernel=matmul.grouped&M=576&N=576&K=288&first=9&BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3"
-)
-
 SETTINGS = Settings(
     tabs={tab.name: tab.title for tab in TABS},
     opened="program-order",
     options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel().options),
-    opening=dict(urllib.parse.parse_qsl(_OPENING, strict_parsing=True)),
+    opening=opening(),
 )
-
-# Where to begin: a guided tour and states of the page, by the question that they answer.
-WAYS = {
-    "Why grouping?": "tour=why-grouping&stop=1",
-    "Is my store coalesced?": "kernel=transpose.flat&tab=requests",
-    "Watch a race": "kernel=matmul.split_k_race&tab=result",
-}

@@ -9,10 +9,10 @@ from typing import Any
 
 import segno
 
-from kernels.knobs import ConfigError, quote
-from kernels.measuring.measurement import Job
-from kernels.measuring.session import MEASUREMENTS
-from kernels.results import Failure
+from tilescope.declare.knobs import ConfigError, quote
+from tilescope.measure.measurement import Job
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.results import Failure
 from visualize.tours.guide import Guide
 from visualize.views import status
 from visualize.views.panel import RunAction, Slots, StreamAction, current_client, run_in_slot

@@ -22,8 +22,8 @@ from typing import Any
 import gradio as gr
 import orjson
 
-from kernels import discover
-from kernels.experiment import (
+from tilescope.declare.discovery import discover, opening
+from tilescope.declare.experiment import (
     JsonSchema,
     experiment_schema,
     from_json,
@@ -31,19 +31,13 @@ from kernels.experiment import (
     kernel_schema,
     merged_fields,
     merged_schema,
+    nest,
     resolve_gpu,
 )
-from kernels.gpus import DEFAULT_GPU, GPUS
-from kernels.knobs import Knob, knobs
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS
+from tilescope.declare.knobs import Knob, knobs
 from visualize.predict.offer import PUBLISHED, Offer, offer, offers
 from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, Reply, encode, reply_safely
-
-# The experiment of the API page's snippets. It is quick under the interpreter, too.
-EXAMPLE = {
-    "kernel": "matmul.grouped",
-    "problem": {"M": 576, "N": 576, "K": 288},
-    "config": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
-}
 
 # Maximum characters of a field's JSON, about 2,000 tokens. Operations, bounds and checks are shorter.
 LONGEST_FIELD = 8_000
@@ -163,7 +157,7 @@ def _register(blocks: gr.Blocks, endpoint: Endpoint) -> None:
         if name in endpoint.schemas:
             argument.api_info_as_input = lambda schema=endpoint.schemas[name]: schema
         if name == EXPERIMENT:
-            argument.example_payload = lambda: EXAMPLE
+            argument.example_payload = lambda: nest(opening())
 
 
 def argument_defaults(blocks: gr.Blocks) -> dict[int | str, list[object]]:

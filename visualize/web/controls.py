@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kernels import discover, experiment
-from kernels.experiment import GPU, Experiment, Json, Run, kernel_knob
-from kernels.gpus import DEFAULT_GPU, GPUS, Gpu
-from kernels.knobs import ConfigError, knobs, quote
-from kernels.space import space
-from kernels.spec import Kernel, format_duration, shape_text
-from kernels.sweep.devices import concurrent_compiles
-from kernels.sweep.sweep_run import estimate_seconds
+from tilescope.declare import experiment
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import GPU, Experiment, Json, Run, kernel_knob
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu
+from tilescope.declare.knobs import ConfigError, knobs, quote
+from tilescope.declare.space import space
+from tilescope.declare.spec import Kernel, format_duration, shape_text
+from tilescope.search.devices import concurrent_compiles
+from tilescope.search.sweep_run import estimate_seconds
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, offer
 from visualize.views.opening import explain_opening
 from visualize.views.slots import MORE, control, controls, form_value, is_hidden

@@ -17,8 +17,8 @@ from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernels.gpus import Gpu
-from kernels.measuring.session import BoundedCache
+from tilescope.declare.gpus import Gpu
+from tilescope.measure.session import BoundedCache
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.slots import PLOTLY_JS
@@ -117,7 +117,10 @@ def first_picture(gpu: Gpu | None) -> str:
     state = SETTINGS.state(SETTINGS.opening, gpu)
     orders = orders_of(Snapshot(state))  # without recordings, which take long to read
     label = " and ".join(order.name for order in orders)
-    drawing = draw_svg(map_figure(orders, state.view.of(ProgramOrderView).color))
+    figure = map_figure(orders, state.view.of(ProgramOrderView).color)
+    if not all("x" in trace for trace in figure["data"]):
+        return ""  # too many tiles for a drawing with edges
+    drawing = draw_svg(figure)
     text = Path(__file__).with_name("first_picture.html").read_text(encoding="utf-8")
     return text.replace("LABEL", escape(label)).replace("DRAWING", drawing)
 

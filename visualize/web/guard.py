@@ -25,9 +25,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kernels.experiment import Json
-from kernels.knobs import ConfigError
-from kernels.measuring.request_slots import (
+from tilescope.declare.experiment import Json
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.request_slots import (
     BURST,
     MAX_OPEN,
     RATE,

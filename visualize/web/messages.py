@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from kernels.experiment import Json
-from kernels.knobs import ConfigError
+from tilescope.declare.experiment import Json
+from tilescope.declare.knobs import ConfigError
 from visualize.views.panel import Slots, current_client, failure, run_in_slot
 from visualize.views.slots import WATCH
 from visualize.web.actions import Actions, once

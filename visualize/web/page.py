@@ -1,19 +1,21 @@
 """The page: its head and theme, and its HTML with slots, in one component of Gradio's."""
 
 import os
+from collections.abc import Mapping
 
 import gradio as gr
 from gradio.themes.utils.fonts import LocalFont
 from markupsafe import Markup
 
-from kernels.gpus import Gpu
+from tilescope.declare.discovery import setting
+from tilescope.declare.gpus import Gpu
 from visualize.tours import tours
 from visualize.tours.guide import menu
 from visualize.views import slots, theme
 from visualize.views.panel import Api, Endpoint
 from visualize.views.prose import LIST_ITEM, Link, glossary_dialog
 from visualize.views.slots import PLOTLY_JS, slot
-from visualize.views.tabs import LIBRARY, TABS, VIEWS, WAYS
+from visualize.views.tabs import LIBRARY, TABS, VIEWS
 from visualize.web import assets
 from visualize.web.actions import Actions
 from visualize.web.api import register_endpoints
@@ -175,7 +177,8 @@ def _header(gpu: Gpu | None) -> Markup:
     views = Markup("").join(
         _VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items()
     )
-    ways = Markup("").join(Link(question, query) for question, query in WAYS.items())
+    points: Mapping[str, str] = setting("STARTING_POINTS", {})
+    ways = Markup("").join(Link(question, query) for question, query in points.items())
     return slots.row(
         slot("title", content=_SKIP + _NAME.format(where)),
         slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(views)),

@@ -14,12 +14,12 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from kernels.compiling.launches import list_trials
-from kernels.experiment import Experiment, find_kernel
-from kernels.inside.inspect import Inspection
-from kernels.knobs import ConfigError, quote
-from kernels.measuring.session import Session
-from kernels.results import Compiled, Failure
+from tilescope.compiling.launches import list_trials
+from tilescope.declare.experiment import Experiment, find_kernel
+from tilescope.declare.knobs import ConfigError, quote
+from tilescope.inside.inspect import Inspection
+from tilescope.measure.session import Session
+from tilescope.results import Compiled, Failure
 from visualize.tours import tours
 from visualize.tours.guide import expand_stop
 from visualize.views import compare

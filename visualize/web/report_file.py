@@ -16,9 +16,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from visualize.reports import text
+from tilescope.reports import text
+from tilescope.reports.launches import Launches
 from visualize.views import slots, theme
-from visualize.views.capture.launches import Launches
 from visualize.views.capture.view import (
     LaunchView,
     draw_launch,

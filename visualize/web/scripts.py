@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernels.advice.findings import Compiler
-from kernels.capture.reader import split_case
-from kernels.examples import EXAMPLES
-from kernels.knobs import ConfigError, knobs, quote, read_fields
-from visualize.reports.brief import to_json
+from tilescope.advice.findings import Compiler
+from tilescope.captures.reader import split_case
+from tilescope.declare.discovery import examples
+from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
+from tilescope.reports.brief import to_json
 from visualize.views import slots
 from visualize.views.capture.controls import GPU_MENU, launch_form
 from visualize.views.capture.script import Recapture, Script
@@ -169,5 +169,5 @@ def shipped_scripts(
         script_name(source): Script(
             Path(source).with_suffix(".tilescope"), source, recapture, compiler
         )
-        for source in EXAMPLES
+        for source in examples()
     }

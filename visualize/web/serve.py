@@ -25,10 +25,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from kernels.jit import HAS_TRITON
-from kernels.measuring.pool import kill_fork_server
-from kernels.measuring.session import MAX_JOBS, Session
-from kernels.results import Failure
+from tilescope.declare.jit import HAS_TRITON
+from tilescope.measure.pool import kill_fork_server
+from tilescope.measure.session import MAX_JOBS, Session
+from tilescope.results import Failure
 from visualize.startup import bypass_proxy, configure_logging, return_large_arrays
 from visualize.views.library.view import ScoreView, compare_scores
 from visualize.views.prediction_process import PredictionProcess

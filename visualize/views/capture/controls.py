@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from kernels.gpus import DEFAULT_GPU, GPUS
-from kernels.knobs import ConfigError, Knob, quote
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS
+from tilescope.declare.knobs import ConfigError, Knob, quote
+from tilescope.reports.launches import Launches
 from visualize.views import slots
-from visualize.views.capture.launches import Launches
 from visualize.views.slots import control
 
 # Field names in the page's settings: the prefix of a case's parameters, the sweep over them, the prefix of an autotuned

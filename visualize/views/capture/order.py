@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kernels.accesses import Tiles
-from kernels.capture.reader import CapturedLaunch
-from kernels.evaluate.counts import OperationCounts
-from kernels.evaluate.global_memory import STORAGE_STEP
-from kernels.gpus import GPUS
+from tilescope.captures.reader import CapturedLaunch
+from tilescope.declare.accesses import Tiles
+from tilescope.declare.gpus import GPUS
+from tilescope.evaluate.counts import OperationCounts
+from tilescope.evaluate.global_memory import STORAGE_STEP
+from tilescope.reports.launches import Launches
 from visualize.predict.schedule import MAX_TILES, Schedule, programs_per_sm
-from visualize.views.capture.launches import Launches
 
 
 def captured_schedule(launches: Launches, number: int) -> Schedule | None:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernels import once
-from kernels.advice.findings import Compiler
-from kernels.capture.reader import Capture, split_case
-from visualize.reports.launch import LaunchReport
+from tilescope.advice.findings import Compiler
+from tilescope.caching import once
+from tilescope.captures.reader import Capture, split_case
+from tilescope.reports.launch import LaunchReport
+from tilescope.reports.launches import Launches
 from visualize.views.capture.controls import capture_options, changed_values
-from visualize.views.capture.launches import Launches
 
 # (script with its case, further options of record.py, whether a later change supersedes it) → the new capture. Raises
 # an exception if there is none.

@@ -11,25 +11,26 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.atomics import LINE_BYTES
-from kernels.capture.reader import CapturedLaunch, Content
-from kernels.evaluate import causes
-from kernels.evaluate.counts import Example, OperationCounts, sum_costs
-from kernels.evaluate.declared import Matrix, Requests
-from kernels.evaluate.global_memory import STORAGE_STEP, storage_number
-from kernels.evaluate.listings import isolate
-from kernels.gpus import GPUS
-from kernels.instructions import Instruction
-from kernels.knobs import knob
-from visualize.numbers import count_noun, join_names, milliseconds, significant
+from tilescope.captures.reader import CapturedLaunch, Content
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knob
+from tilescope.evaluate import causes
+from tilescope.evaluate.atomics import LINE_BYTES
+from tilescope.evaluate.counts import Example, OperationCounts, sum_costs
+from tilescope.evaluate.declared import Matrix, Requests
+from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
+from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.listings import isolate
+from tilescope.numbers import count_noun, join_names, milliseconds, significant
+from tilescope.reports.brief import describe_findings
+from tilescope.reports.comparison import differences
+from tilescope.reports.launch import LaunchReport, describe_total, name_launches
+from tilescope.reports.text import settings_text, wrong_counters
 from visualize.predict.schedule import steps
-from visualize.reports.brief import describe_findings
-from visualize.reports.comparison import differences
-from visualize.reports.launch import LaunchReport, describe_total, name_launches
-from visualize.reports.text import settings_text, wrong_counters
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
+from visualize.views.inside.program import captured_program
 from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot
@@ -186,7 +187,7 @@ def draw_launch(
         case "program-order":
             drawn = _order_slots(launches, launch, view)
         case name:
-            drawn = INSIDE[name].draw_program(launches.program(view.launch))
+            drawn = INSIDE[name].draw_program(captured_program(launches, view.launch))
     return drawn
 
 

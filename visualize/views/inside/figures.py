@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernels.evaluate.sass import Instruction
-from kernels.inside.banks import BANKS, WORD_BYTES, Access, serve_words
-from kernels.inside.pipeline import unroll
-from kernels.inside.registers import count_live
-from kernels.inside.report import Moment, Pipeline, SharedBuffer
-from kernels.layouts import Layout, expand_bases
-from kernels.sectors import LANES
-from visualize.numbers import count_noun
+from tilescope.captures.layouts import Layout, expand_bases
+from tilescope.evaluate.sass import Instruction
+from tilescope.evaluate.sectors import LANES
+from tilescope.inside.banks import BANKS, WORD_BYTES, Access, serve_words
+from tilescope.inside.pipeline import unroll
+from tilescope.inside.registers import count_live
+from tilescope.inside.report import Moment, Pipeline, SharedBuffer
+from tilescope.numbers import count_noun
 from visualize.views import theme
 from visualize.views.inside.program import Program, place
 

@@ -5,14 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kernels.capture.reader import CapturedKernel
-from kernels.evaluate.sass import Instruction, parse
-from kernels.gpus import Gpu
-from kernels.inside.banks import Access
-from kernels.inside.inspect import Inspection
-from kernels.inside.report import Inside, SharedAccess
-from kernels.instructions import CompiledFacts
-from kernels.results import Compiled, Counters, SharedCounts
+from tilescope.captures.reader import CapturedKernel
+from tilescope.declare.gpus import GPUS, Gpu
+from tilescope.evaluate.instructions import CompiledFacts
+from tilescope.evaluate.sass import Instruction, parse
+from tilescope.inside.banks import Access
+from tilescope.inside.inspect import Inspection
+from tilescope.inside.report import Inside, SharedAccess
+from tilescope.reports.launches import Launches
+from tilescope.results import Compiled, Counters, SharedCounts
 from visualize.predict.agreement import LaunchCosts
 from visualize.views.prose import picture_caption
 from visualize.views.state import Snapshot
@@ -52,6 +53,21 @@ class Program:
         rows = sorted(self.inside.shared, key=lambda row: row.conflicts or 0, reverse=True)
         named = ((row, groups.get((row.file, row.line, row.opcode))) for row in rows)
         return {f"{row.opcode}, {place(row)}": group for row, group in named if group}
+
+
+def captured_program(launches: Launches, number: int) -> Program:
+    """Return the inside of the programs of a script's launch."""
+    kernel = launches.kernel(number)
+    inside, executions = launches.inspections(number)
+    return Program(
+        inside=inside,
+        facts=kernel,
+        num_warps=kernel.num_warps,
+        gpu=GPUS.get(launches.gpu),
+        sass=launches.capture.read_code(launches.content.launches[number].kernel, "sass"),
+        about=launches.caption,
+        accesses=executions.accesses if executions else {},
+    )
 
 
 class _Placed(Protocol):

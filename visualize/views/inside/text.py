@@ -5,8 +5,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.inside.report import SharedAccess
-from visualize.numbers import bytes_of, count_noun, join_names
+from tilescope.inside.report import SharedAccess
+from tilescope.numbers import bytes_of, count_noun, join_names
 from visualize.predict.schedule import occupancy_of
 from visualize.views.inside.program import Program, place
 from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term

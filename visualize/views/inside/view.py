@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.results import Failure
-from visualize.numbers import Number
+from tilescope.numbers import Number
+from tilescope.results import Failure
 from visualize.views import slots, status
 from visualize.views.inside import figures, text
 from visualize.views.inside.program import Program, describe

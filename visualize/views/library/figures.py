@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from kernels.gpus import GPUS
+from tilescope.declare.gpus import GPUS
 from visualize.predict.scores import ALLOWED_ERROR, DRAM, Score
 from visualize.views import theme
 

@@ -8,20 +8,20 @@ import json
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from kernels import once
-from kernels.experiment import Experiment, from_json, nest
-from kernels.measuring.counters import COUNTERS
-from kernels.measuring.group_sizes import GROUP_SIZES
-from kernels.results import codec, records
-from kernels.results.counters import with_group_size
-from kernels.results.records import RecordForm, Recording
+from tilescope.caching import once
+from tilescope.declare.discovery import read_text
+from tilescope.declare.experiment import Experiment, from_json, nest
+from tilescope.measure.counters import COUNTERS
+from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.results import codec, records
+from tilescope.results.counters import with_group_size
+from tilescope.results.records import RecordForm, Recording
 from visualize.predict.agreement import counted_total
 from visualize.predict.scores import DRAM, Score, Scoreboard
 
-FILE = Path(__file__).parent / "predictions.jsonl"
+FILE = "predictions.jsonl"
 
 FORMS: tuple[RecordForm[Any], ...] = (COUNTERS.form, GROUP_SIZES.form)
 
@@ -56,8 +56,8 @@ class Prediction:
 
 @once
 def shipped_predictions() -> tuple[Prediction, ...]:
-    lines = list(map(json.loads, FILE.read_text(encoding="utf-8").splitlines()))
-    return codec.from_json(tuple[Prediction, ...], lines, FILE.name)
+    lines = list(map(json.loads, read_text(FILE).splitlines()))
+    return codec.from_json(tuple[Prediction, ...], lines, FILE)
 
 
 def recorded_launch(recording: Recording[Any]) -> Experiment:

@@ -12,9 +12,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels import once
-from kernels.results import codec
-from visualize.numbers import count_noun
+from tilescope.caching import once
+from tilescope.numbers import count_noun
+from tilescope.results import codec
 from visualize.views.prose import Mark, lead, say, term
 from visualize.views.tables import table
 

@@ -4,7 +4,8 @@ from collections import defaultdict
 
 from markupsafe import Markup
 
-from kernels.timing.scores import (
+from tilescope.numbers import count_noun, milliseconds, percent
+from tilescope.timing.scores import (
     SOURCE,
     TimeScore,
     shipped_scores,
@@ -12,7 +13,6 @@ from kernels.timing.scores import (
     summarize,
     unseen_scores,
 )
-from visualize.numbers import count_noun, milliseconds, percent
 from visualize.views.prose import Mark, lead, say
 from visualize.views.tables import table
 

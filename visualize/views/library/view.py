@@ -8,16 +8,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels import discover, once
-from kernels.experiment import Experiment, Json, JsonSchema, argument_schemas
-from kernels.gpus import GPUS
-from kernels.knobs import knob, read_fields
-from kernels.measuring.session import MEASUREMENTS
-from kernels.results import records
-from kernels.results.codec import to_json
-from kernels.spec import shape_text
-from kernels.timing import scores as times
-from visualize.numbers import (
+from tilescope.caching import once
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, Json, JsonSchema, argument_schemas
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knob, read_fields
+from tilescope.declare.spec import shape_text
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.numbers import (
     Number,
     bytes_of,
     count_noun,
@@ -26,6 +24,9 @@ from visualize.numbers import (
     percent,
     significant,
 )
+from tilescope.results import records
+from tilescope.results.codec import to_json
+from tilescope.timing import scores as times
 from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure

@@ -7,15 +7,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.capture.reader import CapturedKernel
-from kernels.evaluate.declared_instructions import memory_lines
-from kernels.experiment import Json
-from kernels.gpus import Gpu
-from kernels.instructions import CompiledFacts
-from kernels.jit import last_line, source_file, source_lines
-from kernels.results import Compiled
-from kernels.spec import Kernel, Launch
-from visualize.numbers import Number, bytes_of, count_noun, join_names
+from tilescope.captures.reader import CapturedKernel
+from tilescope.declare.experiment import Json
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.jit import last_line, source_file, source_lines
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.evaluate.declared_instructions import memory_lines
+from tilescope.evaluate.instructions import CompiledFacts
+from tilescope.numbers import Number, bytes_of, count_noun, join_names
+from tilescope.results import Compiled
 from visualize.predict.schedule import occupancy_of
 from visualize.views import slots, status
 from visualize.views.memory.flow import find_operation

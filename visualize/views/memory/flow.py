@@ -6,23 +6,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kernels import discover, orders
-from kernels.accesses import AnyAccess
-from kernels.evaluate.causes import ALIGNMENT
-from kernels.evaluate.declared import (
+from kernels import orders
+from tilescope.declare.accesses import AnyAccess
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, from_json, launch_of, resolve_gpu
+from tilescope.declare.jit import on_arrays
+from tilescope.declare.knobs import ConfigError, knob
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.evaluate.causes import ALIGNMENT
+from tilescope.evaluate.declared import (
     AccessPattern,
     DeclaredCounts,
     Requests,
     count_accesses,
 )
-from kernels.experiment import Experiment, from_json, launch_of, resolve_gpu
-from kernels.jit import on_arrays
-from kernels.knobs import ConfigError, knob
-from kernels.measuring.counters import COUNTERS
-from kernels.results import Counters, records
-from kernels.sectors import SECTORS
-from kernels.spec import Kernel, Launch
-from visualize.numbers import count_noun
+from tilescope.evaluate.sectors import SECTORS
+from tilescope.measure.counters import COUNTERS
+from tilescope.numbers import count_noun
+from tilescope.results import Counters, records
 from visualize.predict.agreement import LaunchCosts, worst
 from visualize.predict.textbook import Textbook
 from visualize.views import theme

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import ndarray
 
-from kernels.evaluate.declared import Requests
+from tilescope.evaluate.declared import Requests
 
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, USED = range(4)

@@ -5,11 +5,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.evaluate.counts import Cost, OperationCounts, sum_costs
-from kernels.sectors import SECTOR_BYTES
-from visualize.numbers import percent
+from tilescope.evaluate.counts import Cost, OperationCounts, sum_costs
+from tilescope.evaluate.sectors import SECTOR_BYTES
+from tilescope.numbers import percent
+from tilescope.reports.launch import AMOUNTS
 from visualize.predict.agreement import LaunchCosts, count_of, launch_totals
-from visualize.reports.launch import AMOUNTS
 from visualize.views.memory.text import explain, place, used_bytes
 from visualize.views.prose import Hint, Strong, hint, term
 from visualize.views.tables import table, traffic_funnel

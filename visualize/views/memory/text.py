@@ -11,12 +11,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.accesses import AnyAccess
-from kernels.evaluate import causes
-from kernels.evaluate.counts import Cost, sum_costs
-from kernels.evaluate.declared import DeclaredCounts
-from kernels.spec import Kernel
-from visualize.numbers import count_noun, join_names, percent, source
+from tilescope.declare.accesses import AnyAccess
+from tilescope.declare.spec import Kernel
+from tilescope.evaluate import causes
+from tilescope.evaluate.counts import Cost, sum_costs
+from tilescope.evaluate.declared import DeclaredCounts
+from tilescope.numbers import count_noun, join_names, percent, source
 from visualize.predict.agreement import LaunchCosts, count_of, count_together, launch_totals
 from visualize.views.prose import (
     Code,

@@ -6,16 +6,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.evaluate.counts import sum_costs
-from kernels.evaluate.declared import DeclaredCounts, count_accesses
-from kernels.experiment import JsonSchema, argument_schemas
-from kernels.knobs import knobs
-from kernels.results import Counters, Failure
-from visualize.numbers import Number, key_numbers, significant
+from tilescope.declare.experiment import JsonSchema, argument_schemas
+from tilescope.declare.knobs import knobs
+from tilescope.evaluate.counts import sum_costs
+from tilescope.evaluate.declared import DeclaredCounts, count_accesses
+from tilescope.numbers import Number, key_numbers, significant
+from tilescope.reports.launch import AMOUNTS
+from tilescope.results import Counters, Failure
 from visualize.predict.agreement import LaunchCosts, count_of
 from visualize.predict.textbook import Textbook
 from visualize.predict.textbook import textbook as read_textbook
-from visualize.reports.launch import AMOUNTS
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.pairs import pair
-from kernels.results import GroupSizeRow
-from kernels.sectors import SECTOR_BYTES
-from visualize.numbers import (
+from tilescope.evaluate.sectors import SECTOR_BYTES
+from tilescope.measure.pairs import pair
+from tilescope.numbers import (
     bytes_of,
     percent,
     significant,
 )
+from tilescope.results import GroupSizeRow
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended
 from visualize.views.prose import (
     Link,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.results import GroupSizeRow
-from visualize.numbers import count_noun, join_names
+from tilescope.numbers import count_noun, join_names
+from tilescope.results import GroupSizeRow
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule, loads

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from kernels.knobs import knobs
-from kernels.measuring.session import BoundedCache
-from visualize.numbers import bytes_of, count_noun, join_names, significant
+from tilescope.declare.knobs import knobs
+from tilescope.measure.session import BoundedCache
+from tilescope.numbers import bytes_of, count_noun, join_names, significant
 from visualize.predict.l2_steps import StepLoads, step_loads
 from visualize.predict.reuse import bytes_per_tile
 from visualize.predict.schedule import (

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.measuring.timeline import TIMELINE
-from kernels.results import Compiled, Timeline
-from visualize import numbers
-from visualize.numbers import (
+from tilescope import numbers
+from tilescope.measure.timeline import TIMELINE
+from tilescope.numbers import (
     bytes_of,
     count_noun,
     format_number,
@@ -17,6 +16,7 @@ from visualize.numbers import (
     milliseconds,
     percent,
 )
+from tilescope.results import Compiled, Timeline
 from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import (

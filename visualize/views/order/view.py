@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels import discover
-from kernels.results import GroupSizeStudy, Timeline
-from kernels.results.codec import to_json
-from kernels.spec import Kernel
-from visualize.numbers import Number, count_noun, source
+from tilescope.declare.discovery import discover
+from tilescope.declare.spec import Kernel
+from tilescope.numbers import Number, count_noun, source
+from tilescope.results import GroupSizeStudy, Timeline
+from tilescope.results.codec import to_json
 from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import (

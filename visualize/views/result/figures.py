@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from kernels.results.run import Check, Closeup, Diff, RunResult
-from visualize.numbers import milliseconds, source, time_unit
+from tilescope.numbers import milliseconds, source, time_unit
+from tilescope.results.run import Check, Closeup, Diff, RunResult
 from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
 from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, rate, timings

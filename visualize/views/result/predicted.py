@@ -5,11 +5,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels.inside.report import Inside
-from kernels.timing.scores import SOURCE, summarize, unseen_scores
-from visualize.numbers import milliseconds, percent, significant, time_unit
-from visualize.reports.launch import describe_changes, describe_savings
-from visualize.reports.text import RESOURCES, describe_bound
+from tilescope.inside.report import Inside
+from tilescope.numbers import milliseconds, percent, significant, time_unit
+from tilescope.reports.launch import describe_changes, describe_savings
+from tilescope.reports.text import RESOURCES, describe_bound
+from tilescope.timing.scores import SOURCE, summarize, unseen_scores
 from visualize.views import theme
 from visualize.views.prose import Link, Mark, headline, say
 from visualize.views.slots import NONE, plot_value

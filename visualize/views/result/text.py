@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from kernels.results.run import (
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.numbers import bytes_of, milliseconds, percent, significant, source
+from tilescope.results.run import (
     Baseline,
     Check,
     Closeup,
@@ -16,8 +18,6 @@ from kernels.results.run import (
     RunResult,
     Timing,
 )
-from kernels.spec import Kernel, Launch
-from visualize.numbers import bytes_of, milliseconds, percent, significant, source
 from visualize.predict.bounds import Point, Roof
 from visualize.predict.offer import offer
 from visualize.views.prose import (

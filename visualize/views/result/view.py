@@ -10,21 +10,21 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from kernels import discover
-from kernels.experiment import Json, without_gpu
-from kernels.export.chrome_trace import chrome_trace
-from kernels.export.inline import CannotBeWritten
-from kernels.export.script import script
-from kernels.inside.report import Inside
-from kernels.jit import HAS_TRITON
-from kernels.knobs import ConfigError
-from kernels.measuring.run import RUN
-from kernels.measuring.session import Session
-from kernels.results import Failure, RunResult, Timeline, records
-from kernels.results.codec import to_json
-from kernels.results.run import Closeup, Diff
-from kernels.spec import Kernel, Launch, shape_text
-from visualize.numbers import Number, count_noun, source
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Json, without_gpu
+from tilescope.declare.jit import HAS_TRITON
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.spec import Kernel, Launch, shape_text
+from tilescope.export.chrome_trace import chrome_trace
+from tilescope.export.inline import CannotBeWritten
+from tilescope.export.script import script
+from tilescope.inside.report import Inside
+from tilescope.measure.run import RUN
+from tilescope.measure.session import Session
+from tilescope.numbers import Number, count_noun, source
+from tilescope.results import Failure, RunResult, Timeline, records
+from tilescope.results.codec import to_json
+from tilescope.results.run import Closeup, Diff
 from visualize.predict.bounds import Point, Roof, intensity
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from kernels.results import Sweep
+from tilescope.results import Sweep
+from tilescope.search.text import sweep_unit, time_ms
 from visualize.views import theme
-from visualize.views.tune.text import ratio_text, sweep_unit, time_ms
+from visualize.views.tune.text import ratio_text
 
 _LABEL = "%{text}<extra></extra>"
 # Heatmaps of up to this many cells have numbers in them.

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernels import discover
-from kernels.experiment import GPU_CHOICES, Experiment, Json, argument_schemas, from_json
-from kernels.knobs import ConfigError, knob, quote, read_fields
-from kernels.measuring.session import MEASUREMENTS, Session
-from kernels.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
-from kernels.space import Space
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import GPU_CHOICES, Experiment, Json, argument_schemas, from_json
+from tilescope.declare.knobs import ConfigError, knob, quote, read_fields
+from tilescope.declare.space import Space
+from tilescope.measure.session import MEASUREMENTS, Session
+from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from visualize.predict.history import find_changes
 from visualize.views.library.view import address
 from visualize.views.panel import Endpoint, select_fields

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kernels.experiment import resolve_gpu
-from kernels.gpus import Gpu
-from kernels.knobs import ConfigError
-from kernels.measuring.session import BoundedCache, Session
-from kernels.results import Strategy, Sweep
-from kernels.results.store import Store
-from kernels.results.sweep import ResumePoint
-from kernels.space import Space
-from kernels.sweep.sweep_run import SweepRun, sweep_here
+from tilescope.declare.experiment import resolve_gpu
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import Space
+from tilescope.measure.session import BoundedCache, Session
+from tilescope.results import Strategy, Sweep
+from tilescope.results.store import Store
+from tilescope.results.sweep import ResumePoint
+from tilescope.search.sweep_run import SweepRun, sweep_here
 
 # Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
 _MAX_ENDED = 8

@@ -1,24 +1,22 @@
 """The text and tables of sweeps."""
 
-import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import get_args
 
 from markupsafe import Markup, escape
 
-from kernels import discover
-from kernels.experiment import Experiment
-from kernels.export.script import config_line
-from kernels.knobs import knobs
-from kernels.results import Sweep, SweepRow
-from kernels.results.sweep import LibraryRatio, Status
-from kernels.space import Space
-from kernels.spec import format_duration, shape_text
-from kernels.sweep.sweep_run import Progress
-from visualize.numbers import count_noun, milliseconds, percent, significant, time_unit
+from tilescope.declare.discovery import discover
+from tilescope.declare.knobs import knobs
+from tilescope.declare.space import Space
+from tilescope.declare.spec import format_duration, shape_text
+from tilescope.export.script import config_line
+from tilescope.numbers import count_noun, milliseconds, percent, significant
+from tilescope.results import Sweep, SweepRow
+from tilescope.results.sweep import LibraryRatio
+from tilescope.search.sweep_run import Progress
+from tilescope.search.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 from visualize.views.panel import select_fields
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import Column, Table, table
@@ -31,16 +29,6 @@ _MODEL_ERROR = 0.05
 # Characters of a failure's reason in a label and in the list. The saved files hold the whole reason.
 _LABEL_CHARS = 140
 
-STATUSES = get_args(Status)
-ENDINGS = {
-    "complete": "All configs were tried.",
-    "patience": "It ended early, because the last configs were not faster.",
-    "budget": "The budget is spent.",
-    "cancelled": "It was cancelled. Finished rows are kept, and the next sweep resumes from them.",
-    "failed": "It ended because no device was left.",
-    "running": "",
-    "cut off": "It was interrupted, or is still running in another process. The next sweep resumes from its rows.",
-}
 _PHASES = {
     "explore": "exploring",
     "race": "racing the fastest",
@@ -61,30 +49,13 @@ NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 def varied_text(space: Space) -> str:
     """Return the varied knobs in the notation of the form and the command line.
 
-    >>> from kernels import space
-    >>> from kernels.experiment import from_json
+    >>> from tilescope.declare import space
+    >>> from tilescope.declare.experiment import from_json
     >>> base = from_json({"kernel": "transpose.tiled"})
     >>> varied_text(space.space(base, {"num_warps": [4, 8], "BLOCK_M": [64]}))
     'BLOCK_M=64 num_warps=4,8'
     """
     return " ".join(f"{name}={','.join(map(str, values))}" for name, values in space.varied)
-
-
-def knobs_text(experiment: Experiment, space: Space) -> str:
-    """Return the experiment's values of the varied knobs."""
-    return ", ".join(f"{name} {getattr(experiment.config, name)}" for name, _ in space.varied)
-
-
-def time_ms(row: SweepRow, is_timed: bool) -> float:
-    """Return the time that ranks a row: the median, or the prediction in a sweep without times. NaN if not ranked."""
-    if is_timed:
-        return row.median_ms if row.status == "timed" and row.median_ms else math.nan
-    return row.predicted.ms if row.is_right and row.predicted else math.nan
-
-
-def sweep_unit(sweep: Sweep) -> tuple[str, float]:
-    """Return the unit of all the sweep's times, and the factor from ms. The best config's time decides."""
-    return time_unit(time_ms(sweep.best, sweep.is_timed) if sweep.best else 1.0)
 
 
 def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:

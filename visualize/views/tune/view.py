@@ -11,19 +11,19 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernels import discover
-from kernels.compiling.estimated_time import estimate_time
-from kernels.experiment import Experiment, JsonSchema, argument_schemas
-from kernels.export.script import config_line
-from kernels.gpus import Gpu
-from kernels.knobs import ConfigError, knob, knobs, quote
-from kernels.measuring.session import Session
-from kernels.results import Device, Strategy, Sweep, SweepRow
-from kernels.results.sweep import STRATEGIES
-from kernels.space import MAX_CONFIGS, Space, parse_varied, space
-from kernels.sweep import files
-from kernels.sweep.devices import concurrent_compiles
-from kernels.sweep.sweep_run import SweepRun, estimate_seconds, initial_rows
+from tilescope.compiling.estimated_time import estimate_time
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, JsonSchema, argument_schemas
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError, knob, knobs, quote
+from tilescope.declare.space import MAX_CONFIGS, Space, parse_varied, space
+from tilescope.export.script import config_line
+from tilescope.measure.session import Session
+from tilescope.results import Device, Strategy, Sweep, SweepRow
+from tilescope.results.sweep import STRATEGIES
+from tilescope.search import files
+from tilescope.search.devices import concurrent_compiles
+from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.views import slots
 from visualize.views.panel import (
     Api,

@@ -1,1 +1,0 @@
-"""Record the launches of a script, and read the file that holds them."""

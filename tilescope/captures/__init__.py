@@ -1,0 +1,1 @@
+"""Start recordings, and read the files that they write."""

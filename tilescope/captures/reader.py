@@ -1,0 +1,584 @@
+"""Read a capture: the launches of a script, as `record.py` wrote them. Opening one runs no code from it.
+
+The dataclasses have the form of the file's JSON, and pydantic checks it against their annotations.
+"""
+
+import io
+import math
+import os
+import shutil
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from tilescope.captures.layouts import Layout
+from tilescope.output import replacing
+
+# Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
+_MOST_BYTES = 64 << 20
+_MOST_TEXT_BYTES = 16 << 20
+_MOST_UNPACKED_BYTES = 1 << 30
+_MOST_ELEMENTS = 1 << 20
+
+# Tensors that are equal up to this alignment cost the same.
+_ALIGNMENT_BYTES = 512
+
+# The zip members with Nsight Compute's counters, and with the findings about each launch.
+_COUNTED = "counted.json"
+_FINDINGS = "findings.json"
+
+Count = Annotated[int, Field(ge=0, lt=1 << 40)]
+Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
+Number = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+# A report's JSON has null for an error that is not finite.
+ErrorNumber = Annotated[float, BeforeValidator(lambda error: math.nan if error is None else error)]
+
+
+class UnreadableCapture(Exception):
+    """The file is not a capture, or it is damaged. The message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Place:
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Bases:
+    """A linear layout: see `tilescope.captures.layouts.Layout`."""
+
+    shape: tuple[Extent, ...]
+    register: tuple[tuple[Count, ...], ...]
+    lane: tuple[tuple[Count, ...], ...]
+    warp: tuple[tuple[Count, ...], ...]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument of a launch. Strides are in elements.
+
+    Attributes:
+        storage: number of the storage that holds it.
+        offset_bytes: its first byte, from the storage's start.
+        array: number of the array with the storage's contents before the launch; None if there is no copy.
+        is_known: false if its values may depend on launches that did not run.
+    """
+
+    dtype: str
+    element_bytes: Annotated[int, Field(ge=1, le=16)]
+    shape: tuple[Number, ...]
+    strides: tuple[Number, ...]
+    storage: Count
+    offset_bytes: Count
+    array: Count | None
+    is_known: bool
+
+
+@dataclass(frozen=True)
+class TensorDescriptor:
+    """A tensor descriptor that the host made. Shape and strides are in elements."""
+
+    tensor: Tensor
+    shape: tuple[Number, ...]
+    strides: tuple[Number, ...]
+    block_shape: tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the compiled function: a tensor, a descriptor, or a number."""
+
+    name: str
+    tensor: Tensor | None = None
+    descriptor: TensorDescriptor | None = None
+    value: bool | Number | float | Literal["nan", "inf", "-inf"] | None = None
+
+    @property
+    def own_tensor(self) -> Tensor | None:
+        """The tensor that it points to, itself or through a descriptor."""
+        return self.tensor or (self.descriptor.tensor if self.descriptor else None)
+
+    @property
+    def number(self) -> float | int | bool:
+        return float(self.value) if isinstance(self.value, str) else self.value or 0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The autotuner config that was launched: `number`, from 1, out of `of`.
+
+    Attributes:
+        restored: the arguments that the tuner resets before each run; None if that is unknown.
+    """
+
+    number: int
+    of: int
+    restored: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """Errors of a case's output. `relative_rms` is relative to the RMS of the expected output."""
+
+    relative_rms: ErrorNumber
+    max_abs_error: ErrorNumber
+    passed: bool
+
+
+@dataclass(frozen=True)
+class CountedLaunch:
+    """Measurements of a launch: Nsight Compute's counters, if it saw the launch, and its time without the profiler."""
+
+    counters: Mapping[str, Count] | None
+    elapsed_ms: float | None
+
+
+# The name of a launch's predicted time among the numbers of a finding.
+TIME = "predicted_ns"
+
+# The operations that a number counts, by the prefix of its name.
+_OWNERS = {
+    "ld": "loads",
+    "st": "stores",
+    "red": "atomics without a result",
+    "atom": "atomics with a result",
+    "tma_ld": "TMA loads",
+    "tma_st": "TMA stores",
+    "gmma": "matrix instructions",
+    "synchronous": "synchronous loads",
+    "shared": "shared memory",
+    "spill_traffic": "spill traffic",
+}
+
+
+def in_words(name: str) -> str:
+    """Return the name of a number for use in a sentence.
+
+    >>> in_words("ld_sectors"), in_words("shared_bytes"), in_words("bank_conflicts"), in_words(TIME)
+    ('sectors of loads', 'bytes of shared memory', 'bank conflicts', 'the predicted time')
+    """
+    if name.startswith("predicted"):
+        return "the predicted time"
+    owner, _, unit = name.rpartition("_")
+    return f"{unit} of {_OWNERS[owner]}" if owner in _OWNERS else name.replace("_", " ")
+
+
+def describe_effect(
+    before: Mapping[str, int], after: Mapping[str, int], change: str = "{} from {} to {}"
+) -> str:
+    """Return the effect of a change that was tried; "" if it has none."""
+    changed = []
+    for name in before:
+        start, end = (
+            f"{numbers[name] / 1e3:,.1f} µs" if name == TIME else f"{numbers[name]:,}"
+            for numbers in (before, after)
+        )
+        if start != end:
+            changed.append(change.format(in_words(name), start, end))
+    return ", ".join(changed)
+
+
+# The kinds of findings about wrong results, and launches that fail.
+_FAULTS = ("check", "outside", "overflow", "race", "autotuner", "shared memory")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding about a launch: a fact and, if `change` is set, an experiment that was run.
+
+    Attributes:
+        kind: such as "misaligned" or "spills".
+        file, line: the place of the operation, or of the kernel if the finding is about the whole launch.
+        op, tensor: of the operation as in a report; "" if the finding is about the whole launch.
+        text: the fact.
+        change: what was changed.
+        before, after: numbers without and with the change, such as requests and sectors.
+        needs: what must hold for the change to keep the kernel's result.
+        options: of the compiler, with the values that the change gives them.
+    """
+
+    kind: str
+    file: str
+    line: int
+    op: str
+    tensor: str
+    text: str
+    change: str = ""
+    before: Mapping[str, Count] = field(default_factory=dict)
+    after: Mapping[str, Count] = field(default_factory=dict)
+    needs: str = ""
+    options: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def place(self) -> tuple[str, int, str, str]:
+        return self.file, self.line, self.op, self.tensor
+
+    @property
+    def is_fault(self) -> bool:
+        return self.kind in _FAULTS
+
+    @property
+    def sentences(self) -> str:
+        effect = describe_effect(self.before, self.after)
+        tried = f"Tried: this changes {effect}." if effect else ""
+        return " ".join(filter(None, (self.text, self.change, tried, self.needs)))
+
+
+@dataclass(frozen=True)
+class AllocatedBuffer:
+    """A buffer in a program's shared memory.
+
+    Attributes:
+        line: the line of its operation in the TTGIR's text, from 0.
+    """
+
+    line: Count
+    offset_bytes: Count
+    size_bytes: Count
+
+    @property
+    def end_bytes(self) -> int:
+        return self.offset_bytes + self.size_bytes
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """How the compiler allocates a program's shared memory.
+
+    Attributes:
+        bytes_by_stages: the shared memory with one stage fewer and one more; empty if num_stages has no effect.
+        why_missing: why the allocation is unknown.
+    """
+
+    buffers: tuple[AllocatedBuffer, ...] = ()
+    bytes_by_stages: Mapping[int, Count] = field(default_factory=dict)
+    why_missing: str = ""
+
+
+@dataclass(frozen=True)
+class CapturedKernel:
+    """A compiled kernel.
+
+    Attributes:
+        file, line: where its function is defined.
+        layouts: the layout of the pointers of each operation on pointers, in the TTGIR's order; None for a scalar.
+        options: of the compiler.
+        allocation: None if the capture lacks it.
+    """
+
+    name: str
+    file: str
+    line: int
+    source: str
+    registers: Count
+    spilled_bytes: Count
+    shared_bytes: Count
+    num_warps: Annotated[int, Field(ge=1, le=64)]
+    num_ctas: Annotated[int, Field(ge=1, le=16)]
+    layouts: tuple[Bases | None, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    allocation: Allocation | None = None
+
+
+@dataclass(frozen=True)
+class CapturedLaunch:
+    """A launch of a kernel.
+
+    Attributes:
+        kernel: number of the kernel.
+        caller: the line that launched it.
+        config: constants and options.
+        ran: where it ran, if it did.
+        elapsed_ms: GPU time: for a case, the median of many launches; otherwise the time of this launch.
+        settings: the case's parameters that were set.
+        arguments: of the compiled function, in order.
+        results: the errors of a case's outputs.
+        counters: Nsight Compute's counters by `evaluate.counts.COUNTER_NAMES` and, except in older captures,
+            `inside.report.INSIDE_COUNTERS`; None if they were not collected.
+    """
+
+    kernel: Count
+    grid: tuple[Extent, Extent, Extent]
+    caller: Place
+    config: Mapping[str, Any]
+    tuned: Tuned | None
+    ran: Literal[False, "cuda", "interpreter"]
+    elapsed_ms: float | None
+    case: str | None
+    arguments: tuple[Argument, ...]
+    results: Mapping[str, OutputErrors] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    counters: Mapping[str, Count] | None = None
+
+    def find_tensor(self, names: Collection[str]) -> Tensor | None:
+        """Return the first tensor among the arguments of the given names."""
+        tensors = (each.own_tensor for each in self.arguments if each.name in names)
+        return next(filter(None, tensors), None)
+
+
+class Build(NamedTuple):
+    """A compiled kernel, and its code by stage."""
+
+    kernel: CapturedKernel
+    codes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class CapturedArray:
+    why_missing: str
+
+
+@dataclass(frozen=True)
+class CapturedStorage:
+    """Memory of a tensor.
+
+    Attributes:
+        address_bytes: its start, modulo 2**29.
+    """
+
+    bytes: Count
+    address_bytes: Annotated[int, Field(ge=0, lt=1 << 29)]
+
+
+@dataclass(frozen=True)
+class Stop(Place):
+    """Where and why a script stopped early.
+
+    Attributes:
+        kind: "host_read", "exit" or "exception".
+        status: with which it exited.
+    """
+
+    kind: str
+    message: str
+    status: int = 0
+
+
+@dataclass(frozen=True)
+class Content:
+    """The JSON of a capture.
+
+    Attributes:
+        gpu: the properties of the GPU for which the kernels were compiled.
+        not_captured: a sentence for each kind of launch that could not be recorded.
+        cases: the parameters, with defaults, of each of the script's cases.
+        about: the script's docstring.
+    """
+
+    format: Literal[1]
+    triton: str
+    script: str
+    gpu: Mapping[str, Any]
+    stopped: Stop | None
+    not_captured: tuple[str, ...]
+    cases: Mapping[str, Mapping[str, Any]]
+    kernels: tuple[CapturedKernel, ...]
+    arrays: tuple[CapturedArray, ...]
+    storages: tuple[CapturedStorage, ...]
+    launches: tuple[CapturedLaunch, ...]
+    about: str = ""
+
+
+def find_equal_launches(content: Content) -> list[int]:
+    """Return for each launch the number of the first that does the same, with the same results and counters.
+
+    Their tensors may differ, but not in shape, alignment, storage size or values that addresses depend on.
+    """
+    first = dict[tuple[Any, ...], int]()
+    numbers = []
+    for number, launch in enumerate(content.launches):
+        storages = dict[int, int]()
+        parts = list[Any]()
+        for argument in launch.arguments:
+            parts += [argument.name, argument.value]
+            if tensor := argument.own_tensor:
+                order = storages.setdefault(tensor.storage, len(storages))
+                storage = content.storages[tensor.storage]
+                # Without an array, no values are needed, or they are unknown in all of the kernel's launches
+                own = replace(tensor, storage=order, is_known=True)
+                parts += [own, storage.bytes, storage.address_bytes % _ALIGNMENT_BYTES]
+            if view := argument.descriptor:
+                parts += [view.shape, view.strides, view.block_shape]
+        results = repr((launch.settings, launch.results, launch.counters))
+        key = launch.kernel, launch.grid, launch.tuned, results, tuple(parts)
+        numbers.append(first.setdefault(key, number))
+    return numbers
+
+
+def split_case(source: str) -> tuple[str, str]:
+    """Split off the name of a case, as `record.split_case` does without this module."""
+    name, colon, case = source.rpartition(":")
+    return (name, case) if colon and not Path(source).is_file() else (source, "")
+
+
+def is_capture(path: Path) -> bool:
+    """Return whether a file is a capture, and not a script, by its name or its contents."""
+    return path.suffix == ".tilescope" or zipfile.is_zipfile(path)
+
+
+_CONTENT_TYPE = TypeAdapter(Content)
+_COUNTED_TYPE = TypeAdapter(tuple[CountedLaunch, ...])
+_FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Finding]])
+
+
+class BaseCapture(ABC):
+    """Launches, with the compiled code of their kernels and the contents of their tensors.
+
+    Attributes:
+        content: of all launches.
+    """
+
+    content: Content
+
+    @abstractmethod
+    def read_code(self, kernel: int, stage: str) -> str:
+        """Return the text of a kernel's "ttir", "ttgir", "ptx" or "sass"; "" if there is no TTIR or SASS."""
+
+    @abstractmethod
+    def read_array(self, number: int) -> np.ndarray:
+        """Return the elements of an array.
+
+        Raises:
+            UnreadableCapture: the array is missing or damaged.
+        """
+
+    def build(self, kernel: int) -> Build:
+        """Return a kernel and its TTGIR, PTX and SASS."""
+        codes = {stage: self.read_code(kernel, stage) for stage in ("ttgir", "ptx", "sass")}
+        return Build(self.content.kernels[kernel], codes)
+
+    def layouts(self, kernel: CapturedKernel) -> list[Layout | None]:
+        """Return a kernel's layouts.
+
+        Raises:
+            UnreadableCapture: a layout is inconsistent.
+        """
+        for bases in filter(None, kernel.layouts):
+            sides = (*bases.register, *bases.lane, *bases.warp)
+            fits = all(
+                len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape))
+                for base in sides
+            )
+            if (
+                not fits
+                or len(bases.lane) != 5
+                or len(sides) > 22
+                or math.prod(bases.shape) > _MOST_ELEMENTS
+            ):
+                raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
+        return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
+
+
+class Capture(BaseCapture):
+    """A readable file. Its compiled code and arrays are read from the file on demand."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file.
+
+        Raises:
+            UnreadableCapture: the file is missing, damaged, too large, or of a later format.
+        """
+        self.path = path
+        with self._checked():
+            if path.stat().st_size > _MOST_BYTES:
+                raise UnreadableCapture(
+                    f"{path.name} is larger than {_MOST_BYTES >> 20} MiB, the limit for captures."
+                )
+            self._zip = zipfile.ZipFile(path)
+            if sum(member.file_size for member in self._zip.infolist()) > _MOST_UNPACKED_BYTES:
+                raise UnreadableCapture(
+                    f"{path.name} unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB."
+                )
+            for member in self._zip.infolist():
+                limit = _MOST_BYTES if member.filename.endswith(".npy") else _MOST_TEXT_BYTES
+                if member.file_size > limit:
+                    raise UnreadableCapture(
+                        f"A file in {path.name} unpacks to more than {limit >> 20} MiB."
+                    )
+            self.content = _CONTENT_TYPE.validate_json(self._zip.read("capture.json"))
+            self._check_references()
+            names = self._zip.namelist()
+            if _COUNTED in names:
+                counted = _COUNTED_TYPE.validate_json(self._zip.read(_COUNTED))
+                pairs = zip(self.content.launches, counted, strict=True)
+                launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
+                self.content = replace(self.content, launches=launches)
+            self.findings: Sequence[Sequence[Finding]] | None = None
+            if _FINDINGS in names:
+                self.findings = _FINDINGS_TYPE.validate_json(self._zip.read(_FINDINGS))
+                if len(self.findings) != len(self.content.launches):
+                    raise ValueError("The findings do not match the launches")
+
+    def read_code(self, kernel: int, stage: str) -> str:
+        with self._checked():
+            if stage == "ttir" and f"kernels/{kernel}.ttir" not in self._zip.namelist():
+                return ""
+            return self._zip.read(f"kernels/{kernel}.{stage}").decode()
+
+    def read_array(self, number: int) -> np.ndarray:
+        if why := self.content.arrays[number].why_missing:
+            raise UnreadableCapture(why)
+        with self._checked():
+            return np.load(
+                io.BytesIO(self._zip.read(f"arrays/{number}.npy")), allow_pickle=False
+            ).ravel()
+
+    def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
+        """Add Nsight Compute's counters to the file. They are read when it is opened again."""
+        self._add(_COUNTED, _COUNTED_TYPE.dump_json(tuple(counted)))
+
+    def write_findings(self, findings: Sequence[Sequence[Finding]]) -> None:
+        """Add the findings about each launch to the file."""
+        self.findings = findings
+        self._add(_FINDINGS, _FINDINGS_TYPE.dump_json(findings))
+
+    def _add(self, name: str, content: bytes) -> None:
+        """Add a member to the file, unless a later capture has replaced it."""
+        assert self._zip.fp
+        if not os.path.samestat(self.path.stat(), os.fstat(self._zip.fp.fileno())):
+            return
+        with replacing(self.path) as partial:
+            shutil.copyfile(self.path, partial)
+            with zipfile.ZipFile(partial, "a") as file:
+                file.writestr(name, content)
+
+    def _check_references(self) -> None:
+        """Raise IndexError if a launch refers to something that is missing."""
+        for launch in self.content.launches:
+            _ = self.content.kernels[launch.kernel]
+            for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
+                _ = self.content.storages[tensor.storage]
+                if tensor.array is not None:
+                    _ = self.content.arrays[tensor.array]
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """Convert the errors of damaged files."""
+        try:
+            yield
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            ValueError,
+            LookupError,
+            EOFError,
+            RuntimeError,  # encrypted
+            OverflowError,
+            MemoryError,  # nested too deeply
+        ) as error:
+            raise UnreadableCapture(
+                f"{self.path.name} is not a capture, or it is damaged."
+            ) from error
+        except OSError as error:
+            raise UnreadableCapture(
+                f"{self.path.name} can't be read: {error.strerror or error}."
+            ) from error

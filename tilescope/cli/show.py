@@ -1,0 +1,406 @@
+"""`tilescope show`: run a script, and serve or print the memory requests of every Triton launch in it."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+from tilescope.captures.reader import Capture, Stop, UnreadableCapture, is_capture, split_case
+from tilescope.captures.server import CaptureFailed, CaptureServer, install_triton
+from tilescope.cli.address import obstacle, whole_number
+from tilescope.cli.command import GREW, LOOPBACK, USAGE, CommandFailed, load_page, missing_page
+from tilescope.declare.discovery import examples
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
+from tilescope.numbers import count_noun, join_names
+from tilescope.output import check_output, guard, replacing
+from tilescope.reports.brief import brief, to_json
+from tilescope.reports.comparison import Difference, differences
+from tilescope.reports.launch import Report, make_report, read_report
+from tilescope.reports.launches import Launches
+from tilescope.reports.text import html, markdown, markdown_growth, sections, table
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags of `tilescope show`."""
+    parser = argparse.ArgumentParser(
+        prog="tilescope show",
+        description="Run a script, and show the memory requests of every Triton launch in it. Exit status: 0 on "
+        "success; the script's own status if it exits with one; otherwise 2 if the flags are invalid, the script "
+        "raised an exception, or nothing was captured; otherwise 1 if there is a regression since --against: a number "
+        "increased, or a launch is missing.",
+        epilog="Run it only on scripts that you trust. A script's own arguments come last, after `--`. "
+        "Everything after a module's name is passed to the module. Examples: tilescope show softmax.py --gpu H200 "
+        "--json; tilescope show --brief -m pytest tests/test_softmax.py",
+    )
+    add = parser.add_argument
+    add(
+        "script", metavar="SCRIPT[:CASE]", nargs="?",
+        help="a script or notebook, one case of it, or a capture (.tilescope) (default: the first example)",
+    )  # fmt: skip
+    add(
+        "-m", dest="module", metavar="MODULE[:CASE]",
+        help="a module, or one case of it, with its arguments: run it instead of a script, as `python -m` does",
+    )  # fmt: skip
+    add(
+        "--gpu",
+        type=_gpu,
+        metavar="NAME",
+        help=f"compile for this GPU (default: this machine's, or {DEFAULT_GPU} if it has none): {', '.join(GPUS)}",
+    )
+    add(
+        "--text",
+        action="store_true",
+        help="print a table and exit; with --json, add tables as `text` and `html`",
+    )
+    add("--json", action="store_true", help="print one JSON object and exit")
+    add(
+        "--markdown",
+        action="store_true",
+        help="print tables for GitHub and exit; with --against, only the regressions",
+    )
+    add(
+        "--brief",
+        action="store_true",
+        help="print at most 4 KB and exit: a sentence per finding, largest cost first, and totals",
+    )
+    add(
+        "--html",
+        type=Path,
+        metavar="FILE.html",
+        help="also write the page to one file, which needs neither a server nor a network",
+    )
+    add(
+        "--against",
+        type=Path,
+        metavar="OTHER.json",
+        help="exit with status 1 if requests, sectors or spills increased, if registers, shared memory or bank "
+        "conflicts increased along with the predicted time, or if a launch is missing",
+    )
+    add(
+        "--triton",
+        metavar="VERSION",
+        help="also compile with this version of Triton, and print the differences",
+    )
+    add(
+        "--count",
+        action="store_true",
+        help="also count each launch with Nsight Compute (needs a GPU)",
+    )
+    add("--mcp", action="store_true", help="also offer the page's report as an MCP tool")
+    add(
+        "--python",
+        metavar="PATH",
+        help="Python interpreter for the script (default: this one), or to try changes to a capture (default: none)",
+    )
+    add(
+        "--values",
+        action="store_true",
+        help="run launches in Triton's interpreter, so that later launches see their results",
+    )
+    add(
+        "--set", action="append", default=[], metavar="NAME=VALUE,...",
+        help="set a parameter of the case (repeatable); multiple values sweep over all combinations",
+    )  # fmt: skip
+    add(
+        "--config",
+        action="append",
+        default=[],
+        metavar="KERNEL=N",
+        help="pin config N of a kernel's autotuner",
+    )
+    add("--out", type=Path, metavar="FILE.tilescope", help="save the capture to this file")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="loopback address to serve the page on (default: 127.0.0.1)",
+    )
+    add(
+        "--port",
+        type=whole_number(1, 65535),
+        default=7860,
+        help="port to serve the page on (default: 7860)",
+    )
+    return parser
+
+
+def show(arguments: Sequence[str]) -> None:
+    """Capture a script, and print or serve its launches.
+
+    Raises:
+        CommandFailed: see the parser's description.
+    """
+    flags = _parse(arguments)
+    formats = (flags.text, flags.json, flags.markdown, flags.brief)
+    prints = any((*formats, flags.html, flags.against, flags.triton))
+    if problem := "" if prints else _obstacle(flags):
+        raise CommandFailed(problem, USAGE)
+    with guard(*flags.outputs) as folder, ExitStack() as stack:
+        try:
+            _show(flags, prints, folder, stack)
+        except (UnreadableCapture, CaptureFailed) as error:
+            raise CommandFailed(str(error), USAGE) from error
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the flags. `command` is what record.py runs, with its own arguments; `is_capture` that it runs nothing."""
+    parser = make_parser()
+    ends = [number for number, argument in enumerate(arguments) if argument in ("-m", "--")]
+    end = ends[0] if ends else len(arguments)
+    if arguments[end : end + 1] == ["-m"]:
+        end += 2
+        own = arguments[end:]
+    else:
+        own = arguments[end + 1 :]
+    flags = parser.parse_args(arguments[:end])
+    _check_outputs(flags)
+    if flags.module is None:
+        flags.script = flags.script or examples()[0]
+        flags.command = [flags.script, "--", *own]
+    elif flags.script:
+        parser.error("give a script, or -m and a module with its arguments")
+    else:
+        flags.script = flags.module
+        flags.command = ["-m", flags.script, "--", *own]
+    name, case = split_case(flags.script)
+    if flags.module is None and not Path(name).exists():
+        raise CommandFailed(f"There is no script {name}.", USAGE)
+    flags.is_capture = flags.module is None and is_capture(Path(name))
+    flags.outputs = [path for path in (flags.html, flags.out) if path]
+    if flags.is_capture:
+        flags.outputs.append(Path(name))  # findings may be added
+    if flags.is_capture and case:
+        raise CommandFailed(f"{name} is a capture, so it cannot run the case {case!r}.", USAGE)
+    return flags
+
+
+def _check_combination(flags: argparse.Namespace) -> None:
+    """Raise CommandFailed if a flag would have no effect."""
+    formats = [name for name in ("text", "json", "markdown", "brief") if getattr(flags, name)]
+    if formats == ["text", "json"]:
+        formats = []
+    for names in (formats, [name for name in ("triton", "against") if getattr(flags, name)]):
+        if len(names) > 1:
+            message = f"--{names[0]} and --{names[1]} are mutually exclusive."
+            raise CommandFailed(message, USAGE)
+    if flags.is_capture:
+        of_scripts = ("gpu", "set", "config", "values", "count", "out", "triton")
+        given = [f"--{name}" for name in of_scripts if getattr(flags, name)]
+        given += ["arguments after --"] if len(flags.command) > 2 else []
+        if given:
+            message = (
+                f"{flags.script} is a capture, not a script: {join_names(given)} can't be used."
+            )
+            raise CommandFailed(message, USAGE)
+
+
+def _check_outputs(flags: argparse.Namespace) -> None:
+    """Raise CommandFailed before anything runs if an output has the wrong suffix or cannot be written."""
+    for name, suffix in (("html", ".html"), ("out", ".tilescope")):
+        path = getattr(flags, name)
+        if path and path.suffix != suffix:
+            raise CommandFailed(f"--{name} must be a {suffix} file (got {path}).", USAGE)
+        if path and not (flags.script or flags.module):
+            raise CommandFailed(f"--{name} needs a script.", USAGE)
+    if flags.html:
+        try:
+            check_output(flags.html, b'<meta name="generator" content="Tilescope">')
+        except OSError as error:
+            message = f"--html {flags.html} cannot be written ({error.strerror})."
+            raise CommandFailed(message, USAGE) from error
+
+
+def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStack) -> None:
+    path = Path(flags.script)
+    _check_combination(flags)
+    before = None
+    packages = None
+    if flags.against:
+        try:
+            before = read_report(flags.against)
+        except (OSError, ValueError) as error:
+            message = f"--against {flags.against} is not a report of `show --json` ({error})."
+            raise CommandFailed(message, USAGE) from error
+    if flags.triton:
+        from tilescope.measure.worker import default_cache_directory  # imports all declarations
+
+        python = flags.python or sys.executable
+        packages = install_triton(flags.triton, default_cache_directory(), python, folder)
+    process = None
+    if not flags.is_capture or (flags.python and prints):
+        process = _ScriptProcess(flags, folder, stack)
+    if process and not flags.is_capture:
+        if not prints:
+            _announce_page(flags)
+        with _pass_interrupts_on(process) if prints else nullcontext():
+            path = process.capture(flags.script)
+    compiler = process.server.compile if process else None
+    if not prints:
+        os.environ.setdefault("GRADIO_TEMP_DIR", str(folder))
+        recapture = (process.capture, process.server.compile) if process else ()
+        load_page("commands").serve_script(path, flags, *recapture)
+        return
+    capture = Capture(path)
+    launches = Launches(capture, compiler)
+    report = launches.report()
+    if packages:
+        other = _ScriptProcess(flags, folder, stack, packages)
+        before = make_report(Capture(other.capture(flags.script)))
+    changed = [] if before is None else differences(before.launches, report.launches)
+    _print(flags, report, before, changed)
+    if flags.html and report.launches:
+        page = load_page("web.report_file").render_report(launches)
+        with replacing(flags.html) as partial:
+            partial.write_text(page, encoding="utf-8")
+    _check(flags, report, capture.content.stopped, changed)
+
+
+def _announce_page(flags: argparse.Namespace) -> None:
+    """Say where the page will be, and which flags after a module's name may have been meant to prevent it."""
+    host = f"[{flags.host}]" if ":" in flags.host else flags.host
+    page = f"the page on http://{host}:{flags.port}"
+    print(f"Capturing {flags.script}, then serving {page}.", file=sys.stderr, flush=True)
+    own = flags.command[3:] if flags.module else []
+    printing = ("--text", "--json", "--markdown", "--brief", "--html", "--against", "--triton")
+    passed_on = [argument for argument in own if argument.partition("=")[0] in printing]
+    if passed_on:
+        target = f"passed to {flags.script}; flags of `show` come before -m."
+        print(f"{join_names(passed_on)}: {target}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _pass_interrupts_on(process: "_ScriptProcess") -> Iterator[None]:
+    """Continue after Ctrl+C, which ends the script, in order to report its launches. The next one ends this process."""
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, previous)
+        process.server.interrupt()
+
+    previous = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _print(
+    flags: argparse.Namespace, report: Report, before: Report | None, changed: Sequence[Difference]
+) -> None:
+    if flags.json:
+        content = to_json(report)
+        if flags.text:
+            content |= {"text": table(report), "html": html(table(report))}
+            for (numbers, _), section in zip(report.distinct, sections(report), strict=True):
+                for number in numbers:
+                    content["launches"][number] |= {
+                        "text": section.text,
+                        "html": html(section.text),
+                    }
+        if flags.triton:
+            content["compared_with"] = before and before.to_json()
+        if before is not None:
+            content["differences"] = [
+                {**asdict(each), "is_worse": each.is_worse, "sentence": each.sentence}
+                for each in changed
+            ]
+        print(json.dumps(content, allow_nan=False))
+        return
+    title = "Differences"
+    if before is not None and (before.triton, before.gpu) != (report.triton, report.gpu):
+        title = f"From Triton {before.triton}, {before.gpu} to Triton {report.triton}, {report.gpu}"
+    if flags.markdown:
+        print(markdown(report) if before is None else markdown_growth(title, changed, report))
+        return
+    lines = []
+    if before is not None:
+        lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed)]
+    print(brief(report, lines) if flags.brief else table(report, lines))
+
+
+def _check(
+    flags: argparse.Namespace, report: Report, stopped: Stop | None, changed: Sequence[Difference]
+) -> None:
+    """Raise CommandFailed if the script failed, if there is no launch, or if a number increased.
+
+    A reason that the report gives is not repeated.
+    """
+    if stopped is not None and stopped.kind != "host_read":
+        raise CommandFailed("", stopped.status or USAGE)
+    if not report.launches:
+        advice = "Call one, or add a function whose name begins with `case`."
+        none = f"{flags.script} launched no Triton kernels. {advice}"
+        raise CommandFailed("" if stopped else none, USAGE)
+    if flags.against and (count := sum(each.is_worse for each in changed)):
+        raise CommandFailed(f"{count_noun(count, 'regression')} since {flags.against}.", GREW)
+
+
+class _ScriptProcess:
+    """Captures scripts as the flags say, and adds Nsight Compute's counters if requested.
+
+    Args:
+        folder: of the captures, except that of --out.
+        stack, packages: see `CaptureServer`.
+    """
+
+    def __init__(
+        self,
+        flags: argparse.Namespace,
+        folder: Path,
+        stack: ExitStack,
+        packages: Path | None = None,
+    ) -> None:
+        gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
+        options = ["--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
+        for name, values in (("set", flags.set), ("config", flags.config)):
+            options += [f"--{name}={value}" for value in values]
+        self._flags = flags
+        self._folder = folder
+        self._is_other = packages is not None
+        python = flags.python or sys.executable
+        self.server = CaptureServer(python, options, stack, folder, packages)
+
+    def capture(
+        self,
+        script: str,
+        more: Sequence[str] = (),
+        is_superseded: Callable[[], bool] = bool,
+    ) -> Path:
+        """Capture a script, and return the capture.
+
+        Args:
+            more: further options of record.py.
+            is_superseded: as for `CaptureServer.capture`.
+        """
+        path = self._folder / f"{Path(script).stem}{'-other' * self._is_other}.tilescope"
+        is_own = script == self._flags.script
+        if self._flags.out and is_own and not self._is_other:
+            path = self._flags.out
+        command = self._flags.command if is_own else [script]
+        self.server.capture(path, command, more, is_superseded)
+        if self._flags.count:
+            from tilescope.measure.captured_counters import count_capture  # imports Triton
+
+            count_capture(self.server, path, command, more)
+        return path
+
+
+def _gpu(text: str) -> str:
+    try:
+        return find_gpu(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _obstacle(flags: argparse.Namespace) -> str:
+    """Return why the page can't be served, or "" if it can. Anyone who can reach the page can make it run scripts."""
+    if "SPACE_ID" in os.environ:
+        return "`show` does not serve its page on a Space, where visitors could run code. Use --text or --json."
+    if missing := missing_page():
+        return f"{missing}. With --text, `show` prints a table."
+    if flags.host not in LOOPBACK:
+        return f"`show` listens only on this machine: --host must be {', '.join(LOOPBACK)} (got {flags.host!r})."
+    return obstacle(flags.host, flags.port)

@@ -1,0 +1,277 @@
+"""Compile a kernel for any GPU, on a machine with or without one. Runs in a compile worker.
+
+Triton's own launcher binds the arguments: stand-in tensors and the real sizes. The kernel is therefore specialized
+exactly as in a launch (sizes divisible by 16, or equal to 1), and the run worker finds it in the shared cache.
+"""
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tilescope.compiling.compile_cost import suggest_smaller_config
+from tilescope.compiling.instrumented import TIMED_FIELDS, add_timer
+from tilescope.declare.experiment import Experiment, launch_of
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.jit import display_path
+from tilescope.declare.spec import Kernel, Launch, Specs, TensorSpec
+from tilescope.evaluate.declared_instructions import find_conversions, read_operations
+from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.evaluate.sectors import LANES
+from tilescope.results import Compiled, Failure
+
+# Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that uses fewer.
+_LEAST_REGISTERS = 16
+
+_TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).*register target of (\d+)")
+# "ptxas fatal   : (C7602) text", "ptxas a.ptx, line 7; error   : text", "/a/b.py:29:0: error: text"
+_ERROR = re.compile(r"(?<!PTXAS )\b(?:error|fatal)\s*: (?:\(\w+\) )?(.+)")
+_QUOTED_PATH = re.compile(r'"(/[^"\n]+)"')
+_PATH = re.compile(r"(?<![\w.])/\w[^\s\"':,;]+")
+
+
+def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> Failure | None:
+    """Compile the experiment's kernel for `gpu` into the shared cache. Return the Failure, if any.
+
+    Args:
+        is_timed: compile the instrumented build, whose programs record when they ran.
+    """
+    declared, launch = launch_of(experiment, gpu)
+    kernels = (timed_build(declared, launch) if is_timed else declared).launches(launch)
+    compiled = (compile_kernel(kernel, launch) for kernel in kernels)
+    return next((result for result in compiled if isinstance(result, Failure)), None)
+
+
+def timed_build(declared: Kernel, launch: Launch) -> Kernel:
+    """Return a kernel's timed build with a stand-in record tensor. It can be compiled but not launched."""
+    rows = TensorSpec((declared.programs(launch), len(TIMED_FIELDS)), is_input=False)
+    return add_timer(declared, _stand_in_tensor("int64", rows))
+
+
+def compile_experiment(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
+    """Compile the experiment's kernel for `gpu`. Return its registers, memory operations, IR, PTX and SASS."""
+    return compile_launch(*launch_of(experiment, gpu))
+
+
+def compile_launch(declared: Kernel, launch: Launch) -> Compiled | Failure:
+    """Compile a launch of any declared kernel, and the launch that it needs first. See `compile_experiment`."""
+    first: Compiled | None = None
+    for kernel in declared.launches(launch):
+        if isinstance(compiled := _compile_one(kernel, launch), Failure):
+            return compiled
+        if first:
+            unreadable = first.unreadable or compiled.unreadable
+            operations = () if unreadable else first.operations + compiled.operations
+            seconds = first.seconds + compiled.seconds
+            compiled = replace(
+                compiled, operations=operations, unreadable=unreadable, seconds=seconds, first=first
+            )
+        first = compiled
+    return compiled
+
+
+def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
+    import triton
+
+    start = time.perf_counter()
+    kernel = compile_kernel(declared, launch)
+    if isinstance(kernel, Failure):
+        return kernel
+    asm = kernel.asm
+    sass = disassemble(kernel)
+    usage = cuda_tool(triton.knobs.nvidia.cuobjdump.path, asm["cubin"], "--dump-resource-usage")
+    used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
+    accesses = declared.accesses(launch)
+    tensors = declared.tensors(launch)
+    shapes = [tensors[access.tensor].stored for access in accesses]
+    try:
+        operations = read_operations(accesses, shapes, asm["ttgir"], asm["ptx"], sass)
+        unreadable = ""
+    except UnsupportedOperation as error:
+        operations = ()
+        unreadable = str(error)
+    return Compiled(
+        gpu=launch.gpu.name,
+        registers=max(int(used["REG"]), _LEAST_REGISTERS),
+        spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
+        shared_bytes=kernel.metadata.shared,
+        operations=operations,
+        conversions=find_conversions(asm["ttgir"]),
+        ttgir=hide_paths(asm["ttgir"]),
+        ptx=hide_paths(asm["ptx"]),
+        sass=hide_paths(sass),
+        triton=triton.__version__,
+        seconds=time.perf_counter() - start,
+        unreadable=unreadable,
+    )
+
+
+def hide_paths(text: str) -> str:
+    """Shorten the absolute paths quoted in TTGIR, PTX or SASS, as `display_path` does."""
+    return _QUOTED_PATH.sub(lambda match: f'"{display_path(match[1])}"', text)
+
+
+def disassemble(kernel: Any) -> str:
+    """Return the SASS of a compiled kernel, annotated with source lines.
+
+    The SASS is cached next to the kernel in Triton's cache, because nvdisasm takes at least half a second.
+
+    Raises:
+        subprocess.CalledProcessError: nvdisasm rejected the code.
+    """
+    import triton
+    from triton.runtime.cache import get_cache_manager
+
+    cache = get_cache_manager(kernel.hash)
+    if path := cache.get_file("listing.sass"):
+        return Path(path).read_text(encoding="utf-8")
+    nvdisasm = triton.knobs.nvidia.nvdisasm.path
+    sass = cuda_tool(
+        nvdisasm, kernel.asm["cubin"], "--print-line-info", "--print-code", "--no-dataflow"
+    )
+    with suppress(OSError):  # without a cache entry, the next request runs nvdisasm again
+        cache.put(sass, "listing.sass", binary=False)
+    return sass
+
+
+def cuda_tool(path: str, cubin: bytes, *arguments: str) -> str:
+    """Run one of the CUDA tools in Triton's wheel on a compiled kernel, and return its output."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        return subprocess.run(
+            [path, *arguments, file.name], capture_output=True, text=True, check=True
+        ).stdout
+
+
+def compile_kernel(declared: Kernel, launch: Launch) -> Any:
+    """Return Triton's compiled kernel or a Failure."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    gpu = launch.gpu
+    major, minor = gpu.compute_capability
+    capability = 10 * major + minor
+    # This driver only names the target. Triton caches kernels by device, so each target gets its own device number.
+    stand_in = SimpleNamespace(
+        get_current_stream=lambda device: 0,
+        get_current_target=lambda: GPUTarget("cuda", capability, 32),
+        get_current_device=lambda: capability,
+    )
+    driver.set_active(stand_in)
+    tensors = stand_in_tensors(declared.tensors(launch), launch)
+    with capture_output() as printed:
+        try:
+            arguments = declared.arguments(tensors, launch)
+            kernel = declared.jitted.warmup(**arguments, grid=declared.grid(launch))
+        except Exception as error:  # the compiler can raise any type
+            if _discard_entry(error):
+                return compile_kernel(declared, launch)
+            return explain_rejection(error, printed(), launch)
+    shared = kernel.metadata.shared
+    if shared > gpu.shared_bytes_per_program:
+        change = suggest_smaller_config(declared, launch, shared)
+        message = (
+            f"This config needs {shared:,} bytes of shared memory per program; {gpu.name} allows "
+            f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller"
+        )
+        message += f"; with {change} it should fit." if change else "."
+        return Failure("compile", "out_of_resources", message)
+    return kernel
+
+
+def _discard_entry(error: Exception) -> bool:
+    """Delete a kernel's folder in Triton's cache if one of its files can't be read. Return whether it was deleted."""
+    from triton import knobs
+
+    folder = Path(getattr(error, "filename", None) or "/").parent
+    if folder.parent != Path(knobs.cache.dir):
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def stand_in_tensors(specs: Specs, launch: Launch) -> dict[str, Any]:
+    """Return a tensor without storage for each spec."""
+    return {
+        name: _stand_in_tensor(spec.dtype_in(launch.problem), spec) for name, spec in specs.items()
+    }
+
+
+def _stand_in_tensor(dtype: str, spec: TensorSpec) -> Any:
+    """Return a tensor without storage. Its address, 0, is aligned at least as well as any torch allocation."""
+    import torch
+
+    return torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, dtype), device="meta")
+
+
+@contextmanager
+def capture_output() -> Iterator[Callable[[], str]]:
+    """Capture output, including native output: MLIR and ptxas dump whole kernels when they fail.
+
+    Yields:
+        A function that returns the text printed so far.
+    """
+    with (
+        tempfile.TemporaryFile("w", encoding="utf-8", errors="replace") as file,
+        ExitStack() as stack,
+    ):
+
+        def printed() -> str:
+            file.flush()
+            return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(
+                "utf-8", "replace"
+            )
+
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        for number in (1, 2):
+            saved = os.dup(number)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, number)
+            os.dup2(file.fileno(), number)
+        stack.enter_context(redirect_stdout(file))
+        stack.enter_context(redirect_stderr(file))
+        yield printed
+
+
+def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure:
+    """Convert an exception from the compiler to a Failure.
+
+    Args:
+        printed: the compiler's output up to the exception.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        message = (
+            f"The disk of {Path(os.environ['TRITON_CACHE_DIR']).name} is full ({error.strerror}), so the compiled "
+            "kernel can't be saved. Free some space, or point TILESCOPE_CACHE to another folder."
+        )
+        return Failure("compile", "disk_full", message)
+    text = f"{error}\n{printed}"
+    if match := _TOO_FEW_REGISTERS.search(text):
+        message = (
+            f"This config needs at least {match[2]} registers per thread; with {LANES * launch.config.num_warps} "
+            f"threads per program, {launch.gpu.name} allows {match[1]}. Make the tile smaller."
+        )
+        return Failure("compile", "out_of_resources", message)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if match := _ERROR.search(text):
+        reason = match[1].strip()
+    elif lines and lines[0].startswith(
+        "PTXAS error: "
+    ):  # ptxas crashed; the following lines say how to reproduce it
+        reason = lines[0].removeprefix("PTXAS error: ")
+    else:  # the last line of a Python exception's message gives the reason
+        reason = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    reason = _PATH.sub(lambda match: display_path(match[0]), reason)
+    return Failure("compile", "compile_error", f"Triton could not compile this config: {reason}")

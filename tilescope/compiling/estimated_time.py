@@ -1,0 +1,314 @@
+"""Order configs by their expected times before they are compiled, by the model of `tilescope.timing`.
+
+The model gets the steps that a warp is expected to execute: loads in a pipeline of `num_stages`, products, and stores.
+Registers, instructions and shared memory follow from the tile, and DRAM reads each input once.
+Omitted: bank conflicts, loads that are too narrow for asynchronous copies, and the order of programs.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilescope.compiling.compile_cost import (
+    MOST_REGISTERS,
+    accumulator_registers,
+    estimate_shared_bytes,
+    panel_loads,
+    uses_matrix_units,
+)
+from tilescope.declare.accesses import AnyAccess, FlatAccess
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import occupancy
+from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch
+from tilescope.evaluate.sass import Instruction
+from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
+from tilescope.timing.gpus import RESULTS, find_constants
+from tilescope.timing.model import Execution, Traffic, time_launch
+from tilescope.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
+
+# Registers per thread besides the accumulator, and instructions per step of K besides copies and products, plus the
+# same per copy: fitted to 36 compiled float16 products (Triton 3.6.0, compute capability 9.0).
+_REGISTERS = 20
+_COPY_REGISTERS = 3.3
+_INSTRUCTIONS = 61
+_COPY_INSTRUCTIONS = 10.5
+# A copy by the tensor memory accelerator needs the registers of about this many others.
+_TMA_COPIES = 6
+# Cycles per instruction while others wait for the register file.
+_ISSUE_CYCLES = 1.75
+# Bytes that a lane copies with one instruction.
+_COPY_BYTES = 16
+_SHARED_BYTES_PER_CYCLE = 128
+_SHARED_CYCLES = 30
+_ARITHMETIC_CYCLES = 5.5
+_GROUP_PRODUCT_CYCLES = 64
+_WARP_PRODUCT_CYCLES = 20
+# Four warps multiply 64 rows together on compute capability 9.0, and read both operands from shared memory.
+_GROUP_WARPS = 4
+_GROUP_ROWS = 64
+_QUARTERS = 4
+# Simulated steps of each warp: about eight steps of K.
+_STEPS_PER_WARP = 60
+
+
+def estimate_time(kernel: Kernel, launch: Launch) -> float | None:
+    """Estimate the time of one launch; None if no program fits on an SM.
+
+    Only the order of a problem's configs is meaningful: all of their times may be several times too short.
+    """
+    config = launch.config
+    if hasattr(config, "GROUP_SIZE"):  # it has no effect here
+        launch = replace(launch, config=replace(config, GROUP_SIZE=1))
+    return _estimate(kernel.id, launch)
+
+
+# Configs of a sweep differ in GROUP_SIZE, and a page estimates all of them again at each change.
+@functools.lru_cache(maxsize=4096)
+def _estimate(kernel_id: str, launch: Launch) -> float | None:
+    kernel = discover()[kernel_id]
+    described = expect_execution(kernel, launch)
+    if described is None:
+        return None
+    constants, _ = find_constants(launch.gpu)
+    execution, _ = described
+    warps = max(1, execution.resident * execution.warps // _QUARTERS)
+    total_us, _ = time_launch(*described, launch.gpu, constants, warps * _STEPS_PER_WARP)
+    first = kernel.first(launch)
+    return total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
+
+
+def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic] | None:
+    """Return what a launch is expected to execute and to move; None if no program fits on an SM."""
+    gpu = launch.gpu
+    problem = launch.problem
+    warps = launch.config.num_warps
+    extents = kernel.extents(launch)
+    shared = estimate_shared_bytes(kernel, launch)
+    resident = occupancy(gpu, warps, _estimate_registers(kernel, launch), shared).programs_per_sm
+    if shared > gpu.shared_bytes_per_program or not resident:
+        return None
+    # A program that computes tile after tile is modelled as a program per tile, or per slice of a tile.
+    slices = extents.get("slice", 1)
+    split = extents.get("partial", 0)
+    whole = extents["m"] * extents["n"] * (1 if split else slices) - split // slices
+    listing = _Listing(kernel, launch, whole + split)
+    listing.add(listing.programs, "alu", 2, _ARITHMETIC_CYCLES)
+    panels = panel_loads(kernel, launch)
+    if panels:
+        _add_products(listing, panels)
+    for access in kernel.accesses(launch):
+        if access not in panels:
+            listing.add_access(access)
+    programs = kernel.programs(launch)
+    tiles = whole + split / slices
+    busiest = (-(-whole // programs) + (1 / slices if split else 0)) * -(-programs // gpu.sms)
+    execution = Execution(
+        listing.instructions,
+        listing.steps,
+        listing.executed,
+        whole + split,
+        warps,
+        min(resident, -(-programs // gpu.sms)),
+        busiest * gpu.sms / tiles,
+    )
+    sizes = {True: 0, False: 0}
+    for spec in kernel.family.tensors(problem).values():
+        sizes[spec.is_input] += spec.stored_bytes(problem)
+    constants, _ = find_constants(gpu)
+    written = max(0.0, sizes[False] - constants.kept_bytes)
+    moved = listing.moved
+    lines = {kind: size / LINE_BYTES for kind, size in moved.items()}
+    return execution, Traffic(lines, moved, sizes[True], written, sizes[True], written)
+
+
+def _estimate_registers(kernel: Kernel, launch: Launch) -> int:
+    panels = panel_loads(kernel, launch)
+    copies = float(_TMA_COPIES)
+    if panels and panels[0].op == "load":
+        copied = sum(access.elements for access in panels) * launch.element_bytes
+        copies = copied / (LANES * launch.config.num_warps * _COPY_BYTES)
+    others = _REGISTERS + int(_COPY_REGISTERS * copies)
+    return min(MOST_REGISTERS, accumulator_registers(kernel, launch) + others)
+
+
+class _Listing:
+    """The steps of a warp in order, and their executions by all warps."""
+
+    def __init__(self, kernel: Kernel, launch: Launch, programs: int) -> None:
+        self.kernel = kernel
+        self.launch = launch
+        self.warps = launch.config.num_warps
+        self.extents = kernel.extents(launch)
+        self.tensors = kernel.tensors(launch)
+        self.programs = programs
+        self.instructions: list[Instruction] = []
+        self.steps: list[Step] = []
+        self.executed: list[float] = []
+        self.moved: dict[str, float] = {}
+        self.loaded = [0]  # numbers of registers; 0 is the accumulator
+
+    def add(
+        self,
+        times: float,
+        pipe: str,
+        busy: float,
+        latency: float,
+        effect: str = "",
+        reads: tuple[int, ...] = (),
+        writes: tuple[int, ...] = (),
+        **fields: Any,
+    ) -> None:
+        """Add a step that each warp of a program executes `times` times in the launch."""
+        step = Step(effect, PIPES.index(pipe), busy, latency, reads, writes, **fields)
+        self.steps.append(step)
+        self.executed.append(times * self.warps)
+        self.instructions.append(Instruction("", "NOP", (), ()))
+
+    def add_wait(self, times: float, effect: str, pending: int = 0) -> None:
+        self.add(times, "control", 0, 0, effect, pending=pending)
+
+    def end_loop(self, first: int) -> None:
+        """Make the last step the end of a loop that begins at step `first`."""
+        self.instructions[-1] = Instruction("", "BRA", (), (), first)
+
+    def count(self, access: AnyAccess) -> int:
+        """Return how often an access is executed."""
+        return math.prod(self.extents[index] for index in access.over)
+
+    def move(self, kind: str, access: AnyAccess) -> float:
+        """Record the bytes that an access moves. Return its bytes per execution and warp."""
+        problem = self.launch.problem
+        spec = self.tensors[access.tensor]
+        element_bytes = TYPE_BYTES[spec.dtype_in(problem)]
+        # Blocks extend past the edges.
+        blocks = math.prod(self.extents[axis.index] for axis in access.axes)
+        inside = min(access.elements * element_bytes, spec.stored_bytes(problem) / blocks)
+        is_column = isinstance(access, FlatAccess) and access.transposed
+        run_bytes = element_bytes * (1 if is_column else access.axes[-1].block)
+        sectors = max(1.0, SECTOR_BYTES / run_bytes)
+        self.moved[kind] = self.moved.get(kind, 0.0) + self.count(access) * inside * sectors
+        return access.elements * element_bytes / self.warps
+
+    def add_access(self, access: AnyAccess) -> None:
+        """Add an access outside the loop over K. What it stores changes its layout through shared memory."""
+        times = self.count(access)
+        is_load = access.tensor != self.kernel.family.output(self.launch.problem)
+        kind = access.op
+        if kind == "descriptor":
+            kind = "descriptor load" if is_load else "descriptor store"
+        size = self.move(kind, access)
+        more: dict[str, Any] = {"traffic": kind, "nominal_bytes": math.ceil(size)}
+        if kind == "atomic":
+            more["elements"] = access.elements // self.warps
+        if kind == "load":
+            self.loaded.append(len(self.steps))
+            self.add(times, "lsu", 0, 0, writes=(self.loaded[-1],), **more)
+            return
+        if kind == "descriptor load":
+            self._add_descriptor(times, kind, 0.0)
+            self.add_wait(times, "wait for descriptor")
+            return
+        wavefronts = size / _SHARED_BYTES_PER_CYCLE
+        self.add(times, "lsu", 0, 1, reads=tuple(self.loaded), wavefronts=wavefronts)
+        self.add_wait(times, "barrier")
+        if kind == "descriptor store":
+            self._add_descriptor(times, kind, wavefronts)
+            return
+        register = len(self.steps)
+        self.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(register,))
+        self.add(times, "lsu", 0, 0, reads=(register,), **more)
+
+    def _add_descriptor(self, times: float, kind: str, wavefronts: float) -> None:
+        """Add a copy that one warp issues for its program. All warps execute it, each for a part of the block."""
+        self.add(times, "control", 0, 0, traffic=kind, wavefronts=wavefronts)
+
+    def add_copy(self, times: float, kind: str, size: float, reads: tuple[int, ...]) -> None:
+        """Add a copy of `size` bytes per warp to shared memory."""
+        wavefronts = size / _SHARED_BYTES_PER_CYCLE
+        if kind == "descriptor load":
+            self._add_descriptor(times, kind, wavefronts)
+            return
+        traffic: dict[str, Any] = {"traffic": kind, "nominal_bytes": math.ceil(size)}
+        self.add(times, "lsu", 0, 0, reads=reads, wavefronts=wavefronts, **traffic)
+        self.add_wait(times, "commit")
+
+
+def _add_products(listing: _Listing, panels: Sequence[AnyAccess]) -> None:
+    """Add the loop over K: wait for the oldest copies, multiply, and copy the blocks of a later step."""
+    launch = listing.launch
+    stages = launch.config.num_stages
+    times = listing.count(panels[0])
+    steps = times / listing.programs
+    kind = "descriptor load" if panels[0].op == "descriptor" else "async copy"
+    is_pipelined = launch.gpu.compute_capability >= (8, 0) and stages > 1
+    size = sum(listing.move(kind, access) for access in panels)
+    copies = size / (LANES * _COPY_BYTES)
+    ahead = min(stages - 1, steps) if is_pipelined else 0
+    for _ in range(math.floor(ahead)):
+        listing.add_copy(listing.programs, kind, size, ())
+    first = len(listing.steps)
+    address = first + 1
+    instructions = float(_INSTRUCTIONS)
+    if kind != "descriptor load":
+        instructions += _COPY_INSTRUCTIONS * copies
+    cycles = _ISSUE_CYCLES * instructions
+    listing.add(times, "alu", cycles, cycles, writes=(address,))
+    if not is_pipelined:
+        listing.add_copy(times, kind, size, (address,))
+    wait = "wait for descriptor" if kind == "descriptor load" else "wait for copies"
+    listing.add_wait(times, wait, stages - 2 if is_pipelined else 0)
+    listing.add_wait(times, "barrier")
+    _add_product(listing, times, panels, is_pipelined)
+    if is_pipelined:
+        # In reality, the last steps copy nothing. Here, the same bytes are spread over all steps.
+        listing.add_copy(times, kind, size, (address,))
+    listing.end_loop(first)
+    listing.add_wait(listing.programs, "wait for products")
+
+
+def _add_product(
+    listing: _Listing, times: float, panels: Sequence[AnyAccess], is_pipelined: bool
+) -> None:
+    """Add the products of one step of K."""
+    kernel = listing.kernel
+    launch = listing.launch
+    gpu = launch.gpu
+    warps = launch.config.num_warps
+    rows, columns = kernel.output_tile(launch) or (1, 1)
+    depth = panels[0].elements // rows
+    # Of 2 warps, each is alone in its quarter of the SM.
+    products = rows * columns * depth / warps
+    operands = depth * launch.element_bytes / _SHARED_BYTES_PER_CYCLE / warps
+    if not uses_matrix_units(kernel, launch):
+        single, _ = RESULTS[gpu.compute_capability]
+        operand = len(listing.steps)
+        # A thread multiplies about 8 × 8 elements that it has loaded.
+        wavefronts = products / LANES / 8
+        listing.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(operand,))
+        cycles = products / (single / _QUARTERS)
+        listing.add(times, "fma", cycles, _ARITHMETIC_CYCLES, reads=(operand, 0), writes=(0,))
+        return
+    dtype = launch.problem.dtype
+    is_float8 = dtype.startswith("float8")
+    tflops = gpu.matrix_tflops["float16" if is_float8 else dtype] * (2 if is_float8 else 1)
+    rate = tflops * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS
+    cycles = products * kernel.family.matrix_passes(launch.problem) / rate
+    is_hopper = gpu.compute_capability == (9, 0)
+    if is_hopper and warps % _GROUP_WARPS == 0 and rows >= _GROUP_ROWS:
+        # Each block of 64 rows reads all columns of B. With fewer blocks than groups, groups divide the columns.
+        blocks = rows // _GROUP_ROWS
+        groups = max(1, warps // _GROUP_WARPS // blocks)
+        wavefronts = operands * (blocks * columns + rows * groups)
+        more: dict[str, Any] = {"wavefronts": wavefronts, "pending": 1}
+        listing.add(times, "tensor", cycles, _GROUP_PRODUCT_CYCLES, "group product", **more)
+        listing.add_wait(times, "wait for products", int(is_pipelined))
+        return
+    across = 2 ** (int(math.log2(warps)) // 2)
+    wavefronts = operands * (rows * across + columns * (warps // across))
+    operand = len(listing.steps)
+    listing.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(operand,))
+    cycles /= WARP_PRODUCT_RATE if is_hopper else 1.0
+    latency = cycles + _WARP_PRODUCT_CYCLES
+    listing.add(times, "tensor", cycles, latency, "product", reads=(operand, 0), writes=(0,))

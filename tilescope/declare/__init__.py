@@ -1,0 +1,1 @@
+"""Declare kernels, knobs, problems, GPUs and experiments."""

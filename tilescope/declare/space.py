@@ -1,0 +1,142 @@
+"""The configs that a sweep compares: a base experiment and the values of each varied knob. Standard library only.
+
+A sweep covers a single problem, because times of different problems can't be ranked.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, Json, from_json
+from tilescope.declare.knobs import ConfigError, knobs, quote, refuse_unknown
+
+# At one second per compile, this takes more than an hour on one core.
+MAX_CONFIGS = 4096
+
+
+@dataclass(frozen=True)
+class Space:
+    """A base experiment and the values of each varied knob.
+
+    Attributes:
+        base: the experiment that supplies all other values. Its own values of the varied knobs have no effect.
+        varied: (knob, values) in the kernel's knob order; numbers ascending, choices in the knob's order.
+    """
+
+    base: Experiment
+    varied: tuple[tuple[str, tuple[int | str, ...]], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of configs, including configs that the family rejects."""
+        return math.prod(len(values) for _, values in self.varied)
+
+    @cached_property
+    def experiments(self) -> tuple[Experiment, ...]:
+        """All configs in grid order: the last knob varies fastest."""
+        names = [name for name, _ in self.varied]
+        choices = itertools.product(*(values for _, values in self.varied))
+        configs = (
+            replace(self.base.config, **dict(zip(names, each, strict=True))) for each in choices
+        )
+        return tuple(replace(self.base, config=config) for config in configs)
+
+    def to_json(self) -> Json:
+        """Return the API's payload."""
+        return {
+            "experiment": self.base.to_json(),
+            "vary": {name: list(values) for name, values in self.varied},
+        }
+
+    @cached_property
+    def identity(self) -> str:
+        """A hash of 16 hexadecimal digits, the same for equal spaces on any machine.
+
+        It ignores the base's own values of the varied knobs.
+        """
+        payload = self.to_json()
+        config = payload["experiment"]["config"]
+        payload["experiment"]["config"] = {
+            k: v for k, v in config.items() if k not in payload["vary"]
+        }
+        return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:
+    """Build the space of a base experiment and the values of some knobs of its config.
+
+    Args:
+        vary: values by knob. Numbers may be text; repeated values are dropped.
+
+    Raises:
+        ConfigError: a knob is unknown or has no values, a value is not allowed, no knob varies, or there are more than
+            MAX_CONFIGS configs.
+    """
+    declared = knobs(discover()[base.kernel].config)
+    if not vary:
+        raise ConfigError(
+            "nothing_varied", f"Vary at least one knob: {base.kernel} has {', '.join(declared)}."
+        )
+    refuse_unknown(vary, f"The config of {base.kernel}", declared)
+    for name, values in vary.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ConfigError(
+                "no_values", f"{name} must be a list of values to vary (got {quote(values)}).", name
+            )
+    varied = [
+        (name, tuple(sorted(checked, key=knob.choices.index if knob.choices else int)))
+        for name, knob in declared.items()
+        if (checked := {knob.validate(name, value) for value in vary.get(name, ())})
+    ]
+    result = Space(base, tuple(varied))
+    if result.size > MAX_CONFIGS:
+        sizes = " × ".join(str(len(values)) for _, values in varied)
+        message = f"{sizes} are {result.size:,} configs; at most {MAX_CONFIGS:,} are allowed. Vary fewer values."
+        raise ConfigError("too_many_configs", message, varied[0][0])
+    return result
+
+
+def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
+    """Parse texts `KNOB=VALUE,VALUE` into values by knob, the `vary` of `space`. A text may hold several knobs.
+
+    >>> parse_varied(["BLOCK_M=64, 128 num_warps = 4"], "--vary")
+    {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
+
+    Args:
+        setting: the name of the setting for error messages.
+    """
+    varied: dict[str, list[str]] = {}
+    for text in re.sub(r"\s*([,=])\s*", r"\1", " ".join(texts)).split():
+        name, _, values = text.partition("=")
+        if not name or not values.strip(","):
+            example = "KNOB=VALUE,VALUE, such as BLOCK_M=64,128"
+            raise ConfigError(
+                "not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting
+            )
+        varied.setdefault(name, []).extend(filter(None, values.split(",")))
+    return varied
+
+
+def space_from_json(payload: object) -> Space:
+    """Read the payload of `Space.to_json`.
+
+    Raises:
+        ConfigError: the message names the field, its value and the allowed values.
+    """
+    if not isinstance(payload, Mapping) or set(payload) != {"experiment", "vary"}:
+        raise ConfigError(
+            "not_an_object", "A space must be a JSON object with the fields experiment and vary."
+        )
+    if not isinstance(payload["vary"], Mapping):
+        raise ConfigError(
+            "not_an_object",
+            f"vary must be a JSON object of lists (got {payload['vary']!r}).",
+            "vary",
+        )
+    return space(from_json(payload["experiment"]), payload["vary"])

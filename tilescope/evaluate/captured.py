@@ -1,0 +1,215 @@
+"""Count the operations of captured launches."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from tilescope.captures.reader import (
+    Argument,
+    BaseCapture,
+    Build,
+    CapturedLaunch,
+    UnreadableCapture,
+)
+from tilescope.evaluate import ttgir
+from tilescope.evaluate.assembly import Mismatch, find_mismatches, load_depths
+from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
+from tilescope.evaluate.evaluator import Evaluator
+from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
+from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.listings import UnsupportedOperation, isolate
+from tilescope.evaluate.matching import counter_of, read_instructions
+from tilescope.evaluate.sectors import SECTORS
+from tilescope.evaluate.touches import Touches
+
+_NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
+
+
+@isolate(lambda why, *_: LaunchCounts((), why))
+def count_launch(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    programs: np.ndarray | None = None,
+    is_textbook: bool = False,
+    build: Build | None = None,
+) -> LaunchCounts:
+    """Count a launch's requests.
+
+    Args:
+        programs: count only these programs.
+        is_textbook: count as in the textbook: lane i takes element i of the block, row by row.
+        build: how the kernel is compiled; None for the captured code.
+    """
+    kernel, codes = build or capture.build(launch.kernel)
+    if kernel.num_ctas > 1:
+        raise UnsupportedOperation(
+            "Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them."
+        )
+    body = ttgir.parse(codes["ttgir"])
+    if len(launch.arguments) != len(body.arguments):
+        raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
+    layouts = capture.layouts(kernel)
+    instructions = read_instructions(body, layouts, codes["ptx"], codes["sass"])
+    if is_textbook:
+        instructions = {
+            op: i if isinstance(i, str) else i.textbook for op, i in instructions.items()
+        }
+    arguments = [read_argument(capture, argument) for argument in launch.arguments]
+    storages = read_storages(capture, launch)
+    count = math.prod(launch.grid)
+    merged = _find_merged_stores(instructions)
+    memory = GlobalMemory(
+        body,
+        storages,
+        instructions | merged,
+        kernel.num_warps,
+        count,
+        capture.content.gpu["sms"],
+    )
+    evaluator = Evaluator(
+        body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
+    )
+    evaluator.run()
+    for op in merged:
+        tally = memory.tallies[op]
+        if tally.executions:  # only the traffic of these stores is known
+            tally.refused = tally.refused or str(instructions[op])
+            tally.doubt = tally.refused
+    mismatches = (
+        {}
+        if is_textbook
+        else find_mismatches(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
+    )
+    names = dict(zip(body.arguments, (each.name for each in launch.arguments), strict=True))
+    owners = [
+        (tensor.storage, argument.name)
+        for argument in launch.arguments
+        if (tensor := argument.own_tensor)
+    ]
+    owners.sort(key=lambda owner: owner[0])
+    loads = [op for op in body.walk() if op.name == "tt.load" and op.source]
+    loops: dict[ttgir.Op, int] = {}
+    for number, loop in enumerate(body.walk(), 1):
+        if loop.name in ("scf.for", "scf.while"):
+            for op in ttgir.memory_ops(ttgir.Region([], [loop])):
+                loops.setdefault(op, number)  # outer loops come first
+    used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
+    operations = []
+    for op in ttgir.memory_ops(body):
+        tally = memory.tallies[op]
+        instruction = instructions[op]
+        access = ttgir.MEMORY_OPS[op.name]
+        has_lanes = op.name in ttgir.POINTER_OPS
+        compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
+        pointer, mask = (
+            evaluator.slice.reach(roots, without=evaluator.slice.quotients)
+            for roots in (op.operands[:1], filter(None, [op.mask]))
+        )
+        indices = [load.source[1] for load in loads if load.source and load.results[0] in pointer]
+        counts = OperationCounts(
+            op=access.kind,
+            counter=counter_of(op, compiled, used) if compiled else access.counter,
+            source=op.source or (kernel.file, kernel.line),
+            tensors=tuple(name for storage, name in owners if storage in tally.storages),
+            instruction=compiled,
+            tally=tally,
+            addressed_by=frozenset(names[value] for value in names if value in pointer),
+            masked_by=frozenset(names[value] for value in names if value in mask),
+            index_line=indices[-1] if indices else 0,  # of a chain of loads, the last
+            loop=loops.get(op, 0),
+        )
+        if evaluator.slice.sunk.get(op, op) is None:
+            text = "The compiler moved this load behind a branch. The count is an upper bound."
+            mismatches.setdefault(op.site, Mismatch(text, True))
+        if mismatch := mismatches.get(op.site):
+            if mismatch.is_upper_bound:
+                tally.doubt = tally.doubt or mismatch.text
+            else:
+                tally.refused = tally.refused or mismatch.text
+            if not mismatch.text:  # the compiler found that nothing needs it
+                tally.counts[:] = 0
+                tally.elements = 0
+                tally.touches = Touches()
+                tally.is_upper_bound = True
+        if tally.doubt and tally.refused:  # the counts bound nothing
+            tally.counts[:] = 0
+        elif tally.doubt:
+            tally.refused = tally.doubt
+            tally.is_upper_bound = True
+        if compiled and compiled.swaps:
+            loaded = tally.counts.copy()
+            loaded[SECTORS] = tally.loaded_sectors
+            operations.append(
+                replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded))
+            )
+            tally.refused = tally.refused or RETRIES
+        operations.append(counts)
+    for kind, source in mismatches.keys() - {op.site for op in ttgir.memory_ops(body)}:
+        tally = Tally(refused=mismatches[kind, source].text)
+        counter = next(
+            access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind
+        )
+        place = source or (kernel.file, kernel.line)
+        operations.append(OperationCounts(kind, counter, place, (), None, tally))
+    return LaunchCounts(
+        tuple(operations),
+        work=memory.work,
+        overflows=tuple(evaluator.overflows.by_line.values()),
+    )
+
+
+def _find_merged_stores(
+    instructions: Mapping[ttgir.Op, Instruction | str],
+) -> dict[ttgir.Op, Instruction]:
+    """Return stores without an instruction, each with the instruction of a store of the same type.
+
+    The compiler merges stores in different branches.
+    """
+    known = {
+        op.type: instruction
+        for op, instruction in instructions.items()
+        if op.name == "tt.store" and isinstance(instruction, Instruction)
+    }
+    return {
+        op: known[op.type]
+        for op, instruction in instructions.items()
+        if op.name == "tt.store" and isinstance(instruction, str) and op.type in known
+    }
+
+
+def read_storages(capture: BaseCapture, launch: CapturedLaunch) -> list[Storage]:
+    """Return the memory that a launch's arguments point to. Storage number n starts at (n + 1) · STORAGE_STEP."""
+    storages = [
+        Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages
+    ]
+    for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
+        if not tensor.is_known:
+            storages[tensor.storage] = replace(storages[tensor.storage], why_unknown=_NOT_RUN)
+        elif tensor.array is not None:
+            storages[tensor.storage].contents[tensor.element_bytes] = partial(
+                _read_array, capture, tensor.array
+            )
+    return storages
+
+
+def _read_array(capture: BaseCapture, number: int) -> np.ndarray:
+    try:
+        return capture.read_array(number)
+    except UnreadableCapture as error:
+        raise UnsupportedOperation(str(error)) from error
+
+
+def read_argument(capture: BaseCapture, argument: Argument) -> int | float | bool | Descriptor:
+    """Return an argument's value; for a tensor, its address."""
+    if (tensor := argument.own_tensor) is None:
+        return argument.number
+    start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes
+    address = (tensor.storage + 1) * STORAGE_STEP + start
+    if (descriptor := argument.descriptor) is None:
+        return address
+    return Descriptor(
+        tensor.element_bytes, np.array([[address, *descriptor.shape, *descriptor.strides]])
+    )

@@ -1,0 +1,212 @@
+"""Find the PTX and SASS instructions of each operation on global memory.
+
+The TTGIR gives an operation's layout, the PTX its width and the kind of instruction. The SASS says which of the PTX's
+instructions the assembler kept: it merges loads of the same bytes, omits accesses whose mask is never true, and copies
+the bodies of loops that it unrolls.
+"""
+
+import functools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilescope.captures.layouts import Layout
+from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.listings import Location, lane_bytes, locate_lines
+from tilescope.evaluate.sass import parse
+from tilescope.evaluate.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
+
+PTX_MEMORY = re.compile(
+    r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
+    r"cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+|tensormap\.cp[\w.:]+)"
+)
+# The start of an instruction's name and the kind of the operations that it implements.
+_KINDS = {
+    "ld": "load",
+    "st": "store",
+    "cp.async.c": "async copy",
+    "cp.async.b": "descriptor",
+    "tensormap": "tensor map",
+    "": "atomic",
+}
+
+
+# The operations that a SASS instruction may implement.
+SASS_KINDS = {
+    "LDG": "load", "LD": "load", "LDGSTS": "async copy", "STG": "store", "ST": "store", "UTMALDG": "descriptor",
+    "UTMASTG": "descriptor",
+    **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), "atomic"),
+}  # fmt: skip
+_ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
+_OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
+
+
+@dataclass
+class PtxAccess:
+    """An access to global memory in the PTX.
+
+    Attributes:
+        name: the instruction without its operands.
+        width_bytes: bytes that a lane moves; 0 for a descriptor.
+        is_repeated: whether another load, with no store or branch in between, loads the same bytes.
+    """
+
+    name: str
+    width_bytes: int
+    is_repeated: bool = False
+
+
+# Accesses to global memory by kind and location.
+Ptx = Mapping[tuple[str, Location], Sequence[PtxAccess]]
+
+
+def read_instructions(
+    body: Region, layouts: Sequence[Layout | None], ptx: str, sass: str
+) -> dict[Op, Instruction | str]:
+    """Match the operations on global memory to the PTX by their full locations.
+
+    Args:
+        layouts: the layout of the pointers of each operation on pointers, in the order of the text.
+        sass: "" if it is unknown. Then no load is assumed to be merged.
+
+    Returns:
+        For each operation its instruction, or a sentence that says why it is unknown.
+    """
+    in_ptx = find_instructions(ptx)
+    opcodes = find_opcodes(sass)
+    merged_lines = _merged_lines(in_ptx, opcodes)
+    pointer_lines = sorted({op.line for op in body.walk() if op.name in POINTER_OPS})
+    layout_of = dict(zip(pointer_lines, layouts, strict=True))
+    by_location: dict[tuple[str, Location], list[Op]] = defaultdict(list)
+    for op in memory_ops(body):
+        by_location[MEMORY_OPS[op.name].kind, op.location].append(op)
+    result: dict[Op, Instruction | str] = {}
+    for (kind, location), group in by_location.items():
+        matches = in_ptx.get((kind, location), [])
+        starts = [0]
+        instructions = []
+        for op in group:
+            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxAccess("", 0)
+            is_swap = ".cas" in match.name
+            instruction = Instruction(
+                op="compare-and-swap" if op.name == "tt.atomic_cas" else kind,
+                source=op.source or ("", 0),
+                layout=layout_of.get(op.line),
+                element_bytes=op.element_bytes,
+                width_bytes=op.element_bytes if is_swap else match.width_bytes,
+                instruction=match.name,
+                instructions=len(matches),
+                opcodes=tuple(dict.fromkeys(opcodes.get(op.site, []))),
+                swizzle_bytes=op.swizzle_bytes or 0,
+            )
+            instructions.append(instruction)
+            starts.append(starts[-1] + instruction.count)
+        are_complete = starts[-1] == len(matches)
+        for op, instruction, start, end in zip(
+            group, instructions, starts, starts[1:], strict=False
+        ):
+            # Several copies of an operation, as of an unrolled loop, have one location. Their order is kept.
+            own = matches[start:end] if are_complete else matches
+            widths = {(match.name, match.width_bytes) for match in own}
+            if len(widths) != 1:
+                which = "instructions of several widths for" if widths else "no instruction for"
+                result[op] = f"The compiler emitted {which} this {kind}, so it is not counted."
+                continue
+            is_on_merged_line = are_complete and op.source in merged_lines
+            merged = tuple(match.is_repeated for match in own) if is_on_merged_line else ()
+            result[op] = replace(instruction, is_merged=merged)
+    return result
+
+
+@functools.lru_cache(maxsize=4)
+def find_opcodes(sass: str) -> dict[Site, list[str]]:
+    """Return the opcodes of the accesses to global memory at each site, in order."""
+    result: dict[Site, list[str]] = defaultdict(list)
+    for instruction in parse(sass):
+        if kind := SASS_KINDS.get(instruction.name):
+            source = instruction.source if instruction.location else ()
+            result[kind, source].append(instruction.opcode)
+    return dict(result)
+
+
+def _merged_lines(in_ptx: Ptx, opcodes: Mapping[Site, Sequence[str]]) -> set[Source]:
+    """Return the source lines whose repeated loads ptxas has merged."""
+    in_sass = Counter({site: len(names) for site, names in opcodes.items()})
+    loads = Counter[Site]()
+    kept = Counter[Site]()
+    for (kind, location), matches in in_ptx.items():
+        if kind == "load":
+            site = kind, location[0][:2]
+            loads[site] += len(matches)
+            kept[site] += sum(not match.is_repeated for match in matches)
+    total = sum(in_sass[site] for site in in_sass if site[0] == "load")
+    repeating = [site for site in loads if kept[site] < loads[site]]
+    if total in (
+        0,
+        loads.total(),
+        kept.total(),
+    ):  # ptxas assigns some instructions to a neighbouring line
+        return {line for _, line in repeating} if total == kept.total() else set()
+    return {
+        site[1]
+        for site in repeating
+        if in_sass[site] != loads[site] and in_sass[site] % kept[site] == 0
+    }
+
+
+@functools.lru_cache(maxsize=4)
+def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxAccess]]:
+    """Return the accesses to global memory by kind and location, in order.
+
+    ptxas may merge loads with the same predicate and bytes if no store or branch lies between them.
+    """
+    result: dict[tuple[str, Location], list[PtxAccess]] = defaultdict(list)
+    bases: dict[str, tuple[str, int]] = {}
+    loaded: list[tuple[tuple[str, str], range, PtxAccess]] = []
+    for line, location in locate_lines(ptx, "ptx"):
+        match = PTX_MEMORY.search(line)
+        if match:
+            name = match["name"]
+            kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
+            instruction = PtxAccess(name, lane_bytes(name, line))
+            result[kind, location].append(instruction)
+            address = _ADDRESS.search(line)
+            if kind in ("store", "atomic"):
+                loaded.clear()
+            elif kind == "load" and address:
+                base, offset = bases.get(address[1], (address[1], 0))
+                start = offset + int(address[2] or 0)
+                own = range(start, start + instruction.width_bytes)
+                key = line[: match.start()].strip(), base
+                for other_key, other, earlier in loaded:
+                    if key == other_key and other.start <= own.start and own.stop <= other.stop:
+                        instruction.is_repeated = True
+                    elif key == other_key and own.start <= other.start and other.stop <= own.stop:
+                        earlier.is_repeated = True
+                loaded.append((key, own, instruction))
+        elif sum_of := _OFFSET.match(line):
+            base, offset = bases.get(sum_of[2], (sum_of[2], 0))
+            bases[sum_of[1]] = base, offset + int(sum_of[3])
+        elif re.match(r"\$|.*\b(bra|bar\.sync|ret)\b", line):
+            loaded.clear()
+    return result
+
+
+def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
+    """Return Nsight Compute's name of the kind of an operation: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
+
+    ptxas turns an atomic into RED if its result is not used, and no later access has to wait for it.
+
+    Args:
+        used: the names of the values that operations use.
+    """
+    counter = MEMORY_OPS[op.name].counter
+    if counter != "atom":
+        return counter
+    answers = {"RED" not in opcode.partition(".")[0] for opcode in instruction.opcodes}
+    if len(answers) != 1:
+        is_exchange = re.search(r"\.(exch|cas)\b", instruction.instruction)
+        waits = re.search(r"\b(acquire|acq_rel)\b", op.text)
+        answers = {bool(is_exchange or waits) or not used.isdisjoint(op.results)}
+    return "atom" if answers.pop() else "red"

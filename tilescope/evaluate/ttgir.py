@@ -1,0 +1,341 @@
+"""Parse the text of a TTGIR module into operations.
+
+Triton's bindings expose neither constants nor enum attributes nor block arguments, so the text is the only complete
+form. It differs slightly between Triton versions: 3.6 prints an attribute dictionary before a constant.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from tilescope.evaluate.listings import Location, UnsupportedOperation, locate_lines
+
+
+class AccessKind(NamedTuple):
+    """How an operation accesses global memory. Its first operand is the pointer or the descriptor.
+
+    Attributes:
+        kind: "load", "async copy" (a load straight to shared memory), "store", "atomic", "descriptor" (a copy by the
+            tensor memory accelerator, TMA), or "tensor map" (a program makes a descriptor).
+        counter: Nsight Compute's name of the kind: "ld", "st", "atom", "tma_ld" or "tma_st".
+        mask: index of the mask among the operands; None without one.
+    """
+
+    kind: str
+    counter: str
+    mask: int | None = None
+
+
+# Operations with a pointer per element.
+POINTER_OPS = {
+    "tt.load": AccessKind("load", "ld", 1),
+    "tt.store": AccessKind("store", "st", 2),
+    "tt.atomic_rmw": AccessKind("atomic", "atom", 2),
+    "tt.atomic_cas": AccessKind("atomic", "atom"),
+    "ttg.async_copy_global_to_local": AccessKind("async copy", "ld", 2),
+}
+MEMORY_OPS = {
+    **POINTER_OPS,
+    "ttng.async_tma_copy_global_to_local": AccessKind("descriptor", "tma_ld", -1),
+    "ttng.async_tma_copy_local_to_global": AccessKind("descriptor", "tma_st"),
+    "ttng.async_tma_store": AccessKind("descriptor", "tma_st"),
+    "ttng.async_tma_gather": AccessKind("descriptor", "tma_ld"),
+    "ttng.async_tma_scatter": AccessKind("descriptor", "tma_st"),
+    "ttng.async_tma_reduce": AccessKind("descriptor", "tma_st"),
+    "ttng.tensormap_create": AccessKind("tensor map", "atom"),
+}
+
+# A file without its folders and a line; () if unknown. A site is a kind of instruction on a line.
+Source = tuple[str, int] | tuple[()]
+Site = tuple[str, Source]
+
+_VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_FUNCTION = re.compile(r'\s*tt\.func\b[^@]*@("[^"]*"|[\w.$]+)\((.*)')
+_CALLEE = re.compile(r'@("[^"]*"|[\w.$]+)\(')
+_ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_OPERATION = re.compile(r'^(?:(?P<results>%[^=]*?) = )?"?(?P<name>[a-z_]+\.[\w.]+)"?(?P<rest>.*)$')
+_LOCATION = re.compile(r" loc\((?:#loc\d*|[^()]*|callsite\([^()]*\))\)")
+_TARGET = re.compile(r"\^(\w+)(?:\(([^:)]*)[^)]*\))?")
+_SHAPE = re.compile(r"(?:tensor|tensordesc)<((?:\d+x)+)")
+_SWIZZLE = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", re.MULTILINE)
+
+
+@dataclass(eq=False)
+class Op:
+    """One operation of the TTGIR.
+
+    Attributes:
+        line: its line in the text, from 0. Calls of a function have copies of its operations.
+        location: its source location, innermost call first; () if unknown.
+        results, operands: names of values, unique within the function.
+        text: the rest of the line after the operation's name, without its location, and the line that ends its regions.
+        inits: for a loop, the initial values of the arguments that it carries.
+        targets: for a branch, the label and the passed values of each successor.
+        swizzle_bytes: for a TMA copy, the width of the swizzle in shared memory; None if the layout has none.
+        has_memory: whether it or an operation inside it accesses global memory.
+    """
+
+    name: str
+    line: int
+    location: Location
+    text: str
+    operands: list[str]
+    results: list[str] = field(default_factory=list)
+    regions: list["Region"] = field(default_factory=list)
+    inits: list[str] = field(default_factory=list)
+    targets: list[tuple[str, list[str]]] = field(default_factory=list)
+    swizzle_bytes: int | None = None
+    has_memory: bool = False
+
+    @property
+    def source(self) -> Source:
+        """The innermost file and line; () if unknown."""
+        return self.location[0][:2] if self.location else ()
+
+    @property
+    def site(self) -> Site:
+        return "atomic" if self.name == "ttng.tensormap_create" else MEMORY_OPS[
+            self.name
+        ].kind, self.source
+
+    @cached_property
+    def type(self) -> str:
+        """The type of its result."""
+        marks = (mark for mark in (" -> ", " to ", " : ") if mark in self.text)
+        return self.text.rpartition(next(marks, self.text))[2].strip()
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The first block shape in the text: of a memory operation's pointers or a fold's operand; () for a scalar."""
+        return shape_of(self.text.rpartition("} : ")[2])  # an attribute may be a tensor
+
+    def attribute(self, name: str) -> int:
+        match = re.search(rf"{name} = (-?\d+)", self.text)
+        if not match:
+            raise UnsupportedOperation(f"{self.name} has no attribute {name}.")
+        return int(match[1])
+
+    @property
+    def mask(self) -> str | None:
+        index = MEMORY_OPS[self.name].mask
+        return self.operands[index] if index is not None and len(self.operands) > index else None
+
+    @cached_property
+    def element_bytes(self) -> int:
+        """The bytes per element that its first pointer operand or result points to; 0 for a descriptor.
+
+        Raises:
+            UnsupportedOperation: the size is unknown.
+        """
+        if "!tt.tensordesc" in self.text:
+            return 0
+        match = re.search(r"!tt\.ptr<(?:!tt\.ptr<|[a-z]+(\d+))", self.text)
+        if not match:
+            raise UnsupportedOperation(f"The element size of {self.name} is unknown.")
+        return max(1, int(match[1]) // 8) if match[1] else 8  # a pointer to pointers
+
+    @property
+    def coordinates(self) -> list[str]:
+        """The operands that say where in the tensor a descriptor's copy starts."""
+        inside = re.search(r"\[(.*?)\]", self.text)
+        return self.operands[1 : 1 + inside[1].count("%")] if inside else []
+
+
+@dataclass(eq=False)
+class Region:
+    arguments: list[str]
+    ops: list[Op] = field(default_factory=list)
+    is_body: bool = False
+
+    @property
+    def yielded(self) -> list[str]:
+        """The operands of its last operation, a terminator, which is not printed if it has none."""
+        last = self.ops[-1] if self.ops else None
+        return (
+            last.operands
+            if last and last.name.endswith((".yield", ".condition", ".return"))
+            else []
+        )
+
+    def walk(self) -> Iterator[Op]:
+        """Yield all operations, including those of inner regions, in text order."""
+        for op in self.ops:
+            yield op
+            for inner in op.regions:
+                yield from inner.walk()
+
+    def walk_loops(self, loop: Op | None = None) -> Iterator[tuple[Op, Op | None]]:
+        """Yield all operations, each with its innermost loop."""
+        for op in self.ops:
+            yield op, loop
+            for inner in op.regions:
+                yield from inner.walk_loops(op if op.name in ("scf.for", "scf.while") else loop)
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    match = _SHAPE.search(text)
+    return tuple(map(int, match[1][:-1].split("x"))) if match else ()
+
+
+def memory_ops(region: Region) -> list[Op]:
+    return [op for op in region.walk() if op.name in MEMORY_OPS]
+
+
+def parse(text: str) -> Region:
+    """Return the body of the module's first function; its arguments are those of the region.
+
+    Raises:
+        UnsupportedOperation: the text has a form that this parser does not know.
+    """
+    parser = _Parser(text)
+    if not parser.functions:
+        raise UnsupportedOperation("The TTGIR has no function.")
+    start, arguments = next(iter(parser.functions.values()))
+    body = parser.read_function(start, dict(zip(arguments, arguments, strict=True)))
+    body.arguments = arguments
+    body.is_body = True
+    return body
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = locate_lines(text, "ttgir")
+        # The number of the first line and the arguments of each function.
+        self.functions: dict[str, tuple[int, list[str]]] = {}
+        for number, (line, _) in enumerate(self.text):
+            if match := _FUNCTION.match(line):
+                self.functions[match[1]] = number, _ARGUMENTS.findall(match[2])
+        self.lines: Iterator[tuple[int, tuple[str, Location]]] = iter(())
+        self.call: Location = ()
+        self.calls = 0
+        self.swizzles = {name: int(width) for name, width in _SWIZZLE.findall(text)}
+        # A name's latest definition is the visible one. Sibling regions may define the same name.
+        self.names: dict[str, str] = {}
+
+    def read_function(self, start: int, names: dict[str, str], call: Location = ()) -> Region:
+        """Read a function's body.
+
+        Args:
+            names: of its arguments' values.
+            call: the location of the call.
+        """
+        outer = self.lines, self.names, self.call
+        lines = enumerate(self.text[start + 1 :], start + 1)
+        self.lines = lines
+        self.names = names
+        self.call = call
+        body, *_ = self.read_region([])
+        self.lines, self.names, self.call = outer
+        return body
+
+    def read_call(self, op: Op, name: str) -> None:
+        """Read a called function as a region of the call, which branches to its end instead of returning."""
+        start, arguments = self.functions[name]
+        if "noinline = true" in self.text[start][0]:
+            raise UnsupportedOperation(
+                "The kernel calls a noinline=True function. Omit noinline to count the launch."
+            )
+        self.calls += 1
+        region = self.read_function(
+            start, dict(zip(arguments, op.operands, strict=True)), op.location
+        )
+        returns = [inner for inner in region.ops if inner.name == "tt.return"]
+        for inner in returns:
+            inner.name = "cf.br"
+            inner.targets = [("return", inner.operands)]
+        op.operands = [value for inner in returns for value in inner.operands]
+        region.ops.append(Op("cf.block", op.line, op.location, "return", op.operands, op.results))
+        op.regions.append(region)
+
+    def read_region(self, arguments: list[str]) -> tuple[Region, str, Location]:
+        """Read lines up to the end of a region. Return the region, and the line that closes it with its location."""
+        region = Region(arguments)
+        for number, (line, location) in self.lines:
+            line = _LOCATION.sub("", _LOCATION.sub("", line)).strip()
+            if line.startswith("}"):
+                return region, line, location
+            if line.startswith("^bb"):
+                names = self.define(_ARGUMENTS.findall(line), number)
+                if region.ops:
+                    label = re.split(r"[(:]", line[1:])[0]
+                    targets = [
+                        target for op in region.ops for target in op.targets if target[0] == label
+                    ]
+                    passed = [value for _, values in targets for value in values]
+                    region.ops.append(Op("cf.block", number, location, label, passed, names))
+                else:
+                    region.arguments = names
+            elif re.match(r"default \{|partition\d+\(", line):  # of ttg.warp_specialize
+                self.read_regions(region.ops[-1], self.define(_ARGUMENTS.findall(line), number))
+            elif line and not line.startswith("//"):
+                self.read_op(region, line, number, location)
+        raise UnsupportedOperation("The TTGIR ends inside its function.")
+
+    def read_regions(self, op: Op, arguments: list[str]) -> None:
+        region, line, location = self.read_region(arguments)
+        op.regions.append(region)
+        if re.match(r"\} (else|do) \{|\}, \{", line):
+            self.read_regions(op, [])
+        else:  # a loop's attributes, or the types of a reduction
+            op.text += line
+            op.location = location and location + self.call
+
+    def read_op(self, region: Region, line: str, number: int, location: Location) -> None:
+        match = _OPERATION.match(line)
+        if not match:
+            raise UnsupportedOperation(
+                f"Line {number + 1} of the TTGIR is not an operation: {line[:80]}"
+            )
+        name = match["name"]
+        text = _STRING.sub('""', match["rest"])  # inline assembly has registers such as %tid.x
+        arguments = list[str]()
+        operands = _VALUES.findall(text)
+        inits = list[str]()
+        if name == "scf.for":  # %i = %low to %high step %step iter_args(%argument = %initial, …)
+            arguments, operands, inits = (
+                [operands[0], *operands[4::2]],
+                operands[1:4],
+                operands[5::2],
+            )
+        elif name == "scf.while":  # (%argument = %initial, …)
+            arguments, operands, inits = operands[::2], [], operands[1::2]
+        location = location and location + self.call
+        op = Op(name, number, location, text, self.use(operands), inits=self.use(inits))
+        if name in ("cf.br", "cf.cond_br"):
+            op.targets = [
+                (m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)
+            ]
+            # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
+            blocks = (
+                a.text
+                for a, b in pairwise(region.ops)
+                if a.name == "cf.block" and (b.name != "tt.return" or b.operands)
+            )
+            if {label for label, _ in op.targets}.intersection(blocks):
+                raise UnsupportedOperation("Backward branches are not supported.")
+        elif shared := re.search(r"!tt\.tensordesc<.*?(#\w+)>", text):
+            op.swizzle_bytes = self.swizzles.get(shared[1])
+        region.ops.append(op)
+        if text.endswith("{"):
+            self.read_regions(op, self.define(arguments, number))
+        for part in filter(None, (match["results"] or "").split(",")):
+            result, _, count = part.strip().partition(":")
+            op.results += self.define(
+                [f"{result}#{i}" for i in range(int(count))] if count else [result], number
+            )
+        if name == "tt.call":
+            self.read_call(op, *_CALLEE.findall(line))
+
+    def define(self, names: list[str], number: int) -> list[str]:
+        unique = {name: f"{name}@{number}.{self.calls}" for name in names}
+        self.names |= unique
+        return list(unique.values())
+
+    def use(self, names: list[str]) -> list[str]:
+        if unknown := [name for name in names if name not in self.names]:
+            raise UnsupportedOperation(f"{unknown[0]} is used before its definition.")
+        return [self.names[name] for name in names]

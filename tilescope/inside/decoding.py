@@ -1,0 +1,427 @@
+"""Decode SASS instructions on integers and predicates into steps that NumPy can compute."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from tilescope.evaluate.sass import Instruction
+from tilescope.inside import semantics
+from tilescope.inside.operands import list_registers
+from tilescope.inside.semantics import MASK, Number
+
+_REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")
+_NUMBER = re.compile(r"-?0x[0-9a-f]+$|-?\d+$")
+_CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
+_ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
+_ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
+_LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
+_PREDICATES = 0x7F
+_CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source operand: a constant, or a function of registers' values."""
+
+    registers: tuple[str, ...]
+    combine: Callable[..., Number]
+    constant: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """An instruction whose results can be computed.
+
+    Attributes:
+        compute: takes the sources' values, and returns a value for each of `writes`.
+    """
+
+    writes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    compute: Callable[..., tuple[Number, ...]]
+
+
+def next_register(name: str, by: int) -> str:
+    prefix = name.rstrip("0123456789")
+    return name if name == prefix else f"{prefix}{int(name[len(prefix) :]) + by}"
+
+
+def register(name: str, combine: Callable[[Number], Number] = lambda value: value) -> Source:
+    if name in _CONSTANT_ZERO:
+        return Source((), lambda: combine(_CONSTANT_ZERO[name]))
+    return Source((name,), combine)
+
+
+def _negate_with_carry(value: Number) -> Number:
+    return (value ^ MASK) + 1
+
+
+_SIGNS: dict[str, Callable[[Number], Number]] = {
+    "": lambda value: value,
+    "-": lambda value: -value & MASK,
+    "~": lambda value: value ^ MASK,
+    "!": lambda value: value ^ True,
+}
+
+
+def source(text: str, has_carry: bool = False) -> Source | None:
+    """Return a 32-bit operand or a predicate; None if it is of another kind.
+
+    Args:
+        has_carry: whether to keep the carry of a negation.
+    """
+    if match := _REGISTER.match(text):
+        change = _negate_with_carry if has_carry and match[1] == "-" else _SIGNS[match[1]]
+        if match[3]:
+            by = 8 * int(match[3])
+            return register(match[2], lambda value: value >> by & 255)
+        return register(match[2], change)
+    if _NUMBER.match(text):
+        number = int(text, 0) & MASK
+        return Source((), lambda: number)
+    if match := _CONSTANT.match(text):
+        return Source((), _SIGNS[match[1]], int(match[2], 0))
+    return None
+
+
+def wide_source(text: str) -> Source | None:
+    """Return a 64-bit operand in two registers."""
+    if match := _REGISTER.match(text):
+        name = match[2]
+        if name in _CONSTANT_ZERO:
+            return Source((), lambda: 0)
+        sign = -1 if match[1] == "-" else 1
+        return Source(
+            (name, next_register(name, 1)),
+            lambda low, high: sign * semantics.pair(low, high),
+        )
+    if _NUMBER.match(text):
+        number = int(text, 0)
+        return Source((), lambda: number)
+    return None
+
+
+def address(text: str) -> Source:
+    """Return the sum of an address's registers and offset."""
+    match = _ADDRESS.search(text)
+    registers = list[str]()
+    shapes = list[tuple[int, int]]()
+    offset = 0
+    for part in match[1].replace("+-", "+!").split("+") if match else ():
+        if found := _ADDRESS_PART.match(part):
+            if found[1] in _CONSTANT_ZERO:
+                continue
+            scale = re.search(r"\.X(\d+)", found[2])
+            is_wide = ".64" in found[2]
+            registers.append(found[1])
+            if is_wide:
+                registers.append(next_register(found[1], 1))
+            shapes.append((2 if is_wide else 1, int(scale[1]) if scale else 1))
+        else:
+            offset += int(part.replace("!", "-"), 0)
+
+    def combine(*values: Number) -> Number:
+        total: Number = offset
+        rest = iter(values)
+        for count, scale in shapes:
+            value = next(rest)
+            total = total + (semantics.pair(value, next(rest)) if count == 2 else value * scale)
+        return total
+
+    return Source(tuple(registers), combine)
+
+
+def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]) -> Step | None:
+    """Return how to compute an instruction's results; None if it is not modeled.
+
+    Args:
+        writes: the operands that are written, as `split_operands` splits them.
+    """
+    if instruction.name in ("LDL", "STL"):
+        return _move_local(instruction)
+    parts = instruction.opcode.split(".")
+    decoder = _DECODERS.get(parts[0]) or _DECODERS.get(parts[0].removeprefix("U"))
+    if not decoder or not writes:
+        return None
+    try:
+        decoded = decoder(parts[1:], list(writes), list(reads))
+    except (KeyError, ValueError, IndexError):
+        return None
+    if decoded is None:
+        return None
+    names, sources, compute = decoded
+    known = tuple(filter(None, sources))
+    return Step(tuple(names), known, compute) if len(known) == len(sources) else None
+
+
+Decoded = tuple[list[str], list[Source | None], Callable[..., tuple[Number, ...]]] | None
+
+
+def _plain(compute: Callable[..., Number]) -> Callable[[list[str], list[str], list[str]], Decoded]:
+    """Return a decoder for an instruction of 32-bit operands without variants."""
+
+    def decode_plain(_: list[str], writes: list[str], reads: list[str]) -> Decoded:
+        return writes[:1], [source(each) for each in reads], lambda *values: (compute(*values),)
+
+    return decode_plain
+
+
+def _move_local(instruction: Instruction) -> Step | None:
+    """Treat each word of a thread's local memory as a register."""
+    place, register_name = sorted(instruction.operands, key=lambda operand: "[" not in operand)
+    if not (match := _LOCAL.match(place)):
+        return None
+    offset = int(match[1] or "0", 0)
+    names = []
+    words = []
+    for k in range(instruction.lane_registers):
+        names.append(next_register(register_name, k))
+        words.append(f"[{offset + 4 * k}]")
+    if instruction.name == "STL":
+        sources = tuple(register(name) for name in names)
+        return Step(tuple(words), sources, lambda *values: values)
+    return Step(tuple(names), tuple(register(word) for word in words), lambda *values: values)
+
+
+def _move(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    return writes[:1], [source(reads[0])], lambda value: (value,)
+
+
+def _read_special(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    return writes, [register(reads[0])], lambda value: (value,)
+
+
+def _clear(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    if reads[0] != "SRZ":
+        return None
+    names = writes if "32" in parts else [writes[0], next_register(writes[0], 1)]
+    return names, [], lambda: (0,) * len(names)
+
+
+def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    if "64" in parts:
+        names = [writes[0], next_register(writes[0], 1)]
+        sources = [wide_source(each) for each in reads[:3]]
+        return names, sources, lambda *values: semantics.halves(sum(values))
+    sources = [source(each, has_carry=True) for each in reads]
+    # Predicates after the numbers are carries.
+    return writes, sources, lambda *values: semantics.add(*values)[: len(writes)]
+
+
+def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    sign = (lambda value: value) if "U32" in parts else semantics.signed
+    if "WIDE" in parts or "HI" in parts:
+        sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
+        if "HI" in parts:
+            return writes, sources, lambda a, b, c: (sign(a) * sign(b) + c >> 32 & MASK,)
+        if len(writes) > 1 or len(reads) > 3:
+            return None
+        names = [writes[0], next_register(writes[0], 1)]
+        return names, sources, lambda a, b, c: semantics.halves(sign(a) * sign(b) + c)
+    is_extended = "X" in parts
+    sources = [source(reads[0]), source(reads[1]), source(reads[2], has_carry=True)]
+    sources += [source(each) for each in reads[3:]] if is_extended else []
+
+    def compute(a: Number, b: Number, c: Number, *carries: Number) -> tuple[Number, ...]:
+        return semantics.add(semantics.signed(a) * b & MASK, c, *carries)[: len(writes)]
+
+    return writes, sources, compute
+
+
+def _load_effective_address(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    is_high = "HI" in parts
+    is_sign = "SX32" in parts
+    carries = reads[-1:] if "X" in parts else []
+    numbers = reads[: len(reads) - len(carries)]
+    if not carries and numbers[-1].lstrip("!U").startswith("P"):
+        numbers = numbers[:-1]
+    by = int(numbers[-1], 0) & 31
+    sources = [source(numbers[0]), source(numbers[1], has_carry=True)]
+    if is_high and not is_sign:
+        sources.append(source(numbers[2]))
+    sources += [source(each) for each in carries]
+
+    def compute(a: Number, b: Number, *rest: Number) -> tuple[Number, ...]:
+        upper: Number = 0
+        if is_sign:
+            upper = semantics.signed(a) >> 31 & MASK
+        elif is_high:
+            upper = rest[0]
+        moved = semantics.shift("L.U64", is_high, a, by, upper)
+        return semantics.add(moved, b, *rest[is_high and not is_sign :])[: len(writes)]
+
+    return writes, sources, compute
+
+
+def _shift(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    kind = ".".join(part for part in parts if part != "HI")
+    shift = partial(semantics.shift, kind, "HI" in parts)
+    return writes, [source(each) for each in reads[:3]], lambda *values: (shift(*values),)
+
+
+def _extend(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    is_signed = "U32" not in parts
+    bits = min(int(reads[1], 0), 32)
+    return writes, [source(reads[0])], lambda value: (semantics.extend(value, bits, is_signed),)
+
+
+def _logic(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    """LOP3.LUT. A predicate among the results says whether any bit is set."""
+    table = int(reads[3], 0)
+    sources = [source(each) for each in reads[:3]]
+    if reads[4:] and reads[4] != "!PT" and reads[4] != "!UPT":
+        return None
+
+    def compute(*values: Number) -> tuple[Number, ...]:
+        result = semantics.look_up(table, values, MASK)
+        return (result != 0, result)[-len(writes) :]
+
+    return writes, sources, compute
+
+
+def _predicate_logic(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    tables = [int(each, 0) for each in reads[3:5]]
+
+    def compute(*values: Number) -> tuple[Number, ...]:
+        return tuple(semantics.look_up(table, values, True) for table in tables)
+
+    return writes, [source(each) for each in reads[:3]], compute
+
+
+_COMBINE: dict[str, Callable[[Number, Number], Number]] = {
+    "AND": lambda a, b: a & b,
+    "OR": lambda a, b: a | b,
+    "XOR": lambda a, b: a ^ b,
+}
+
+
+def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    test = parts[0]
+    is_unsigned = "U32" in parts
+    is_extended = "EX" in parts
+    combine = _COMBINE[next(part for part in parts if part in _COMBINE)]
+
+    def compute(a: Number, b: Number, other: Number, *previous: Number) -> tuple[Number, ...]:
+        if not is_unsigned:
+            a = semantics.signed(a)
+            b = semantics.signed(b)
+        result = semantics.compare(test, a, b, previous[0] if is_extended else None)
+        return combine(result, other), combine(result ^ True, other)
+
+    return writes, [source(each) for each in reads], compute
+
+
+def _permute(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    if parts:
+        return None
+    return writes, [source(each) for each in reads], lambda *values: (semantics.permute(*values),)
+
+
+def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    """Return the minimum if the last operand is true, otherwise the maximum. The first operand may be a sum."""
+    sources = [source(each) for each in reads]
+    sign = (lambda value: value) if "U32" in parts else semantics.signed
+
+    def compute(*values: Number) -> tuple[Number, ...]:
+        *numbers, is_minimum = values
+        a = sum(numbers[:-1]) & MASK
+        b = numbers[-1]
+        return (semantics.select((sign(a) < sign(b)) ^ is_minimum ^ True, a, b),)
+
+    return writes, sources, compute
+
+
+def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    """P2R writes predicates to a byte of a number."""
+    first = 8 * int(parts[0][1:]) if parts else 0
+    mask = int(reads[2], 0)
+    bits = list_registers(mask & _PREDICATES)
+    sources = [source(reads[1]), *(source(f"P{k}") for k in bits)]
+
+    def compute(base: Number, *values: Number) -> tuple[Number, ...]:
+        result = base & ~(mask << first)
+        for k, value in zip(bits, values, strict=True):
+            result = result | value * (1 << first + k)
+        return (result,)
+
+    return writes, sources, compute
+
+
+def _unpack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    mask = int(reads[1], 0)
+    bits = list_registers(mask & _PREDICATES)
+    names = [f"P{k}" for k in bits]
+    return names, [source(reads[0])], lambda value: tuple((value >> k & 1) != 0 for k in bits)
+
+
+def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    """Return the constant that `HFMA2 R, -RZ, RZ, high, low` adds to zero."""
+    if reads[0].lstrip("-") != "RZ" or reads[1] != "RZ" or len(reads) < 4:
+        return None
+    high, low = np.array([float(each) for each in reads[2:4]], np.float16).view(np.uint16).tolist()
+    return writes, [], lambda: (high << 16 | low,)
+
+
+# Types that the conversions do not model.
+_OTHER_TYPES = {"F16", "F64", "U64", "S64", "BF16"}
+
+
+def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    if _OTHER_TYPES.intersection(parts):
+        return None
+    is_signed = "U32" not in parts and parts[:1] != ["RP"]
+    sign = semantics.signed if is_signed else (lambda value: value)
+    return (
+        writes,
+        [source(reads[0])],
+        lambda value: (semantics.to_float(sign(value), "RP" in parts),),
+    )
+
+
+def _to_integer(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    if "TRUNC" not in parts or _OTHER_TYPES.intersection(parts):
+        return None
+    return writes, [source(reads[0])], lambda value: (semantics.to_integer(value),)
+
+
+def _reciprocal(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    if parts != ["RCP"]:
+        return None
+    return writes, [source(reads[0])], lambda value: (semantics.reciprocal(value),)
+
+
+_DECODERS: dict[str, Callable[[list[str], list[str], list[str]], Decoded]] = {
+    "MOV": _move,
+    "R2UR": _move,
+    "S2R": _read_special,
+    "S2UR": _read_special,
+    "CS2R": _clear,
+    "IADD3": _add3,
+    "VIADD": _add3,
+    "IADD": _add3,
+    "IMAD": _multiply,
+    "LEA": _load_effective_address,
+    "SHF": _shift,
+    "SGXT": _extend,
+    "LOP3": _logic,
+    "PLOP3": _predicate_logic,
+    "ISETP": _compare,
+    **dict.fromkeys(("SEL", "FSEL"), _plain(lambda a, b, c: semantics.select(c, a, b))),
+    "PRMT": _permute,
+    "VIMNMX": _extreme,
+    "IMNMX": _extreme,
+    "VIADDMNMX": _extreme,
+    "IABS": _plain(lambda value: abs(semantics.signed(value))),
+    "POPC": _plain(semantics.count_bits),
+    "FLO": _plain(semantics.find_leading_one),
+    "P2R": _pack_predicates,
+    "R2P": _unpack_predicates,
+    "HFMA2": _halves_constant,
+    "I2F": _to_float,
+    "I2FP": _to_float,
+    "F2I": _to_integer,
+    "MUFU": _reciprocal,
+}

@@ -1,0 +1,564 @@
+"""Execute the part of a kernel's SASS that decides which instructions run, and which shared memory they access.
+
+All programs and threads run at once. A block of instructions runs when no thread that has yet to reach it is at a lower
+address, so divergent threads reconverge. Threads wait only at barriers of all warps (see `is_barrier`): others, and
+copies, always succeed.
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.evaluate.sass import Instruction
+from tilescope.inside import semantics
+from tilescope.inside.banks import WORD_BYTES, Access, Wavefronts, count_by_warp
+from tilescope.inside.decoding import Source, Step, next_register, register, source
+from tilescope.inside.plan import (
+    COLLECTIVE,
+    INDIRECT,
+    INSTRUCTION_BYTES,
+    JUMPS,
+    SHARED,
+    Budget,
+    Plan,
+    Planned,
+    is_barrier,
+)
+from tilescope.inside.semantics import LANES, Number
+
+_AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
+_MOST_REMEMBERED = 1 << 12
+# Maximum elements of all values that one launch may compute; a billion take about 2 s.
+_MOST_WORK = 1_000_000_000
+# Maximum threads, and tables of shared memory, to hold in memory at once.
+_MOST_THREADS = 1 << 21
+_MOST_TABLES = 1 << 8
+# Maximum programs of a launch whose values in shared memory are computed.
+_MOST_PROGRAMS = 1 << 12
+_SHARED_BYTES = 1 << 18
+_SYSTEM_BYTES = 1 << 10
+_WIDEST_BYTES = 16
+_NO_TABLE = "The capture lacks the targets of a branch. Capture the launch again."
+# Atomics of one lane of a program.
+_ATOMICS = {"ATOMS.OR": operator.or_, "ATOMS.AND": operator.and_}
+# Work to execute a block, one of its steps, and an access to shared memory, whatever the number of threads.
+_BLOCK_WORK = 5000
+_STEP_WORK = 2000
+_ACCESS_WORK = 25_000
+
+
+@dataclass
+class Executions:
+    """How often the warps of a launch execute each instruction.
+
+    Attributes:
+        by_warp: (warps of a program, instructions) int64, over all programs.
+        wavefronts: by the index of each instruction that accesses shared memory.
+        accesses: for each of them, an example: its execution in one program.
+        refused: why the wavefronts of an instruction are unknown, by its index.
+        uncertain: the instructions whose number of executions depends on unknown values.
+    """
+
+    by_warp: np.ndarray
+    wavefronts: dict[int, Wavefronts] = field(default_factory=dict)
+    accesses: dict[int, Access] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    uncertain: set[int] = field(default_factory=set)
+
+    @property
+    def times(self) -> np.ndarray:
+        """The executions of each instruction: (instructions,) int64."""
+        return self.by_warp.sum(axis=0)
+
+    @property
+    def why_uncertain(self) -> str:
+        """Why the number of executed instructions is unknown; "" if it is known."""
+        if not self.uncertain:
+            return ""
+        number = len(self.uncertain)
+        return (
+            f"Whether {number:,} of {len(self.times):,} instructions are executed depends on values "
+            "that are unknown until the kernel runs."
+        )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The inputs of an execution.
+
+    Attributes:
+        threads: of a program.
+        read_constant: returns the 32-bit word of the constant bank at an offset; None if it is unknown.
+        load: returns the elements of global memory at (programs, threads) addresses, and where they are known.
+        table: the words of constant bank 2.
+    """
+
+    grid: tuple[int, int, int]
+    threads: int
+    read_constant: Callable[[int], int | None]
+    load: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+    table: Sequence[int] = ()
+
+
+def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
+    """Execute a launch.
+
+    Raises:
+        UnsupportedOperation: a branch depends on an unknown value, the launch is too large, or there is no code.
+    """
+    if not code:
+        raise UnsupportedOperation("The capture has no SASS.")
+    budget = Budget(_MOST_WORK)
+    plan = Plan(code, budget, launch.table)
+    grid = launch.grid
+    sizes = [grid[axis] if name in plan.needed_names else 1 for name, axis in _AXES.items()]
+    count = math.prod(sizes)
+    repeats = math.prod(grid) // count
+    executions = Executions(np.zeros((-(-launch.threads // LANES), len(code)), np.int64))
+    at_once = max(1, _MOST_THREADS // launch.threads)
+    keeps_shared = plan.reads_shared and count <= _MOST_PROGRAMS
+    if keeps_shared:
+        at_once = min(at_once, _MOST_TABLES)
+    for start in range(0, count, at_once):
+        numbers = np.arange(start, min(start + at_once, count))
+        coordinates = np.unravel_index(numbers, sizes, order="F")
+        _Run(plan, launch, coordinates, executions, budget, keeps_shared).run()
+    executions.by_warp *= repeats
+    for index, total in executions.wavefronts.items():
+        executions.wavefronts[index] = Wavefronts(*(repeats * each for each in total))
+    return executions
+
+
+# Threads at the start of each block: a mask per branch that leads there, and the registers that the block needs.
+_Queue = dict[int, tuple[list[Any], dict[str, Number], dict[str, Any]]]
+
+
+class _Run:
+    """An execution of programs of a launch. `known` has a mask for each register that is not known everywhere."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        launch: Launch,
+        coordinates: Sequence[np.ndarray],
+        executions: Executions,
+        budget: Budget,
+        keeps_shared: bool,
+    ) -> None:
+        self.plan = plan
+        self.launch = launch
+        self.executions = executions
+        self.budget = budget
+        self.keeps_shared = keeps_shared
+        self.shape = (len(coordinates[0]), launch.threads)
+        self.values: dict[str, Number] = {"SR_TID.X": np.arange(launch.threads)[None]}
+        for name, axis in _AXES.items():
+            self.values[name] = coordinates[axis][:, None]
+        self.values["SR_LANEID"] = np.arange(launch.threads)[None] % LANES
+        self.known: dict[str, Any] = {}
+        # Accesses whose addresses and masks have the same random hash count as equal.
+        random = np.random.default_rng(1)
+        self.factors = random.integers(1, 1 << 63, (2, launch.threads), np.uint64) | np.uint64(1)
+        self.shared: np.ndarray | None = None
+        self.counted: dict[tuple[int, int, int], Wavefronts] = {}
+        # The threads that run the current block. Registers of other threads may hold any value.
+        self.active: Any = True
+
+    def run(self) -> None:
+        plan = self.plan
+        waiting: _Queue = {}
+        at_barriers: _Queue = {}
+        self._send(waiting, 0, True)
+        while waiting or at_barriers:
+            if not waiting:
+                waiting, at_barriers = at_barriers, waiting
+            start = min(waiting)
+            arriving, self.values, self.known = waiting.pop(start)
+            active = functools.reduce(operator.or_, arriving)
+            end = plan.blocks[start]
+            self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
+            # Divergent lanes of a warp run one after the other, until they reconverge.
+            groups = arriving
+            times = np.sum([self._count_warps(each) for each in arriving], axis=0)
+            self.executions.by_warp[:, start:end] += times[:, None]
+            if plan.reconverges(start) or np.array_equal(times, self._count_warps(active)):
+                groups = [active]
+            self.active = active
+            for planned in plan.steps[start]:
+                self._run(planned)
+            last = plan.code[end - 1]
+            condition: Any = False
+            waits = is_barrier(last)
+            if waits or last.name in JUMPS:
+                condition = self._condition(plan.planned[end - 1], active)
+                is_exit = condition is None and last.name == "EXIT"
+                if is_exit and start not in (following := plan.reach(end, None)):
+                    # All threads are assumed to continue.
+                    self._mark_uncertain(following)
+                    condition = False
+                elif condition is None:
+                    self._send(waiting, self._skip(start), active)
+                    continue
+            targets: list[tuple[int | None, Any]] = [(last.target, condition)]
+            if waits:
+                targets = [(end, condition)]
+            elif last.name in INDIRECT:
+                targets = self._find_targets(plan.planned[end - 1], active & condition)
+            for group in groups:
+                if last.name == "JMP" and np.any(group & condition):
+                    raise UnsupportedOperation(f"{last.opcode} is not supported.")
+                for target, where in targets:
+                    taken = group & where
+                    if np.any(taken) and target is not None:
+                        self._send(at_barriers if waits else waiting, target, taken)
+                rest = group & (condition ^ True)
+                if np.any(rest) and end < len(plan.code):
+                    self._send(waiting, end, rest)
+
+    def _send(self, queue: _Queue, start: int, threads: Any) -> None:
+        """Let threads wait at the start of a block."""
+        live = self.plan.live_in[start]
+        values = {name: self.values.get(name, 0) for name in live}
+        known = {name: self.known.get(name, True) for name in live}
+        masks, *registers = queue.setdefault(start, ([], values, known))
+        masks.append(threads)
+        for own, merged in zip((values, known), registers, strict=True):
+            for name, value in own.items():
+                if value is not merged[name]:
+                    merged[name] = semantics.select(threads, value, merged[name])
+
+    def _count_warps(self, active: Any) -> np.ndarray:
+        """Return how often each warp of a program executes something that these threads execute."""
+        programs, threads = self.shape
+        rows: Any = np.atleast_2d(active)
+        if rows.shape[1] > 1:
+            rows = rows.reshape(len(rows), -1, LANES).any(axis=2)
+        times = rows.sum(axis=0) * (programs // len(rows))
+        return np.broadcast_to(times, (-(-threads // LANES),))
+
+    def _find_targets(self, planned: Planned, where: Any) -> list[tuple[int | None, Any]]:
+        """Return the blocks to which an indirect jump leads, and the threads of each."""
+        address, known = self._read(planned.sources[0])
+        if not self._is_known(known, where):
+            lacks_table = planned.instruction.name != "RET" and not self.launch.table
+            raise UnsupportedOperation(_NO_TABLE if lacks_table else _explain(planned))
+        reached = np.unique(
+            np.broadcast_to(address, self.shape)[np.broadcast_to(where, self.shape)]
+        )
+        return [(each // INSTRUCTION_BYTES, where & (address == each)) for each in reached.tolist()]
+
+    def _skip(self, start: int) -> int:
+        """Skip the blocks between an unknown branch and the block where its paths reconverge, and return that block.
+
+        Raises:
+            UnsupportedOperation: the paths do not reconverge before the end.
+        """
+        plan = self.plan
+        after = plan.find_reconvergence(start)
+        if after is None:
+            raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
+        self._mark_unknown(plan.find_between(start, after))
+        if plan.code[after].name == "BSYNC":
+            self.executions.uncertain.add(after)
+        return after
+
+    def _mark_unknown(self, blocks: set[int]) -> None:
+        """Mark as unknown how often some blocks run, and what they write.
+
+        They are slow paths for rare operands, or functions. Triton's functions compute floating-point numbers.
+        """
+        self._mark_uncertain(blocks)
+        for block in blocks:
+            for planned in self.plan.planned[block : self.plan.blocks[block]]:
+                self._forget(planned)
+
+    def _mark_uncertain(self, blocks: set[int]) -> None:
+        for block in blocks:
+            for planned in self.plan.planned[block : self.plan.blocks[block]]:
+                self.executions.uncertain.add(planned.index)
+                if planned.instruction.name in SHARED:
+                    self._refuse(planned, "The number of executions of an access")
+
+    def _condition(self, planned: Planned, active: Any) -> Any:
+        """Return where a jump is taken; None if that is unknown."""
+        result: Any = True
+        for each in planned.conditions:
+            value, known = self._read(each)
+            if not self._is_known(known, active):
+                return None
+            result = result & value
+        if planned.instruction.opcode == "BRA.U" and isinstance(result, np.ndarray):
+            # It is taken only if all lanes of the warp agree.
+            lanes = self._full(result | (active ^ True)).reshape(-1, self.shape[1] // LANES, LANES)
+            result = np.repeat(lanes.all(axis=2), LANES, axis=1)
+        return result
+
+    def _read(self, operand: Source) -> tuple[Number, Any]:
+        """Return an operand's value, and where it is known."""
+        if operand.constant is not None:
+            word = self.launch.read_constant(operand.constant)
+            return (0, False) if word is None else (operand.combine(word), True)
+        values = []
+        known: Any = True
+        for name in operand.registers:
+            # No result depends on a register that was never written
+            values.append(self.values.get(name, 0))
+            if name in self.known:
+                known = known & self.known[name]
+        return operand.combine(*values), known
+
+    def _write(self, name: str, value: Number, known: Any, condition: Any) -> None:
+        """Write a register where a condition holds."""
+        if name in ("RZ", "URZ", "PT", "UPT", ""):
+            return
+        if condition is not True:
+            old = self.values.get(name, 0)
+            before = self.known.get(name, True)
+            if known is not True or before is not True:
+                known = semantics.select(condition, known, before)
+            value = semantics.select(condition, value, old)
+        self.values[name] = value
+        if known is True:
+            self.known.pop(name, None)
+        else:
+            self.known[name] = known
+
+    def _forget(self, planned: Planned, condition: Any = True) -> None:
+        """Mark the results of an instruction as unknown where a condition holds."""
+        for name in planned.writes:
+            self._write(name, 0, False, condition)
+
+    def _run(self, planned: Planned) -> None:
+        condition: Any = True
+        if planned.predicate:
+            condition, known = self._read(planned.predicate)
+            if not self._is_known(known, self.active):
+                if planned.instruction.name in SHARED:
+                    self._refuse(planned, "The predicate of an access")
+                self._forget(planned)
+                return
+        name = planned.instruction.name
+        if name in SHARED:
+            self._access_shared(planned, condition)
+        if condition is False:
+            return
+        if planned.step:
+            self._compute(planned, planned.step, condition)
+        elif name in ("LDC", "ULDC", "LDCU"):
+            self._load_constant(planned, condition)
+        elif name in COLLECTIVE:
+            self._collect(planned, condition)
+        elif name in ("LDG", "LD"):
+            self._load(planned, condition)
+        elif name in ("LDS", "LDSM", "STS") or (name == "ATOMS" and not planned.writes):
+            self._move_shared(planned, condition)
+        elif name in ("SYNCS", "UTCATOMSWS", "USETMAXREG") and planned.writes:
+            # A barrier's phase is complete, and tensor memory and registers are free.
+            self._write(planned.writes[0], True, True, condition)
+        elif "CAS" in planned.instruction.opcode:
+            # The first attempt succeeds
+            value, known = self._read(planned.sources[-1])
+            self._write(planned.writes[0], value, known, condition)
+        else:
+            self._forget(planned, condition)
+
+    def _is_known(self, known: Any, where: Any) -> bool:
+        return known is True or not np.any(where & (np.asarray(known) ^ True))
+
+    def _compute(self, planned: Planned, step: Step, condition: Any) -> None:
+        values = []
+        known: Any = True
+        for each in step.sources:
+            value, is_known = self._read(each)
+            values.append(value)
+            known = known & is_known
+        if known is False:
+            results: Sequence[Number] = (0,) * len(step.writes)
+        else:
+            results = step.compute(*values)
+        for name, result in zip(step.writes, results, strict=False):
+            if isinstance(result, np.ndarray):
+                self.budget.spend(result.size)
+            self._write(name, result, known, condition)
+
+    def _load_constant(self, planned: Planned, condition: Any) -> None:
+        operand = planned.instruction.operands[-1]
+        if operand.startswith("c[0x2]"):
+            place, known = self._read(planned.sources[0])
+            table = np.array([*self.launch.table, 0])
+            index = np.minimum(np.asarray(place) // WORD_BYTES, len(self.launch.table))
+            known = known & (index < len(self.launch.table))
+            self._write(planned.writes[0], table[index], known, condition)
+            return
+        constant = source(operand)
+        for k, name in enumerate(planned.writes):
+            word = None
+            if constant and constant.constant is not None:
+                word = self.launch.read_constant(constant.constant + 4 * k)
+            self._write(name, word or 0, word is not None, condition)
+
+    def _full(self, value: Number) -> np.ndarray:
+        rows = value.shape[0] if isinstance(value, np.ndarray) and value.ndim else 1
+        return np.broadcast_to(value, (rows, self.shape[1]))
+
+    def _collect(self, planned: Planned, condition: Any) -> None:
+        instruction = planned.instruction
+        where = self.active & condition
+        parts = instruction.opcode.split(".")
+        read = [self._read(each) for each in planned.sources]
+        known: Any = all(is_known is True for _, is_known in read)
+        values = [value for value, _ in read]
+        self.budget.spend(self.shape[1])
+        match parts[0]:
+            case "SHFL":
+                result = semantics.shuffle(parts[1], self._full(values[0]), values[1], values[2])
+                if read[1][1] is True and read[2][1] is True and read[0][1] is not True:
+                    known = semantics.shuffle(
+                        parts[1], self._full(read[0][1]), values[1], values[2]
+                    )
+                results: list[Number] = [True, result]
+            case "ELECT":
+                on = self._full(where).reshape(-1, self.shape[1] // LANES, LANES)
+                first = np.argmax(on, axis=2)[:, :, None] == np.arange(LANES)
+                results = [(first & on).reshape(-1, self.shape[1]), 0]
+            case "VOTE" | "VOTEU":
+                on = self._full(
+                    values[-1] & where if parts[1] != "ALL" else values[-1] | (where ^ True)
+                )
+                lanes = on.reshape(-1, self.shape[1] // LANES, LANES)
+                total = lanes.all(axis=2) if parts[1] == "ALL" else lanes.any(axis=2)
+                ballot = (lanes * (1 << np.arange(LANES))).sum(axis=2)
+                spread = [np.repeat(each, LANES, axis=1) for each in (ballot, total)]
+                is_predicate = planned.writes[0].lstrip("U").startswith("P")
+                results = spread[1:] if is_predicate else spread
+            case _:
+                known = False
+                results = [0, 0]
+        for name, result in zip(planned.writes, results, strict=False):
+            self._write(name, result, known, condition)
+
+    def _load(self, planned: Planned, condition: Any) -> None:
+        place, known = self._read(planned.sources[-1])
+        where = self.active & condition
+        each = min(planned.instruction.lane_bytes, 4)
+        if known is not True:
+            self._forget(planned, condition)
+            return
+        for k, name in enumerate(planned.writes):
+            at = np.atleast_2d(place + 4 * k)
+            on = np.broadcast_to(where, np.broadcast_shapes(at.shape, np.shape(where)))
+            values, is_loaded = self.launch.load(np.where(on, at, -1), each)
+            if ".S8" in planned.instruction.opcode or ".S16" in planned.instruction.opcode:
+                values = semantics.extend(values, 8 * each, True)
+            self.budget.spend(values.size)
+            self._write(name, values, bool(is_loaded.all()) or (is_loaded | ~on), condition)
+
+    # Shared and local memory.
+
+    def _access_shared(self, planned: Planned, condition: Any) -> None:
+        """Count the wavefronts of an access."""
+        index = planned.index
+        place, known = self._read(planned.sources[0])
+        if not self._is_known(known, self.active & condition):
+            self._refuse(planned, "The address of an access")
+            return
+        before = self.executions.wavefronts.setdefault(index, Wavefronts(0, 0))
+        address = np.atleast_2d(place)
+        on = np.atleast_2d(np.asarray(condition, bool))  # a constant predicate is a number
+        repeats = self.shape[0]
+        if np.shape(self.active)[-1:] == (1,) and max(len(address), len(on)) == 1:
+            repeats = int(np.count_nonzero(self.active)) * (repeats // len(self.active))
+        else:
+            on = np.atleast_2d(self.active & on)
+        if not repeats or not on.any():
+            return
+        key = (index, hash(address.tobytes()), hash(on.tobytes()))
+        counted = self.counted.get(key)
+        if counted is None:
+            self.budget.spend(2 * max(address.size, on.size))
+            counted, example = self._count_access(planned.instruction.opcode, address, on)
+            if len(self.counted) < _MOST_REMEMBERED:
+                self.counted[key] = counted
+            self.executions.accesses.setdefault(index, example)
+        times = repeats // max(len(address), len(on))
+        self.executions.wavefronts[index] = Wavefronts(
+            before.actual + times * counted.actual, before.ideal + times * counted.ideal
+        )
+
+    def _count_access(
+        self, opcode: str, address: np.ndarray, on: np.ndarray
+    ) -> tuple[Wavefronts, Access]:
+        """Count an access of all programs. Equal ones are counted once."""
+        # Shifting all addresses by a multiple of 128 bytes does not change the banks.
+        base = address.min(axis=1, keepdims=True) // 128 * 128
+        code = 0
+        for part, factors in zip((address - base, on), self.factors, strict=True):
+            code = code + part.astype(np.uint64) @ factors[: part.shape[1]]
+        _, first, times = np.unique(code, return_index=True, return_counts=True)
+        shape = len(first), self.shape[1]
+        self.budget.spend(_ACCESS_WORK + 10 * math.prod(shape))
+        chosen = [
+            np.broadcast_to(each[first % len(each)], shape).reshape(shape[0], -1, LANES)
+            for each in (address, on)
+        ]
+        access = Access(opcode, *chosen)
+        counted = count_by_warp(access).reshape(2, shape[0], -1).sum(axis=2) @ times
+        fullest = int(chosen[1].sum(axis=(1, 2)).argmax())
+        example = Access(opcode, *(each[[fullest]] for each in chosen))
+        return Wavefronts(*counted.tolist()), example
+
+    def _refuse(self, planned: Planned, what: str) -> None:
+        self.executions.refused.setdefault(planned.index, _explain(planned, what))
+
+    def _move_shared(self, planned: Planned, condition: Any) -> None:
+        instruction = planned.instruction
+        where = self.active & condition
+        if not self.plan.reads_shared:
+            return
+        place, known = self._read(planned.sources[0])
+        is_known = self._is_known(known, where) and self.keeps_shared
+        if instruction.name == "LDSM" or not is_known:
+            self._forget(planned, condition)
+            return
+        each = min(instruction.lane_bytes, 4)
+        if self.shared is None:
+            # The bytes of each program's shared memory, and 1 where they are known.
+            self.shared = np.zeros((2, self.shape[0], _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
+            if self.plan.allocates_tensor_memory:
+                # The system's part is zero: no tensor memory is allocated yet.
+                self.shared[1, :, :_SYSTEM_BYTES] = 1
+        contents, are_known = self.shared.view(f"u{each}")
+        all_known = int.from_bytes(b"\1" * each)
+        rows = np.arange(self.shape[0])[:, None]
+        at = np.broadcast_to(place, self.shape) % _SHARED_BYTES // each
+        on = np.broadcast_to(where, self.shape)
+        target = np.broadcast_to(rows, self.shape)[on], at[on]
+        for k in range(instruction.lane_registers):
+            self.budget.spend(_ACCESS_WORK + 6 * at.size)
+            if instruction.name != "LDS":
+                value, value_known = self._read(
+                    register(next_register(instruction.operands[-1], k))
+                )
+                if combine := _ATOMICS.get(instruction.opcode):
+                    value = combine(contents[rows, at], value)
+                elif instruction.name == "ATOMS":
+                    value_known = False
+                contents[target[0], target[1] + k] = np.broadcast_to(value, self.shape)[on]
+                value_known = np.broadcast_to(value_known, self.shape)[on]
+                are_known[target[0], target[1] + k] = value_known * all_known
+            elif planned.writes:
+                loaded = contents[rows, at + k].astype(np.int64)
+                known = are_known[rows, at + k] == all_known
+                self._write(planned.writes[k], loaded, bool(known[on].all()) or known, condition)
+
+
+def _explain(planned: Planned, what: str = "A branch") -> str:
+    _, line = planned.instruction.source
+    place = f" on line {line}" if line else ""
+    return f"{what}{place} depends on a value that is unknown until the kernel runs."

@@ -1,0 +1,148 @@
+"""Inspect the programs of a captured launch."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from tilescope.captures.reader import BaseCapture, CapturedLaunch
+from tilescope.evaluate.counts import LaunchCounts
+from tilescope.evaluate.listings import UnsupportedOperation, isolate
+from tilescope.evaluate.sass import parse
+from tilescope.evaluate.ttgir import parse as parse_ttgir
+from tilescope.inside.allocation import map_shared_memory
+from tilescope.inside.conversions import read_conversions, read_layouts
+from tilescope.inside.encodings import Encodings
+from tilescope.inside.execution import Executions, execute
+from tilescope.inside.launches import make_launch
+from tilescope.inside.pipeline import read_pipelines
+from tilescope.inside.registers import count_spills, measure_registers
+from tilescope.inside.report import Inside
+from tilescope.inside.shared import Callers, find_callers, sum_matrix_wavefronts, sum_shared
+
+# The inspection of a launch's programs, and its executions if they are known.
+Inspection = tuple[Inside, Executions | None]
+
+
+@isolate(lambda why, *_: (Inside(unread=why, not_executed=why), None))
+def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) -> Inspection:
+    """Inspect a launch's programs. Return the result, and the launch's executions if they are known.
+
+    Args:
+        counts: the launch's requests to global memory.
+    """
+    kernel, codes = capture.build(launch.kernel)
+    is_gluon = "gluon.jit" in kernel.source
+    num_stages = None if is_gluon else launch.config["num_stages"]
+    inside = inspect_code(codes["ttgir"], codes["ptx"], codes["sass"], num_stages)
+    inside = replace(inside, shared_map=map_shared_memory(capture, launch))
+    return _execute(capture, launch, counts, inside)
+
+
+@isolate(lambda why, *args: (replace(args[-1], not_executed=why), None))
+def _execute(
+    capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inside: Inside
+) -> Inspection:
+    _, codes = capture.build(launch.kernel)
+    executions = execute(parse(codes["sass"]), make_launch(capture, launch))
+    # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
+    major, _ = capture.content.gpu["compute_capability"]
+    start_bytes = 1024 if major >= 9 else 0
+    inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
+    return inside, executions
+
+
+def join_launches(first: Inspection, last: Inspection) -> Inspection:
+    """Merge the inspections of two launches. The memory map and the executions are those of the last one."""
+    before, after = first[0], last[0]
+    executed = before.instructions_executed, after.instructions_executed
+    lists = {
+        name: value + getattr(after, name)
+        for name, value in vars(before).items()
+        if isinstance(value, tuple)
+    }
+    joined = replace(
+        after,
+        **lists,
+        instructions_executed=None if None in executed else sum(filter(None, executed)),
+        not_executed=after.not_executed or before.not_executed,
+        unread=after.unread or before.unread,
+    )
+    return _add_times(before, joined), last[1]
+
+
+def _add_times(before: Inside, after: Inside) -> Inside:
+    if not before.range_us or not after.range_us:
+        why = before.not_predicted or after.not_predicted
+        return replace(
+            after,
+            predicted_us=None,
+            predicted_warm_us=None,
+            range_us=None,
+            not_predicted=why,
+        )
+    shortest, longest = sorted((before, after), key=lambda inside: inside.predicted_us or 0.0)
+    rest_us = shortest.predicted_us or 0.0
+    resources = {
+        name: time_us + before.by_resource_us[name]
+        for name, time_us in after.by_resource_us.items()
+    }
+    low, high = map(sum, zip(before.range_us, after.range_us, strict=True))
+    return replace(
+        after,
+        predicted_us=sum(filter(None, (before.predicted_us, after.predicted_us))),
+        predicted_warm_us=sum(filter(None, (before.predicted_warm_us, after.predicted_warm_us))),
+        range_us=(low, high),
+        bound_by=longest.bound_by,
+        changes=tuple(
+            replace(each, predicted_us=each.predicted_us + rest_us) for each in longest.changes
+        ),
+        by_resource_us=resources,
+    )
+
+
+def add_executions(
+    inside: Inside,
+    sass: str,
+    executions: Executions,
+    counts: LaunchCounts,
+    start_bytes: int = 0,
+    ttgir: str = "",
+) -> Inside:
+    """Add the numbers that depend on how often each instruction is executed."""
+    code = parse(sass)
+    buffers = inside.shared_map.buffers if inside.shared_map else ()
+    callers: Callers = {}
+    with suppress(UnsupportedOperation):
+        callers = find_callers(parse_ttgir(ttgir).walk())
+    return replace(
+        inside,
+        shared=sum_shared(code, executions, counts, buffers, start_bytes, callers),
+        instructions_executed=None if executions.uncertain else int(executions.times.sum()),
+        gmma_wavefronts=sum_matrix_wavefronts(code, executions),
+        not_executed=executions.why_uncertain,
+        spills_by_line=count_spills(code, executions.times.tolist()),
+    )
+
+
+def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Inside:
+    """Inspect the compiled code of a kernel, without its executions.
+
+    Args:
+        num_stages: the compiler's option; None if Triton's pipeliner did not compile the kernel, as for Gluon.
+    """
+    by_line, at_peak = measure_registers(sass)
+    inside = Inside(
+        registers_by_line=by_line,
+        registers_at_peak=at_peak,
+        spills_by_line=count_spills(parse(sass)),
+    )
+    try:
+        body = parse_ttgir(ttgir)
+        encodings = Encodings(ttgir)
+        return replace(
+            inside,
+            layouts=read_layouts(body, encodings),
+            conversions=read_conversions(body, encodings),
+            pipelines=read_pipelines(body, ttgir, ptx, num_stages),
+        )
+    except UnsupportedOperation as error:
+        return replace(inside, unread=str(error))

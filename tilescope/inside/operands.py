@@ -1,0 +1,152 @@
+"""The registers that a SASS instruction reads and writes. An opcode gives the widths of its operands."""
+
+import functools
+import re
+from collections.abc import Sequence
+
+from tilescope.evaluate.sass import Instruction
+
+_PREDICATE = re.compile(r"!?U?P[\dT]")
+_RESULT = re.compile(r"U?(R(\d+|Z)|P[\dTR])$")
+_REGISTER = re.compile(r"\bR(\d+)\b(\.64)?")
+_SHAPE = re.compile(r"(16|8)x?8x?(\d+)")  # 16816 or 16x8x16: rows, 8 columns, depth
+_VECTOR = re.compile(r"B?[FUS]?(\d+)x(\d+)")  # F32x4
+_REPEATS = re.compile(r"x(\d+)")  # x32, of tensor memory
+_DOUBLE = re.compile(r"[FSU]?64")
+
+# A thread has at most 255 registers; 255 is the number of RZ.
+_ZERO_REGISTER = 255
+
+# Instructions without a result, although their first operand may be a register.
+_WITHOUT_RESULT = ("BAR", "BRA", "BREAK", "BRX", "CALL", "JMP", "NANOSLEEP", "RET", "WARPSYNC")
+# Instructions whose predicate result is not followed by a second one.
+_SINGLE_PREDICATE = ("SYNCS", "FCHK", "UCGABAR_WAIT", "R2P")
+# Instructions whose numeric result may be followed by its carries.
+_CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
+# Instructions whose operands are pairs of registers: 64-bit numbers, or addresses of instructions.
+_PAIRS = frozenset(("BRX", "CALL", "DADD", "DFMA", "DMNMX", "DMUL", "DSETP", "LEPC", "RET"))
+# Matrix instructions on registers, and the bits of the elements that they multiply.
+_MATRIX_BITS = {"HMMA": 16, "IMMA": 8, "QMMA": 8, "OMMA": 4, "DMMA": 64}
+# Tensor memory: registers per element of the vector, by the bits of a row.
+_TENSOR_MEMORY = {"16dp128bit": 2, "16dp256bit": 4}
+
+
+def split_operands(name: str, operands: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Split the operands of an instruction into those that it writes and those that it reads."""
+    if not operands or name in _WITHOUT_RESULT or not _RESULT.match(operands[0]):
+        return (), operands
+    count = 1
+    if name in ("VOTE", "VOTEU"):
+        count = len(operands) - 1
+    elif _is_predicate(operands[0]):
+        count = 1 if name in _SINGLE_PREDICATE else 2
+    elif name in _CARRY:
+        while len(operands) > count and _is_predicate(operands[count]):
+            count += 1
+    return operands[:count], operands[count:]
+
+
+def _is_predicate(operand: str) -> bool:
+    return operand.lstrip("U").startswith("P")
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def find_accesses(instruction: Instruction) -> tuple[int, int]:
+    """Return the registers that an instruction reads, and those that it writes, each as a set of bits.
+
+    An unknown opcode is assumed to have a result and 32-bit operands.
+
+    Raises:
+        ValueError: a thread has fewer registers.
+    """
+    name, *suffixes = instruction.opcode.split(".")
+    results, values = split_operands(name, instruction.operands)
+    result_width, *widths = _widths(name, suffixes)
+    writes = 0
+    for value in results:
+        writes |= _registers(value, result_width)
+    # Global addresses have 64 bits, even where the listing names one register of the pair.
+    is_global = "E" in suffixes and name != "LDGSTS"
+    reads = 0
+    numbers = (value for value in values if not _PREDICATE.fullmatch(value))
+    for number, value in enumerate(numbers):
+        width = widths[min(number, len(widths) - 1)]
+        if "[" in value:
+            width = 2 if is_global else 1
+        reads |= _registers(value, width)
+    return reads, writes
+
+
+def list_registers(numbers: int) -> list[int]:
+    """Return the numbers of the registers in a set of bits."""
+    return [number for number in range(numbers.bit_length()) if numbers >> number & 1]
+
+
+def _registers(operand: str, width: int) -> int:
+    numbers = 0
+    for first, is_pair in _REGISTER.findall(operand):
+        count = 2 if is_pair else width
+        if max(count, int(first)) >= _ZERO_REGISTER:
+            raise ValueError(
+                f"{operand} names {count} registers from R{first} on; a thread has 255."
+            )
+        numbers |= ((1 << count) - 1) << int(first)
+    return numbers
+
+
+def _widths(name: str, suffixes: list[str]) -> tuple[int, ...]:
+    """Return the registers of the result and of each source. The last number is that of all further sources."""
+    if name.endswith("GMMA"):
+        columns = int(suffixes[0].split("x")[1])
+        accumulator = columns // (4 if suffixes[1] == "F16" else 2)
+        return accumulator, 4, accumulator
+    if name in _MATRIX_BITS:
+        return _matrix_widths(name, suffixes)
+    if name in _PAIRS:
+        return 2, 2
+    if name in ("F2F", "F2I", "I2F"):
+        return _conversion_widths(name, suffixes)
+    if name == "IMAD":
+        is_wide = "WIDE" in suffixes
+        return 1 + is_wide, 1, 1, 1 + (is_wide or "HI" in suffixes)
+    count = 1
+    if name == "CS2R":
+        count = 1 if "32" in suffixes else 2
+    elif name in ("LDSM", "STSM") and suffixes[-1].isdigit():
+        count = int(suffixes[-1])
+    elif name in ("LDTM", "STTM"):
+        repeats = filter(None, map(_REPEATS.fullmatch, suffixes))
+        count = next((int(each[1]) for each in repeats), 1)
+        count *= next((_TENSOR_MEMORY[each] for each in suffixes if each in _TENSOR_MEMORY), 1)
+    elif name != "SHF":
+        count = max(map(_suffix_width, suffixes), default=1)
+    return count, count
+
+
+def _suffix_width(suffix: str) -> int:
+    if suffix in ("128", "256"):
+        return int(suffix) // 32
+    if vector := _VECTOR.fullmatch(suffix):
+        return max(1, int(vector[1]) * int(vector[2]) // 32)
+    return 2 if _DOUBLE.fullmatch(suffix) else 1
+
+
+def _matrix_widths(name: str, suffixes: list[str]) -> tuple[int, ...]:
+    """Return the widths of a warp's fragments. Each lane holds a 32nd of a matrix."""
+    shape = next(filter(None, map(_SHAPE.fullmatch, suffixes)))
+    rows = int(shape[1])
+    depth = int(shape[2])
+    bits = 32 if "TF32" in suffixes else _MATRIX_BITS[name]
+    result_bits = 64 if name == "DMMA" else 16 if suffixes[1] == "F16" else 32
+    accumulator = rows * 8 * result_bits // 1024
+    return accumulator, rows * depth * bits // 1024, 8 * depth * bits // 1024, accumulator
+
+
+def _conversion_widths(name: str, suffixes: list[str]) -> tuple[int, int]:
+    """F2F names both types, the result's first. The others omit 32-bit types."""
+    doubles = [each for each in suffixes if _DOUBLE.fullmatch(each)]
+    if name == "F2F":
+        return 1 + (suffixes[0] == "F64"), 1 + ("F64" in suffixes[1:])
+    floats = 1 + ("F64" in doubles)
+    integers = 1 + bool({"S64", "U64"}.intersection(doubles))
+    return (integers, floats) if name == "F2I" else (floats, integers)

@@ -1,0 +1,347 @@
+"""Read from the TTGIR how Triton pipelined each loop, and why it did not pipeline some loads.
+
+Copies for a loop's first steps precede the loop, and those in the loop are for later steps. All have the location of
+the load that they replace, so their number says how many steps a copy is ahead. The reasons follow the passes
+AssignLatencies and LowerLoops of Triton 3.6 and 3.7.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from tilescope.evaluate.listings import Location
+from tilescope.evaluate.matching import find_instructions
+from tilescope.evaluate.ttgir import Op, Region
+from tilescope.inside.flow import Flow
+from tilescope.inside.report import LoopLoad, Moment, Pipeline, PipelineEvent
+
+_LOOPS = ("scf.for", "scf.while")
+_TMA_COPIES = ("ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather")
+_COPIES = ("ttg.async_copy_global_to_local", *_TMA_COPIES)
+_LOADS = ("tt.load", *_COPIES)
+_DOTS = ("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot", "ttng.tc_gen5_mma")
+_STORES = ("tt.store", "tt.atomic_rmw", "ttng.async_tma_copy_local_to_global")
+_WAITS = ("ttg.async_wait", "ttng.wait_barrier", "ttng.warp_group_dot_wait")
+_KINDS = {
+    "tt.load": "load",
+    "ttg.async_copy_global_to_local": "copy",
+    "ttg.async_commit_group": "commit",
+    "ttg.local_load": "read",
+    **dict.fromkeys(_TMA_COPIES, "TMA copy"),
+    **dict.fromkeys(_DOTS, "multiplication"),
+    **dict.fromkeys(_STORES, "store"),
+    **dict.fromkeys(_WAITS, "wait"),
+    "ttng.warp_group_dot_wait": "multiplication wait",
+}
+_PENDING = re.compile(r"\b(?:num|pendings) = (\d+)")
+_SLOTS = re.compile(r"-> !ttg\.memdesc<(\d+)x")
+_STAGES = re.compile(r"tt\.num_stages = (\d+)")
+_BLOCKED = re.compile(r"^(#\w+) = #ttg\.blocked<\{.*order = \[(\d)", re.MULTILINE)
+_TRANSPOSED = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{.*transposed = true", re.MULTILINE)
+_CAPABILITY = re.compile(r'ttg\.target = "cuda:(\d+)"')
+_ALLOCATION = re.compile(r"\(tensor<(?:\d+x){2}\w+, (#\w+)>\) -> !ttg\.memdesc<[^,]*, (#\w+),")
+
+# The first compute capability, times ten, for which Triton pipelines loops.
+_FIRST_PIPELINED = 80
+
+# The fewest bytes that an asynchronous copy moves (PTX ISA 9.0, "cp.async").
+_LEAST_COPY_BYTES = 4
+
+# Identifies a source operation. All its copies have the same key.
+_Key = tuple[str, Location]
+
+
+def _key(op: Op) -> _Key:
+    return op.name, op.location
+
+
+def _walk(ops: Iterable[Op]) -> Iterator[Op]:
+    """Yield the operations in `_KINDS` in the order of the text, without those of inner loops."""
+    for op in ops:
+        if op.name in _KINDS:
+            yield op
+        if op.name not in _LOOPS:
+            yield from _walk(chain.from_iterable(region.ops for region in op.regions))
+
+
+def read_pipelines(
+    body: Region, ttgir: str, ptx: str, num_stages: int | None
+) -> tuple[Pipeline, ...]:
+    """Return the pipeline of each loop with loads or multiplications, in the order of the text.
+
+    Args:
+        num_stages: the compiler's option; None if Triton's pipeliner did not compile the kernel, as for Gluon.
+    """
+    kernel = _Kernel(body, ttgir, ptx, num_stages)
+    return tuple(
+        loop.describe() for loop in sorted(kernel.loops(body), key=lambda loop: loop.op.line)
+    )
+
+
+def unroll(pipeline: Pipeline, steps: int) -> tuple[Moment, ...]:
+    """Return the operations of a loop with the given number of steps, in order, without copies for later steps."""
+    moments = list[Moment]()
+    flying = list[tuple[int, int]]()
+    # The copies of each committed group, and those since the last commit.
+    groups = list[list[tuple[int, int]]]()
+    copied = list[tuple[int, int]]()
+    for at in range(-1, steps + 1):
+        phase = "prologue" if at < 0 else "loop" if at < steps else "epilogue"
+        for event in pipeline.events:
+            if event.phase != phase:
+                continue
+            step = event.step + max(at, 0)
+            arrived = list[tuple[int, int]]()
+            if event.kind == "commit":
+                groups.append(copied)
+                copied = []
+                continue
+            if event.kind == "wait" and event.pending is not None:
+                last = max(0, len(groups) - event.pending)
+                arrived = list(chain.from_iterable(groups[:last]))
+                groups = groups[last:]
+            elif event.kind == "wait":
+                arrived = [each for each in flying if each[0] in event.loads and each[1] <= step]
+            elif step >= steps:
+                continue
+            slot = None
+            if event.kind in ("copy", "TMA copy"):
+                load = event.loads[0]
+                flying.append((load, step))
+                slot = step % pipeline.loads[load].slots
+                if event.kind == "copy":
+                    copied.append((load, step))
+            flying = [each for each in flying if each not in arrived]
+            moments.append(Moment(event, at, step, slot, len(flying), tuple(arrived)))
+    return tuple(moments)
+
+
+class _Kernel:
+    """Facts about a kernel's values.
+
+    Attributes:
+        transposed: the layouts in shared memory whose first dimension is contiguous.
+        contiguous: the contiguous dimension of each blocked layout.
+        capability: the compute capability for which it is compiled, times ten.
+        claimed: lines of the TTGIR in prologues and epilogues of inner loops.
+    """
+
+    def __init__(self, body: Region, ttgir: str, ptx: str, num_stages: int | None) -> None:
+        self.flow = Flow(body)
+        is_specialized = False
+        for op in body.walk():
+            is_specialized |= op.name == "ttg.warp_specialize"
+            if op.name in _COPIES:  # it produces the values that are read from its buffer
+                copy = f"copy {op.line}"
+                self.flow.definitions[copy] = op
+                self.flow.connect([(self.buffer(self.target(op)), copy)])
+        self.num_stages = None if is_specialized else num_stages
+        target = _CAPABILITY.search(ttgir)
+        self.capability = int(target[1]) if target else _FIRST_PIPELINED
+        self.ptx = ptx
+        self.transposed = set(_TRANSPOSED.findall(ttgir))
+        self.contiguous = {name: int(dim) for name, dim in _BLOCKED.findall(ttgir)}
+        self.claimed = set[int]()
+
+    def loops(self, region: Region) -> Iterator["_Loop"]:
+        """Yield the loops in a region that load or multiply, inner loops first."""
+        for op in region.ops:
+            for inner in op.regions:
+                yield from self.loops(inner)
+        places = [place for place, op in enumerate(region.ops) if op.name in _LOOPS]
+        for start, place, end in zip([-1, *places], places, [*places[1:], None], strict=False):
+            loop = _Loop(
+                self, region.ops[place], region.ops[start + 1 : place], region.ops[place + 1 : end]
+            )
+            if any(op.name in (*_LOADS, *_DOTS) for op in loop.inside):
+                yield loop
+
+    def buffer(self, value: str) -> str:
+        """Return the value that allocates the shared memory of a view."""
+        while (op := self.flow.definitions.get(value)) and op.name.startswith("ttg.memdesc_"):
+            value = op.operands[0]
+        return value
+
+    def buffers(self, op: Op) -> set[str]:
+        """Return the allocations of shared memory, with those of barriers, that an operation uses."""
+        return set(map(self.buffer, op.operands))
+
+    def target(self, copy: Op) -> str:
+        """Return the view of shared memory to which a copy writes."""
+        return copy.operands[1 + (copy.name in _TMA_COPIES) * len(copy.coordinates)]
+
+
+class _Loop:
+    """A loop and its copies.
+
+    Attributes:
+        inside, before, after: the operations of its body, prologue and epilogue.
+        ahead: how many steps each operation in the loop runs ahead.
+        loads: its loads and copies.
+        has_own_stages: whether the loop sets num_stages.
+        stages: num_stages of the loop or the kernel; None if Triton's pipeliner did not compile it.
+    """
+
+    def __init__(self, kernel: _Kernel, op: Op, before: Sequence[Op], after: Sequence[Op]) -> None:
+        self.kernel = kernel
+        self.op = op
+        inside = _walk(chain.from_iterable(region.ops for region in op.regions))
+        self.inside = [each for each in inside if each.line not in kernel.claimed]
+        counts = Counter(map(_key, self.inside))
+        self.before = [each for each in _walk(before) if _key(each) in counts]
+        self.after = [
+            each
+            for each in _walk(after)
+            if _key(each) in counts or (each.name in _WAITS and each.source == op.source)
+        ]
+        kernel.claimed.update(each.line for each in (*self.before, *self.after))
+        copies = Counter(map(_key, self.before))
+        self.ahead = {key: copies[key] // counts[key] for key in counts}
+        loads = sorted(
+            (each for each in self.inside if each.name in _LOADS), key=lambda each: each.location
+        )
+        self.loads = {_key(each): each for each in loads}
+        own = _STAGES.search(op.text)
+        self.has_own_stages = own is not None
+        self.stages = int(own[1]) if own and kernel.num_stages else kernel.num_stages
+
+    def describe(self) -> Pipeline:
+        counts = Counter(map(_key, self.inside))
+        seen = Counter[_Key]()
+        events = list[PipelineEvent]()
+        for op in self.before:
+            events.append(self.event(op, "prologue", seen[_key(op)] // counts[_key(op)]))
+            seen[_key(op)] += 1
+        events += [self.event(op, "loop", self.ahead[_key(op)]) for op in self.inside]
+        events += [self.event(op, "epilogue", -1) for op in self.after]
+        loads = tuple(map(self.load, self.loads.values()))
+        file, line = self.op.source or ("", 0)
+        return Pipeline(file, line, self.stages, loads, tuple(events))
+
+    def event(self, op: Op, phase: str, step: int) -> PipelineEvent:
+        kind = _KINDS[op.name]
+        loads = [number for number, key in enumerate(self.loads) if key == _key(op)]
+        if op.name == "ttng.wait_barrier":
+            barrier = self.kernel.buffer(op.operands[0])
+            loads = [
+                number
+                for number, load in enumerate(self.loads.values())
+                if barrier in self.kernel.buffers(load)
+            ]
+            # The barrier of a multiplication on Blackwell may be an argument of the loop.
+            if not loads and any(each.name == "ttng.tc_gen5_mma" for each in self.inside):
+                kind = "multiplication wait"
+        pending = _PENDING.search(op.text) if op.name in _WAITS else None
+        left = int(pending[1]) if pending else None
+        file, line = op.source or ("", 0)
+        return PipelineEvent(kind, file, line, phase, step, tuple(loads), left)
+
+    def load(self, op: Op) -> LoopLoad:
+        """Return how far ahead a load runs, or why it is not pipelined."""
+        slots = 0
+        ahead = self.ahead[_key(op)]
+        if op.name in _COPIES:
+            view = self.kernel.target(op)
+            buffer = self.kernel.buffer(view)
+            allocation = self.kernel.flow.definitions.get(buffer)
+            match = _SLOTS.search(allocation.text) if allocation and view != buffer else None
+            slots = int(match[1]) if match else 1
+            readers = (
+                each
+                for each in self.inside
+                if each.name not in _COPIES and buffer in self.kernel.buffers(each)
+            )
+            ahead -= min((self.ahead[_key(reader)] for reader in readers), default=0)
+        elif any(user.name != "scf.yield" for user in self.kernel.flow.users[op.results[0]]):
+            ahead = 0  # its value is used in the same step
+        file, line = op.source or ("", 0)
+        return LoopLoad(file, line, ahead, slots, "" if ahead else self.explain(op))
+
+    def explain(self, op: Op) -> str:
+        """Return why a load is not pipelined; "" if the reason is uncertain."""
+        line = op.source[1] if op.source else 0
+        body = self.op.regions[-1]
+        if self.kernel.num_stages is None:
+            return ""
+        if self.kernel.capability < _FIRST_PIPELINED:
+            return "Triton pipelines no loop for GPUs before compute capability 8.0."
+        if self.op.name == "scf.while":
+            return f"Line {line} is in a while loop, which Triton does not pipeline."
+        if any(each.name in _LOOPS for each in body.ops):
+            return f"Line {line} is in an outer loop. Triton pipelines only the innermost loop."
+        if self.stages == 1:
+            return f"With num_stages = 1, line {line} waits for its load in every step."
+        if not any(self.ahead.values()) and set(body.yielded) & set(body.arguments[1:]):
+            return f"The loop uses a value from two steps earlier, so Triton does not pipeline line {line}."
+        if op not in body.ops:
+            return f"Line {line} is inside an if, where Triton does not pipeline loads."
+        return self.explain_width(op, line) or self.explain_use(op, line)
+
+    def explain_width(self, op: Op, line: int) -> str:
+        if op.name != "tt.load":
+            return ""
+        if not op.shape:
+            return f"Line {line} loads a scalar. Triton pipelines only loads of blocks."
+        accesses = find_instructions(self.kernel.ptx).get(("load", op.location), ())
+        width = max((each.width_bytes for each in accesses), default=_LEAST_COPY_BYTES)
+        if width < _LEAST_COPY_BYTES:
+            return (
+                f"Each lane loads only {width} B at a time on line {line}. "
+                f"An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+            )
+        for user in self.kernel.flow.users[op.results[0]]:
+            if allocation := _ALLOCATION.search(user.text):
+                contiguous = int(allocation[2] not in self.kernel.transposed)
+                is_turned = self.kernel.contiguous.get(allocation[1]) == 1 - contiguous
+                if is_turned and op.element_bytes < _LEAST_COPY_BYTES:
+                    return (
+                        f"The multiplication needs the block loaded on line {line} transposed, which takes a copy per "
+                        f"element. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+                    )
+        return ""
+
+    def explain_use(self, op: Op, line: int) -> str:
+        feeding = self.find_feeding()
+        if _key(op) not in feeding:
+            if self.has_own_stages:
+                return ""
+            return (
+                f"No tl.dot in the loop uses the block loaded on line {line}. "
+                "To pipeline such loads, pass num_stages to tl.range."
+            )
+        distance, users = feeding[_key(op)]
+        loads = [self.load(user) for user in users if user in self.op.regions[-1].ops]
+        if len(loads) < len(users):
+            return ""  # it also feeds a multiplication
+        if all(load.why for load in loads):
+            return f"Line {line} loads addresses for line {loads[0].line}, which is not pipelined."
+        if self.stages is not None and distance >= self.stages - 1:
+            return (
+                f"Line {line} loads addresses for line {loads[0].line}, which already uses "
+                f"num_stages = {self.stages}. Pass num_stages = {distance + 2} to pipeline both."
+            )
+        return ""
+
+    def find_feeding(self) -> dict[_Key, tuple[int, list[Op | None]]]:
+        """Return the loads that feed multiplications, each with the number of loads in between and its users.
+
+        A user is a load, or None for a multiplication. If the loop sets num_stages, other operations count as well.
+        """
+        flow = self.kernel.flow
+        found = dict[_Key, tuple[int, list[Op | None]]]()
+        level: list[tuple[Op | None, list[str]]] = [
+            (None, op.operands[: 2 if op.name in _DOTS else None])
+            for op in self.op.regions[-1].ops
+            if op.name in _DOTS or (self.has_own_stages and op.name not in _LOADS)
+        ]
+        distance = 0
+        while level:
+            for user, values in level:
+                for load in map(flow.definitions.get, flow.search(values, flow.sources, _LOADS)):
+                    if load and _key(load) in self.loads:
+                        found.setdefault(_key(load), (distance, []))[1].append(user)
+            keys = [key for key, (depth, _) in found.items() if depth == distance]
+            level = [(self.loads[key], self.loads[key].operands) for key in keys]
+            distance += 1
+        return found

@@ -1,0 +1,236 @@
+"""Find the part of a kernel's SASS that decides which instructions run, and which shared memory they access."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.evaluate.sass import Instruction
+from tilescope.evaluate.slices import reach
+from tilescope.inside.decoding import (
+    Source,
+    Step,
+    address,
+    decode,
+    next_register,
+    register,
+    source,
+)
+from tilescope.inside.operands import split_operands
+
+SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
+COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
+INDIRECT = ("BRX", "BRXU", "RET")
+JUMPS = ("BRA", "EXIT", "CALL", "JMP", "KILL", *INDIRECT)
+INSTRUCTION_BYTES = 16
+
+
+class Budget:
+    """The remaining work, in computed elements; 10 million take about 0.1 s."""
+
+    def __init__(self, elements: int) -> None:
+        self._left = elements
+
+    def spend(self, elements: int) -> None:
+        """Deduct elements from the budget.
+
+        Raises:
+            UnsupportedOperation: the budget is exhausted.
+        """
+        self._left -= elements
+        if self._left < 0:
+            raise UnsupportedOperation(
+                "The launch is too large to execute. Launch a smaller shape."
+            )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An instruction of the plan: `step` is None if its results can't be computed."""
+
+    index: int
+    instruction: Instruction
+    predicate: Source | None
+    writes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    step: Step | None
+
+    @property
+    def conditions(self) -> tuple[Source, ...]:
+        """The predicates on which a jump depends."""
+        tests = () if self.instruction.name in INDIRECT else self.sources
+        return (self.predicate, *tests) if self.predicate else tests
+
+
+class Plan:
+    """The basic blocks of a listing, and the instructions whose results are needed.
+
+    Args:
+        table: the addresses to which indirect branches may lead.
+    """
+
+    def __init__(
+        self, code: Sequence[Instruction], budget: Budget, table: Sequence[int] = ()
+    ) -> None:
+        self.code = code
+        self._budget = budget
+        self._targets = [address // INSTRUCTION_BYTES for address in table]
+        leaders = {0, *self._targets}
+        for index, instruction in enumerate(code):
+            waits = self.reconverges(index)
+            if waits:
+                leaders.add(index)
+            if waits or instruction.name in JUMPS or is_barrier(instruction):
+                leaders.add(index + 1)
+            if instruction.target is not None:
+                leaders.add(instruction.target)
+        self._return_points = [index for index, each in enumerate(code, 1) if each.name == "CALL"]
+        self.starts = sorted(leaders.intersection(range(len(code))))
+        ends = [*self.starts[1:], len(code)]
+        self.blocks = dict(zip(self.starts, ends, strict=True))
+        self.planned = [self._plan(index, each) for index, each in enumerate(code)]
+        self._following = {start: self._find_successors(start) for start in self.starts}
+        self._reconvergences = dict[int, int | None]()
+        self.reads_shared = False
+        self.allocates_tensor_memory = any(each.name == "UTCATOMSWS" for each in code)
+        needed = self._find_needed()
+        if any(code[index].name in ("LDS", "LDSM") for index in needed):
+            self.reads_shared = True
+            needed = self._find_needed()
+        self.needed_names = {
+            name
+            for index in needed
+            for each in self.planned[index].sources
+            for name in each.registers
+        }
+        self.steps = {
+            start: [
+                self.planned[index]
+                for index in range(start, end)
+                if index in needed or code[index].name in SHARED
+            ]
+            for start, end in self.blocks.items()
+        }
+
+    def reconverges(self, index: int) -> bool:
+        """Return whether an instruction waits for all lanes of a warp."""
+        instruction = self.code[index]
+        return instruction.name == "BSYNC" or instruction.opcode == "WARPSYNC.ALL"
+
+    def _plan(self, index: int, instruction: Instruction) -> Planned:
+        name = instruction.name
+        condition = source(instruction.predicate) if instruction.predicate else None
+        writes, reads = split_operands(name, instruction.operands)
+        step = decode(instruction, writes, reads)
+        if step:
+            return Planned(index, instruction, condition, step.writes, step.sources, step)
+        names = [each.lstrip("-!~") for each in writes if each not in ("RZ", "PT", "URZ", "UPT")]
+        sources: list[Source | None] = []
+        if name in ("LDG", "LDS", "LDC", "ULDC", "LDCU", "LDSM", "ATOMG", "ATOM", "ATOMS"):
+            result = writes[-1] if writes else ""
+            if result not in ("RZ", "URZ"):
+                names = [next_register(result, k) for k in range(instruction.lane_registers)]
+            sources = [address(re.sub(r"^cx?\[\w+\]", "", each)) for each in reads if "[" in each]
+            if "CAS" in instruction.opcode:
+                sources.append(source(reads[1]))
+        elif name in ("STS", "STSM", "LDGSTS", "STG", "ST"):
+            names = []
+            sources = [address(instruction.operands[0])]
+        elif name in COLLECTIVE:
+            sources = [source(each) for each in reads]
+            names = list(writes)
+        elif name in INDIRECT:
+            names = []
+            base, *offset = instruction.operands[0].split()
+            if name != "RET":
+                base += f"+{int(offset[0], 0) + INSTRUCTION_BYTES * (index + 1)}"
+            sources = [address(f"[{base}]")]
+        elif name in JUMPS:
+            operands = instruction.operands[:1]
+            sources = [source(each) for each in operands if each.lstrip("!~U").startswith("P")]
+        return Planned(
+            index, instruction, condition, tuple(names), tuple(filter(None, sources)), None
+        )
+
+    def _roots(self, planned: Planned) -> list[Source]:
+        """Return the operands that decide whether an instruction jumps, or which shared memory it accesses."""
+        instruction = planned.instruction
+        name = instruction.name
+        if not (name in JUMPS or name in SHARED or is_barrier(instruction)):
+            return []
+        roots = [planned.predicate] if planned.predicate else []
+        roots += planned.sources[:1]
+        if self.reads_shared and name in ("STS", "ATOMS"):
+            value = instruction.operands[-1]
+            roots += [register(next_register(value, k)) for k in range(instruction.lane_registers)]
+        return roots
+
+    def _find_successors(self, start: int) -> list[int]:
+        planned = self.planned[self.blocks[start] - 1]
+        last = planned.instruction
+        follows = [] if last.target is None or last.name == "BSSY" else [last.target]
+        if last.name in INDIRECT:
+            follows = self._return_points if last.name == "RET" else self._targets
+        is_end = last.name in JUMPS and not planned.conditions
+        follows = follows if is_end else [*follows, self.blocks[start]]
+        return [each for each in follows if each in self.blocks]
+
+    def reach(self, start: int, end: int | None) -> set[int]:
+        """Return the blocks that `start` reaches without passing `end`."""
+        following = self._following
+        return set(reach([start], lambda block: [each for each in following[block] if each != end]))
+
+    def find_between(self, start: int, end: int) -> set[int]:
+        """Return the blocks that may run after a branch at the end of a block, before another block."""
+        following = [each for each in self._following[start] if each != end]
+        return set[int]().union(*(self.reach(each, end) for each in following))
+
+    def find_reconvergence(self, start: int) -> int | None:
+        """Return where all paths from a block reconverge: the first later block that each passes, if any."""
+        if start not in self._reconvergences:
+            later = sorted(each for each in self.reach(start, None) if each > start)
+            self._reconvergences[start] = next(
+                (each for each in later if self._is_reconvergence(start, each)), None
+            )
+        return self._reconvergences[start]
+
+    def _is_reconvergence(self, start: int, end: int) -> bool:
+        reached = self.reach(start, end)
+        self._budget.spend(100 * len(reached))
+        ends = (self.code[self.blocks[each] - 1].name for each in reached)
+        # After a conditional exit, fewer threads continue.
+        return "EXIT" not in ends and all(self._following[each] for each in reached)
+
+    def _find_needed(self) -> set[int]:
+        """Return the instructions whose results reach a root. Set the registers that are live before each block."""
+        needed = set[int]()
+        self.live_in = live_in = dict.fromkeys(self.starts, frozenset[str]())
+        changed = True
+        while changed:
+            changed = False
+            for start in reversed(self.starts):
+                live = set[str]().union(*(live_in[each] for each in self._following[start]))
+                self._budget.spend(100 * (self.blocks[start] - start))
+                for index in range(self.blocks[start] - 1, start - 1, -1):
+                    planned = self.planned[index]
+                    if not live.isdisjoint(planned.writes):
+                        needed.add(index)
+                        if not planned.predicate:
+                            live.difference_update(planned.writes)
+                        for each in (*planned.sources, *filter(None, [planned.predicate])):
+                            live.update(each.registers)
+                    for each in self._roots(planned):
+                        live.update(each.registers)
+                if frozenset(live) != live_in[start]:
+                    live_in[start] = frozenset(live)
+                    changed = True
+        return needed
+
+
+def is_barrier(instruction: Instruction) -> bool:
+    """Return whether all warps of a program that do different work wait for one another.
+
+    Triton gives the barriers of each partition a number of threads, and barrier 0 to warps that do the same work.
+    """
+    operands = instruction.operands
+    return instruction.name == "BAR" and len(operands) == 1 and operands[0] != "0x0"

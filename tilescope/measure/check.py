@@ -1,0 +1,186 @@
+"""Compare a launch's output with the reference, either exactly or within a rounding error. Runs in the worker.
+
+If the family allows rounding, the reference is computed in a wider type, so the rounding error of a correct result is
+known. An element passes if its error beyond that rounding error is within its Allowance.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tilescope.declare.numerics import compare_parts, comparison_dtype, rms_limit
+from tilescope.declare.spec import Allowance, Family
+from tilescope.results.run import Check, Closeup, Diff
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_CELLS = 128
+_CLOSEUP_CELLS = 96
+_WINDOW = 3
+_CHUNK_BYTES = 512 * 1024 * 1024
+_GIB = 2**30
+
+
+class InsufficientMemory(Exception):
+    """An allocation would exceed the device's free memory."""
+
+
+def require_memory(needed_bytes: int, what: str) -> None:
+    """Check the current GPU's free memory before an allocation.
+
+    Args:
+        what: names the tensors in the message.
+
+    Raises:
+        InsufficientMemory: if too little is free. The message gives the needed and the free memory.
+    """
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    # Torch has reserved this memory and can reuse it.
+    free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    if needed_bytes > free:
+        raise InsufficientMemory(
+            f"{what} take {needed_bytes / _GIB:.1f} GiB; the GPU has {total / _GIB:.0f} GiB, {free / _GIB:.1f} of them "
+            "free. Make the shape smaller."
+        )
+
+
+def check(
+    output: torch.Tensor,
+    inputs: dict[str, torch.Tensor],
+    family: Family,
+    allowance: Allowance | None,
+    tile: tuple[int, int] | None = None,
+) -> tuple[Check, Diff]:
+    """Compare `output` with the family's reference.
+
+    Args:
+        output: (rows, columns), poisoned with NaN before the launch.
+        allowance: the error that rounding explains; None if every element must equal the reference bit for bit.
+        tile: (rows, columns) of the output's tiles. The closeup of the worst element shows whole tiles.
+
+    Raises:
+        InsufficientMemory: raised before the check allocates anything.
+    """
+    import numpy as np
+    import torch
+
+    rows, columns = output.shape
+    is_exact = allowance is None
+    wide = comparison_dtype(output.dtype, allowance.reference_dtype if allowance else "")
+    if output.is_cuda:
+        per_element = (0 if wide == output.dtype else wide.itemsize) + (
+            4 if family.error_scale else 0
+        )
+        needed_bytes = per_element * sum(tensor.numel() for tensor in inputs.values())
+        require_memory(needed_bytes, "The operands of the check, in a wider type,")
+    compare_rows = functools.partial(
+        compare_parts, output, inputs, family.reference, family.error_scale, allowance
+    )
+    cell = (_cell_side(rows, tile and tile[0]), _cell_side(columns, tile and tile[1]))
+    chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
+    # Σ error², Σ reference², Σ (rounding² + typical²)
+    totals = torch.zeros(3, dtype=torch.float64, device=output.device)
+    max_abs = max_scaled = 0.0
+    mismatched = nonfinite = 0
+    worst = (-1.0, 0, 0, 0.0, 0.0)
+    pictures = []
+    for part in compare_rows(slice(first, first + chunk) for first in range(0, rows, chunk)):
+        squares = ((part.error,), (part.expected,), (part.rounding, part.typical))
+        totals += torch.stack(
+            [torch.stack([(x.double() ** 2).sum() for x in group]).sum() for group in squares]
+        )
+        max_abs = max(max_abs, part.error.max().item())
+        scaled = torch.where(
+            part.scale > 0, part.error / part.scale, torch.where(part.error > 0, torch.inf, 0)
+        )
+        max_scaled = max(max_scaled, scaled.max().item())
+        mismatched += int((part.units > (0 if is_exact else 1)).sum().item())
+        nonfinite += int(part.nonfinite.sum().item())
+        place = int(part.units.argmax().item())
+        if (value := part.units.view(-1)[place].item()) > worst[0]:
+            row, column = divmod(place, columns)
+            values = part.got[row, column].item(), part.expected[row, column].item()
+            worst = (value, part.rows.start + row, column, *values)
+        pictures.append(_max_pool(part.units, cell))
+    error_2, reference_2, typical_2 = totals.tolist()
+    scale = math.sqrt(reference_2) or 1.0
+    relative_rms = math.sqrt(error_2) / scale
+    tolerance = rms_limit(math.sqrt(typical_2), scale, output.numel())
+    passed = mismatched == 0 and relative_rms <= tolerance
+    closeup = (
+        None
+        if passed and is_exact
+        else _closeup(compare_rows, (rows, columns), (worst[1], worst[2]), tile)
+    )
+    return (
+        Check(
+            passed=passed,
+            relative_rms=relative_rms,
+            tolerance=tolerance,
+            max_abs_error=max_abs,
+            max_scaled_error=max_scaled,
+            mismatched=mismatched,
+            nonfinite=nonfinite,
+            elements=output.numel(),
+            worst_index=(worst[1], worst[2]),
+            worst_got=worst[3],
+            worst_expected=worst[4],
+            worst_over_allowed=worst[0],
+        ),
+        Diff(np.concatenate(pictures), cell, (rows, columns), is_exact, tile, closeup),
+    )
+
+
+def _closeup(
+    compare_rows: Callable[..., Any],
+    shape: tuple[int, int],
+    worst: tuple[int, int],
+    tile: tuple[int, int] | None,
+) -> Closeup:
+    """Return a picture of the worst element's tile and its neighbours, with the values around the element."""
+    sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
+    near = []
+    frame = []
+    for at, side, length in zip(worst, sides, shape, strict=True):
+        shown = slice(max(0, at - _WINDOW), min(length, at + _WINDOW + 1))
+        # Tiles smaller than the window need more than one neighbour.
+        first = min(max(0, (at // side - 1) * side), shown.start // side * side)
+        last = min(length, max((at // side + 2) * side, -(-shown.stop // side) * side))
+        near.append(shown)
+        frame.append(slice(first, last))
+    part = next(compare_rows([frame[0]]))
+    shape = (frame[0].stop - frame[0].start, frame[1].stop - frame[1].start)
+    cell = (-(-shape[0] // _CLOSEUP_CELLS), -(-shape[1] // _CLOSEUP_CELLS))
+    rows = slice(near[0].start - frame[0].start, near[0].stop - frame[0].start)
+    got, expected, units = (
+        x[rows, near[1]].float().cpu().numpy() for x in (part.got, part.expected, part.units)
+    )
+    cells = _max_pool(part.units[:, frame[1]], cell)
+    first_shown = (frame[0].start, frame[1].start)
+    return Closeup(
+        cells, cell, first_shown, shape, (near[0].start, near[1].start), got, expected, units
+    )
+
+
+def _cell_side(elements: int, tile: int | None) -> int:
+    """Return the elements along a cell's side, so that no cell contains parts of two tiles, unless it contains both."""
+    least = -(-elements // MAX_CELLS)
+    if tile is None or tile >= elements:
+        return least
+    return next((side for side in range(least, tile) if tile % side == 0), -(-least // tile) * tile)
+
+
+def _max_pool(units: torch.Tensor, cell: tuple[int, int]) -> Any:
+    import torch
+
+    return (
+        torch.nn.functional.max_pool2d(units.float()[None, None], cell, ceil_mode=True)[0, 0]
+        .cpu()
+        .numpy()
+    )

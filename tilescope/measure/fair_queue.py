@@ -1,0 +1,171 @@
+"""A fair queue of calls: light clients go first, and one worker is reserved for short calls."""
+
+import contextvars
+import math
+import time
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from tilescope.results import Failure
+
+T = TypeVar("T")
+
+# Maximum waiting calls per page and per address. A room full of people may share an address.
+MAX_WAITING_PER_PAGE = 8
+MAX_WAITING_PER_ADDRESS = 32
+
+# Seconds after which half of a client's usage is forgotten.
+HALF_LIFE_S = 120.0
+
+# Seconds of usage above which an address loses access to the reserved worker, because its estimates may be too low.
+BUDGET_S = 30.0
+
+# Usage below which a client is forgotten.
+_NEGLIGIBLE_S = 1e-3
+
+
+@dataclass(frozen=True)
+class Client:
+    """The source of a request: an address, and one page or program there."""
+
+    address: str = ""
+    page: str = ""
+
+
+# This process itself. It has no address, and no limits apply to it.
+INTERNAL = Client()
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A call that a worker process can make.
+
+    Attributes:
+        stage: one of DEADLINES_S; a Failure names it.
+        function: a module-level function, because the worker imports it by name.
+        key: calls in flight with the same key share one execution; None for a call that is never shared.
+        deadline_s: seconds that a worker may take; None for the stage's entry in DEADLINES_S.
+    """
+
+    stage: str
+    function: Callable[..., T | Failure]
+    args: tuple[Any, ...] = ()
+    key: Hashable = None
+    deadline_s: float | None = None
+
+
+@dataclass(eq=False)
+class QueuedCall:
+    """A call and the futures of all its waiters.
+
+    Attributes:
+        estimate_s: the call's estimated duration.
+        on_result: called with the result or Failure of a call that a worker took, before any future receives it.
+        context: the request's context, by which ZeroGPU's hub identifies the visitor.
+        started: the time at which a worker took the call; infinity until then.
+    """
+
+    call: Call[Any]
+    client: Client = INTERNAL
+    estimate_s: float = 0.0
+    on_result: Callable[[Any], None] | None = None
+    futures: list[Future[Any]] = field(default_factory=list)
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    started: float = math.inf
+
+    @property
+    def has_waiters(self) -> bool:
+        return bool(self.futures)
+
+
+class FairQueue:
+    """Calls that wait for a worker, and calls that a worker has taken.
+
+    The next call belongs to the client with the lowest recent usage: by address, then by page, then first come, first
+    served. Heavy clients wait for light ones, and no client starves. Not thread-safe.
+
+    Args:
+        workers: number of calls that can run at a time.
+        reserved: number of workers that take only short calls. At least one worker takes any call.
+        short_s: calls with a longer estimate are long.
+        now: a clock in seconds.
+
+    Attributes:
+        waiting: calls in order of arrival.
+        running: calls that workers have taken, and whether each is long.
+        usage: seconds of recent work of each client and of each address. Negligible usage is forgotten.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        reserved: int = 1,
+        short_s: float = math.inf,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most_long = max(1, workers - reserved)
+        self._short_s = short_s
+        self._now = now
+        self.waiting: list[QueuedCall] = []
+        self.running: dict[QueuedCall, bool] = {}
+        self.usage: dict[Client, float] = {}
+        self._updated = now()
+
+    def explain_refusal(self, client: Client) -> str:
+        """Return why the client may queue no more calls, as a sentence; "" if it may."""
+        if not client.address:
+            return ""
+        clients = [queued.client for queued in self.waiting]
+        for count, limit, source in (
+            (clients.count(client), MAX_WAITING_PER_PAGE, "from this page or program"),
+            (
+                sum(c.address == client.address for c in clients),
+                MAX_WAITING_PER_ADDRESS,
+                "from this address",
+            ),
+        ):
+            if count >= limit:
+                return f"{count} jobs {source} are queued; the limit is {limit}. Try again when some have finished."
+        return ""
+
+    def pop(self) -> QueuedCall | None:
+        """Return the call that a free worker takes next; None if no call may run now."""
+        self._decay()
+        is_reserved = sum(self.running.values()) >= self._most_long
+        eligible = [queued for queued in self.waiting if not is_reserved or self._is_short(queued)]
+        if not eligible:
+            return None
+        queued = min(eligible, key=lambda queued: self._usage_of(queued.client))
+        self.waiting.remove(queued)
+        self.running[queued] = not self._is_short(queued)
+        self._charge(queued.client, queued.estimate_s)
+        return queued
+
+    def finish(self, queued: QueuedCall, seconds: float) -> None:
+        """Free the call's worker, and charge the client for the seconds that the call took."""
+        self.running.pop(queued, None)
+        self._charge(queued.client, seconds - queued.estimate_s)
+
+    def _is_short(self, queued: QueuedCall) -> bool:
+        is_within_budget = not queued.client.address or self._usage_of(queued.client)[0] <= BUDGET_S
+        return is_within_budget and queued.estimate_s <= self._short_s
+
+    def _usage_of(self, client: Client) -> tuple[float, float]:
+        """Return the usage of the client's address, and of its page, at the last decay."""
+        return self.usage.get(Client(client.address), 0.0), self.usage.get(client, 0.0)
+
+    def _charge(self, client: Client, seconds: float) -> None:
+        self._decay()
+        for entry in (client, Client(client.address)):
+            self.usage[entry] = max(0.0, self.usage.get(entry, 0.0) + seconds)
+
+    def _decay(self) -> None:
+        """Decay the usage of all clients to the same time, so that ties stay ties."""
+        now = self._now()
+        factor = 0.5 ** ((now - self._updated) / HALF_LIFE_S)
+        self._updated = now
+        self.usage = {
+            entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S
+        }

@@ -1,0 +1,461 @@
+"""A pool of worker processes with one fair queue. `Pool.submit` runs a call in a worker, with a deadline.
+
+Workers are forked from a server that has imported torch, so a new worker is ready in 0.3 s instead of 2.3 s. The server
+creates no CUDA context. It never imports Triton, because importing Triton fixes whether a worker interprets kernels.
+"""
+
+import ctypes
+import functools
+import math
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from multiprocessing import forkserver, get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tilescope.compiling.compile_cost import COMPILE_DEADLINE_S
+from tilescope.measure import worker
+from tilescope.measure.fair_queue import INTERNAL, Call, Client, FairQueue, QueuedCall
+from tilescope.results import Failure
+
+T = TypeVar("T")
+
+# Seconds that a worker may take for a call of each stage, without those in which it waits for a CPU core (Linux only).
+# Stage "worker" imports torch and initializes the device.
+DEADLINES_S = {
+    "worker": 120.0,
+    "compile": COMPILE_DEADLINE_S,
+    "launch": 60.0,
+    "check": 60.0,
+    "time": 60.0,
+    "model": 20.0,
+}
+
+# Seconds after its start during which a call with a key is not killed, even if all its clients have left. Killing it
+# costs a worker, and a user who drags a slider often returns to the same value.
+PATIENCE_S = 3.0
+
+# Seconds between two polls of a worker.
+_POLL_S = 0.25
+
+# Consecutive polls that must find a worker stopped. A shell's Ctrl-Z and `fg` stop and continue it with the page.
+_STOPPED_POLLS = 4
+
+# Seconds that a transfer may stall, because a worker can be stopped in the middle of a message. A send that stalls
+# after its first bytes takes twice as long to fail.
+_RECEIVE_STALL_S = 3
+_SEND_STALL_S = 1
+
+# Maximum number of workers tried per call. The second also fails if the fork server was killed together with the first.
+_TRIES = 3
+
+# prctl(2), <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+
+# Only on Linux is it safe to fork after importing torch.
+_CONTEXT: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
+_CONTEXT.set_forkserver_preload(["torch"])
+
+# Process objects are not thread-safe: two threads that poll one can miss its exit status.
+_PROCESSES = threading.RLock()
+
+
+class Stopped(Exception):
+    """A stage failed, a job was cancelled, or no worker can be started. `failure` gives the reason."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Worker:
+    """A process on this machine that answers calls (see `worker.serve`).
+
+    Args:
+        environment: the process's environment variables.
+        arguments: the arguments of `worker.start`.
+
+    Attributes:
+        connection: a connection to the process, which reports end of file once the process has ended.
+        process_id: 0 until it is known.
+        is_ready: whether the process has started.
+    """
+
+    is_ready = False
+    process_id = _stopped_polls = 0
+
+    def __init__(self, environment: Mapping[str, str], *arguments: Any) -> None:
+        self.connection, theirs = _CONTEXT.Pipe()
+        with _PROCESSES, theirs:
+            self._process = _CONTEXT.Process(
+                target=_run_worker, args=(theirs, environment, *arguments), daemon=True
+            )
+            self._process.start()
+        self.process_id = self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def explain_end(self) -> str:
+        """Wait for the process to end, and return how it ended."""
+        with _PROCESSES:
+            self._process.join(2)
+            status = self._process.exitcode
+        if status is not None and status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        return f"exit status {status}"
+
+    def is_stopped(self) -> bool:
+        """Poll the process. Return whether the last _STOPPED_POLLS polls found it stopped by a signal (Linux only)."""
+        self._stopped_polls = self._stopped_polls + 1 if _is_stopped(self.process_id) else 0
+        return self._stopped_polls >= _STOPPED_POLLS
+
+    def waited_s(self) -> float:
+        """Return the seconds for which the process has waited for a CPU core; 0 if unknown."""
+        try:
+            _, waited_ns, _ = Path(f"/proc/{self.process_id}/schedstat").read_text().split()
+        except OSError:
+            return 0.0
+        return int(waited_ns) / 1e9
+
+
+def _is_stopped(process_id: int | None) -> bool:
+    try:
+        status = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].startswith(" T")
+
+
+@functools.cache
+def watch_fork_server() -> None:
+    """Start a thread that kills the fork server when it is stopped (Linux only).
+
+    A stopped fork server would block the start of every worker. Killing it ends its workers, and multiprocessing starts
+    a new one for the next worker.
+    """
+
+    def watch() -> None:
+        stopped_polls = 0
+        while True:
+            time.sleep(_POLL_S)
+            stopped_polls = stopped_polls + 1 if _is_stopped(_fork_server_id()) else 0
+            if stopped_polls >= _STOPPED_POLLS:
+                kill_fork_server()
+
+    threading.Thread(target=watch, name="fork server", daemon=True).start()
+
+
+def kill_fork_server() -> None:
+    """Kill the fork server, and with it all workers (Linux only). It waits for no lock."""
+    if process_id := _fork_server_id():
+        with suppress(ProcessLookupError):
+            os.kill(process_id, signal.SIGKILL)
+
+
+def _fork_server_id() -> int | None:
+    return forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+
+
+class Slot:
+    """One thread of a pool and its worker."""
+
+    worker: Worker | None = None
+
+
+class Pool:
+    """Worker processes with one fair queue. A worker is started when first needed.
+
+    The pool replaces a worker that dies or is stopped, whether busy or idle. At most the call that the worker had taken
+    is lost. One thread per worker sends it calls and monitors it.
+
+    Args:
+        backend, cache_directory, preload: as for `worker.start`.
+        count: maximum number of processes.
+        short_s: as for `FairQueue`.
+    """
+
+    _keeps_idle_workers = True
+
+    def __init__(
+        self,
+        backend: str,
+        cache_directory: str,
+        count: int = 1,
+        preload: Sequence[str] = (),
+        short_s: float = math.inf,
+    ) -> None:
+        self._worker_arguments = dict(os.environ), backend, cache_directory, tuple(preload)
+        self._count = count
+        self._queue = FairQueue(count, short_s=short_s)
+        self._slots: list[Slot] = []
+        # A condition's lock is reentrant, because a signal handler that closes the pool may interrupt the thread that
+        # holds it. No future is resolved under this lock.
+        self._changed = threading.Condition()
+        self.is_closed = False
+
+    @property
+    def has_ready_worker(self) -> bool:
+        with self._changed:
+            return any(each.is_ready for each in self._workers())
+
+    def __len__(self) -> int:
+        """Return the number of calls in flight, including waiting calls."""
+        with self._changed:
+            return len(self._queue.waiting) + len(self._queue.running)
+
+    def submit(
+        self,
+        call: Call[T],
+        client: Client = INTERNAL,
+        estimate_s: float = 0.0,
+        on_result: Callable[[T | Failure], None] | None = None,
+    ) -> Future[T | Failure]:
+        """Queue a call, or join a call in flight that has the same key. Return immediately.
+
+        Cancel the returned future to give up. Once all futures of a call are cancelled, the call leaves the queue, or
+        its worker is killed. Any other problem resolves the future to a Failure: a missed deadline, a dead worker, an
+        exception, a client with too many waiting calls, or a closed pool.
+
+        Args:
+            estimate_s: the call's estimated duration.
+            on_result: called with the result or Failure of a call that a worker took, before any future receives it.
+        """
+        future: Future[T | Failure] = Future()
+        with self._changed:
+            in_flight = () if call.key is None else (*self._queue.waiting, *self._queue.running)
+            queued = next((each for each in in_flight if each.call.key == call.key), None)
+            if self.is_closed:
+                future.set_result(_closed_failure(call.stage))
+                return future
+            if queued is None:
+                if refusal := self._queue.explain_refusal(client):
+                    future.set_result(Failure(call.stage, "busy", refusal))
+                    return future
+                queued = QueuedCall(call, client, estimate_s, on_result)
+                self._queue.waiting.append(queued)
+                if len(self._slots) < min(self._count, len(self)):
+                    watch_fork_server()
+                    self._slots.append(Slot())
+                    threading.Thread(
+                        target=self._serve, args=(self._slots[-1],), name="pool", daemon=True
+                    ).start()
+                self._changed.notify_all()
+            queued.futures.append(future)
+        joined = queued
+        future.add_done_callback(
+            lambda done: self._leave(joined, done) if done.cancelled() else None
+        )
+        return future
+
+    def replace(self) -> None:
+        """Kill the workers. Calls that they have taken fail, and new workers take the waiting calls."""
+        with self._changed:
+            for each in self._workers():
+                each.kill()
+
+    def close(self) -> None:
+        """Kill the workers without replacement. Calls in flight fail."""
+        with self._changed:
+            self.is_closed = True
+            waiting = self._queue.waiting
+            self._queue.waiting = []
+            workers = self._workers()
+            for each in workers:
+                each.kill()
+            self._changed.notify_all()
+        for queued in waiting:
+            _resolve(queued, _closed_failure(queued.call.stage))
+        for each in workers:
+            each.explain_end()
+
+    def _workers(self) -> list[Worker]:
+        return [slot.worker for slot in self._slots if slot.worker]
+
+    def _leave(self, queued: QueuedCall, future: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the cancelled future may have been notified
+            future.set_running_or_notify_cancel()
+        with self._changed:
+            queued.futures = [each for each in queued.futures if each is not future]
+            if not queued.has_waiters and queued in self._queue.waiting:
+                self._queue.waiting.remove(queued)
+
+    def _abandon(self, queued: QueuedCall) -> bool:
+        """Give up a running call that has no waiters, so that no client joins it. Return whether it did."""
+        with self._changed:
+            if not queued.has_waiters:
+                self._queue.running.pop(queued, None)
+            return not queued.has_waiters
+
+    def _serve(self, slot: Slot) -> None:
+        """Run queued calls in the slot's worker, one by one. Retry a call if its worker dies before taking it."""
+        while queued := self._next_call(slot):
+            began = time.monotonic()
+            for _ in range(_TRIES):
+                result = self._attempt(slot, queued)
+                is_lost = isinstance(result, Failure) and result.kind == "worker_died"
+                if queued.started < math.inf or not is_lost:
+                    break
+            if queued.on_result:
+                queued.on_result(result)
+            with self._changed:
+                self._queue.finish(queued, time.monotonic() - began)
+                self._changed.notify_all()
+            _resolve(queued, result)
+
+    def _next_call(self, slot: Slot) -> QueuedCall | None:
+        """Wait for the next call, and replace the worker if it dies or stops in the meantime. None if closed."""
+        while not self.is_closed:
+            with self._changed:
+                if queued := self._queue.pop():
+                    return queued
+                has_changed = self._changed.wait(_POLL_S)
+                current = slot.worker
+            # An idle worker sends nothing, so readable data means end of file.
+            if not has_changed and current and (current.connection.poll() or current.is_stopped()):
+                self._drop(slot)
+                if self._keeps_idle_workers:
+                    try:
+                        self._start(slot, None)
+                    except (Stopped, EOFError, OSError):
+                        self._drop(slot)
+        return None
+
+    def _attempt(self, slot: Slot, queued: QueuedCall) -> Any:
+        """Return a call's result or a Failure. Start a worker if there is none. Drop it if it dies or is killed."""
+        call = queued.call
+        try:
+            current = slot.worker or self._start(slot, queued)
+            if self._abandon(queued):
+                return cancellation(call.stage)
+            current.connection.send(call)
+            if refusal := self._receive(current, DEADLINES_S["worker"], queued):
+                return refusal
+            queued.started = time.monotonic()  # the worker has taken the call
+            return self._receive(current, call.deadline_s or DEADLINES_S[call.stage], queued)
+        except Stopped as reason:
+            failure = reason.failure
+        except (EOFError, OSError):
+            how = "before it took the work" if queued.started == math.inf else current.explain_end()
+            failure = worker_death(call.stage, how)
+        except Exception as error:  # the arguments or the result can't be pickled
+            return Failure(call.stage, "error", f"{type(error).__name__}: {error}")
+        self._drop(slot)
+        return _closed_failure(call.stage) if self.is_closed else failure
+
+    def _start_worker(self, queued: QueuedCall | None) -> Worker:
+        return Worker(*self._worker_arguments)
+
+    def _start(self, slot: Slot, queued: QueuedCall | None) -> Worker:
+        """Start a worker, and wait until it is ready.
+
+        Raises:
+            Stopped: no worker can be started.
+            EOFError, OSError: the worker died before it was ready.
+        """
+        try:
+            started = self._start_worker(queued)
+        except RuntimeError as error:  # a script without a main guard: each worker imports it
+            raise OSError(str(error)) from error
+        _limit_stalls(started.connection)
+        with self._changed:
+            slot.worker = started
+            if self.is_closed:
+                started.kill()
+        started.process_id = self._receive(started, DEADLINES_S["worker"], queued)
+        started.is_ready = True
+        return started
+
+    def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall | None) -> Any:
+        """Return a worker's next message.
+
+        Raises:
+            Stopped: the worker missed the deadline or was stopped, or its call has no waiters left.
+            EOFError, OSError: the worker died.
+        """
+        stage = queued.call.stage if queued else "worker"
+        began = time.monotonic() - current.waited_s()
+        while not current.connection.poll(_POLL_S):
+            now = time.monotonic()
+            if now - current.waited_s() - began > deadline_s:
+                message = f"The {stage} stage did not end within {deadline_s:g} s, so its worker was killed. {_NEXT}"
+                raise Stopped(Failure(stage, "timeout", message))
+            if current.is_stopped():
+                raise Stopped(worker_death(stage, "it was suspended"))
+            if (
+                queued
+                and now - queued.started > (queued.call.key is not None) * PATIENCE_S
+                and self._abandon(queued)
+            ):
+                raise Stopped(cancellation(stage))
+        return current.connection.recv()
+
+    def _drop(self, slot: Slot) -> None:
+        with self._changed:
+            if slot.worker:
+                slot.worker.kill()
+                slot.worker = None
+
+
+def _resolve(queued: QueuedCall, result: Any) -> None:
+    # A call and its futures refer to each other. This cycle would keep the result until the next full collection.
+    futures = queued.futures
+    queued.futures = []
+    for future in futures:
+        with suppress(InvalidStateError):  # cancelled
+            future.set_result(result)
+
+
+def cancellation(stage: str) -> Failure:
+    return Failure(stage, "cancelled", f"Cancelled in the {stage} stage.")
+
+
+def worker_death(stage: str, how: str) -> Failure:
+    return Failure(stage, "worker_died", f"The worker died in the {stage} stage ({how}). {_NEXT}")
+
+
+def _closed_failure(stage: str) -> Failure:
+    return Failure(stage, "cancelled", "Tilescope is shutting down.")
+
+
+_NEXT = "The next run gets a new worker."
+
+
+def _limit_stalls(connection: "Connection[Any, Any]") -> None:
+    """Make a stalled transfer raise BlockingIOError."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+        for option, seconds in (
+            (socket.SO_RCVTIMEO, _RECEIVE_STALL_S),
+            (socket.SO_SNDTIMEO, _SEND_STALL_S),
+        ):
+            stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
+
+
+def _run_worker(
+    connection: "Connection[Any, Any]", environment: Mapping[str, str], *arguments: Any
+) -> None:
+    """Run a worker. Set its environment, because the fork server has the environment from the time of its start.
+
+    Linux kills this process when the fork server exits, and the fork server exits after the page's process. A compiling
+    worker holds the GIL and would not notice the exit itself. The fork server exits when all copies of its keep-alive
+    pipe are closed, so workers close their copies, and only the page's copy keeps it alive.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
+    # A terminal's Ctrl-C is for the page, which kills the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    worker.start(*arguments)
+    connection.send(os.getpid())  # ready
+    worker.serve(connection)

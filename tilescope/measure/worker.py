@@ -1,0 +1,169 @@
+"""The code of a worker process: start, answer calls, keep a value between stages, and turn exceptions into Failures.
+
+Every function here runs in a worker, except `default_cache_directory`. A worker's start fixes whether it runs kernels
+on the GPU or interprets them.
+"""
+
+import functools
+import importlib
+import os
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tilescope.declare.gpus import on_zero_gpu
+from tilescope.measure.check import InsufficientMemory
+from tilescope.results import Device, Failure
+
+# Added to the niceness of workers that do not time a GPU, so that the page's own process has priority.
+_NICENESS = 15
+
+
+def default_cache_directory() -> Path:
+    """Return the cache directory: TILESCOPE_CACHE, or else "tilescope" in the user's cache directory.
+
+    A user without a home directory, as in some containers, gets a temporary directory for the life of this process.
+    """
+    if chosen := os.environ.get("TILESCOPE_CACHE"):
+        return Path(chosen)
+    if caches := os.environ.get("XDG_CACHE_HOME"):
+        return Path(caches) / "tilescope"
+    try:
+        return Path.home() / ".cache" / "tilescope"
+    except RuntimeError:
+        return Path(_temporary_directory().name)
+
+
+@functools.cache
+def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True)
+
+
+def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> None:
+    """Prepare this process before it imports Triton.
+
+    Args:
+        backend: "cuda", "interpreter", "compile" or "model".
+        preload: modules to import now, so that no later call waits for their imports.
+    """
+    if "triton" in sys.modules:
+        raise RuntimeError(
+            "Triton was imported before the worker knew whether to interpret: a script that starts a Session must "
+            'import kernels under `if __name__ == "__main__":`, as worker processes import it again.'
+        )
+    if backend != "cuda":
+        os.nice(_NICENESS)
+    os.environ["TRITON_INTERPRET"] = "1" if backend == "interpreter" else "0"
+    os.environ["TRITON_CACHE_DIR"] = cache_directory
+    if backend == "interpreter":
+        from tilescope.measure import interpreter
+
+        interpreter.patch_small_floats()
+        interpreter.patch_tensor_index()
+        interpreter.patch_language_once()
+    # Otherwise the first compile would wait a few seconds for these imports.
+    for name in (
+        (*preload, "torch", "triton.backends.compiler") if backend == "compile" else preload
+    ):
+        importlib.import_module(name)
+
+
+def serve(connection: "Connection[Any, Any]") -> None:
+    """Answer calls until the other end is closed.
+
+    For each call, send None to confirm its receipt, and then its result, or a Failure if it raised an exception.
+    """
+    while True:
+        try:
+            call = connection.recv()
+        except (EOFError, ConnectionError):
+            return
+        except Exception as error:  # a function that can't be imported here
+            connection.send(to_failure("worker", error))
+            continue
+        connection.send(None)
+        try:
+            connection.send(call.function(*call.args))
+        except Exception as error:
+            connection.send(to_failure(call.stage, error))
+
+
+def to_failure(stage: str, error: Exception) -> Failure:
+    """Return the Failure that describes an exception in a stage."""
+    import torch
+
+    if isinstance(error, _KeptValueLost):
+        return Failure(
+            stage, "worker_died", f"The worker died before the {stage} stage. Run it again."
+        )
+    if isinstance(error, InsufficientMemory):
+        return Failure(stage, "out_of_memory", str(error))
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        free, total = torch.cuda.mem_get_info()
+        has = f"The GPU has {total / 2**30:.0f} GiB, {free / 2**30:.1f} of them free"
+        message = (
+            f"{has}, which is too little for these tensors and their check. Make the shape smaller."
+        )
+        return Failure(stage, "out_of_memory", message)
+    lines = str(error).strip().splitlines() or ["no message"]
+    is_cuda = isinstance(error, torch.AcceleratorError) or "CUDA" in lines[0]
+    return Failure(
+        stage, "cuda_error" if is_cuda else "error", f"{type(error).__name__}: {lines[0]}"
+    )
+
+
+_kept_value: Any = None
+
+
+def describe() -> Device:
+    """Import torch and Triton, initialize the device, compile its clock probe, and return its description."""
+    import torch
+    import triton
+
+    from tilescope.measure.gated_stream import timing_device
+
+    versions = {"torch": str(torch.__version__), "triton": triton.__version__}
+    if interprets():
+        return Device("interpreter", "Triton's interpreter on the CPU", **versions)
+    torch.zeros(1, device="cuda")
+    timing_device().probe(0)  # compiles the probe, so that no run waits for the compile
+    torch.cuda.synchronize()
+    name = torch.cuda.get_device_name(0)
+    if on_zero_gpu():  # it may be a slice
+        device = torch.cuda.get_device_properties(0)
+        size = f"{device.multi_processor_count} SMs, {device.L2_cache_size / 2**20:.0f} MiB of L2"
+        name = f"a slice of {name}: {size}"
+    return Device("cuda", name, **versions)
+
+
+def interprets() -> bool:
+    """Return whether this process runs kernels under Triton's interpreter. This is fixed when the process starts."""
+    return os.environ["TRITON_INTERPRET"] == "1"
+
+
+class _KeptValueLost(Exception):
+    """The previous stage ran in another worker, which has died."""
+
+
+def set_kept_value(value: Any) -> None:
+    """Keep a value for the next stage of the same job, in place of the previous value."""
+    global _kept_value
+    _kept_value = value
+
+
+def get_kept_value() -> Any:
+    """Return the value that the previous stage kept. If its worker has died, raise an error that `to_failure` knows."""
+    if _kept_value is None:
+        raise _KeptValueLost
+    return _kept_value
+
+
+def finish() -> None:
+    """Drop the kept value, and return its memory to the device."""
+    import torch
+
+    set_kept_value(None)
+    if not interprets():
+        torch.cuda.empty_cache()

@@ -1,0 +1,1 @@
+"""Record the launches of a script in the user's process."""

@@ -1,0 +1,416 @@
+"""The report of a capture: what each launch does, as frozen values that JSON can store.
+
+The JSON of earlier versions lacks some of the fields that have defaults.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import orjson
+
+from tilescope.advice.experiments import MOST_SECONDS
+from tilescope.advice.findings import Compiler, find
+from tilescope.captures.reader import (
+    Capture,
+    CapturedKernel,
+    CapturedLaunch,
+    Finding,
+    OutputErrors,
+    Tuned,
+    find_equal_launches,
+)
+from tilescope.evaluate.captured import count_launch
+from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
+from tilescope.evaluate.listings import isolate
+from tilescope.inside.inspect import Inspection, inspect
+from tilescope.inside.report import (
+    INSIDE_COUNTERS,
+    HeldRegisters,
+    Inside,
+    LineRegisters,
+    LineSpills,
+    SharedAccess,
+)
+from tilescope.numbers import milliseconds, percent
+from tilescope.results.codec import from_json, parse_json, to_json
+from tilescope.timing.changes import LEAST_SAVING, add_times
+from tilescope.timing.launches import add_time
+
+# The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
+AMOUNTS = {
+    "requests": "request",
+    "sectors": "sector",
+    "lines": "line",
+    "ideal_sectors": "ideal sectors",
+}
+
+# The compiled changes that a launch's report describes.
+_MOST_SAVINGS = 3
+# Those in the terminal's table. Two reports are compared by them.
+MAIN_AMOUNTS = ("requests", "sectors")
+
+
+@dataclass(frozen=True)
+class OperationReport:
+    """A memory operation of a launch, summed over the copies that pipelining or unrolling created.
+
+    Attributes:
+        op: "load", "async copy", "store", "atomic" or "descriptor".
+        counter: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
+        tensor: names of the arguments that it addresses, separated by commas.
+        width_bytes: bytes per lane; 0 for a descriptor, or if that is unknown.
+        efficiency: ideal sectors / sectors; None without sectors, or if the counts are incomplete.
+        refused: why the counts are incomplete or a bound; "" if they are exact.
+        why: its findings.
+    """
+
+    op: str
+    counter: str
+    tensor: str
+    file: str
+    line: int
+    requests: int
+    sectors: int
+    width_bytes: int = 0
+    lines: int = 0
+    ideal_sectors: int = 0
+    efficiency: float | None = None
+    refused: str = ""
+    is_upper_bound: bool = False
+    why: str = ""
+
+    @property
+    def place(self) -> tuple[str, int, str, str]:
+        """Its identity in its kernel: see `Finding.place`."""
+        return self.file, self.line, self.op, self.tensor
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.tensor}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    line: int
+    why: str
+
+
+@dataclass(frozen=True)
+class LaunchReport(Inside):
+    """A launch, and the inspection of its programs.
+
+    Attributes:
+        source, line: where its kernel is defined.
+        source_path: of the source when it was captured.
+        settings: the case's parameters that were set.
+        findings: their `text` includes the change and its effect.
+        first_change: which of the changes shorten the predicted time most, and by how much; "" if none was tried.
+        totals: the launch-wide counters; None where the count of an operation is incomplete or a bound, where
+            executions are unknown, and for all of INSIDE_COUNTERS if an atomic may retry.
+        lower_bound: for each counter of global memory without a total, the sum over the other operations.
+        counted: Nsight Compute's counters; None if they were not collected.
+        agrees: whether the totals equal them. INSIDE_COUNTERS without a total are not compared.
+        equal_to: the number of the first launch that does the same; None if this one does.
+    """
+
+    kernel: str
+    source: str
+    line: int
+    grid: tuple[int, ...]
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    ops: tuple[OperationReport, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tuned: Tuned | None = None
+    elapsed_ms: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    results: Mapping[str, OutputErrors] | None = None
+    findings: tuple[Finding, ...] = ()
+    first_change: str = ""
+    totals: Mapping[str, int | None] = field(default_factory=dict)
+    lower_bound: Mapping[str, int] = field(default_factory=dict)
+    refused: tuple[Refusal, ...] = ()
+    counted: Mapping[str, int] | None = None
+    agrees: bool | None = None
+    equal_to: int | None = None
+    source_path: str = ""
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether an atomic may retry, so that the launch executes more instructions than predicted."""
+        return any(op.refused and op.counter in ("red", "atom") for op in self.ops)
+
+    @property
+    def wrong_counters(self) -> tuple[str, ...]:
+        """The counters that differ from their prediction."""
+        counted = self.counted or {}
+        return tuple(
+            name
+            for name, count in counted.items()
+            if count != self.totals[name] and name not in self.uncompared
+        )
+
+    @property
+    def uncompared(self) -> tuple[str, ...]:
+        """The counters without a total that `agrees` ignores."""
+        names = self.counted or ()
+        return tuple(n for n in names if n in INSIDE_COUNTERS and self.totals[n] is None)
+
+    @property
+    def spill_traffic_bytes(self) -> int | None:
+        """The bytes that all warps move to and from local memory; None if unknown."""
+        moved = [each.moved_bytes for each in self.spills_by_line]
+        if None in moved or (self.spilled_bytes and not moved):
+            return None
+        return sum(filter(None, moved))
+
+    @property
+    def sectors(self) -> int:
+        return sum(op.sectors for op in self.ops)
+
+    @property
+    def ratio(self) -> float:
+        """Sectors divided by ideal sectors, over all operations except TMA copies; 0 if there are none."""
+        counted = [op for op in self.ops if op.width_bytes]
+        ideal = sum(op.ideal_sectors for op in counted)
+        return sum(op.sectors for op in counted) / ideal if ideal else 0.0
+
+    def describe_place(
+        self, place: LineRegisters | HeldRegisters | LineSpills | SharedAccess
+    ) -> str:
+        """Return a place as "line N", or as "FILE:N" outside the kernel's file."""
+        lines: Sequence[tuple[str, int]] = [(place.file, place.line)]
+        if isinstance(place, SharedAccess):
+            lines = place.user_lines
+        names = (
+            f"line {line}" if file == self.source else f"{file}:{line}" for file, line in lines
+        )
+        return " and ".join(names)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The launches of a script.
+
+    Attributes:
+        untried: why the findings contain no experiments; "" if they do.
+        stopped: why the script ended early.
+        failed: whether it raised an exception, or a signal killed it.
+        not_captured: a sentence for each kind of launch that could not be recorded.
+    """
+
+    triton: str
+    gpu: str | None
+    launches: tuple[LaunchReport, ...]
+    untried: str = ""
+    stopped: str | None = None
+    not_captured: tuple[str, ...] = ()
+    failed: bool = False
+
+    @property
+    def distinct(self) -> list[tuple[list[int], LaunchReport]]:
+        """The numbers of equal launches, and the first of them with the median of their times."""
+        groups = defaultdict[int, list[int]](list)
+        for number, launch in enumerate(self.launches):
+            groups[number if launch.equal_to is None else launch.equal_to].append(number)
+        distinct = []
+        for first, numbers in groups.items():
+            time_ms = median(self.launches[number].elapsed_ms or 0.0 for number in numbers)
+            distinct.append((numbers, replace(self.launches[first], elapsed_ms=time_ms or None)))
+        return distinct
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on what the report does not contain, with reasons."""
+        stopped = "" if self.failed else self.stopped
+        return [*filter(None, [stopped, self.untried]), *self.not_captured]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of its JSON. Numbers that are not finite become null."""
+        return orjson.loads(orjson.dumps(to_json(self)))
+
+
+def make_report(
+    capture: Capture,
+    compiler: Compiler | None = None,
+    counts: Callable[[int], LaunchCounts] | None = None,
+    inspections: Callable[[int], Inspection] | None = None,
+    most_seconds: float = MOST_SECONDS,
+) -> Report:
+    """Count and explain every launch of a capture.
+
+    Args:
+        compiler, most_seconds: see `findings.find`.
+        counts, inspections: return the counts and the inspection of a launch, if the caller caches them.
+    """
+    content = capture.content
+    launches = content.launches
+    count = counts or (lambda number: count_launch(capture, launches[number]))
+    counts = cache(isolate(lambda why, _: LaunchCounts((), why))(count))
+    look = inspections or (lambda number: inspect(capture, launches[number], counts(number)))
+    inspections = cache(isolate(lambda why, _: (Inside(unread=why, not_executed=why), None))(look))
+    firsts = find_equal_launches(content)
+    timed = cache(
+        lambda number: add_time(capture, launches[number], counts(number), inspections(number))
+    )
+    findings = find(capture, counts, timed, compiler, most_seconds)
+    reports = cache(
+        lambda number: _report_launch(
+            launches[number],
+            content.kernels[launches[number].kernel],
+            counts(number),
+            findings[number],
+            timed(number),
+        )
+    )
+    stopped = content.stopped
+    is_tried = capture.findings is not None
+    return Report(
+        triton=content.triton,
+        gpu=content.gpu.get("name"),
+        launches=tuple(
+            replace(
+                reports(first),
+                elapsed_ms=launch.elapsed_ms,
+                equal_to=first if first < number else None,
+            )
+            for number, (launch, first) in enumerate(zip(launches, firsts, strict=True))
+        ),
+        untried="" if is_tried else "No changes were tried: the capture holds no experiments.",
+        stopped=stopped.message if stopped else None,
+        not_captured=content.not_captured,
+        failed=stopped is not None and stopped.kind == "exception",
+    )
+
+
+def read_report(path: Path) -> Report:
+    """Read the JSON of a report. Unknown fields are ignored.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: it holds something else.
+    """
+    payload = parse_json(path.read_text(encoding="utf-8"), path.name)
+    return from_json(Report, payload, path.name, ignores_unknown=True)
+
+
+def _report_launch(
+    launch: CapturedLaunch,
+    kernel: CapturedKernel,
+    counts: LaunchCounts,
+    findings: Sequence[Finding],
+    inside: Inside,
+) -> LaunchReport:
+    inside, findings = add_times(inside, findings)
+    memory = counts.totals()
+    refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
+    if counts.refused:
+        refused.add((kernel.line, counts.refused))
+    report = LaunchReport(
+        kernel=kernel.name,
+        source=Path(kernel.file).name,
+        line=kernel.line,
+        grid=launch.grid,
+        registers=kernel.registers,
+        spilled_bytes=kernel.spilled_bytes,
+        shared_bytes=kernel.shared_bytes,
+        ops=tuple(report_operation(group, findings) for group in counts.by_line()),
+        config=launch.config,
+        tuned=launch.tuned,
+        settings=launch.settings,
+        results=launch.results,
+        findings=tuple(replace(finding, text=finding.sentences) for finding in findings),
+        first_change=describe_changes(inside),
+        totals={**memory, **inside.predict_counters()},
+        lower_bound={
+            name: counts.lower_bound(name) for name in COUNTER_NAMES if memory[name] is None
+        },
+        refused=tuple(Refusal(*each) for each in sorted(refused)),
+        counted=launch.counters,
+        source_path=kernel.file,
+        **vars(inside),
+    )
+    if report.may_retry:
+        report = replace(report, totals={**memory, **dict.fromkeys(INSIDE_COUNTERS)})
+    if report.counted is None:
+        return report
+    return replace(report, agrees=not report.wrong_counters)
+
+
+def describe_total(launches: Sequence[LaunchReport], amount: str) -> str:
+    """Return the sum of an amount over launches. If it is a bound, it says so."""
+    ops = [op for launch in launches for op in launch.ops]
+    upper = {op.refused for op in ops if op.is_upper_bound}
+    bound = "at most " if upper else ""
+    if {refusal.why for launch in launches for refusal in launch.refused} - upper:
+        bound = "at least "
+        ops = [op for op in ops if not op.is_upper_bound]
+    return f"{bound}{sum(getattr(op, amount) for op in ops):,}"
+
+
+def name_launches(numbers: Sequence[int]) -> str:
+    """Return the number of a launch, or the numbers of equal launches.
+
+    >>> name_launches([3]), name_launches([0, 1, 2]), name_launches([0, 2, 4, 6])
+    ('3', '3 equal launches (0 to 2)', '4 equal launches (0, …, 6)')
+    """
+    first = numbers[0]
+    last = numbers[-1]
+    if first == last:
+        return str(first)
+    between = " to " if last - first == len(numbers) - 1 else ", …, "
+    return f"{len(numbers):,} equal launches ({first}{between}{last})"
+
+
+def describe_savings(inside: Inside) -> list[str]:
+    """Describe the compiled changes that shorten a launch most, and one that was not compiled and would save more."""
+    sentences = []
+    before_us = inside.predicted_us or 0.0
+    helpful = [
+        each for each in inside.changes if each.predicted_us <= (1 - LEAST_SAVING) * before_us
+    ]
+    compiled = [each for each in helpful if each.is_compiled]
+    others = [each for each in helpful[:1] if not each.is_compiled]
+    for each in compiled[:_MOST_SAVINGS] + others:
+        source = "compiled and predicted" if each.is_compiled else "predicted without compiling"
+        time = milliseconds(each.predicted_us / 1e3)
+        saving = percent(1 - each.predicted_us / before_us)
+        sentences.append(f"With {each.change}, it would take {time}, {saving} less ({source}).")
+    return sentences
+
+
+def describe_changes(inside: Inside) -> str:
+    """Describe what would change a launch's predicted time first; "" if no change was compiled."""
+    names = ", ".join(each.change for each in inside.changes if each.is_compiled)
+    none = f"None of these changes is predicted to save 5 % or more: {names}." if names else ""
+    return " ".join(describe_savings(inside)) or none
+
+
+def report_operation(
+    group: Sequence[OperationCounts], findings: Sequence[Finding]
+) -> OperationReport:
+    """Add up the copies of an operation."""
+    first = group[0]
+    cost = sum_costs(group)
+    refused = next((op.tally.refused for op in group if op.tally.refused), "")
+    tensor = ", ".join(first.tensors)
+    place = *first.source, first.op, tensor
+    return OperationReport(
+        op=first.op,
+        counter=first.counter,
+        tensor=tensor,
+        file=first.source[0],
+        line=first.source[1],
+        width_bytes=first.width_bytes,
+        **{name: getattr(cost, name) for name in AMOUNTS},
+        efficiency=None if refused or not cost.ideal_sectors else cost.efficiency,
+        refused=refused,
+        is_upper_bound=any(op.tally.is_upper_bound for op in group),
+        why=" ".join(finding.sentences for finding in findings if finding.place == place),
+    )

@@ -1,0 +1,307 @@
+"""Print a report: as a table for the terminal, in Markdown, and in HTML for notebooks."""
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from tilescope.captures.reader import in_words
+from tilescope.inside.report import Inside
+from tilescope.numbers import count_noun, milliseconds, percent
+from tilescope.reports.brief import describe_conflicts, describe_findings
+from tilescope.reports.comparison import Difference
+from tilescope.reports.launch import (
+    MAIN_AMOUNTS,
+    LaunchReport,
+    Report,
+    name_launches,
+)
+
+_PLACE_WIDTH = 24
+_SETTINGS_WIDTH = 100
+# The opcodes of each kind of access to shared memory.
+_ACCESSES = {
+    "loads": ("LDS", "LDSM"),
+    "stores": ("STS", "STSM"),
+    "copies": ("LDGSTS",),
+    "atomics": ("ATOMS",),
+}
+# The resources of a predicted time.
+RESOURCES = {
+    "issue": "instruction issue",
+    "L1": "L1 and shared memory",
+    "alu": "integers and logic (ALU)",
+    "fma": "float32 arithmetic (FMA)",
+    "fma heavy": "integer products (FMA heavy)",
+    "xu": "special functions (XU)",
+    "fp64": "float64 arithmetic",
+    "tensor": "tensor cores",
+}
+_HEADINGS = ("line", "op", "tensor", "bytes", *MAIN_AMOUNTS, "ideal%")
+
+
+@dataclass(frozen=True)
+class Section:
+    """The printed report of equal launches.
+
+    Attributes:
+        rows: the cells of each operation, and its findings.
+        notes: findings about the whole launch, and reasons why counts are incomplete.
+    """
+
+    title: str
+    facts: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, ...], str], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        width = max([20, *(len(cells[2]) for cells, _ in self.rows)])
+
+        def align(cells: Sequence[str]) -> str:
+            place, op, tensor, width_bytes, *amounts, ideal = cells
+            file, colon, line = place.rpartition(":")
+            space = _PLACE_WIDTH - len(colon + line)
+            file = file if len(file) <= space else f"{file[: space - 1]}…"
+            counts = " ".join(f"{amount:>13}" for amount in amounts)
+            start = f"{file + colon + line:{_PLACE_WIDTH}} {op:11} {tensor:{width}}"
+            return f"{start} {width_bytes:>5} {counts} {ideal:>6}"
+
+        settings, *facts = self.facts
+        lines = [*textwrap.wrap(settings, _SETTINGS_WIDTH), *facts, align(_HEADINGS)]
+        for cells, why in self.rows:
+            lines.append(align(cells))
+            if why:
+                lines.append(f"   → {why}")
+        return "\n   ".join([self.title, *lines, *self.notes])
+
+    @property
+    def markdown(self) -> str:
+        table = markdown_table(_HEADINGS, [cells for cells, _ in self.rows], 3)
+        findings = [f"{cells[0]}, {cells[1]} {cells[2]}: {why}" for cells, why in self.rows if why]
+        notes = [*findings, *(note.removeprefix("→ ") for note in self.notes)]
+        heading = f"### {_in_markdown(self.title)}"
+        items = "\n".join(f"- {_in_markdown(note)}" for note in notes)
+        facts = "; ".join(fact.removesuffix(".") for fact in self.facts)
+        parts = [heading, _in_markdown(facts), table, items]
+        return "\n\n".join(filter(None, parts))
+
+
+def sections(report: Report) -> list[Section]:
+    """Return the printed report of each of the distinct launches."""
+    return [_make_section(report, numbers, launch) for numbers, launch in report.distinct]
+
+
+def table(report: Report, differences: Sequence[str] = ()) -> str:
+    """Return a report as text: faults, differences, launches, and what is missing."""
+    faults, _ = describe_findings(report)
+    launches = [f"\n{section.text}" for section in sections(report)]
+    parts = faults, differences, [_title(report), *launches, *report.remarks]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def markdown(report: Report) -> str:
+    """Return a report in GitHub's Markdown."""
+    parts = [section.markdown for section in sections(report)]
+    title = f"**{_in_markdown(_title(report))}**"
+    remarks = map(_in_markdown, report.remarks)
+    return "\n\n".join([*_list_faults(report), title, *parts, *remarks])
+
+
+def html(text: str) -> str:
+    """Return a report's text as HTML for a notebook's output cell, where lines scroll."""
+    return Markup('<pre style="white-space: pre">{}</pre>').format(text)
+
+
+def _list_faults(report: Report) -> list[str]:
+    faults, _ = describe_findings(report)
+    return [f"- **{_in_markdown(fault)}**" for fault in faults]
+
+
+def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -> str:
+    """Return the regressions, and what is missing in the report, in GitHub's Markdown."""
+    headings = ("where", "what", "before", "after", "change")
+    rows = []
+    for each in changed:
+        if each.is_worse:
+            change = f"{each.after / each.before - 1:+.1%}" if each.before else ""
+            rows.append(
+                (each.subject, in_words(each.what), f"{each.before:,}", f"{each.after:,}", change)
+            )
+    heading = f"### {_in_markdown(title)}: {count_noun(len(rows), 'regression')}"
+    tables = [markdown_table(headings, rows, 2)] if rows else []
+    missing = [each for each in report.remarks if each != report.untried]
+    faults = _list_faults(report)
+    return "\n\n".join([*faults, heading, *tables, *map(_in_markdown, missing)])
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], labels: int) -> str:
+    """Return a table. Its columns of numbers are aligned to the right.
+
+    Args:
+        labels: number of the first columns, which hold text.
+    """
+    rule = ["---"] * labels + ["--:"] * (len(headings) - labels)
+    lines = (headings, rule, *(map(_in_markdown, row) for row in rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def wrong_counters(launch: LaunchReport) -> list[str]:
+    """Describe each of Nsight Compute's counters that differs from its prediction."""
+    counted = launch.counted or {}
+    return [
+        f"{in_words(name)} {counted[name]:,} (predicted {_known(launch.totals[name])})"
+        for name in launch.wrong_counters
+    ]
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _known(number: int | None, bound: str = "") -> str:
+    return "unknown" if number is None else f"{bound}{number:,}"
+
+
+def _title(report: Report) -> str:
+    return f"Triton {report.triton}, {report.gpu}: {count_noun(len(report.launches), 'launch')}"
+
+
+def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) -> Section:
+    grid = " × ".join(map(str, launch.grid))
+    tuned = f", config {launch.tuned.number} of {launch.tuned.of}" if launch.tuned else ""
+    registers = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
+    rows = []
+    printed = dict[str, str]()
+    for op in launch.ops:
+        bound = "≥ " if op.refused else ""
+        if op.is_upper_bound:
+            bound = "≤ "
+        amounts = [f"{bound}{getattr(op, name):,}" for name in MAIN_AMOUNTS]
+        efficiency = "" if op.efficiency is None else f"{op.efficiency:.0%}"
+        width = str(op.width_bytes or "")
+        place = f"{op.file}:{op.line}"
+        why = printed.get(op.why, op.why)
+        rows.append(((place, op.op, op.tensor, width, *amounts, efficiency), why))
+        if op.why:
+            printed.setdefault(op.why, f"As for {op.name} on line {op.line}.")
+    notes = [f"→ {finding.text}" for finding in launch.findings if not finding.op]
+    notes += _describe_spills(launch)
+    notes += _describe_shared_lines(launch)
+    if launch.counted:
+        compared = len(launch.counted) - len(launch.uncompared)
+        agreement = ", ".join(wrong_counters(launch)) or f"all {compared} counters agree"
+        unknown = (
+            f"; not predicted: {', '.join(map(in_words, launch.uncompared))}"
+            if launch.uncompared
+            else ""
+        )
+        notes.append(f"Nsight Compute: {agreement}{unknown}")
+    elif any(each.counted for each in report.launches):
+        notes.append("Nsight Compute: not counted")
+    notes += [f"Line {refusal.line}: {refusal.why}" for refusal in launch.refused]
+    return Section(
+        title=f"{name_launches(numbers)}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
+        facts=(
+            settings_text({**launch.settings, **launch.config}),
+            f"{registers}, {launch.shared_bytes:,} bytes of shared memory",
+            *_describe_executions(launch),
+            *_describe_time(launch, report.gpu or "the GPU"),
+        ),
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def _describe_spills(launch: LaunchReport) -> Iterator[str]:
+    """Describe the line with the most live registers, and the lines that spill."""
+    if not launch.spills_by_line:
+        return
+    for peak in launch.registers_by_line[:1]:
+        writers = _list_largest(launch, launch.registers_at_peak, "registers")
+        place = launch.describe_place(peak)
+        yield f"Live registers: {peak.live} at {place}, written at {writers}"
+    stores = _list_largest(launch, launch.spills_by_line, "stored_bytes")
+    reloads = _list_largest(launch, launch.spills_by_line, "reloads")
+    moved = launch.spill_traffic_bytes
+    total = "" if moved is None else f"; {moved:,} bytes moved"
+    yield f"Spilled bytes: {stores}; reloads: {reloads}{total}"
+
+
+def _list_largest(launch: LaunchReport, lines: Iterable[Any], amount: str) -> str:
+    """Return up to four places with the largest amounts, and the sum over the others."""
+    amounts = Counter[str]()
+    for each in lines:
+        amounts[launch.describe_place(each)] += getattr(each, amount)
+    ranked = amounts.most_common()
+    largest = [f"{place} ({number:,})" for place, number in ranked[:4] if number]
+    if rest := sum(number for _, number in ranked[4:]):
+        largest.append(f"other lines ({rest:,})")
+    return ", ".join(largest)
+
+
+def _describe_executions(launch: LaunchReport) -> Iterator[str]:
+    """Describe the executed instructions, and the wavefronts and bank conflicts of shared memory."""
+    if not launch.is_executed:
+        return
+    bound = "at least " if launch.may_retry else ""
+    yield f"warp instructions executed: {_known(launch.instructions_executed, bound)}"
+    used = {access.opcode for access in launch.shared}
+    wavefronts = [
+        f"{name} {_known(launch.sum_wavefronts(*opcodes), bound)}"
+        for name, opcodes in _ACCESSES.items()
+        if used & {*opcodes}
+    ]
+    if launch.gmma_wavefronts:
+        wavefronts.append(f"matrix instructions {launch.gmma_wavefronts:,}")
+    if wavefronts:
+        yield f"shared-memory wavefronts: {', '.join(wavefronts)}"
+    if used:
+        yield f"bank conflicts: {_known(launch.bank_conflicts, bound)}"
+
+
+def describe_bound(inside: Inside) -> str:
+    """Describe what bounds a launch whose time is predicted."""
+    busiest, share = next(iter(inside.resource_shares.items()))
+    busy = f"{RESOURCES.get(busiest, busiest)} ({percent(share)})"
+    if inside.bound_by == "latency":
+        return f"bound by latency; the busiest resource is {busy}"
+    return f"bound by {busy}"
+
+
+def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
+    if launch.predicted_us and launch.range_us:
+        time, low, high = (
+            milliseconds(time_us / 1e3) for time_us in (launch.predicted_us, *launch.range_us)
+        )
+        yield f"Predicted: {time} on {gpu} ({low} to {high}), {describe_bound(launch)}."
+        if launch.first_change:
+            yield launch.first_change
+    elif launch.not_predicted:
+        yield f"No predicted time: {launch.not_predicted}"
+    if launch.assumed:
+        yield launch.assumed
+    if launch.elapsed_ms is not None:
+        predicted = ""
+        if launch.predicted_warm_us:
+            time = milliseconds(launch.predicted_warm_us / 1e3)
+            predicted = f" with a warm L2, for which the predicted time is {time}"
+        yield f"Measured: {milliseconds(launch.elapsed_ms)}{predicted}."
+
+
+def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
+    """Describe the lines with bank conflicts, most conflicts first, and say why numbers are unknown."""
+    for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
+        if text := access.why or (access.conflicts and describe_conflicts(access)):
+            yield f"{access.opcode} at {launch.describe_place(access)}: {text}"
+    if launch.not_executed:
+        yield launch.not_executed
+
+
+def _in_markdown(text: str) -> str:
+    """Escape characters that GitHub would read as HTML, emphasis or the end of a cell."""
+    return re.sub(r"([\\`*|<\[&~$]|\b_|_\b)", r"\\\1", " ".join(text.split()))

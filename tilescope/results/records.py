@@ -1,0 +1,177 @@
+"""Shipped recordings: files of measurements for machines without that GPU, one JSON object per line.
+
+A line names the GPU and the date, and holds the result in a field named after its kind. Each kind of measurement
+declares a RecordForm, so this module depends on no kind. The store and the browser's last run use the same forms.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tilescope.caching import once
+from tilescope.declare.discovery import package_folder
+from tilescope.declare.experiment import Experiment, Json
+from tilescope.results import Measured, codec
+
+DIRECTORY = package_folder() / "recorded"
+
+# Checks by Triton's interpreter, for machines without a GPU. `gpu` is the one that their predictions are for.
+INTERPRETED = DIRECTORY / "interpreter"
+
+T = TypeVar("T", bound=Measured)
+
+
+@dataclass(frozen=True)
+class Recording(Generic[T]):
+    """A measured result, unchanged.
+
+    Attributes:
+        gpu: a name in the GPU table.
+        date: the day, or day and time, in ISO 8601.
+    """
+
+    gpu: str
+    date: str
+    measured: T
+
+
+@dataclass(frozen=True, eq=False)
+class RecordForm(Generic[T]):
+    """How results of one kind are recorded and looked up.
+
+    Attributes:
+        word: the field of a line that holds the result.
+        result: the result's type, a dataclass.
+        key: experiment → the representative of all experiments with the same result, without its `gpu`.
+        compact: result → the part of the result that is recorded.
+        verb: the first word of a recorded result's note: "Recorded on H200, …".
+        keeps_run: whether a recorded result shows its own run fields instead of the requested ones.
+    """
+
+    word: str
+    result: type[T]
+    key: Callable[[Experiment], Experiment]
+    compact: Callable[[T], T] = lambda measured: measured
+    verb: str = "Recorded"
+    keeps_run: bool = False
+
+    def line(self, recording: Recording[T]) -> str:
+        """Return a recording as a line of a file, without the newline."""
+        measured = codec.to_json(self.compact(recording.measured), omit_defaults=True)
+        fields = {"gpu": recording.gpu, "date": recording.date, self.word: measured}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+    def recording(self, fields: Mapping[str, Any], place: str = "line") -> Recording[T]:
+        """Return the recording in a parsed line.
+
+        Args:
+            place: the file and line number for error messages.
+
+        Raises:
+            UnreadableRecording: the message names the place, the field and the reason.
+        """
+        if fields.keys() != {"gpu", "date", self.word}:
+            raise codec.UnreadableRecording(
+                f"{place}: a recording must have the fields gpu, date and {self.word}."
+            )
+        by_word = codec.from_json(dict[str, self.result], {self.word: fields[self.word]}, place)  # type: ignore[name-defined]
+        return Recording(fields["gpu"], fields["date"], by_word[self.word])
+
+    def recall(
+        self, measured: T, experiment: Experiment, note: str, backend: str = "recorded"
+    ) -> T:
+        """Adapt an earlier result to an experiment with the same key."""
+        run = measured.experiment.run if self.keeps_run else experiment.run
+        adapted = replace(experiment, run=run)
+        device = replace(measured.device, backend=backend)
+        return replace(measured, experiment=adapted, backend=backend, device=device, note=note)
+
+
+@once
+def shipped(form: RecordForm[T], directory: Path = DIRECTORY) -> tuple[Recording[T], ...]:
+    """Return all recordings of one kind in a directory's files.
+
+    Raises:
+        UnreadableRecording: the message names the file and the line number.
+    """
+    return tuple(
+        form.recording(fields, place) for place, fields in _lines(directory) if form.word in fields
+    )
+
+
+def find(form: RecordForm[T], experiment: Experiment, gpu: str, backend: str = "cuda") -> T | None:
+    """Return the shipped result of an experiment on `gpu`, or None. A GPU's result is marked as recorded.
+
+    The experiment's own `gpu` is ignored, as is everything that the form's key omits.
+
+    Args:
+        backend: "cuda", or "interpreter" for a shipped result of Triton's interpreter.
+    """
+    is_interpreted = backend == "interpreter"
+    recording = _index(form, INTERPRETED if is_interpreted else DIRECTORY).get(
+        (form.key(experiment), gpu)
+    )
+    if recording is None:
+        return None
+    where, mark = (
+        ("under Triton's interpreter", backend)
+        if is_interpreted
+        else (f"on {recording.gpu}", "recorded")
+    )
+    return form.recall(
+        recording.measured, experiment, f"{form.verb} {where}, {recording.date}.", mark
+    )
+
+
+def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
+    """Return the experiments with a shipped recording on `gpu`."""
+    return tuple(
+        recording.measured.experiment for recording in shipped(form) if recording.gpu == gpu
+    )
+
+
+def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment | None:
+    """Return the kernel's most similar experiment with a shipped recording on `gpu`, or None.
+
+    The distance is a sum over all settings: the absolute log2 of the ratio of numbers, and 1 for any other difference.
+    """
+    wanted = experiment.to_address()
+
+    def distance(other: Experiment) -> float:
+        pairs = [
+            (value, wanted.get(name))
+            for name, value in other.to_address().items()
+            if value != wanted.get(name)
+        ]
+        numbers = [
+            abs(math.log2(a / b))
+            for a, b in pairs
+            if isinstance(a, int) and isinstance(b, int) and a and b
+        ]
+        return sum(numbers) + len(pairs) - len(numbers)
+
+    same_kernel = [each for each in experiments(form, gpu) if each.kernel == experiment.kernel]
+    return min(same_kernel, key=distance, default=None)
+
+
+@once
+def _lines(directory: Path) -> list[tuple[str, Json]]:
+    """Return the place and the fields of each shipped line."""
+    files = sorted(directory.glob("*.jsonl"))
+    return [
+        line
+        for file in files
+        for line in codec.parse_lines(file.read_text(encoding="utf-8"), file.name)
+    ]
+
+
+@once
+def _index(form: RecordForm[Any], directory: Path) -> dict[tuple[Experiment, str], Recording[Any]]:
+    # If several recordings have the same key, the first wins.
+    return {
+        (form.key(each.measured.experiment), each.gpu): each
+        for each in reversed(shipped(form, directory))
+    }

@@ -1,0 +1,257 @@
+"""A sweep: many configs of one kernel on one problem, the outcome of each, and the best.
+
+Rows are streamed while a sweep runs. When a config is timed again with more samples, its new row replaces the old one.
+`Sweep` holds all rows of a finished sweep.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from tilescope.declare.experiment import Experiment
+from tilescope.results.codec import SweptExperiment, SweptSpace
+from tilescope.results.run import Device
+
+# "checked" and "predicted" occur on machines that can't time a config: the interpreter's result was correct, or the
+# config was only compiled.
+Status = Literal["timed", "checked", "predicted", "wrong", "set aside", "failed", "not tried"]
+
+# A resumed sweep skips configs with these statuses. It retries failed configs.
+DONE = ("timed", "checked", "predicted", "wrong", "set aside")
+
+STRATEGIES = ("guided", "grid", "random")
+
+# A guided search ends after this many timed configs without an improvement. By the rule of three, at most one in ten
+# such configs would be an improvement (95 % confidence), and the model predicts that the remaining ones are slower.
+PATIENCE = 30
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The order of a search, and the conditions that end it.
+
+    Attributes:
+        name: "guided" (by predicted time, ends early), "grid" (all configs in order) or "random" (all, shuffled).
+        seed: the seed of "random".
+        budget: maximum number of configs to time; None for no limit.
+        patience: "guided" ends after this many timed configs without an improvement.
+    """
+
+    name: str = "guided"
+    seed: int = 0
+    budget: int | None = None
+    patience: int = PATIENCE
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A time that a model predicts for one launch.
+
+    Attributes:
+        resource: the busiest resource, or "latency" if none is busy for most of the time.
+        by_resource: (resource, ms) for each resource.
+    """
+
+    ms: float
+    resource: str
+    by_resource: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """The outcome of one config.
+
+    Attributes:
+        reason: a sentence that says why the config was not timed, or its timing not completed; "" for a timed config.
+        device: the name of the GPU that ran the config, or for which it was compiled. Times of different GPUs are never
+            compared.
+        where: host and number of the device if several have this name, else "".
+        estimate: orders configs before they are compiled, and is never shown as a time; None if the model has none.
+        predicted: from the compiled code; None without a prediction.
+        compile_s: compile time in seconds; None if not compiled.
+        registers, spilled_bytes, shared_bytes: per thread, per thread, per program; None if not compiled.
+        median_ms, low_ms, high_ms: median time of one launch and its 95 % interval; None if not timed.
+        samples: number of timed launches.
+        relative: the config's time divided by that of the reference (the sweep's first correct config), the median over
+            pairs. Clock changes cancel out, so this ranks the configs.
+        turn: the config's position, from 0, in the order of first timing; None if not timed.
+    """
+
+    experiment: SweptExperiment
+    status: Status
+    reason: str = ""
+    device: str = ""
+    where: str = ""
+    estimate: float | None = None
+    predicted: Prediction | None = None
+    compile_s: float | None = None
+    registers: int | None = None
+    spilled_bytes: int | None = None
+    shared_bytes: int | None = None
+    median_ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    samples: int = 0
+    relative: float | None = None
+    turn: int | None = None
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether the config may be ranked, because it neither failed nor was set aside."""
+        return self.status in ("timed", "checked", "predicted")
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """One of the last few configs, timed in alternating launches.
+
+    Attributes:
+        ratio: the config's time divided by the fastest finalist's, the median over pairs; 1 for the fastest.
+        low, high: the ratio's 95 % interval.
+        is_tie: whether the interval contains 1, so that the config is not known to be slower than the fastest.
+    """
+
+    experiment: SweptExperiment
+    median_ms: float
+    samples: int
+    ratio: float
+    low: float
+    high: float
+    is_tie: bool
+
+
+@dataclass(frozen=True)
+class LibraryRatio:
+    """The best config compared with a library call, in alternating launches.
+
+    Attributes:
+        ratio: the library's time divided by the best config's, the median over pairs; above 1, the config is faster.
+        low, high: the ratio's 95 % interval.
+    """
+
+    name: str
+    median_ms: float
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Final:
+    """The finalists, fastest first, and the best config.
+
+    Attributes:
+        best: the experiment of the simplest finalist that ties with the fastest.
+        baselines: the library calls, the family's preferred call first; empty if it has none.
+    """
+
+    finalists: tuple[Finalist, ...]
+    best: SweptExperiment
+    baselines: tuple[LibraryRatio, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The result of a sweep, complete or cancelled. All its times come from one kind of device.
+
+    Attributes:
+        backend: "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep.
+        rows: the rows of all configs, in grid order.
+        final: None if no finals were timed.
+        ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device could be
+            started, or none was left), "running", or "cut off" (a stored sweep whose end was never recorded).
+        seconds: duration.
+        note: caveats for the reader, in sentences.
+    """
+
+    space: SweptSpace
+    strategy: Strategy
+    backend: str
+    device: Device
+    rows: tuple[SweepRow, ...]
+    final: Final | None
+    ended: str
+    seconds: float
+    note: str = ""
+
+    @property
+    def experiment(self) -> Experiment:
+        """Return the base of the space."""
+        return self.space.base
+
+    @property
+    def baselines(self) -> tuple[LibraryRatio, ...]:
+        """Return the library calls that the best config was timed against; empty before the final."""
+        return self.final.baselines if self.final else ()
+
+    @property
+    def is_timed(self) -> bool:
+        """Return whether configs are ranked by time; otherwise they are ranked by predicted time."""
+        return any(row.status == "timed" for row in self.rows)
+
+    @property
+    def has_times(self) -> bool:
+        """Return whether configs have measured or predicted times. Otherwise only their expected order is known."""
+        return self.is_timed or any(row.predicted for row in self.rows)
+
+    @property
+    def source(self) -> str:
+        """Return the source of the times that rank configs: "measured", "recorded" or "predicted"."""
+        if not self.is_timed:
+            return "predicted"
+        return "recorded" if self.backend == "recorded" else "measured"
+
+    @cached_property
+    def ranked(self) -> tuple[SweepRow, ...]:
+        """Return the rows that can be ranked, best first: by time if any row was timed, or else by expectation.
+
+        The best config comes first, then the other finalists by paired ratio, then other timed rows by relative time.
+        """
+        if not self.is_timed:
+            right = [row for row in self.rows if row.is_right and (row.predicted or row.estimate)]
+
+            def expect(row: SweepRow) -> tuple[float, float]:
+                ms = row.predicted.ms if row.predicted else math.inf
+                return ms, row.estimate or math.inf
+
+            return tuple(sorted(right, key=expect))
+        finalists = [finalist.experiment for finalist in self.final.finalists] if self.final else []
+        place = {experiment: number for number, experiment in enumerate(finalists)}
+        best = self.final.best if self.final else None
+
+        def order(row: SweepRow) -> tuple[bool, int, float]:
+            return (
+                row.experiment != best,
+                place.get(row.experiment, len(place)),
+                row.relative or math.inf,
+            )
+
+        return tuple(sorted((row for row in self.rows if row.status == "timed"), key=order))
+
+    @cached_property
+    def ranks(self) -> dict[int, int]:
+        """Return the rank of each ranked row, from 1, by its `id`."""
+        return {id(row): rank for rank, row in enumerate(self.ranked, 1)}
+
+    @property
+    def best(self) -> SweepRow | None:
+        """Return the best config's row; None if no config was correct."""
+        return self.ranked[0] if self.ranked else None
+
+    def count(self, status: str) -> int:
+        """Count the rows with a status."""
+        return sum(row.status == status for row in self.rows)
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """The point from which a sweep resumes.
+
+    Attributes:
+        rows: the rows of an earlier sweep of the same space on the same kind of GPU. Configs that are done are skipped.
+        name: the stored sweep that receives the new rows; "" for a new sweep.
+    """
+
+    rows: tuple[SweepRow, ...] = ()
+    name: str = ""

@@ -1,0 +1,402 @@
+"""A sweep in progress: compile ahead, keep each device busy, and store rows as they arrive.
+
+`Search` chooses the next trial, and one thread per device carries it out. A later sweep of the same space resumes from
+the rows of a cancelled one.
+"""
+
+import datetime
+import functools
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+
+from tilescope.compiling.compile_cost import explain_spill
+from tilescope.compiling.estimated_time import estimate_time
+from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import Space
+from tilescope.declare.spec import Kernel, Launch
+from tilescope.measure.session import Session
+from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
+from tilescope.results.store import Store
+from tilescope.results.sweep import DONE, ResumePoint, Status
+from tilescope.search.devices import DEVICE_LOST, Builder, LocalDevice, TrialDevice
+from tilescope.search.search import Build, Search, Trial
+
+# A model: kernel and launch → the estimated time of the launch before its compile; None if it does not fit.
+Estimate = Callable[[Kernel, Launch], float | None]
+
+# Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
+_QUEUED_PER_WORKER = 2
+
+# Consecutive failed trials after which a sweep stops using a device. This exceeds the number of configs in two failed
+# trials, because each of those configs is retried alone.
+_MAX_FAILURES = 40
+
+# Seconds of one compile on one core (measured: matmul.grouped for an H200, triton 3.7.1, one x86 server core), of one
+# config's share of a trial, and of the race and the final (both assumed). Used for estimates before a sweep starts.
+COMPILE_S = 1.9
+TRIAL_S = 0.1
+FINAL_S = 6.0
+
+# Kinds of compile failures that the config causes, so it cannot launch. This machine causes all other failures.
+_CONFIG_FAILURES = {"out_of_resources", "compile_error", "timeout"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a sweep.
+
+    Attributes:
+        phase: "explore", "race", "final" or "over".
+        done: number of configs that are no longer "not tried", of `total`.
+        seconds: since the start.
+        remaining_s: an overestimate, because the first rows include the workers' start. None before the first row.
+        best: the fastest row so far; None before the first timing.
+    """
+
+    phase: str
+    done: int
+    total: int
+    seconds: float
+    remaining_s: float | None
+    best: SweepRow | None
+
+
+def estimate_seconds(configs: int, concurrent_compiles: int) -> float:
+    """Estimate a sweep's duration before it starts: the longer of its compiles and its trials, plus the final."""
+    return max(configs * COMPILE_S / concurrent_compiles, configs * TRIAL_S) + FINAL_S
+
+
+class SweepRun:
+    """One sweep on devices of one kind of GPU. After `start`, wait for `result` or iterate over `updates`.
+
+    Args:
+        devices: at least one.
+        builder: closed at the end of the sweep.
+        estimate: the model that orders configs before they are compiled.
+        resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
+        store: the store for the rows; None stores nothing.
+
+    Attributes:
+        name: the sweep's name in the store.
+        resumed: number of configs taken from the earlier sweep.
+        changes: number of times that rows changed.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        strategy: Strategy,
+        devices: Sequence[TrialDevice],
+        builder: Builder,
+        estimate: Estimate,
+        resume: ResumePoint | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.space = space
+        self.strategy = strategy
+        self.gpu = devices[0].gpu
+        self._takes_times = devices[0].takes_times
+        self._devices = devices
+        self._builder = builder
+        self._store = store or Store(None)
+        self._live_devices = len(devices)
+        if resume is None:
+            loaded = self._store.load_sweep(space, self.gpu)
+            resume = loaded[1] if loaded else ResumePoint()
+        self.name = resume.name or uuid.uuid4().hex
+        rows = initial_rows(space, self.gpu, self._takes_times, estimate, resume.rows)
+        self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
+        self.changes = 0
+        compiles = builder.max_concurrency
+        self._search = Search(
+            space.experiments, strategy, rows, self._takes_times, compiles, len(devices)
+        )
+        self._done_before = sum(row.status != "not tried" for row in rows)
+        self._submitted: set[int] = set()
+        self._compiled = 0
+        self._device = Device("none", self.gpu.name, torch="", triton="")
+        self._notes: list[str] = []
+        self._is_cancelled = False
+        self._began = 0.0
+        self._began_at = datetime.datetime.now(datetime.UTC)
+        self._condition = threading.Condition()  # its lock is reentrant
+        self._result: Future[Sweep] = Future()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._result.done()
+
+    def start(self) -> None:
+        """Start the sweep, and return immediately."""
+        self._began = time.monotonic()
+        threading.Thread(target=self._run, daemon=True, name="sweep").start()
+
+    def cancel(self) -> None:
+        """Kill the trial and the compiles in progress; keep the rows that are done."""
+        with self._condition:
+            self._is_cancelled = True
+            self._condition.notify_all()
+        for device in self._devices:
+            device.cancel()
+
+    def result(self, timeout_s: float | None = None) -> Sweep:
+        """Wait for the end.
+
+        Raises:
+            TimeoutError: if the sweep has not ended after `timeout_s`.
+        """
+        return self._result.result(timeout_s)
+
+    def updates(self, every_s: float = 0.5) -> Iterator[Progress]:
+        """Yield the progress every `every_s` seconds, and once more at the end."""
+        while not self.has_ended:
+            yield self.progress
+            wait([self._result], every_s)
+        yield self.progress
+
+    @property
+    def progress(self) -> Progress:
+        with self._condition:
+            rows = self._search.rows
+            done = sum(row.status != "not tried" for row in rows)
+            seconds = time.monotonic() - self._began if self._began else 0.0
+            timed = [row for row in rows if row.status == "timed"]
+            best = min(timed, key=lambda row: row.relative or math.inf, default=None)
+            new = done - self._done_before
+            phase = self._search.phase
+            remaining_s: float | None = 0.0 if phase == "over" else FINAL_S
+            if phase == "explore":
+                remaining_s = (
+                    seconds / new * self._search.remaining + FINAL_S * self._takes_times
+                    if new
+                    else None
+                )
+            return Progress(phase, done, len(rows), seconds, remaining_s, best)
+
+    def snapshot(self) -> Sweep:
+        """Return the sweep so far. Its `ended` is "running" while any device is in use."""
+        with self._condition:
+            search = self._search
+            ended = search.ended or "failed"
+            if self._live_devices:
+                ended = "running"
+            elif self._is_cancelled and search.phase != "over":
+                ended = "cancelled"
+            notes = list(self._notes)
+            if not self._takes_times:
+                notes.append(
+                    f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}."
+                )
+            if failed := sum(row.status == "failed" for row in search.rows):
+                notes.append(
+                    f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again."
+                )
+            results = self._device.backend, self._device, tuple(search.rows), search.final
+            seconds = time.monotonic() - self._began
+            return Sweep(self.space, self.strategy, *results, ended, seconds, " ".join(notes))
+
+    def _run(self) -> None:
+        threads = [
+            threading.Thread(target=self._drive, args=item, daemon=True)
+            for item in enumerate(self._devices)
+        ]
+        try:
+            with self._condition:
+                self._store_header()
+                self._store_rows(
+                    [
+                        number
+                        for number, row in enumerate(self._search.rows)
+                        if row.status != "not tried"
+                    ]
+                )
+            for thread in threads:
+                thread.start()
+            while numbers := self._wait_for_compiles_to_submit():
+                for number in numbers:
+                    future = self._builder.submit(self._search.experiments[number])
+                    future.add_done_callback(functools.partial(self._on_compiled, number))
+            for thread in threads:
+                thread.join()
+            sweep = self.snapshot()
+            self._store.end_sweep(self.name, sweep)
+            self._builder.close()
+            self._result.set_result(sweep)
+        except BaseException as error:  # a bug must not make callers of `result` wait forever
+            self._result.set_exception(error)
+
+    def _wait_for_compiles_to_submit(self) -> list[int]:
+        """Wait until the builder has room. Return the configs to compile next; empty if the sweep is over."""
+        with self._condition:
+            while self._live_devices and not self._is_over():
+                room = (
+                    _QUEUED_PER_WORKER * self._builder.max_concurrency
+                    - len(self._submitted)
+                    + self._compiled
+                )
+                upcoming = [
+                    number for number in self._search.upcoming if number not in self._submitted
+                ]
+                if numbers := upcoming[: max(0, room)]:
+                    self._submitted.update(numbers)
+                    return numbers
+                self._condition.wait()
+            return []
+
+    def _drive(self, index: int, device: TrialDevice) -> None:
+        """Carry out trials on one device until the sweep is over or the device has failed too often."""
+        try:
+            described = device.describe()
+            if isinstance(described, Failure):
+                self._notes.append(described.message)
+                return
+            with self._condition:
+                if self._device.backend == "none":
+                    self._device = described
+                    self._store_header()
+            failures = 0
+            while (trial := self._next_trial(index)) is not None:
+                result = device.attempt(trial)
+                with self._condition:
+                    self._store_rows(self._search.tell(trial, result, index, device.where))
+                    self._condition.notify_all()
+                failures = failures + 1 if isinstance(result, Failure) else 0
+                if isinstance(result, Failure) and (
+                    result.kind == DEVICE_LOST or failures == _MAX_FAILURES
+                ):
+                    self._notes.append(result.message)
+                    return
+        except BaseException as error:
+            self._notes.append(f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            with self._condition:
+                self._live_devices -= 1
+                self._condition.notify_all()
+
+    def _next_trial(self, index: int) -> Trial | None:
+        """Wait for a device's next trial. Return None once the sweep is over."""
+        with self._condition:
+            while not self._is_over():
+                phase = self._search.phase
+                trial = self._search.ask(index, self._live_devices == 1)
+                if self._search.phase != phase:
+                    self._condition.notify_all()
+                if trial is not None:
+                    return trial
+                if not self._is_over():
+                    self._condition.wait()
+            return None
+
+    def _on_compiled(self, number: int, future: Future[Build | Failure]) -> None:
+        """Pass a compile's outcome to the search. Drop a config that failed or that the device can't check."""
+        error = future.exception()
+        build = (
+            Failure("compile", "error", f"{type(error).__name__}: {error}")
+            if error
+            else future.result()
+        )
+        status: Status = "predicted"
+        with self._condition:
+            self._compiled += 1
+            if isinstance(build, Build):
+                self._search.add_build(number, build)
+                reason = self._devices[0].refusal(self._search.experiments[number])
+            else:
+                status = "set aside" if build.kind in _CONFIG_FAILURES else "failed"
+                reason = "" if build.kind == "cancelled" else build.message
+            if reason:
+                self._search.drop(number, status, reason)
+                self._store_rows([number])
+            self._condition.notify_all()
+
+    # The methods below need the lock of `_condition`.
+
+    def _is_over(self) -> bool:
+        return self._is_cancelled or self._search.phase == "over"
+
+    def _store_header(self) -> None:
+        self._store.begin_sweep(self.name, self.gpu, self._began_at, self.snapshot())
+
+    def _store_rows(self, numbers: Sequence[int]) -> None:
+        """Store the current state of rows before any reader can see them."""
+        if numbers:
+            progress = self.progress
+            rows = {number: self._search.rows[number] for number in numbers}
+            best_ms = progress.best.median_ms if progress.best else None
+            self._store.add_to_sweep(self.name, rows, progress.done, best_ms)
+            self.changes += 1
+
+
+def explain_refusal(experiment: Experiment, gpu: Gpu) -> str:
+    """Return why a sweep does not compile a config: the family rejects it, or it spills. "" if a sweep compiles it."""
+    kernel, launch = launch_of(experiment, gpu)
+    try:
+        kernel.family.refuse(launch.problem, launch.config)
+    except ConfigError as error:
+        return str(error)
+    return explain_spill(kernel, launch)
+
+
+def initial_rows(
+    space: Space, gpu: Gpu, takes_times: bool, estimate: Estimate, earlier: Sequence[SweepRow]
+) -> list[SweepRow]:
+    """Make a row for each config. Reuse the earlier rows that are done for this GPU."""
+    # A machine that takes times retries configs that were only checked or predicted.
+    done = {status for status in DONE if not takes_times or status not in ("checked", "predicted")}
+    rows = {row.experiment: row for row in earlier if row.device == gpu.name and row.status in done}
+    for experiment in space.experiments:
+        if experiment in rows:
+            continue
+        if reason := explain_refusal(experiment, gpu):
+            rows[experiment] = SweepRow(experiment, "set aside", reason, gpu.name)
+        else:
+            expected = estimate(*launch_of(experiment, gpu))
+            rows[experiment] = SweepRow(experiment, "not tried", device=gpu.name, estimate=expected)
+    return [rows[experiment] for experiment in space.experiments]
+
+
+def sweep_here(
+    session: Session,
+    space: Space,
+    strategy: Strategy,
+    resume: ResumePoint | None = None,
+) -> SweepRun:
+    """Prepare a sweep on the session's GPU. Without it, the sweep only checks configs in the interpreter, or predicts.
+
+    Args: as for SweepRun.
+
+    Raises:
+        ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU.
+    """
+    device = LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))
+    return sweep_on_devices([device], session, space, strategy, resume)
+
+
+def sweep_on_devices(
+    devices: Sequence[TrialDevice],
+    session: Session,
+    space: Space,
+    strategy: Strategy,
+    resume: ResumePoint | None = None,
+) -> SweepRun:
+    """Prepare a sweep on devices of one kind of GPU. This host compiles ahead and stores the rows.
+
+    A cluster's workers on this host share its cache of compiled kernels. A worker elsewhere compiles again, unless
+    TILESCOPE_CACHE names a directory that both hosts see.
+
+    Args: as for SweepRun.
+
+    Raises:
+        ConfigError: if the GPU does not support the space's dtype.
+    """
+    gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
+    builder = Builder(gpu, session.cache, predicts=not devices[0].takes_times)
+    return SweepRun(space, strategy, devices, builder, estimate_time, resume, session.store)

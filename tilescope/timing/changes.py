@@ -1,0 +1,147 @@
+"""List options that may shorten a launch, and estimate its time without other costs, such as bank conflicts.
+
+An option is compiled before its time is predicted. Bank conflicts, layout conversions and an uneven grid are removed
+from the executed instructions.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from tilescope.captures.reader import TIME, Finding
+from tilescope.declare.gpus import Gpu
+from tilescope.inside.execution import SHARED, Executions
+from tilescope.inside.report import ChangedTime, Inside
+from tilescope.timing.constants import Constants
+from tilescope.timing.model import Execution, Traffic, time_launch
+from tilescope.timing.trace import find_loops
+
+# The kind of finding that keeps a predicted time in the capture's file.
+TIME_KIND = "time"
+# The smallest saving that is advised.
+LEAST_SAVING = 0.05
+# Steps to simulate per estimate.
+_STEPS = 3000
+# The operation of an access to shared memory: see `SharedAccess`.
+_CONVERSION = "layout conversion"
+
+# A description of a change, and the execution with it.
+_Change = tuple[str, Execution]
+
+
+def estimate_changes(
+    inside: Inside,
+    execution: Execution,
+    traffic: Traffic,
+    executions: Executions,
+    gpu: Gpu,
+    constants: Constants,
+) -> tuple[ChangedTime, ...]:
+    """Return the estimated times of a launch with changes, the shortest first.
+
+    Args:
+        inside: the inspection of the launch, with its predicted time.
+    """
+    assert inside.predicted_us
+
+    def time(changed: Execution) -> float:
+        """Return the microseconds of a launch. If it has fewer programs, they do and move a part of the work."""
+        share = min(1.0, changed.programs / execution.programs)
+        total_us, _ = time_launch(changed, _scale(traffic, share), gpu, constants, _STEPS)
+        return constants.launch_us + (total_us - constants.launch_us) / share
+
+    changes = [*_drop_costs(inside, execution, executions), *_fill_grid(execution, gpu)]
+    if not changes:
+        return ()
+    ratio = inside.predicted_us / time(execution)
+    return sort_changes(ChangedTime(name, ratio * time(changed)) for name, changed in changes)
+
+
+def sort_changes(changes: Iterable[ChangedTime]) -> tuple[ChangedTime, ...]:
+    """Return changes, the shortest time first."""
+    return tuple(sorted(changes, key=lambda each: each.predicted_us))
+
+
+def name_options(options: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in options.items())
+
+
+def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequence[Finding]]:
+    """Return an inspection with the times of changes that were compiled, and the findings about other facts."""
+    times = {each.change: each for each in inside.changes}
+    others = []
+    names: dict[str, str] = {}  # several lines may have the same advice
+    for finding in findings:
+        advice = f"the change advised for line {finding.line}"
+        name = names.setdefault(finding.change, name_options(finding.options) or advice)
+        if finding.kind != TIME_KIND:
+            others.append(finding)
+        if inside.predicted_us and TIME in finding.after:
+            ratio = finding.after[TIME] / finding.before[TIME]
+            changed_us = inside.predicted_us * ratio
+            times[name] = ChangedTime(name, changed_us, finding.options, is_compiled=True)
+    return replace(inside, changes=sort_changes(times.values())), others
+
+
+def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[str, int]]:
+    """Return options that may shorten a launch, the most promising first.
+
+    They are one stage more, one fewer if more programs then fit on an SM, and half as many warps.
+    """
+    needs = inside.shared_map.by_stages if inside.shared_map else ()
+    fitting = {need.num_stages: need.programs_per_sm or 0 for need in needs}
+    options = []
+    if fitting.get(num_stages + 1):
+        options.append({"num_stages": num_stages + 1})
+    if fitting.get(num_stages - 1, 0) > fitting.get(num_stages, 0):
+        options.append({"num_stages": num_stages - 1})
+    if num_warps > 1:
+        options.append({"num_warps": num_warps // 2})
+    return options
+
+
+def _drop_costs(inside: Inside, execution: Execution, executions: Executions) -> Iterator[_Change]:
+    """Drop the bank conflicts, or the instructions of layout conversions through shared memory."""
+    steps = list(execution.steps)
+    for number, wavefronts in executions.wavefronts.items():
+        if wavefronts.actual > wavefronts.ideal:
+            ratio = wavefronts.ideal / wavefronts.actual
+            steps[number] = replace(steps[number], wavefronts=steps[number].wavefronts * ratio)
+    if steps != list(execution.steps):
+        yield "no bank conflicts", replace(execution, steps=steps)
+    lines = {(each.file, each.line) for each in inside.shared if each.operation == _CONVERSION}
+    executed = list(execution.executed)
+    for number, instruction in enumerate(execution.instructions):
+        is_shared = instruction.name in SHARED or instruction.name == "BAR"
+        if is_shared and instruction.location and instruction.location[0][:2] in lines:
+            executed[number] = 0
+    if lines:
+        yield "no layout conversions", replace(execution, executed=executed)
+
+
+def _fill_grid(execution: Execution, gpu: Gpu) -> Iterator[_Change]:
+    """Divide the work equally among all SMs. With more programs, each has fewer iterations of its loops."""
+    programs = max(1, execution.programs // gpu.sms) * gpu.sms
+    ratio = programs / execution.programs
+    if ratio == 1 or execution.unevenness * (1 - LEAST_SAVING) < 1:
+        return
+    executed = [times * ratio for times in execution.executed]
+    if ratio > 1:
+        loops = find_loops(execution.instructions, execution.executed)
+        launched = execution.programs * execution.warps
+        trips = max((execution.executed[first] / launched for first in loops), default=0.0)
+        if trips < ratio:
+            return
+        for first, last in loops.items():
+            executed[first : last + 1] = execution.executed[first : last + 1]
+    even = replace(execution, executed=executed, programs=programs, unevenness=1.0)
+    yield f"a grid of {programs:,} equal programs ({programs // gpu.sms} per SM)", even
+
+
+def _scale(traffic: Traffic, share: float) -> Traffic:
+    return replace(
+        traffic,
+        lines={kind: number * share for kind, number in traffic.lines.items()},
+        l2_bytes={kind: size * share for kind, size in traffic.l2_bytes.items()},
+        read_bytes=traffic.read_bytes * share,
+        written_bytes=traffic.written_bytes * share,
+    )

@@ -1,0 +1,325 @@
+"""Predict the time of a captured launch."""
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
+from tilescope.declare.gpus import Gpu, occupancy
+from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
+from tilescope.evaluate.listings import UnsupportedOperation, isolate
+from tilescope.evaluate.sass import Instruction, parse
+from tilescope.evaluate.sectors import LANES
+from tilescope.evaluate.ttgir import Source
+from tilescope.evaluate.ttgir import parse as parse_ttgir
+from tilescope.inside.execution import Executions
+from tilescope.inside.inspect import Inspection
+from tilescope.inside.report import Inside
+from tilescope.timing.changes import estimate_changes
+from tilescope.timing.constants import Constants
+from tilescope.timing.gpus import find_constants, find_gpu, scale_steps
+from tilescope.timing.model import Execution, Prediction, Traffic, predict, time_launch
+from tilescope.timing.scores import classify, stated_ranges
+from tilescope.timing.steps import GLOBAL, find_pipe, read_steps
+from tilescope.timing.traffic import predict_traffic
+
+# Maximum number of programs to schedule one by one. With more, their differences average out.
+_MOST_SCHEDULED = 1 << 16
+# Fraction of the L2 that keeps distinct blocks between two uses: its halves hold copies of each other's blocks.
+_L2_SHARE = 0.46
+# Fraction of the L1 that keeps blocks between two uses: measured, 0.65 of it did, and 0.96 did not.
+_L1_SHARE = 0.8
+# Part of the L2 whose data survive until the next launch: measured, 34 MB did, and 39 MB did not.
+_HELD_SHARE = 0.7
+_SYSTEM_SHARED_BYTES = 1024
+# Excess of the spilled registers over their share of the L2 from which all of them reach DRAM. Measured: with 20 % to
+# 35 % more than fit, some do; with 41 % more, all do.
+_SPILL_RAMP = 0.4
+_SPILLS = {"LDL": "spill load", "STL": "spill store"}
+
+_LOOPS = ("scf.for", "scf.while", "cf.cond_br")
+_ASSUMED_BRANCHES = (
+    "The predicted time assumes that warps take both sides of branches that depend on unknown values, but not the slow "
+    "paths of mathematical functions."
+)
+
+
+@isolate(lambda why, *args: replace(args[-1][0], not_predicted=why))
+def add_time(
+    capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inspection: Inspection
+) -> Inside:
+    """Return an inspection with the predicted time of its launch, or the reason why there is none."""
+    inside, executions = inspection
+    why = counts.refused or inside.not_executed
+    if executions is None or counts.refused:
+        return replace(inside, not_predicted=why)
+    kernel = capture.content.kernels[launch.kernel]
+    gpu = _find_gpu(capture)
+    constants, assumed = find_constants(gpu)
+    execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
+    prediction = predict(execution, traffic, gpu, constants)
+    executed = [op for op in counts.operations if op.tally.executions]
+    if any(map(_is_bounded, executed)):
+        assumed += " The predicted time includes upper bounds of the traffic."
+    if any(op.tally.refused == RETRIES for op in executed):
+        assumed += " The predicted time assumes that no compare-and-swap loop retries."
+    if executions.uncertain:
+        assumed += f" {_ASSUMED_BRANCHES}"
+    if execution.partitions:
+        assumed += " The predicted time assumes that no partition waits for a free buffer."
+    errors = stated_ranges()[classify(prediction.bound_by, kernel.spilled_bytes)]
+    total_us = prediction.total_us
+    timed = replace(
+        inside,
+        predicted_us=total_us,
+        predicted_warm_us=prediction.warm_us,
+        range_us=(total_us * errors.low, total_us * errors.high),
+        bound_by=prediction.bound_by,
+        by_resource_us=prediction.by_resource_us,
+        assumed=assumed.strip(),
+    )
+    if execution.partitions:  # their options are those of the kernel's code
+        return timed
+    changes = estimate_changes(timed, execution, traffic, executions, gpu, constants)
+    return replace(timed, changes=changes)
+
+
+def predict_launch(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    counts: LaunchCounts,
+    executions: Executions,
+    gpu: Gpu,
+    constants: Constants,
+) -> Prediction:
+    """Predict the time of a launch.
+
+    Raises:
+        UnsupportedOperation: the launch's traffic or executions are unknown.
+    """
+    execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
+    return predict(execution, traffic, gpu, constants)
+
+
+def predict_us(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    counts: LaunchCounts,
+    executions: Executions,
+    build: Build | None = None,
+) -> float:
+    """Predict the microseconds of a launch on its GPU.
+
+    Args:
+        build: the compiled kernel, if it is not the captured one.
+
+    Raises:
+        UnsupportedOperation: the launch's traffic or executions are unknown.
+    """
+    gpu = _find_gpu(capture)
+    constants, _ = find_constants(gpu)
+    description = describe_launch(capture, launch, counts, executions, gpu, constants, build)
+    return time_launch(*description, gpu, constants)[0]
+
+
+def _find_gpu(capture: BaseCapture) -> Gpu:
+    device = capture.content.gpu
+    return find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+
+
+def describe_launch(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    counts: LaunchCounts,
+    executions: Executions,
+    gpu: Gpu,
+    constants: Constants,
+    build: Build | None = None,
+) -> tuple[Execution, Traffic]:
+    """Return what a launch executes and the bytes that it moves.
+
+    Args:
+        build: the compiled kernel, if it is not the captured one.
+
+    Raises:
+        UnsupportedOperation: the launch's traffic or executions are unknown.
+    """
+    kernel, codes = build or capture.build(launch.kernel)
+    instructions = parse(codes["sass"])
+    loops = {op.source for op in parse_ttgir(codes["ttgir"]).walk() if op.name in _LOOPS}
+    times = _assume_executed(instructions, executions)
+    _check_traffic(counts.operations, instructions, times)
+    _check_loops(instructions, executions.uncertain, loops)
+    for instruction, executed in zip(instructions, times, strict=True):
+        if executed and not find_pipe(instruction.name):
+            raise UnsupportedOperation(f"The rate of {instruction.opcode} is unknown.")
+    programs = math.prod(launch.grid)
+    resident = occupancy(
+        gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes
+    ).programs_per_sm
+    if not resident:
+        raise UnsupportedOperation("The launch fails, because a program does not fit on an SM.")
+    shared = resident * (kernel.shared_bytes + _SYSTEM_SHARED_BYTES)
+    traffic = predict_traffic(
+        counts.operations,
+        programs,
+        sms=gpu.sms,
+        resident=resident,
+        l1_bytes=_L1_SHARE * (gpu.shared_bytes_per_sm - shared),
+        l2_bytes=_L2_SHARE * gpu.l2_bytes,
+        kept_bytes=constants.kept_bytes,
+        held_bytes=_HELD_SHARE * gpu.l2_bytes,
+    )
+    steps = list(scale_steps(read_steps(codes["sass"]), instructions, gpu))
+    executed_times = executions.times.tolist()
+    for number, wavefronts in executions.wavefronts.items():
+        if executed := executed_times[number]:  # these wavefronts include bank conflicts
+            steps[number] = replace(steps[number], wavefronts=wavefronts.actual / executed)
+    # Spilled registers that do not fit in the L1 reach the L2, and then DRAM: each byte is written and read.
+    spilled = resident * kernel.num_warps * LANES * kernel.spilled_bytes
+    if spilled > gpu.shared_bytes_per_sm - shared:
+        steps = [
+            replace(step, traffic=_SPILLS.get(instruction.name, step.traffic))
+            for step, instruction in zip(steps, instructions, strict=True)
+        ]
+        moved = dict.fromkeys(_SPILLS, 0.0)
+        for instruction, executed in zip(instructions, times, strict=True):
+            if instruction.name in moved:
+                moved[instruction.name] += executed * instruction.lane_bytes * LANES
+        excess = spilled * gpu.sms / (_L2_SHARE * gpu.l2_bytes) - 1
+        reaches_dram = min(1.0, max(0.0, excess / _SPILL_RAMP))
+        traffic = replace(
+            traffic,
+            l2_bytes={**traffic.l2_bytes, **{_SPILLS[name]: size for name, size in moved.items()}},
+            read_bytes=traffic.read_bytes + moved["LDL"] * reaches_dram,
+            written_bytes=traffic.written_bytes + moved["STL"] * reaches_dram,
+            warm_read_bytes=traffic.warm_read_bytes + moved["LDL"] * reaches_dram,
+            warm_written_bytes=traffic.warm_written_bytes + moved["STL"] * reaches_dram,
+        )
+    partitions = []
+    if "ttg.warp_specialize(" in codes["ttgir"]:
+        # Another partition loads the data for which a barrier makes a warp wait.
+        steps = [
+            replace(step, effect="") if step.effect == "wait for descriptor" else step
+            for step in steps
+        ]
+        for rows in _find_partitions(executions):
+            own = replace(executions, by_warp=rows)
+            partitions.append((_assume_executed(instructions, own), len(rows)))
+    execution = Execution(
+        instructions,
+        steps,
+        times,
+        programs,
+        kernel.num_warps,
+        resident,
+        _unevenness(counts.operations, programs, gpu.sms),
+        partitions,
+    )
+    return execution, traffic
+
+
+def _find_partitions(executions: Executions) -> list[np.ndarray]:
+    """Group the executions of warps by partition. Warps of one partition execute mostly the same instructions."""
+    partitions: list[list[np.ndarray]] = []
+    for row in executions.by_warp:
+        for rows in partitions:
+            if 2 * np.minimum(row, rows[0]).sum() > np.maximum(row, rows[0]).sum():
+                rows.append(row)
+                break
+        else:
+            partitions.append([row])
+    return list(map(np.array, partitions))
+
+
+def _check_traffic(
+    operations: Sequence[OperationCounts], instructions: Sequence[Instruction], times: Sequence[int]
+) -> None:
+    """Check that the traffic of all operations is known, bounded from above, or that of a loop's first iteration.
+
+    Raises:
+        UnsupportedOperation: an operation's traffic is unknown.
+    """
+    executed = Counter(
+        (GLOBAL[instruction.name], location[:2])
+        for instruction, number in zip(instructions, times, strict=True)
+        if number and instruction.name in GLOBAL
+        for location in instruction.location[:1]
+    )
+    for op in operations:
+        if op.tally.executions and op.instruction:
+            executed[op.op, op.source] -= op.instruction.kept
+    for op in operations:
+        if op.tally.unplaced:
+            raise UnsupportedOperation(op.tally.unplaced)
+        # The slow path of a function has accesses that the TTGIR lacks.
+        is_executed = op.tally.executions or executed[op.op, op.source] > 0
+        is_known = _is_bounded(op) or op.tally.refused == RETRIES
+        if op.tally.refused and is_executed and not is_known:
+            raise UnsupportedOperation(op.tally.refused)
+
+
+def _is_bounded(op: OperationCounts) -> bool:
+    """Return whether the counted traffic of an operation is an upper bound, as that of a store in a merged branch."""
+    is_merged = op.op == "store" and op.instruction is None and op.tally.touches.bytes > 0
+    return op.tally.is_upper_bound or is_merged
+
+
+def _check_loops(
+    instructions: Sequence[Instruction], uncertain: Set[int], loops: Set[Source]
+) -> None:
+    """Check that the number of iterations of each of the kernel's loops is known.
+
+    Raises:
+        UnsupportedOperation: it is unknown.
+    """
+    for number in sorted(uncertain):
+        jump = instructions[number]
+        if jump.target is not None and jump.target < number:
+            for _, line, _ in (each for each in jump.location if each[:2] in loops):
+                raise UnsupportedOperation(
+                    f"How often the loop on line {line} runs depends on values that are unknown until the kernel runs."
+                )
+
+
+def _assume_executed(instructions: Sequence[Instruction], executions: Executions) -> list[int]:
+    """Return the executions of each instruction. Warps are assumed to take both sides of unknown branches.
+
+    Slow paths of functions, which spill to local memory or loop, are assumed not to run.
+    """
+    times = executions.times.tolist()
+    uncertain = executions.uncertain
+    first = 0
+    while first < len(times):
+        last = first
+        while last in uncertain:
+            last += 1
+        branch = instructions[first:last]
+        is_slow = any(
+            each.name in ("LDL", "STL", "CALL") or (each.target or last) < first + number
+            for number, each in enumerate(branch)
+        )
+        # Instructions after an exit on an unknown condition are counted as if no warp exited.
+        is_counted = times[first] == times[first - 1]
+        if branch and first and not is_slow and not is_counted:
+            times[first:last] = [times[first - 1]] * len(branch)
+        first = max(last, first + 1)
+    return times
+
+
+def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) -> float:
+    """Return the work of the busiest SM / the mean work of an SM. A program's work is the number of its accesses."""
+    if programs > _MOST_SCHEDULED:
+        return math.ceil(programs / sms) * sms / programs
+    work = np.ones(programs)
+    for op in operations:
+        if len(op.tally.touches.executed):
+            work += op.tally.touches.executed
+    busy = [0.0] * sms
+    for each in work.tolist():
+        heapq.heapreplace(busy, busy[0] + each)
+    return max(busy) * sms / float(work.sum())

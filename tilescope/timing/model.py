@@ -1,0 +1,386 @@
+"""Predict the time of a launch from its executed instructions and its memory traffic."""
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilescope.declare.gpus import Gpu
+from tilescope.evaluate.sass import Instruction
+from tilescope.evaluate.ttgir import Source
+from tilescope.timing.constants import Constants
+from tilescope.timing.sm import Access, Quarter, simulate
+from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, Step
+from tilescope.timing.trace import trace_warp
+
+# Number of steps to simulate. More change a prediction by less than 1 %.
+_MOST_STEPS = 30_000
+_FIRST_STEPS = 12_000
+_HIGHEST_LOAD = 0.9
+_BOUND_SHARE = 0.6
+LOADS = ("load", "async copy", "descriptor load", "spill load")
+_QUARTERS = 4
+_L2_SLICES = 96
+_DESCRIPTOR_CYCLES = 200
+_COPIES = ("async copy", "descriptor load", "descriptor store")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A mean request of an operation.
+
+    Attributes:
+        lines: 128-byte lines that it touches.
+        l2_bytes: bytes that it moves between the SM and the L2.
+        l1_share: the part of its bytes that the L1 holds.
+        dram_share: the part of `l2_bytes` that the L2 reads from DRAM.
+    """
+
+    lines: float
+    l2_bytes: float
+    l1_share: float = 0.0
+    dram_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a launch moves.
+
+    Attributes:
+        lines: 128-byte lines that the requests touch, by kind of access (see `steps.GLOBAL`).
+        l2_bytes: between the SMs and the L2, by kind of access.
+        read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
+        warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.
+        requests: by kind of access and source line.
+    """
+
+    lines: Mapping[str, float]
+    l2_bytes: Mapping[str, float]
+    read_bytes: float
+    written_bytes: float
+    warm_read_bytes: float
+    warm_written_bytes: float
+    requests: Mapping[tuple[str, Source], Request] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The executed instructions of a launch.
+
+    Attributes:
+        executed: executions of each instruction, by all warps.
+        programs, warps: number of programs, and of warps per program.
+        resident: programs that an SM holds at a time.
+        unevenness: work of the busiest SM / mean work of an SM.
+        partitions: for warps that do different work, the executions of each instruction by the warps of each
+            partition, and their number; empty if all warps do the same.
+    """
+
+    instructions: Sequence[Instruction]
+    steps: Sequence[Step]
+    executed: Sequence[float]
+    programs: int
+    warps: int
+    resident: int
+    unevenness: float = 1.0
+    partitions: Sequence[tuple[Sequence[float], int]] = ()
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted time of a launch.
+
+    Attributes:
+        total_us: with an L2 that holds none of the launch's data.
+        warm_us: right after the same launch.
+        by_resource_us: time for which each resource would be busy at its peak rate.
+        bound_by: the busiest resource, or "latency" if none is busy for most of the time.
+    """
+
+    total_us: float
+    warm_us: float
+    by_resource_us: Mapping[str, float]
+    bound_by: str
+
+
+def predict(
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+) -> Prediction:
+    """Predict a launch's time."""
+    total_us, clock = time_launch(execution, traffic, gpu, constants)
+    warm = replace(
+        traffic, read_bytes=traffic.warm_read_bytes, written_bytes=traffic.warm_written_bytes
+    )
+    warm_us, _ = time_launch(execution, warm, gpu, constants)
+    by_resource_us = time_resources(execution, traffic, gpu, constants, clock)
+    return Prediction(total_us, warm_us, by_resource_us, find_bound(by_resource_us, total_us))
+
+
+def find_bound(by_resource: Mapping[str, float], total: float) -> str:
+    """Return the busiest resource, or "latency" if none is busy for most of the time."""
+    busiest = max(by_resource, key=lambda name: by_resource[name])
+    return busiest if by_resource[busiest] > _BOUND_SHARE * total else "latency"
+
+
+def time_launch(
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    most_steps: int = _MOST_STEPS,
+) -> tuple[float, float]:
+    """Return a launch's microseconds with an L2 that holds none of its data, and the clock in GHz.
+
+    Args:
+        most_steps: number of steps to simulate.
+    """
+    products = sum(
+        step.busy * executed
+        for step, executed in zip(execution.steps, execution.executed, strict=True)
+        if step.effect in ("product", "group product")
+    )
+    moved = sum(traffic.l2_bytes.values())
+    clock = constants.matrix_clock_ghz if products else constants.clock_ghz
+    merged = _merged(execution, traffic, constants)
+    dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
+
+    def simulate(constants: Constants, most_steps: int) -> float:
+        # Partitions run at the same time. The buffers between them are assumed to be deep enough.
+        return max(
+            _simulate_launch(execution, *partition, traffic, gpu, constants, clock, most_steps)
+            for partition in execution.partitions or [(execution.executed, execution.warps)]
+        )
+
+    def add_queues(cycles: float) -> Constants:
+        """Return the constants under the load of a launch that takes this many cycles."""
+        l2_load = moved * (1 - merged) / constants.l2_tbps / 1e3 * clock / cycles
+        dram_load = min(1.0, dram * clock / cycles)
+        return replace(
+            constants,
+            l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
+            dram_cycles=constants.dram_cycles
+            + constants.queue_cycles * _queue(max(dram_load, l2_load)),
+            # SMs that drift apart share the bandwidth with fewer others.
+            dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
+        )
+
+    first_steps = min(_FIRST_STEPS, most_steps)
+    cycles = simulate(constants, first_steps)
+    if products:
+        activity = products / _QUARTERS + moved / constants.port_bytes
+        activity = min(2.0, activity / gpu.sms / cycles)
+        excess = max(0.0, activity - constants.matrix_clock_activity)
+        clock -= constants.matrix_clock_drop_ghz * excess
+    # Queues slow a launch down, and that shortens the queues. Interpolate where both agree.
+    slowest = simulate(add_queues(cycles), first_steps)
+    if slowest > cycles:
+        slowdown = slowest - cycles
+        relief = max(0.0, slowest - simulate(add_queues(slowest), first_steps))
+        cycles += slowdown**2 / (slowdown + relief)
+    cycles = simulate(add_queues(cycles), most_steps)
+    cycles = max(cycles, dram * clock)
+    if execution.partitions:  # the simulation covers a single partition
+        busy_us = time_resources(execution, traffic, gpu, constants, clock)
+        cycles = max(cycles, *(time_us * clock * 1e3 for time_us in busy_us.values()))
+    return constants.launch_us + cycles / clock / 1e3, clock
+
+
+def time_resources(
+    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, clock: float
+) -> dict[str, float]:
+    """Return the microseconds for which a launch would occupy each resource at its peak rate."""
+    cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
+    requests = _find_requests(execution, traffic)
+    for step, executed, request in zip(execution.steps, execution.executed, requests, strict=True):
+        cycles["issue"] += executed
+        cycles[PIPES[step.pipe]] += step.busy * executed
+        # The counter of the data path excludes asynchronous copies.
+        if step.traffic not in _COPIES:
+            own = step.wavefronts + _count_wavefronts(step, request)
+            cycles["L1"] += _QUARTERS * own * executed
+    del cycles["control"], cycles["lsu"], cycles["uniform"]
+    times = {name: busy / gpu.sms / _QUARTERS / clock / 1e3 for name, busy in cycles.items()}
+    merged = _merged(execution, traffic, constants)
+    moved = sum(traffic.l2_bytes.values()) * (1 - merged)
+    times["L2"] = moved / constants.l2_tbps / 1e6
+    times["DRAM"] = (traffic.read_bytes + traffic.written_bytes) / gpu.dram_gbps / 1e3
+    return times
+
+
+def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | None]:
+    """Return the request of each instruction that accesses global memory.
+
+    The lines and bytes of each kind of access sum to those of the launch.
+    """
+    requests: list[Request | None] = []
+    lines: dict[str, float] = {}
+    moved: dict[str, float] = {}
+    for step, instruction, executed in zip(
+        execution.steps, execution.instructions, execution.executed, strict=True
+    ):
+        kind = step.traffic
+        request = None
+        if kind:
+            bytes_of_lanes = step.nominal_bytes or execution.warps
+            source = instruction.location[0][:2] if instruction.location else ()
+            default = Request(max(1.0, bytes_of_lanes / 128), bytes_of_lanes)
+            request = traffic.requests.get((kind, source), default)
+            lines[kind] = lines.get(kind, 0.0) + request.lines * executed
+            moved[kind] = moved.get(kind, 0.0) + request.l2_bytes * executed
+        requests.append(request)
+    return [
+        request
+        and replace(
+            request,
+            lines=request.lines * _ratio(traffic.lines.get(step.traffic, 0.0), lines[step.traffic]),
+            l2_bytes=request.l2_bytes
+            * _ratio(traffic.l2_bytes.get(step.traffic, 0.0), moved[step.traffic]),
+        )
+        for step, request in zip(execution.steps, requests, strict=True)
+    ]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _queue(load: float) -> float:
+    """Return the mean wait in service times, in a queue with random arrivals and equal service times (M/D/1)."""
+    load = min(load, _HIGHEST_LOAD)
+    return load / (1 - load) / 2
+
+
+def _merged(execution: Execution, traffic: Traffic, constants: Constants) -> float:
+    """Return the fraction of requests that the crossbar merges because SMs load the same data at the same time."""
+    loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
+    is_shared = traffic.read_bytes < max(loaded, 1.0) / 2
+    return constants.shared_requests / execution.resident if is_shared else 0.0
+
+
+def _simulate_launch(
+    execution: Execution,
+    executed: Sequence[float],
+    warps: int,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    clock: float,
+    most_steps: int,
+) -> float:
+    """Return the cycles of a launch: simulate part of its loops and programs, and extrapolate."""
+    launched = execution.programs * warps
+    quarters = min(_QUARTERS, execution.resident * warps)
+    per_sm = math.ceil(execution.programs / gpu.sms)
+    unevenness = max(1.0, execution.unevenness * execution.programs / gpu.sms / per_sm)
+    in_quarter = max(1, warps // quarters)
+    slots = max(1, round(execution.resident * warps / quarters / in_quarter))
+    programs = per_sm * warps / quarters / in_quarter
+    # Shared resources serve an average SM, but the busiest SM determines the time.
+    share = execution.programs / gpu.sms / per_sm / unevenness
+    count = math.ceil(programs)
+    busy_quarters = quarters * programs / count
+    # The partition that uses a program's first block waits until another one has loaded it.
+    first_load = constants.dram_cycles + _DESCRIPTOR_CYCLES if execution.partitions else 0
+    quarter = Quarter(
+        warps=in_quarter,
+        slots=slots,
+        start_busy=constants.start_ns * clock * gpu.sms * share * max(1, quarters / warps),
+        start_cycles=constants.start_cycles + first_load,
+        barrier_cycles=constants.barrier_cycles,
+        fence_cycles=FENCE_CYCLES,
+        store_cycles=constants.l2_cycles,
+        matrix_issue_cycles=constants.matrix_issue_cycles,
+        wavefront_cycles=busy_quarters,
+        write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
+    )
+    accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share, busy_quarters)
+    per_warp = [times / launched for times in executed]
+    copies = {
+        number: per_warp[number] * warps
+        for number, step in enumerate(execution.steps)
+        if step.traffic.startswith("descriptor")
+    }
+
+    resident_warps = min(slots, count) * in_quarter
+    budget = most_steps / resident_warps
+    most = max(slots, int(most_steps / (min(sum(per_warp), budget) * in_quarter)))
+    if count > most:
+        count = most // slots * slots
+    trace, weights = trace_warp(execution.instructions, per_warp, budget, copies)
+    steps = [execution.steps[number] for number in trace]
+    simulation = simulate(steps, [accesses[number] for number in trace], quarter, count)
+    cycles = simulation.cycles
+    if programs > count > slots:
+        # The other programs start at the rate of the second half of the simulated ones.
+        fewer = max(slots, count // 2 // slots * slots)
+        took = simulation.starts[count - 1] - simulation.starts[fewer - 1]
+        cycles += took / (count - fewer) * (programs - count)
+    elif programs > count:
+        cycles *= programs / count
+    # The weight of an instruction in the trace is the number of the launch's instructions that it represents.
+    stretch = sum(map(operator.mul, weights, simulation.spent)) / sum(simulation.spent)
+    return cycles * stretch * unevenness
+
+
+def _cost_accesses(
+    execution: Execution,
+    traffic: Traffic,
+    gpu: Gpu,
+    constants: Constants,
+    clock: float,
+    share: float,
+    busy_quarters: float,
+) -> list[Access | None]:
+    """Return the cost of an access of each instruction."""
+    requests = _find_requests(execution, traffic)
+    read = sum(
+        request.l2_bytes * request.dram_share * executed
+        for step, request, executed in zip(
+            execution.steps, requests, execution.executed, strict=True
+        )
+        if request and step.traffic in LOADS
+    )
+    read_ratio = _ratio(traffic.read_bytes, read)
+    stored = sum(size for kind, size in traffic.l2_bytes.items() if kind not in LOADS)
+    both = traffic.read_bytes + traffic.written_bytes
+    turnaround = (
+        constants.turnaround * min(traffic.read_bytes, traffic.written_bytes) / max(both, 1)
+    )
+    quarters = gpu.sms * busy_quarters
+    dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarters / clock / share
+    merged = _merged(execution, traffic, constants)
+    l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarters / clock / share
+    accesses: list[Access | None] = []
+    for step, request in zip(execution.steps, requests, strict=True):
+        if request is None:
+            accesses.append(None)
+            continue
+        size = request.l2_bytes
+        is_load = step.traffic in LOADS
+        misses = min(1.0, request.dram_share * read_ratio) * is_load
+        latency = L1_CYCLES
+        if size:
+            missed = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
+            latency += (1 - request.l1_share) * (missed - L1_CYCLES)
+        if step.traffic == "descriptor load":
+            latency += _DESCRIPTOR_CYCLES
+        accesses.append(
+            Access(
+                data_path=busy_quarters * _count_wavefronts(step, request),
+                port=busy_quarters * size / constants.port_bytes,
+                l2=size / l2,
+                dram_read=size * request.dram_share * read_ratio / dram * is_load,
+                dram_write=size * _ratio(traffic.written_bytes, stored) / dram * (not is_load),
+                atomic=step.elements * quarters / _L2_SLICES / constants.atomics_per_cycle,
+                latency=latency,
+            )
+        )
+    return accesses
+
+
+def _count_wavefronts(step: Step, request: Request | None) -> float:
+    """Return the wavefronts on the SM's data path of a request: one per line."""
+    return request.lines if request and step.traffic in ("load", "store", "atomic") else 0.0
