@@ -78,13 +78,15 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_a_zoom_an
     """And the picture's clips, which name it by the address."""
     tab.open("?tab=program-order&M=2048&N=2048")
     tab.wait_for_draw("program-order-plot")
+    tab.wait_for_compiled()
     ranges = "document.querySelector('#program-order-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
     whole = tab.page.evaluate(ranges)
     box = tab.page.locator("#program-order-plot .nsewdrag[data-subplot=xy]").bounding_box()
     assert box is not None
-    tab.page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] * 0.2)
+    # Not from the corner at the top left, which shows numbers after the compile
+    tab.page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.8)
     tab.page.mouse.down()
-    tab.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.6, steps=5)
+    tab.page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.4, steps=5)
     tab.page.get_by_label("GROUP_SIZE", exact=True).fill("5")
     tab.page.wait_for_function("location.search.includes('GROUP_SIZE=5')")
     tab.page.mouse.up()

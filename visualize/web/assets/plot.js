@@ -114,10 +114,14 @@ export default function mountPlot(element) {
       clearTimeout(this.whole);
       // Plotly follows once the plot rests, for its zoom and its hover texts.
       if (this.cells.redraw(detail)) {
-        this.whole = setTimeout(() => this.react(detail), 250);
+        this.reactLater(detail);
         emit("drawn", null, node);
       } else await this.react(detail);
       node.dataset.draws = Number(node.dataset.draws || 0) + 1;
+    }
+
+    reactLater(detail) {
+      this.whole = setTimeout(() => this.node._dragging ? this.reactLater(detail) : this.react(detail), 250);
     }
 
     react({ data, layout }) {
