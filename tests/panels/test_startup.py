@@ -16,6 +16,7 @@ import pytest
 from tests.experiments import experiment_of
 from tests.kernels.trees import ROOT, python
 from tests.waiting import PATIENCE_S
+from tilescope.cli.address import obstacle, whole_number
 from tilescope.measure.session import Session
 from tilescope.results import Failure
 from visualize import startup
@@ -25,7 +26,7 @@ from visualize.web.serve import Health
 
 @pytest.mark.parametrize("text", ["0", "65536", "", "7860.0", "²", "9" * 5000])
 def test_a_port_is_a_number_from_1_to_65535(text):
-    port = startup.whole_number(1, 65_535)
+    port = whole_number(1, 65_535)
     assert port("1") == 1
     assert port("65535") == 65_535
     with pytest.raises(
@@ -63,12 +64,12 @@ def test_only_a_free_port_of_this_machine_has_no_obstacle():
         port = listener.getsockname()[1]
         listener.listen()
         assert (
-            startup.obstacle("127.0.0.1", port)
+            obstacle("127.0.0.1", port)
             == f"Port {port} of 127.0.0.1 is in use; choose another with --port."
         )
-    assert startup.obstacle("127.0.0.1", port) == ""
-    assert "must be an address of this machine" in startup.obstacle("a" * 300, 7860)
-    assert "Cannot listen on 192.0.2.1, port 7860: " in startup.obstacle("192.0.2.1", 7860)
+    assert obstacle("127.0.0.1", port) == ""
+    assert "must be an address of this machine" in obstacle("a" * 300, 7860)
+    assert "Cannot listen on 192.0.2.1, port 7860: " in obstacle("192.0.2.1", 7860)
 
 
 @pytest.mark.parametrize(
