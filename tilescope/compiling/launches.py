@@ -144,12 +144,8 @@ class LaunchCapture(BaseCapture):
 
 def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failure:
     """Compile each launch of a declared kernel, and return them."""
-    from tilescope.record.record import (  # fmt: skip
-        as_compiled,
-        describe_arguments,
-        describe_kernel,
-        read_resources,
-    )
+    from tilescope.record.arguments import as_compiled, describe_arguments
+    from tilescope.record.compiled import describe_kernel, read_resources
 
     specs = declared.tensors(launch)
     tensors = stand_in_tensors(specs, launch)

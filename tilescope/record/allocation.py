@@ -145,9 +145,7 @@ class Allocator:
         return buffers
 
     def _parse(self, text: str, suffix: str) -> Any:
-        with tempfile.NamedTemporaryFile("w", suffix=suffix) as file:
-            Path(file.name).write_text(text)
-            module = ir.parse_mlir_module(file.name, self._context)
+        module = parse_module(text, suffix, self._context)
         module.context = self._context
         return module
 
@@ -159,6 +157,12 @@ class Allocator:
             except _Stopped:
                 recorder.passes.run(module, "allocate")
         return module
+
+
+def parse_module(text: str, suffix: str, context: Any) -> Any:
+    with tempfile.NamedTemporaryFile("w", suffix=suffix) as file:
+        Path(file.name).write_text(text)
+        return ir.parse_mlir_module(file.name, context)
 
 
 def _types(get: Callable[[int], Any], count: int) -> list[str]:
