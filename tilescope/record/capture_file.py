@@ -1,6 +1,5 @@
 """Write a capture from the files of a recorder."""
 
-import contextlib
 import errno
 import itertools
 import json
@@ -8,6 +7,7 @@ import os
 import signal
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def check_output(path: Path) -> None:
         raise FileExistsError(errno.EEXIST, "Tilescope did not write the existing file", str(path))
 
 
-@contextlib.contextmanager
+@contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a path in the same folder, which replaces a file once it is whole."""
     path = path.resolve()
@@ -116,7 +116,7 @@ def _read_journal(folder: Path, script: str) -> Values:
         "not_captured": {}, "arrays": {}, "kernels": {}, "storages": {}, "launches": {}, "refused": "",
     }  # fmt: skip
     for line in (folder / "journal").read_bytes().split(b"\n"):
-        with contextlib.suppress(ValueError):  # empty, or the part that a killed process wrote
+        with suppress(ValueError):  # empty, or the part that a killed process wrote
             name, key, value = json.loads(line)
             if key:
                 content[name][key] = value

@@ -1,10 +1,10 @@
 """Make the child processes of a recorded process record, too: environment variables and a `sitecustomize`."""
 
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from . import Values
@@ -77,9 +77,9 @@ else:
 """
 
 
-@contextlib.contextmanager
+@contextmanager
 def recorded_environment(folder: Path, options: Values) -> Iterator[None]:
-    """Change the environment so that child processes record in a folder, unless a parent has changed it.
+    """Change the environment so that child processes record in a folder, unless a parent process has done so.
 
     Args:
         options: of `recording`.
@@ -102,13 +102,8 @@ def recorded_environment(folder: Path, options: Values) -> Iterator[None]:
     try:
         yield
     finally:
-        _restore(variables, before)
-
-
-def _restore(variables: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Undo the changes of variables, unless the script has changed them since."""
-    for name, own in variables.items():
-        if os.environ.get(name) == own:
-            del os.environ[name]
-            if name in before:
-                os.environ[name] = before[name]
+        for name, own in variables.items():
+            if os.environ.get(name) == own:  # the script has not changed it
+                del os.environ[name]
+                if name in before:
+                    os.environ[name] = before[name]

@@ -15,10 +15,10 @@ import signal
 import sys
 import tempfile
 import threading
-import types
 from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGCHLD, SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1, SIGUSR2
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -126,7 +126,7 @@ def _run_in_fork(flags: argparse.Namespace, folder: Path) -> int:
     tempfile.tempdir = None
     temporary_file = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
     # Triton deletes the files of a compile, unless it is killed.
-    vars(nvidia_compiler)["tempfile"] = types.SimpleNamespace(NamedTemporaryFile=temporary_file)
+    vars(nvidia_compiler)["tempfile"] = SimpleNamespace(NamedTemporaryFile=temporary_file)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_BLOCKED, *_PASSED_ON))
     faulthandler.enable()
     try:

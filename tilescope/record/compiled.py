@@ -1,6 +1,5 @@
 """Describe compiled kernels: their metadata, TTGIR, PTX and SASS, registers and spills. Compile changed modules."""
 
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -11,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ _RECOMPILE_S = 20
 
 _INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
 _LINE_MARKER = re.compile(r"\t\.loc\t.*\n")
+# Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that uses fewer.
+LEAST_REGISTERS = 16
 # #loc = loc("/home/me/softmax.py":12:0)
 _COMPILED_FROM = re.compile(r'^#loc = loc\("([^"]+)":', re.MULTILINE)
 # STL.64 [R1+0x8], R4 ;
@@ -58,7 +60,7 @@ STAGES_HOOK = keep_source_lines if VERSION >= (3, 8) else None
 
 def _run_tool(name: str, code: bytes, *flags: str) -> str:
     """Return the messages of one of the CUDA tools in Triton's wheel for a file; "" if the tool fails."""
-    with tempfile.NamedTemporaryFile() as file, contextlib.suppress(OSError, AttributeError):
+    with tempfile.NamedTemporaryFile() as file, suppress(OSError, AttributeError):
         Path(file.name).write_bytes(code)
         command = [getattr(triton.knobs.nvidia, name).path, *flags, file.name]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -67,16 +69,16 @@ def _run_tool(name: str, code: bytes, *flags: str) -> str:
 
 
 @functools.lru_cache(64)
-def _disassemble(cubin: bytes) -> str:
+def disassemble(cubin: bytes) -> str:
     """Return the SASS. Triton's cache keeps it, because nvdisasm takes 0.3 s even for a small kernel."""
     key = hashlib.sha256(triton.__version__.encode() + cubin).hexdigest()
     sass = ""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if path := get_cache_manager(key).get_file("kernel.sass"):
             sass = Path(path).read_text()
     if not sass:
         sass = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if sass:
                 get_cache_manager(key).put(sass, "kernel.sass")
     if " BRX" in sass:  # the listing lacks the table of its targets
@@ -85,14 +87,19 @@ def _disassemble(cubin: bytes) -> str:
     return sass
 
 
+def read_usage(cubin: bytes) -> dict[str, int]:
+    """Return a kernel's registers (REG) and bytes of local memory (STACK, LOCAL), per thread; {} if cuobjdump fails."""
+    usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
+    return {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+
+
 @functools.lru_cache(64)
 def read_resources(cubin: bytes) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread."""
-    usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
-    used = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    used = read_usage(cubin)
     has_stack = used.get("STACK", 0) + used.get("LOCAL", 0)
-    spilled = _count_spilled_bytes(_disassemble(cubin)) if has_stack else 0
-    return max(16, used.get("REG", 0)), spilled
+    spilled = _count_spilled_bytes(disassemble(cubin)) if has_stack else 0
+    return max(LEAST_REGISTERS, used.get("REG", 0)), spilled
 
 
 def _count_spilled_bytes(sass: str) -> int:
@@ -132,7 +139,7 @@ def read_kernel(path: Path, kernel: Values) -> dict[str, str]:
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
     cubin = path.with_suffix(".cubin").read_bytes()
     kernel["registers"], kernel["spilled_bytes"] = read_resources(cubin)
-    codes["sass"] = _disassemble(cubin)
+    codes["sass"] = disassemble(cubin)
     new = Path(kernel["file"]).name
     compiled_from = _COMPILED_FROM.search(codes["ttgir"])
     if not compiled_from or new in codes["ttgir"]:
@@ -165,10 +172,10 @@ def _recompile_one(module: Values, capability: int) -> Values:
     with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
         Path(file.name).write_text(module["ttir"])
         target = GPUTarget("cuda", capability, 32)
-        with contextlib.redirect_stdout(None):  # Triton prints the PTX if ptxas fails
+        with redirect_stdout(None):  # Triton prints the PTX if ptxas fails
             compiled = triton.compile(file.name, target=target, options=module["options"])
     codes = {stage: compiled.asm[stage] for stage in ("ttgir", "ptx")}
-    codes["sass"] = _disassemble(compiled.asm["cubin"])
+    codes["sass"] = disassemble(compiled.asm["cubin"])
     registers, spilled = read_resources(compiled.asm["cubin"])
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,

@@ -1,10 +1,10 @@
 """Patch Triton, torch and autotuners so that a recorder receives their launches."""
 
 import atexit
-import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial, partialmethod, wraps
 from pathlib import Path
 from timeit import Timer
 from typing import Any
@@ -14,8 +14,9 @@ import torch
 import triton
 from triton.compiler import CompiledKernel
 from triton.compiler.errors import CompileTimeAssertionFailure
-from triton.runtime import Autotuner, OutOfResources, interpreter, jit
+from triton.runtime import Autotuner, OutOfResources, interpreter
 from triton.runtime.errors import PTXASError
+from triton.runtime.jit import JITFunction, KernelInterface
 
 from . import Values
 from .arguments import own_tensor
@@ -37,7 +38,7 @@ _ELAPSED_TIME = torch.cuda.Event.elapsed_time
 _SKIPPED_BY_AUTOTUNER = OutOfResources, CompileTimeAssertionFailure, PTXASError
 
 
-@contextlib.contextmanager
+@contextmanager
 def recording(
     folder: Path, gpu: Values = H200, runs: str = "", **options: Any
 ) -> Iterator[Recorder]:
@@ -49,7 +50,7 @@ def recording(
         options: of `Recorder`.
     """
     recorder = Recorder(gpu, runs, folder, **options)
-    with recorder.journal, contextlib.ExitStack() as stack:
+    with recorder.journal, ExitStack() as stack:
 
         def patch(owner: Any, name: str, value: Any) -> None:
             stack.enter_context(mock.patch.object(owner, name, value, create=True))
@@ -61,14 +62,18 @@ def recording(
             patches += gpu_stand_ins(recorder)
 
         def patch_tuner(tuner: type) -> None:
-            _patch_tuner(recorder, patch, tuner)
+            if issubclass(tuner, Autotuner) and "run" in vars(tuner) and not recorder.tunes:
+                patch(tuner, "run", partialmethod(_run_pinned, recorder))
+            elif tuner.__name__ == "CachingAutotuner":
+                patch(tuner, "run", _run_generated)
+                patch(tuner, "precompile", lambda *_, **__: None)
 
-        tuners: list[Any] = [jit.KernelInterface]
+        tuners: list[Any] = [KernelInterface]
         for tuner in tuners:
             tuners += tuner.__subclasses__()
             patch_tuner(tuner)
         # Autotuners of a library that the script imports later
-        patch(jit.KernelInterface, "__init_subclass__", classmethod(patch_tuner))
+        patch(KernelInterface, "__init_subclass__", classmethod(patch_tuner))
         options |= {"gpu": gpu, "runs": runs}
         stack.enter_context(recorded_environment(folder, options))
         for each in patches:
@@ -86,7 +91,7 @@ def record_child(folder: str, **options: Any) -> None:
 
 
 def _patch_launches(recorder: Recorder) -> Iterator[Patch]:
-    @functools.wraps(RUN)
+    @wraps(RUN)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **keywords: Any) -> Any:
         with LOCK:
             if warmup or recorder.is_paused() or recorder.journal.closed:
@@ -107,7 +112,7 @@ def _patch_launches(recorder: Recorder) -> Iterator[Patch]:
         recorder.note("Functions passed to torch.compile ran uncompiled.")
         return (lambda function: function) if model is None else model
 
-    yield jit.JITFunction, "run", run
+    yield JITFunction, "run", run
     yield CompiledKernel, "__getitem__", _relaunch
     yield triton.knobs.runtime, "add_stages_inspection_hook", STAGES_HOOK
     yield knobs, "interpret", property(refuse_interpreter, interpret.__set__)
@@ -143,7 +148,7 @@ def _launch(
     if min(launch.content["grid"]) < 1:
         return launch.compiled
     if recorder.runs == "cuda":
-        run = functools.partial(RUN, function, *arguments, grid=grid, warmup=False, **keywords)
+        run = partial(RUN, function, *arguments, grid=grid, warmup=False, **keywords)
         if not recorder.is_capturing_graph():
             return _run_and_time(recorder, launch, run)
         recorder.note(
@@ -195,7 +200,7 @@ def _interpret(launch: Launch, values: Values) -> None:
 
     interpreted = interpreter.InterpretedFunction(launch.function.fn)
     grid = tuple(launch.content["grid"])
-    with mock.patch.object(jit.JITFunction, "__call__", call), torch._C.DisableTorchFunction():
+    with mock.patch.object(JITFunction, "__call__", call), torch._C.DisableTorchFunction():
         interpreted.run(grid=grid, warmup=False, **values)
 
 
@@ -229,7 +234,7 @@ def _patch_timers(recorder: Recorder) -> Iterator[Patch]:
 def _measure_once(recorder: Recorder, measure: Any) -> Any:
     """Return a version of `do_bench` that records a single call. If nothing is timed, it returns 1 ms."""
 
-    @functools.wraps(measure)
+    @wraps(measure)
     def measure_once(call: Any, *arguments: Any, **options: Any) -> Any:
         call()
         if recorder.runs == "cuda" and recorder.is_timed:
@@ -240,15 +245,6 @@ def _measure_once(recorder: Recorder, measure: Any) -> Any:
         return [1.0] * count if count else 1.0
 
     return measure_once
-
-
-def _patch_tuner(recorder: Recorder, patch: Callable[[Any, str, Any], None], tuner: type) -> None:
-    """Replace the search of an autotuner's class, unless the recorder tunes, and of Inductor's."""
-    if issubclass(tuner, Autotuner) and "run" in vars(tuner) and not recorder.tunes:
-        patch(tuner, "run", functools.partialmethod(_run_pinned, recorder))
-    elif tuner.__name__ == "CachingAutotuner":
-        patch(tuner, "run", _run_generated)
-        patch(tuner, "precompile", lambda *_, **__: None)
 
 
 def _run_generated(self: Any, *arguments: Any, stream: Any, **keywords: Any) -> Any:

@@ -263,7 +263,11 @@ def run_program(
         if name.startswith("case") and inspect.isfunction(value)
     }
     defaults = {name: _find_defaults(function) for name, function in cases.items()}
-    recorder.write("cases", {name: _keep_plain(values) for name, values in defaults.items()})
+    plain = {
+        name: {k: v for k, v in values.items() if isinstance(v, int | float | str)}
+        for name, values in defaults.items()
+    }
+    recorder.write("cases", plain)
     if case and case not in cases:
         if isinstance(ended, HostRead) and any(case in code.co_names for code in codes):
             raise ended
@@ -285,7 +289,3 @@ def run_program(
 def _find_defaults(function: Any) -> Values:
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
-def _keep_plain(defaults: Values) -> Values:
-    return {k: v for k, v in defaults.items() if isinstance(v, int | float | str)}

@@ -1,19 +1,19 @@
 """Read a kernel's TTGIR with Triton's own bindings: the layouts of its pointers, and what its arguments are for."""
 
-import functools
-import itertools
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 from typing import Any
 
 from triton._C.libtriton import gluon_ir, ir, nvidia
 from triton.experimental.gluon.nvidia.hopper import NVMMASharedLayout
 
 from . import Values
-from .allocation import parse_module
+from .allocation import parse_module, read_values
 
 _POINTER_OPS = (
     "tt.load",
@@ -56,25 +56,25 @@ class Facts:
 
 # A value's ID, or a region's ID and a type: block arguments and results of a region are joined in one node per type.
 _Node = int | tuple[int, str]
+_Nodes = Iterable[_Node]
 _Edges = defaultdict[_Node, set[_Node]]
 
 
-@functools.cache
+@cache
 def read_ttgir(ttgir: str) -> Facts:
-    context = ir.context()  # must outlive every object created from it
+    context = ir.context()
     ir.load_dialects(context)
     nvidia.load_dialects(context)
     module = parse_module(ttgir, ".ttgir", context)
     flow = _DataFlow(module, gluon_ir.GluonOpBuilder(context))
     function = module.get_function(module.get_entry_func_name())
     count = len(module.get_function_signature(function))
-    arguments = [function.args(number).id() for number in range(count)]
 
     def find_arguments(nodes: set[_Node]) -> list[int]:
-        return [number for number, argument in enumerate(arguments) if argument in nodes]
+        return [number for number in range(count) if function.args(number).id() in nodes]
 
     def find_tables(nodes: set[_Node]) -> list[int]:
-        pointers = itertools.chain(*map(flow.loads.__getitem__, nodes))
+        pointers = chain(*map(flow.loads.__getitem__, nodes))
         return find_arguments(_reach(pointers, flow.sources))
 
     stored = _reach(flow.stores, flow.sources)
@@ -106,19 +106,30 @@ class _DataFlow:
 
     def _visit(self, op: Any) -> None:
         name = op.get_name()
-        operands = _read_values(op.get_operand, op.get_num_operands())
-        results = _read_values(op.get_result, op.get_num_results())
+        block = op.get_block()
+        operands = read_values(op.get_operand, op.get_num_operands())
+        results = read_values(op.get_result, op.get_num_results())
         if name in _POINTER_OPS:
             self.layouts.append(_read_layout(self._builder, op.get_operand(0)))
         self._add_roots(name, operands)
-        self._join_block(op, name, operands)
-        regions = self._find_regions(op, name)
-        if regions:
-            for value, kind in (*operands, *results):
-                nodes = [value, *((region.id(), kind) for region in regions)]
-                _link(self.sources, nodes, nodes)
-        else:
-            self._add_results(name, operands, [value for value, _ in results])
+        if block is not None:
+            region = block.get_parent().id()
+            for value, kind in read_values(block.arg, block.get_num_arguments()):
+                _link(self.sources, [value], [(region, kind)])
+            if name.endswith((".yield", ".condition", ".return")) or name.startswith("cf."):
+                for value, kind in operands:
+                    _link(self.sources, [(region, kind)], [value])
+        regions = []
+        if name.startswith("scf."):
+            regions = list(map(op.get_region, range(op.get_num_regions())))
+        elif name == "tt.call":
+            callee = self._module.get_function(op.get_flat_symbol_ref_attr("callee"))
+            regions = [callee.get_region(0)]
+        for value, kind in (*operands, *results):
+            nodes = [value, *((region.id(), kind) for region in regions)]
+            _link(self.sources, nodes, nodes)
+        if not regions:
+            self._link_results(name, operands, [value for value, _ in results])
 
     def _add_roots(self, name: str, operands: list[tuple[int, str]]) -> None:
         values = [value for value, _ in operands]
@@ -136,59 +147,34 @@ class _DataFlow:
             _link(self.sources, values[:1], values[1:2])
             self.roots.update(values)  # its shape and strides
 
-    def _join_block(self, op: Any, name: str, operands: list[tuple[int, str]]) -> None:
-        block = op.get_block()
-        if block is None:
-            return
-        region = block.get_parent().id()
-        for value, kind in _read_values(block.arg, block.get_num_arguments()):
-            _link(self.sources, [value], [(region, kind)])
-        if name.endswith((".yield", ".condition", ".return")) or name.startswith("cf."):
-            for value, kind in operands:
-                _link(self.sources, [(region, kind)], [value])
-
-    def _find_regions(self, op: Any, name: str) -> list[Any]:
-        if name == "tt.call":
-            return [self._module.get_function(op.get_flat_symbol_ref_attr("callee")).get_region(0)]
-        if name.startswith("scf."):
-            return list(map(op.get_region, range(op.get_num_regions())))
-        return []
-
-    def _add_results(self, name: str, operands: list[tuple[int, str]], results: list[int]) -> None:
+    def _link_results(self, name: str, operands: list[tuple[int, str]], made: list[int]) -> None:
         values = [value for value, _ in operands]
         shared = [value for value, kind in operands if "memdesc" in kind]
         # A view shares its memory
-        made = results + shared if name.startswith("ttg.memdesc_") else results or shared
+        made = made + shared if name.startswith("ttg.memdesc_") else made or shared
         if name in _POINTER_OPS or name.startswith("ttng.async_tma_copy_global"):
             _link(self.loads, made, values[:1])
-        if name in _POINTER_OPS:
+        if name == "tt.addptr" or name in _POINTER_OPS:
             _link(self.offsets, made, values)
-        elif name == "tt.addptr":
-            _link(self.offsets, made, values)
-            _link(self.sources, made, values[:1])
-        else:
-            _link(self.sources, made, values)
+            # An offset, and the address of a loaded value, are not the result's origin
+            values = values[: name == "tt.addptr"]
+        _link(self.sources, made, values)
 
 
-def _link(edges: _Edges, targets: Iterable[_Node], origins: Iterable[_Node]) -> None:
+def _link(edges: _Edges, targets: _Nodes, origins: _Nodes) -> None:
     for target in targets:
         edges[target].update(origins)
 
 
-def _reach(nodes: Iterable[_Node], *edges: Mapping[_Node, set[_Node]]) -> set[_Node]:
+def _reach(nodes: _Nodes, *edges: _Edges) -> set[_Node]:
     reached = set[_Node]()
     todo = list(nodes)
     while todo:
         node = todo.pop()
         if node not in reached:
             reached.add(node)
-            todo += itertools.chain(*(each.get(node, ()) for each in edges))
+            todo += chain(*(each[node] for each in edges))
     return reached
-
-
-def _read_values(get: Callable[[int], Any], count: int) -> list[tuple[int, str]]:
-    """Return the IDs and types of values of the IR."""
-    return [(value.id(), str(value.get_type())) for value in map(get, range(count))]
 
 
 def _read_layout(builder: Any, pointer: Any) -> Values | None:

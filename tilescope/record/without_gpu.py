@@ -1,15 +1,15 @@
 """Make torch and Triton appear to have a GPU: stand-ins for tensors in host memory, drivers, streams and operators."""
 
-import contextlib
 import math
 import mmap
 import multiprocessing
 import re
 import threading
-import types
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ContextDecorator, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -58,7 +58,7 @@ def _returning(value: Any) -> Any:
     return lambda *_, **__: value
 
 
-class AsIfCuda(torch.overrides.TorchFunctionMode, contextlib.ContextDecorator):
+class AsIfCuda(torch.overrides.TorchFunctionMode, ContextDecorator):
     """Make tensors report a CUDA device. Tensors created on or moved to the GPU stay in host memory."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -117,7 +117,7 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
         return function(*arguments, **options)
     outputs = list[FakeTensor]()
     # Fails if a shape depends on values, and in the script's own mode
-    with FakeTensorMode() as mode, contextlib.suppress(Exception):
+    with FakeTensorMode() as mode, suppress(Exception):
         given = list(arguments), options
         fakes, keywords = tree_map_only(torch.Tensor, mode.from_tensor, given)
         result = function(*fakes, **keywords)
@@ -126,7 +126,8 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
     storages = (output.untyped_storage() for output in outputs)
     new = [storage for storage in storages if storage._cdata not in shared]
-    free_bytes = _read_free_bytes()
+    memory = Path("/proc/meminfo").read_text()
+    free_bytes = int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
     is_large = any(storage.nbytes() > free_bytes for storage in new)
     is_written = any(output in inputs for output in outputs)
     is_reserved = not recorder.reserved.isdisjoint(map(recorder.storage, tensors))
@@ -138,11 +139,6 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
         return inputs[output] if output in inputs else _reserve(recorder, output)
 
     return tree_map_only(FakeTensor, reserve, result)
-
-
-def _read_free_bytes() -> int:
-    memory = Path("/proc/meminfo").read_text()
-    return int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
 
 
 def _reserve(recorder: Recorder, output: FakeTensor) -> torch.Tensor:
@@ -158,7 +154,7 @@ def _reserve(recorder: Recorder, output: FakeTensor) -> torch.Tensor:
     return tensor.requires_grad_(output.requires_grad)
 
 
-class Stub(contextlib.ContextDecorator, contextlib.nullcontext[None]):
+class Stub(ContextDecorator, nullcontext[None]):
     """A stand-in for a driver, stream, event or guard. Its methods return the given values, or None."""
 
     cuda_stream = 0
@@ -210,7 +206,7 @@ def gpu_stand_ins(recorder: Recorder) -> Iterator[Patch]:
 def _make_properties(gpu: Values) -> Any:
     """Return a GPU's properties, as of `torch.cuda.get_device_properties`."""
     major, minor = gpu["compute_capability"]
-    return types.SimpleNamespace(
+    return SimpleNamespace(
         name=gpu["device_name"], major=major, minor=minor, multi_processor_count=gpu["sms"], warp_size=32,
         total_memory=gpu["memory_gib"] << 30, max_threads_per_multi_processor=32 * gpu["max_warps_per_sm"],
         gcnArchName="", max_threads_per_block=1024, regs_per_multiprocessor=gpu["registers_per_sm"],
@@ -239,12 +235,12 @@ def _make_driver(gpu: Any) -> Any:
 
 
 def _patch_nvml(gpu: Any) -> Iterator[Patch]:
-    memory = types.SimpleNamespace(total=gpu.total_memory, free=gpu.total_memory, used=0)
+    memory = SimpleNamespace(total=gpu.total_memory, free=gpu.total_memory, used=0)
     answers = {
         "nvmlDeviceGetCount": 1, "nvmlDeviceGetName": gpu.name, "nvmlSystemGetDriverVersion": "580.65.06",
         "nvmlDeviceGetCudaComputeCapability": (gpu.major, gpu.minor), "nvmlDeviceGetMemoryInfo": memory,
     }  # fmt: skip
-    with contextlib.suppress(ImportError):
+    with suppress(ImportError):
         pynvml = import_module("pynvml")
         names = [name for name in dir(pynvml) if name.startswith("nvml")]
         yield from ((pynvml, name, _returning(answers.get(name))) for name in names)
@@ -337,8 +333,10 @@ def _patch_tensors() -> Iterator[Patch]:
 def _make_impl(recorder: Recorder) -> Callable[..., Any]:
     """Return a version of `Library.impl` that gives tensors in host memory the kernels for CUDA."""
     implement = torch.library.Library.impl
-    on_cuda = set[tuple[str, str]]()
-    running = threading.local()
+    on_cuda = set[tuple[Any, str]]()
+    running = (
+        threading.local()
+    )  # has an attribute per operator, whose calls of itself run on the CPU
 
     def implement_on_cpu(
         self: Any, op: Any, function: Any, dispatch_key: str = "", **keywords: Any
@@ -349,42 +347,24 @@ def _make_impl(recorder: Recorder) -> Callable[..., Any]:
         if key in ("CUDA", "AutogradCUDA") and self.ns not in ("_inductor_test", "fsdp"):
             key = key.replace("CUDA", "CPU")
             on_cuda.add((name, key))
-            has_keys = bool(keywords.get("with_keyset"))
-            call = _make_kernel(recorder, name, key, function, has_keys, running)
-            with contextlib.suppress(Exception):
+            original: Any = None
+            with suppress(RuntimeError):  # an operator of the script's
+                original = torch.library.get_kernel(name, key)
+
+            def call(keys: Any, *arguments: Any, **options: Any) -> Any:
+                is_recorder = torch._C._is_torch_function_all_disabled()
+                is_running = name in vars(running)
+                if original and (is_recorder or is_running or recorder.journal.closed):
+                    return original.call_boxed(keys, *arguments, **options)
+                # torch turns the mode off for its own calls
+                with mock.patch.object(running, name, True, create=True), AsIfCuda(recorder):
+                    first = [keys] if keywords.get("with_keyset") else []
+                    return function(*first, *arguments, **options)
+
+            with suppress(Exception):
                 implement(self, op, call, key, **{**keywords, "with_keyset": True})
         elif (name, key) in on_cuda:
-            return None
+            return None  # tensors in host memory have the kernel for CUDA
         return implement(self, op, function, dispatch_key, **keywords)
 
     return implement_on_cpu
-
-
-def _make_kernel(
-    recorder: Recorder,
-    name: str,
-    key: str,
-    function: Callable[..., Any],
-    has_keys: bool,
-    running: threading.local,
-) -> Callable[..., Any]:
-    """Return an operator's kernel for the CPU that calls its kernel for CUDA, unless the recorder is the caller.
-
-    Args:
-        has_keys: whether the kernel for CUDA takes the dispatch keys.
-        running: has an attribute per operator that this thread is running, whose own calls run on the CPU.
-    """
-    original: Any = None
-    with contextlib.suppress(RuntimeError):  # an operator of the script's
-        original = torch.library.get_kernel(name, key)
-
-    def call(keys: Any, *arguments: Any, **options: Any) -> Any:
-        is_recorder = torch._C._is_torch_function_all_disabled()
-        if original and (is_recorder or name in vars(running) or recorder.journal.closed):
-            return original.call_boxed(keys, *arguments, **options)
-        # torch turns the mode off for its own calls
-        with mock.patch.object(running, name, True, create=True), AsIfCuda(recorder):
-            first = [keys] if has_keys else []
-            return function(*first, *arguments, **options)
-
-    return call
