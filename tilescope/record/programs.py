@@ -154,9 +154,8 @@ def read_program(
     try:
         if is_module:
             _, spec, code = runpy._get_module_details(target, UsageError)  # type: ignore[attr-defined]
-            names = "__spec__", "__file__", "__package__", "__loader__"
-            values = spec, spec.origin, spec.parent, spec.loader
-            return [code], dict(zip(names, values, strict=True))
+            names = {"__package__": spec.parent, "__loader__": spec.loader}
+            return [code], {"__spec__": spec, "__file__": spec.origin, **names}
         if path.suffix == ".ipynb":
 
             def get_ipython() -> Stub:

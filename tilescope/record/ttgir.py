@@ -126,7 +126,7 @@ class _DataFlow:
             callee = self._module.get_function(op.get_flat_symbol_ref_attr("callee"))
             regions = [callee.get_region(0)]
         for value, kind in (*operands, *results):
-            nodes = [value, *((region.id(), kind) for region in regions)]
+            nodes: list[_Node] = [value, *((region.id(), kind) for region in regions)]
             _link(self.sources, nodes, nodes)
         if not regions:
             self._link_results(name, operands, [value for value, _ in results])
