@@ -170,12 +170,12 @@ def _list_launches(
 def _compile_in_parallel(function: Any, launches: Sequence[Callable[[], dict[str, Any]]]) -> None:
     """Compile in forks of this process, which fill Triton's cache. Errors appear when the launches are recorded."""
     global _compile
-    from triton.runtime import driver as drivers
+    from triton.runtime import driver
 
     from tilescope.record.arguments import as_compiled, bind
 
-    driver = drivers.active
-    device = driver.get_current_device()
+    active = driver.active
+    device = active.get_current_device()
     _ = function.device_caches[device]  # forks cannot ask CUDA for the compiler's target
     compiles = []
     for launch in launches:
@@ -185,8 +185,8 @@ def _compile_in_parallel(function: Any, launches: Sequence[Callable[[], dict[str
         compiles.append({**values, **options, "grid": grid})
 
     def compile_config(number: int) -> None:
-        driver.get_current_device = lambda: device
-        driver.get_current_stream = lambda _: 0
+        active.get_current_device = lambda: device
+        active.get_current_stream = lambda _: 0
         function.run(**compiles[number], warmup=True)
 
     _compile = compile_config

@@ -59,7 +59,14 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
     if content["refused"]:
         return content["refused"]
     if status and "is_complete" not in content:
-        content["stopped"] = _describe_end(content["launches"], script, status)
+        launches = content["launches"]
+        before = f"; launches before that: {len(launches)}"
+        end = describe_exit(script, status, before)
+        if status < 0:
+            killed = f"{script} was killed by {signal.Signals(-status).name}{before}"
+            end = {"kind": "exception", "message": killed}
+        place = launches[-1]["caller"] if launches else NO_PLACE
+        content["stopped"] = {**place, **end}
     with _replacing(path) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
         _write_arrays(folder, content["arrays"], file)
         _write_kernels(folder, content["kernels"], file)
@@ -69,16 +76,6 @@ def write_capture(folder: Path, path: Path, script: str = "", status: int = 0) -
         text = json.dumps(content, ensure_ascii=False).encode(errors="replace")
         file.writestr("capture.json", text)
     return ""
-
-
-def _describe_end(launches: list[Values], script: str, status: int) -> Values:
-    before = f"; launches before that: {len(launches)}"
-    end = describe_exit(script, status, before)
-    if status < 0:
-        killed = f"{script} was killed by {signal.Signals(-status).name}{before}"
-        end = {"kind": "exception", "message": killed}
-    place = launches[-1]["caller"] if launches else NO_PLACE
-    return {**place, **end}
 
 
 def _write_arrays(folder: Path, arrays: dict[str, Values], file: zipfile.ZipFile) -> None:

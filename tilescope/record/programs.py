@@ -261,18 +261,18 @@ def run_program(
         for name, value in names.items()
         if name.startswith("case") and inspect.isfunction(value)
     }
-    defaults = {name: _find_defaults(function) for name, function in cases.items()}
-    plain = {
-        name: {k: v for k, v in values.items() if isinstance(v, int | float | str)}
-        for name, values in defaults.items()
-    }
+    defaults = {}
+    plain = {}
+    for name, function in cases.items():
+        parameters = inspect.signature(function).parameters.values()
+        defaults[name] = {p.name: p.default for p in parameters if p.default is not p.empty}
+        plain[name] = {k: v for k, v in defaults[name].items() if isinstance(v, int | float | str)}
     recorder.write("cases", plain)
     if case and case not in cases:
         if isinstance(ended, HostRead) and any(case in code.co_names for code in codes):
             raise ended
-        allowed = f"Its cases are {', '.join(cases)}."
-        if not cases:
-            allowed = "It has no function whose name begins with `case`."
+        none = "It has no function whose name begins with `case`."
+        allowed = f"Its cases are {', '.join(cases)}." if cases else none
         raise UsageError(f"{title} has no case {case!r}. {allowed}")
     chosen = [case] if case else [] if recorder.launches else list(cases)
     if settings and len(chosen) != 1:
@@ -283,8 +283,3 @@ def run_program(
         recorder.drop(0)
     for name in chosen:
         _run_sweep(recorder, name, cases[name], _parse_settings(settings, name, defaults[name]))
-
-
-def _find_defaults(function: Any) -> Values:
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
