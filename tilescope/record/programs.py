@@ -243,7 +243,7 @@ def run_program(
         attributes: of the module.
     """
     module = types.ModuleType("__main__")
-    names = vars(module)
+    names = module.__dict__
     names.update(attributes)
     ended = None
     sys.modules["__main__"] = module
