@@ -171,7 +171,7 @@ with quick_import():
     for package in (kernels, tilescope, visualize):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             # Scripts that run in the user's environment, and nothing here imports.
-            scripts = "kernels.examples.", "tilescope.record.", "tilescope.__main__"
+            scripts = "kernels.examples.", "tilescope.record", "tilescope.__main__"
             if not module.name.startswith(scripts):
                 importlib.import_module(module.name)
 import tilescope.captures.reader

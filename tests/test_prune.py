@@ -20,7 +20,7 @@ import torch, triton
 import triton.language as tl
 from tilescope import autotuning, prune
 from tilescope.declare import gpus
-from tilescope.record import record
+from tilescope.record.patches import recording
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 # Strides of 1 are the fastest. The others make each lane read its own sector.
@@ -72,7 +72,7 @@ def kept_described():
 
 outside = prune([1, 2], {})
 replies = {"outside": outside}
-with tempfile.TemporaryDirectory() as name, record.recording(Path(name), asdict(gpus.GPUS["H100"])):
+with tempfile.TemporaryDirectory() as name, recording(Path(name), asdict(gpus.GPUS["H100"])):
     gpus.this_gpu = lambda: None
     replies["no GPU"] = kept(CONFIGS)
     gpus.this_gpu = lambda: gpus.GPUS["H100"]

@@ -70,14 +70,17 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
         RuntimeError: the report could not be created, or another capture is active; then the block has not run.
     """
     from tilescope.declare import gpus
-    from tilescope.record import record  # imports torch
+    from tilescope.record.capture_file import check_output  # imports torch
+    from tilescope.record.child_processes import RECORDED_PROCESS
+    from tilescope.record.patches import recording
+    from tilescope.record.recorder import HostRead
 
-    if os.environ.get(record.RECORDED_PROCESS) == str(os.getpid()):
+    if os.environ.get(RECORDED_PROCESS) == str(os.getpid()):
         raise RuntimeError(
             "Captures cannot be nested: another block, or `tilescope show`, is recording this process."
         )
     path = Path(path).resolve()  # the block may change the working directory
-    record.check_output(path)
+    check_output(path)
     here = None if gpu else gpus.this_gpu()
     row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
     runs = "cuda" if here else "interpreter" if values else ""
@@ -86,23 +89,25 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
     with tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
-            with record.recording(folder, asdict(row), runs, tunes=bool(here)) as recorder:
+            with recording(folder, asdict(row), runs, tunes=bool(here)) as recorder:
                 try:
                     yield launches
-                except record.HostRead:
+                except HostRead:
                     recorder.write("stopped", recorder.read)
         except BaseException as error:
             try:
-                _report(record, folder, launches, path)
+                _report(folder, launches, path)
             except Exception as problem:
                 error.add_note(f"tilescope.capture: {problem}")
             raise
-        _report(record, folder, launches, path)
+        _report(folder, launches, path)
 
 
-def _report(record: Any, folder: Path, launches: Launches, path: Path) -> None:
+def _report(folder: Path, launches: Launches, path: Path) -> None:
     """Write a capture, and fill a list with the reports that another process creates."""
-    record.write_capture(folder, path, path.stem)
+    from tilescope.record.capture_file import write_capture
+
+    write_capture(folder, path, path.stem)
     show = [sys.executable, "-P", "-m", "tilescope", "show", str(path)]
     flags = ["--json", "--text", "--python", sys.executable]
     done = subprocess.run(

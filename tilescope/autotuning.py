@@ -120,16 +120,17 @@ def predict_configs(
     function, launches = _list_launches(tuner, configs, keywords)
     if not isinstance(function, JITFunction):
         raise _AllKept("Triton does not compile the kernel here")
-    from tilescope.record import record  # imports torch
+    from tilescope.record.capture_file import write_capture  # imports torch
+    from tilescope.record.recorder import Recorder
 
     with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
         folder = Path(name)
         path = folder / "configs.tilescope"
-        recorder = record.Recorder(asdict(gpu), "cuda", folder)
+        recorder = Recorder(asdict(gpu), "cuda", folder)
         with recorder.journal:
-            _compile_in_parallel(record, function, launches)
+            _compile_in_parallel(function, launches)
             refused, missing = _record(recorder, function, launches)
-        record.write_capture(folder, path)
+        write_capture(folder, path)
         predicted = _predict(path, len(recorder.launches)) if recorder.launches else []
     times = dict[int, float]()
     recorded = (number for number in range(len(configs)) if number not in {*refused, *missing})
@@ -166,24 +167,26 @@ def _list_launches(
     return function, [functools.partial(prepare, config) for config in configs]
 
 
-def _compile_in_parallel(
-    record: Any, function: Any, launches: Sequence[Callable[[], dict[str, Any]]]
-) -> None:
+def _compile_in_parallel(function: Any, launches: Sequence[Callable[[], dict[str, Any]]]) -> None:
     """Compile in forks of this process, which fill Triton's cache. Errors appear when the launches are recorded."""
     global _compile
-    driver = record.driver.active
-    device = driver.get_current_device()
+    from triton.runtime import driver
+
+    from tilescope.record.arguments import as_compiled, bind
+
+    active = driver.active
+    device = active.get_current_device()
     _ = function.device_caches[device]  # forks cannot ask CUDA for the compiler's target
     compiles = []
     for launch in launches:
         keywords = launch()
-        values, options, grid = record.bind(function, (), keywords.pop("grid"), keywords)
-        values = {name: record.as_compiled(value) for name, value in values.items()}
+        values, options, grid = bind(function, (), keywords.pop("grid"), keywords)
+        values = {name: as_compiled(value) for name, value in values.items()}
         compiles.append({**values, **options, "grid": grid})
 
     def compile_config(number: int) -> None:
-        driver.get_current_device = lambda: device
-        driver.get_current_stream = lambda _: 0
+        active.get_current_device = lambda: device
+        active.get_current_stream = lambda _: 0
         function.run(**compiles[number], warmup=True)
 
     _compile = compile_config

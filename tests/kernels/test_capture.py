@@ -275,7 +275,7 @@ bad[(1,)](x)  # here"""
     _, line = place(text)
     traceback = output.rpartition("Traceback (most recent call last):\n")[2]
     assert traceback.startswith(f'  File "{tmp_path / "script.py"}", line {line}, in <module>')
-    assert CAPTURE.name not in output
+    assert str(CAPTURE) not in output
     stop = Capture(tmp_path / "out").content.stopped
     assert stop.message == "script.py raised CompilationError: arange's range must be a power of 2"
 

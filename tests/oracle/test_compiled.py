@@ -18,7 +18,7 @@ from tilescope.evaluate import declared_instructions, listings
 from tilescope.evaluate.declared import count_accesses
 from tilescope.evaluate.instructions import Instruction
 from tilescope.evaluate.sass import Instruction as SassInstruction
-from tilescope.record.record import keep_source_lines
+from tilescope.record.compiled import keep_source_lines
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

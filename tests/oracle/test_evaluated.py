@@ -69,14 +69,15 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 import torch
-from tilescope.record import record
+from tilescope.record.capture_file import write_capture
+from tilescope.record.patches import recording
 from tilescope.declare.experiment import from_json, launch_of
 from tilescope.declare.gpus import GPUS
 for number, payload in enumerate(json.loads(sys.argv[1])):
     kernel, launch = launch_of(from_json(payload), replace(GPUS["H200"], sms=int(sys.argv[3])))
     folder = Path(sys.argv[2], str(number))
     folder.mkdir()
-    with record.recording(folder):
+    with recording(folder):
         for one in kernel.launches(launch):
             tensors = {
                 name: torch.empty_strided(
@@ -85,7 +86,7 @@ for number, payload in enumerate(json.loads(sys.argv[1])):
                 for name, spec in one.tensors(launch).items()
             }
             one.jitted[one.grid(launch)](**one.arguments(tensors, launch))
-    record.write_capture(folder, folder.with_suffix(".tilescope"))
+    write_capture(folder, folder.with_suffix(".tilescope"))
 """
 
 

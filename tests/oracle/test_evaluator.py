@@ -324,7 +324,8 @@ def check_kernel(seed, launches, folder):
     import torch
     from triton.runtime import interpreter
 
-    from tilescope.record.record import recording, write_capture
+    from tilescope.record.capture_file import write_capture
+    from tilescope.record.patches import recording
 
     source, path = Source(seed), folder / f"random_kernel_{seed}.py"
     path.write_text("\n".join(source.lines) + "\n")

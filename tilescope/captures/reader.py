@@ -1,4 +1,4 @@
-"""Read a capture: the launches of a script, as `record.py` wrote them. Opening one runs no code from it.
+"""Read a capture: the launches of a script, as the recorder wrote them. Opening one runs no code from it.
 
 The dataclasses have the form of the file's JSON, and pydantic checks it against their annotations.
 """

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 from tilescope.captures.reader import Allocation, BaseCapture
 from tilescope.output import FOLDER, partial_path
 
-RECORDER = Path(__file__).parents[1] / "record" / "record.py"
-_ALLOCATOR = RECORDER.with_name("allocation.py")
+RECORDER = Path(__file__).parents[1] / "record"
+_ALLOCATOR = RECORDER / "allocation.py"
 
 _STDERR = 2  # its file descriptor
 _OLDEST_TRITON = (3, 6)
@@ -43,7 +43,7 @@ class CaptureServer:
 
     Args:
         python: the interpreter.
-        options: of record.py, for every script.
+        options: of the recorder, for every script.
         stack: ends the process when it is closed.
         folder: of a guard (see `output.guard`).
         packages: a folder with packages that replace the installed ones.
@@ -100,7 +100,7 @@ class CaptureServer:
         self._process.send_signal(signal.SIGUSR1)
 
     def arguments(self, path: Path, command: Sequence[str], more: Sequence[str] = ()) -> list[str]:
-        """Return the arguments of record.py.
+        """Return the arguments of the recorder.
 
         Args:
             path: of the capture.
@@ -127,7 +127,7 @@ class CaptureServer:
             raise CaptureFailed(reply.strip() or ended)
 
     def compile(self, request: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
-        """Compile modules: see `record.recompile`. Each result is None if the process does not reply."""
+        """Compile modules: see `record/compiled.py`. Each result is None if the process does not reply."""
         try:
             return json.loads(self._request(request))
         except ValueError:

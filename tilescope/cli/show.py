@@ -147,7 +147,7 @@ def show(arguments: Sequence[str]) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the flags. `command` is what record.py runs, with its own arguments; `is_capture` that it runs nothing."""
+    """Parse the flags. `command` is the script and its arguments; `is_capture` says that it is a capture file."""
     parser = make_parser()
     ends = [number for number, argument in enumerate(arguments) if argument in ("-m", "--")]
     end = ends[0] if ends else len(arguments)
@@ -372,7 +372,7 @@ class _ScriptProcess:
         """Capture a script, and return the capture.
 
         Args:
-            more: further options of record.py.
+            more: further options of the recorder.
             is_superseded: as for `CaptureServer.capture`.
         """
         path = self._folder / f"{Path(script).stem}{'-other' * self._is_other}.tilescope"

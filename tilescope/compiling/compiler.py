@@ -8,12 +8,11 @@ import errno
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,9 +28,6 @@ from tilescope.evaluate.declared_instructions import find_conversions, read_oper
 from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.sectors import LANES
 from tilescope.results import Compiled, Failure
-
-# Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that uses fewer.
-_LEAST_REGISTERS = 16
 
 _TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).*register target of (\d+)")
 # "ptxas fatal   : (C7602) text", "ptxas a.ptx, line 7; error   : text", "/a/b.py:29:0: error: text"
@@ -83,14 +79,15 @@ def compile_launch(declared: Kernel, launch: Launch) -> Compiled | Failure:
 def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
     import triton
 
+    from tilescope.record.compiled import LEAST_REGISTERS, disassemble, read_usage
+
     start = time.perf_counter()
     kernel = compile_kernel(declared, launch)
     if isinstance(kernel, Failure):
         return kernel
     asm = kernel.asm
-    sass = disassemble(kernel)
-    usage = cuda_tool(triton.knobs.nvidia.cuobjdump.path, asm["cubin"], "--dump-resource-usage")
-    used = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", usage))
+    sass = disassemble(asm["cubin"])
+    used = read_usage(asm["cubin"])
     accesses = declared.accesses(launch)
     tensors = declared.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
@@ -102,8 +99,8 @@ def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
         unreadable = str(error)
     return Compiled(
         gpu=launch.gpu.name,
-        registers=max(int(used["REG"]), _LEAST_REGISTERS),
-        spilled_bytes=int(used["STACK"]) + int(used["LOCAL"]),
+        registers=max(used["REG"], LEAST_REGISTERS),
+        spilled_bytes=used["STACK"] + used["LOCAL"],
         shared_bytes=kernel.metadata.shared,
         operations=operations,
         conversions=find_conversions(asm["ttgir"]),
@@ -119,39 +116,6 @@ def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
 def hide_paths(text: str) -> str:
     """Shorten the absolute paths quoted in TTGIR, PTX or SASS, as `display_path` does."""
     return _QUOTED_PATH.sub(lambda match: f'"{display_path(match[1])}"', text)
-
-
-def disassemble(kernel: Any) -> str:
-    """Return the SASS of a compiled kernel, annotated with source lines.
-
-    The SASS is cached next to the kernel in Triton's cache, because nvdisasm takes at least half a second.
-
-    Raises:
-        subprocess.CalledProcessError: nvdisasm rejected the code.
-    """
-    import triton
-    from triton.runtime.cache import get_cache_manager
-
-    cache = get_cache_manager(kernel.hash)
-    if path := cache.get_file("listing.sass"):
-        return Path(path).read_text(encoding="utf-8")
-    nvdisasm = triton.knobs.nvidia.nvdisasm.path
-    sass = cuda_tool(
-        nvdisasm, kernel.asm["cubin"], "--print-line-info", "--print-code", "--no-dataflow"
-    )
-    with suppress(OSError):  # without a cache entry, the next request runs nvdisasm again
-        cache.put(sass, "listing.sass", binary=False)
-    return sass
-
-
-def cuda_tool(path: str, cubin: bytes, *arguments: str) -> str:
-    """Run one of the CUDA tools in Triton's wheel on a compiled kernel, and return its output."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        return subprocess.run(
-            [path, *arguments, file.name], capture_output=True, text=True, check=True
-        ).stdout
 
 
 def compile_kernel(declared: Kernel, launch: Launch) -> Any:

@@ -19,7 +19,7 @@ from tilescope.captures.reader import (
     Content,
 )
 from tilescope.compiling.compile_cost import compile_seconds
-from tilescope.compiling.compiler import compile_kernel, disassemble, stand_in_tensors
+from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knobs, read_fields
@@ -144,12 +144,8 @@ class LaunchCapture(BaseCapture):
 
 def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failure:
     """Compile each launch of a declared kernel, and return them."""
-    from tilescope.record.record import (  # fmt: skip
-        as_compiled,
-        describe_arguments,
-        describe_kernel,
-        read_resources,
-    )
+    from tilescope.record.arguments import as_compiled, describe_arguments
+    from tilescope.record.compiled import describe_kernel, disassemble, read_resources
 
     specs = declared.tensors(launch)
     tensors = stand_in_tensors(specs, launch)
@@ -182,7 +178,7 @@ def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failur
         registers, spilled = read_resources(compiled.asm["cubin"])
         resources = {"registers": registers, "spilled_bytes": spilled}
         kernels.append({**describe_kernel(compiled), **resources})
-        codes.append({**compiled.asm, "sass": disassemble(compiled)})
+        codes.append({**compiled.asm, "sass": disassemble(compiled.asm["cubin"])})
         given = kernel.arguments(tensors, launch)
         values = {name: as_compiled(given.pop(name)) for name in kernel.jitted.arg_names}
         launches.append(

@@ -40,7 +40,7 @@ class _StandIn:
 
 
 def _keep_source_lines(*arguments: Any) -> tuple[str, str]:
-    from tilescope.record.record import keep_source_lines  # imports torch
+    from tilescope.record.compiled import keep_source_lines  # imports torch
 
     return keep_source_lines(*arguments)
 

@@ -71,7 +71,7 @@ def read_operations(
     Raises:
         UnsupportedOperation: TTGIR, PTX, SASS and the declared accesses contradict one another.
     """
-    from tilescope.record.record import read_ttgir  # imports torch and Triton
+    from tilescope.record.ttgir import read_ttgir  # imports torch and Triton
 
     body = parse_ttgir(ttgir)
     in_ptx = find_instructions(ptx)
@@ -82,7 +82,9 @@ def read_operations(
         )
         if b
         else None
-        for b in read_ttgir.__wrapped__(ttgir)[0]  # without its cache, which would grow in a worker
+        for b in read_ttgir.__wrapped__(
+            ttgir
+        ).layouts  # without its cache, which would grow in a worker
     ]
     compiled = read_instructions(body, layouts, ptx, sass)
     declared = []

@@ -8,6 +8,7 @@ Triton runs its own passes up to the lowering to LLVM, which record each buffer'
 is the shared memory of a function that contains only the buffer's operation.
 """
 
+import functools
 import itertools
 import json
 import re
@@ -36,6 +37,9 @@ _OFFSET = re.compile(r"\ballocation\.offset = (\d+)")
 # Triton removes partitions without side effects.
 _EFFECT = 'llvm.inline_asm has_side_effects asm_dialect = att "nop", "" : () -> ()'
 _PARTITION = re.compile(r" *partition\d+\(.*\) num_warps\((\d+)\)")
+
+# The types of the operands and of the results of each operation, by name.
+_Types = defaultdict[str, list[tuple[list[str], list[str]]]]
 
 
 class _Stopped(Exception):
@@ -89,20 +93,14 @@ class Allocator:
 
     def count_bytes(self, ttir: str) -> int:
         """Compile a TTIR module, and return its bytes of shared memory."""
-        module = self._stages["ttgir"](self._parse(ttir, ".ttir"), vars(self._options).copy())
-        return self._run(module).get_int_attr("ttg.shared")
+        module = parse_module(ttir, ".ttir", self._context)
+        return self._count(self._stages["ttgir"](module, vars(self._options).copy()))
 
     def find_buffers(self, ttgir: str) -> list[dict[str, int]]:
         """Return the buffers of a TTGIR module, each with the line of its operation in the text, from 0."""
         # Without their locations, operations are located by their lines in the text
-        module = self._run(self._parse(_END.sub("", ttgir), ".ttgir"))
-        types = defaultdict[str, list[tuple[list[str], list[str]]]](list)
-
-        def visit(op: Any) -> None:
-            operands = _types(op.get_operand, op.get_num_operands())
-            types[op.get_name()].append((operands, _types(op.get_result, op.get_num_results())))
-
-        module.walk(visit)
+        module = self._run(parse_module(_END.sub("", ttgir), ".ttgir", self._context))
+        types = _read_types(module)
         text = str(module)
         places = dict(_PLACE.findall(text))
         calls = dict(_CALL.findall(text))
@@ -111,23 +109,20 @@ class Allocator:
             for line in text.splitlines()
             if line.startswith(("#", "module")) and not line.startswith("#loc")
         ]
-        sizes = dict[str, int]()
+
+        @functools.cache
+        def count(probe: str) -> int:
+            return self._count(parse_module(probe, ".ttgir", self._context))
+
         buffers = []
         states = 0
         for op in _find_operations(text.splitlines()):
             if op.name == "tt.call":
                 raise ValueError("The size of a noinline function's shared memory is unknown.")
-            operands, results = types[op.name][op.number]
-            if op.name == "ttg.warp_specialize":
-                results = []
-                if not operands:  # from Triton 3.7 on
-                    operands, _ = types["ttg.warp_specialize.partitions"][op.number]
-            probe = "\n".join([*header, *_make_function(op, operands, results), "}"])
+            probe = "\n".join([*header, *_make_function(op, types), "}"])
             if op.num_warps:
                 probe = re.sub(r'"ttg.num-warps" = \d+', f'"ttg.num-warps" = {op.num_warps}', probe)
-            if probe not in sizes:
-                sizes[probe] = self._run(self._parse(probe, ".ttgir")).get_int_attr("ttg.shared")
-            size = sizes[probe]
+            size = count(probe)
             if op.name == "ttg.warp_specialize":
                 # The function has another buffer, with a byte for each warp of the partitions
                 warps = sum(int(match[1]) for match in map(_PARTITION.match, op.lines) if match)
@@ -144,12 +139,8 @@ class Allocator:
             buffers.append(_describe(ttgir.count("\n", 0, own.start()), offset[1], states))
         return buffers
 
-    def _parse(self, text: str, suffix: str) -> Any:
-        with tempfile.NamedTemporaryFile("w", suffix=suffix) as file:
-            Path(file.name).write_text(text)
-            module = ir.parse_mlir_module(file.name, self._context)
-        module.context = self._context
-        return module
+    def _count(self, module: Any) -> int:
+        return self._run(module).get_int_attr("ttg.shared")
 
     def _run(self, module: Any) -> Any:
         recorder = _PassRecorder()
@@ -161,8 +152,29 @@ class Allocator:
         return module
 
 
-def _types(get: Callable[[int], Any], count: int) -> list[str]:
-    return [str(get(number).get_type()) for number in range(count)]
+def parse_module(text: str, suffix: str, context: Any) -> Any:
+    with tempfile.NamedTemporaryFile("w", suffix=suffix) as file:
+        Path(file.name).write_text(text)
+        module = ir.parse_mlir_module(file.name, context)
+    module.context = context  # must outlive the module
+    return module
+
+
+def read_values(get: Callable[[int], Any], count: int) -> list[tuple[int, str]]:
+    """Return the IDs and types of values of the IR."""
+    return [(value.id(), str(value.get_type())) for value in map(get, range(count))]
+
+
+def _read_types(module: Any) -> _Types:
+    types = _Types(list)
+
+    def visit(op: Any) -> None:
+        operands = read_values(op.get_operand, op.get_num_operands())
+        results = read_values(op.get_result, op.get_num_results())
+        types[op.get_name()].append(([kind for _, kind in operands], [kind for _, kind in results]))
+
+    module.walk(visit)
+    return types
 
 
 def _describe(line: int, offset: str, size: int) -> dict[str, int]:
@@ -217,10 +229,13 @@ def _return_first(name: str, arguments: str) -> str:
     return f"{name}.return {', '.join(values)} : {', '.join(types)}"
 
 
-def _make_function(
-    op: _Operation, operands: Sequence[str], results: Sequence[str]
-) -> Iterator[str]:
+def _make_function(op: _Operation, types: _Types) -> Iterator[str]:
     """Yield the lines of a function that contains only the operation."""
+    operands, results = types[op.name][op.number]
+    if op.name == "ttg.warp_specialize":
+        results = []
+        if not operands:  # from Triton 3.7 on
+            operands, _ = types["ttg.warp_specialize.partitions"][op.number]
     first, *rest = (_LOCATION.sub("", line) for line in op.lines)
     (operation,) = _OPERATION.findall(first)
     numbers = itertools.count()

@@ -65,7 +65,7 @@ def changed_values(launches: Launches, given: Mapping[str, Any], gpu: str) -> di
 
 
 def capture_options(chosen: Mapping[str, Any]) -> list[str]:
-    """Return the options of record.py for the given control values."""
+    """Return the options of the recorder for the given control values."""
     options = []
     for name, value in chosen.items():
         if name == GPU:

@@ -12,8 +12,8 @@ from tilescope.reports.launch import LaunchReport
 from tilescope.reports.launches import Launches
 from visualize.views.capture.controls import capture_options, changed_values
 
-# (script with its case, further options of record.py, whether a later change supersedes it) → the new capture. Raises
-# an exception if there is none.
+# (script with its case, further options of the recorder, whether a later change supersedes it) → the new capture.
+# Raises an exception if there is none.
 Recapture = Callable[[str, Sequence[str], Callable[[], bool]], Path]
 
 
