@@ -10,20 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate import arithmetic
 from tilescope.evaluate.global_memory import CHUNK, STORAGE_STEP, Descriptor, GlobalMemory
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.overflows import Overflows
-from tilescope.evaluate.slices import Slice
-from tilescope.evaluate.ttgir import (
-    MEMORY_OPS,
-    POINTER_OPS,
-    Op,
-    Region,
-    Source,
-    memory_ops,
-    shape_of,
-)
 from tilescope.evaluate.values import (
     Unknown,
     Value,
@@ -35,6 +25,16 @@ from tilescope.evaluate.values import (
     multiply,
     possible,
 )
+from tilescope.ttgir.parser import (
+    MEMORY_OPS,
+    POINTER_OPS,
+    Op,
+    Region,
+    Source,
+    memory_ops,
+    shape_of,
+)
+from tilescope.ttgir.slices import Slice
 
 # Maximum number of programs of a launch, and of those that are evaluated at once.
 _MOST_PROGRAMS = 1 << 26

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.atomics import ADDRESS_RANGE
 from tilescope.evaluate.counts import Example, Tally
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.probe import Probe
 from tilescope.evaluate.sectors import (
     EXTRA,
@@ -28,7 +28,6 @@ from tilescope.evaluate.sectors import (
     count_requests,
 )
 from tilescope.evaluate.touches import Sampler
-from tilescope.evaluate.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from tilescope.evaluate.values import (
     Unknown,
     Value,
@@ -39,6 +38,7 @@ from tilescope.evaluate.values import (
     pick,
     possible,
 )
+from tilescope.ttgir.parser import MEMORY_OPS, Op, Region, memory_ops
 
 # Storages are this far apart, so an address identifies its storage, even if it lies before the storage's start.
 STORAGE_STEP = 1 << 40

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tilescope.captures.listings import UnsupportedOperation, is_in_sort
 from tilescope.captures.reader import (
     AllocatedBuffer,
     Allocation,
@@ -15,12 +16,10 @@ from tilescope.captures.reader import (
 )
 from tilescope.captures.server import find_allocations
 from tilescope.declare.gpus import gpu_or_slice, occupancy
-from tilescope.evaluate import ttgir
-from tilescope.evaluate.listings import UnsupportedOperation, is_in_sort
-from tilescope.evaluate.slices import reach
-from tilescope.evaluate.ttgir import Op
 from tilescope.inside.flow import pass_values
 from tilescope.inside.report import MapLoop, MapStep, SharedBuffer, SharedMap, StageNeed
+from tilescope.ttgir.parser import Op, parse
+from tilescope.ttgir.slices import reach
 
 # The purpose of the scratch memory of each operation.
 _SCRATCH = {
@@ -86,7 +85,7 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
     if not shared_bytes:
         return unknown
     try:
-        body = ttgir.parse(capture.read_code(launch.kernel, "ttgir"))
+        body = parse(capture.read_code(launch.kernel, "ttgir"))
     except UnsupportedOperation as error:
         return replace(unknown, why=str(error))
     if allocation.why_missing:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tilescope.captures.layouts import Layout
-from tilescope.evaluate.listings import find_user_place, is_in_sort
-from tilescope.evaluate.ttgir import MEMORY_OPS, Op, Region
-from tilescope.inside.encodings import Encodings, TensorType, tensor_types
+from tilescope.captures.listings import find_user_place, is_in_sort
 from tilescope.inside.flow import Flow
 from tilescope.inside.report import LayoutConversion, TensorLayout
+from tilescope.ttgir.encodings import Encodings, TensorType, tensor_types
+from tilescope.ttgir.parser import MEMORY_OPS, Op, Region
 
 _CONVERSION = "ttg.convert_layout"
 _DOTS = dict.fromkeys(("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot"), "multiplication")

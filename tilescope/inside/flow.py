@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from tilescope.evaluate.slices import reach
-from tilescope.evaluate.ttgir import Op, Region
+from tilescope.ttgir.parser import Op, Region
+from tilescope.ttgir.slices import reach
 
 
 def pass_values(op: Op) -> Iterator[tuple[str, str]]:

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from tilescope.evaluate.listings import Location
+from tilescope.captures.listings import Location
 from tilescope.evaluate.matching import find_instructions
-from tilescope.evaluate.ttgir import Op, Region
 from tilescope.inside.flow import Flow
 from tilescope.inside.report import LoopLoad, Moment, Pipeline, PipelineEvent
+from tilescope.ttgir.parser import Op, Region
 
 _LOOPS = ("scf.for", "scf.while")
 _TMA_COPIES = ("ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather")

@@ -8,14 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
-from tilescope.evaluate.listings import UnsupportedOperation, isolate
 from tilescope.evaluate.sass import Instruction, parse
 from tilescope.evaluate.sectors import LANES
-from tilescope.evaluate.ttgir import Source
-from tilescope.evaluate.ttgir import parse as parse_ttgir
 from tilescope.inside.execution import Executions
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
@@ -26,6 +24,8 @@ from tilescope.timing.model import Execution, Prediction, Traffic, predict, time
 from tilescope.timing.scores import classify, stated_ranges
 from tilescope.timing.steps import GLOBAL, find_pipe, read_steps
 from tilescope.timing.traffic import predict_traffic
+from tilescope.ttgir.parser import Source
+from tilescope.ttgir.parser import parse as parse_ttgir
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
 _MOST_SCHEDULED = 1 << 16

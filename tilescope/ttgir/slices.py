@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import pairwise
 from typing import TypeVar
 
-from tilescope.evaluate.ttgir import MEMORY_OPS, Op, Region, Source
+from tilescope.ttgir.parser import MEMORY_OPS, Op, Region, Source
 
 Node = TypeVar("Node")
 
