@@ -23,7 +23,8 @@ from tilescope.evaluate.instructions import Instruction
 from tilescope.evaluate.matching import counter_of, read_instructions
 from tilescope.evaluate.sectors import SECTORS
 from tilescope.evaluate.touches import Touches
-from tilescope.ttgir.parser import MEMORY_OPS, POINTER_OPS, Op, Region, memory_ops, parse
+from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, POINTER_OPS
+from tilescope.ttgir.parser import Op, Region, memory_ops, parse
 
 _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
 
@@ -93,7 +94,7 @@ def count_launch(
     loads = [op for op in body.walk() if op.name == "tt.load" and op.source]
     loops: dict[Op, int] = {}
     for number, loop in enumerate(body.walk(), 1):
-        if loop.name in ("scf.for", "scf.while"):
+        if loop.name in LOOPS:
             for op in memory_ops(Region([], [loop])):
                 loops.setdefault(op, number)  # outer loops come first
     used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
@@ -101,7 +102,7 @@ def count_launch(
     for op in memory_ops(body):
         tally = memory.tallies[op]
         instruction = instructions[op]
-        access = MEMORY_OPS[op.name]
+        access = op.traits
         has_lanes = op.name in POINTER_OPS
         compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (

@@ -18,7 +18,8 @@ from tilescope.evaluate.instructions import Conversion, Instruction
 from tilescope.evaluate.matching import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
 from tilescope.evaluate.sass import Instruction as SassInstruction
 from tilescope.evaluate.sass import parse
-from tilescope.ttgir.parser import MEMORY_OPS, Op, memory_ops
+from tilescope.ttgir.operations import MEMORY_OPS
+from tilescope.ttgir.parser import Op, memory_ops
 from tilescope.ttgir.parser import parse as parse_ttgir
 
 # Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
@@ -95,7 +96,7 @@ def read_operations(
             if op.location[0][0] == file.rsplit("/", 1)[-1] and op.location[0][1] in lines
         ]
         # A kernel may call the function containing the operation from several places. Pipelining duplicates operations.
-        sites = {(MEMORY_OPS[op.name].kind, op.location) for op in ops}
+        sites = {(op.traits.kind, op.location) for op in ops}
         count = sum(len(in_ptx[site]) for site in sites)
         variants = {replace(_check(op, compiled[op]), instructions=count, opcodes=()) for op in ops}
         if len(variants) != 1:

@@ -25,9 +25,8 @@ from tilescope.evaluate.values import (
     multiply,
     possible,
 )
+from tilescope.ttgir.operations import MEMORY_OPS, POINTER_OPS
 from tilescope.ttgir.parser import (
-    MEMORY_OPS,
-    POINTER_OPS,
     Op,
     Region,
     Source,
@@ -44,14 +43,8 @@ _MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
 
 # Bytes per element of `tensormap.replace`'s .elemtype (PTX ISA 9.0). Its numbers differ from CUtensorMapDataType's.
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
-# Operations whose second operand is the buffer in shared memory that they write.
+# Operations that write values to a buffer in shared memory.
 _BUFFER_WRITES = ("ttg.async_copy_global_to_local", "ttg.local_store")
-# Copies that are not counted, by the names that kernels use.
-_UNCOUNTED = {
-    "ttng.async_tma_gather": "A descriptor's gather",
-    "ttng.async_tma_scatter": "A descriptor's scatter",
-    "ttng.async_tma_reduce": "A descriptor's atomic",
-}
 
 
 class Evaluator:
@@ -170,10 +163,9 @@ class Evaluator:
             self._load(op, active)
         elif op.name == "ttng.tensormap_create":
             self._create_descriptor(op, active)
-        elif op.name in _UNCOUNTED:
-            raise UnsupportedOperation(
-                f"{_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}"
-            )
+        elif op.traits.uncounted:
+            why = f"{op.traits.uncounted} is not evaluated. {arithmetic.COUNT_IT}"
+            raise UnsupportedOperation(why)
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
         elif op.name in ("ttg.warp_specialize", "tt.call"):
@@ -246,7 +238,7 @@ class Evaluator:
         """Return whether an iteration may use a descriptor or a buffer that an earlier one wrote."""
         return any(
             op.name == "ttng.tensormap_create"
-            or (op.name in _BUFFER_WRITES and op.operands[1] in self.needed)
+            or (op.name in _BUFFER_WRITES and op.destination in self.needed)
             for op in body.walk()
         )
 

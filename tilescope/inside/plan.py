@@ -16,7 +16,7 @@ from tilescope.inside.decoding import (
     source,
 )
 from tilescope.inside.operands import split_operands
-from tilescope.ttgir.slices import reach
+from tilescope.ttgir.graph import reach
 
 SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")

@@ -24,6 +24,7 @@ from tilescope.timing.model import Execution, Prediction, Traffic, predict, time
 from tilescope.timing.scores import classify, stated_ranges
 from tilescope.timing.steps import GLOBAL, find_pipe, read_steps
 from tilescope.timing.traffic import predict_traffic
+from tilescope.ttgir.operations import LOOPS
 from tilescope.ttgir.parser import Source
 from tilescope.ttgir.parser import parse as parse_ttgir
 
@@ -41,7 +42,7 @@ _SYSTEM_SHARED_BYTES = 1024
 _SPILL_RAMP = 0.4
 _SPILLS = {"LDL": "spill load", "STL": "spill store"}
 
-_LOOPS = ("scf.for", "scf.while", "cf.cond_br")
+_LOOPS = (*LOOPS, "cf.cond_br")
 _ASSUMED_BRANCHES = (
     "The predicted time assumes that warps take both sides of branches that depend on unknown values, but not the slow "
     "paths of mathematical functions."

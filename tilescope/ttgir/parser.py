@@ -9,44 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 from tilescope.captures.listings import Location, UnsupportedOperation, locate_lines
-
-
-class AccessKind(NamedTuple):
-    """How an operation accesses global memory. Its first operand is the pointer or the descriptor.
-
-    Attributes:
-        kind: "load", "async copy" (a load straight to shared memory), "store", "atomic", "descriptor" (a copy by the
-            tensor memory accelerator, TMA), or "tensor map" (a program makes a descriptor).
-        counter: Nsight Compute's name of the kind: "ld", "st", "atom", "tma_ld" or "tma_st".
-        mask: index of the mask among the operands; None without one.
-    """
-
-    kind: str
-    counter: str
-    mask: int | None = None
-
-
-# Operations with a pointer per element.
-POINTER_OPS = {
-    "tt.load": AccessKind("load", "ld", 1),
-    "tt.store": AccessKind("store", "st", 2),
-    "tt.atomic_rmw": AccessKind("atomic", "atom", 2),
-    "tt.atomic_cas": AccessKind("atomic", "atom"),
-    "ttg.async_copy_global_to_local": AccessKind("async copy", "ld", 2),
-}
-MEMORY_OPS = {
-    **POINTER_OPS,
-    "ttng.async_tma_copy_global_to_local": AccessKind("descriptor", "tma_ld", -1),
-    "ttng.async_tma_copy_local_to_global": AccessKind("descriptor", "tma_st"),
-    "ttng.async_tma_store": AccessKind("descriptor", "tma_st"),
-    "ttng.async_tma_gather": AccessKind("descriptor", "tma_ld"),
-    "ttng.async_tma_scatter": AccessKind("descriptor", "tma_st"),
-    "ttng.async_tma_reduce": AccessKind("descriptor", "tma_st"),
-    "ttng.tensormap_create": AccessKind("tensor map", "atom"),
-}
+from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, TRAITS, Traits
 
 # A file without its folders and a line; () if unknown. A site is a kind of instruction on a line.
 Source = tuple[str, int] | tuple[()]
@@ -76,7 +41,6 @@ class Op:
         inits: for a loop, the initial values of the arguments that it carries.
         targets: for a branch, the label and the passed values of each successor.
         swizzle_bytes: for a TMA copy, the width of the swizzle in shared memory; None if the layout has none.
-        has_memory: whether it or an operation inside it accesses global memory.
     """
 
     name: str
@@ -89,7 +53,10 @@ class Op:
     inits: list[str] = field(default_factory=list)
     targets: list[tuple[str, list[str]]] = field(default_factory=list)
     swizzle_bytes: int | None = None
-    has_memory: bool = False
+
+    @property
+    def traits(self) -> Traits:
+        return TRAITS.get(self.name, Traits())
 
     @property
     def source(self) -> Source:
@@ -98,9 +65,14 @@ class Op:
 
     @property
     def site(self) -> Site:
-        return "atomic" if self.name == "ttng.tensormap_create" else MEMORY_OPS[
-            self.name
-        ].kind, self.source
+        kind = self.traits.kind
+        return "atomic" if kind == "tensor map" else kind, self.source
+
+    @cached_property
+    def has_memory(self) -> bool:
+        """Whether it or an operation inside it accesses global memory."""
+        inner = (op for region in self.regions for op in region.ops)
+        return self.name in MEMORY_OPS or any(op.has_memory for op in inner)
 
     @cached_property
     def type(self) -> str:
@@ -121,7 +93,7 @@ class Op:
 
     @property
     def mask(self) -> str | None:
-        index = MEMORY_OPS[self.name].mask
+        index = self.traits.mask
         return self.operands[index] if index is not None and len(self.operands) > index else None
 
     @cached_property
@@ -143,6 +115,11 @@ class Op:
         """The operands that say where in the tensor a descriptor's copy starts."""
         inside = re.search(r"\[(.*?)\]", self.text)
         return self.operands[1 : 1 + inside[1].count("%")] if inside else []
+
+    @property
+    def destination(self) -> str:
+        """The buffer in shared memory that a copy or a `ttg.local_store` writes."""
+        return self.operands[1 + len(self.coordinates)]
 
 
 @dataclass(eq=False)
@@ -173,7 +150,7 @@ class Region:
         for op in self.ops:
             yield op, loop
             for inner in op.regions:
-                yield from inner.walk_loops(op if op.name in ("scf.for", "scf.while") else loop)
+                yield from inner.walk_loops(op if op.name in LOOPS else loop)
 
 
 def shape_of(text: str) -> tuple[int, ...]:

@@ -1,30 +1,62 @@
 """Find the values that addresses, masks and control flow depend on, and the loads that ptxas moves."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from itertools import pairwise
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise, product
 
-from tilescope.ttgir.parser import MEMORY_OPS, Op, Region, Source
+from tilescope.ttgir.graph import Graph, Links, derive, pass_values
+from tilescope.ttgir.operations import MEMORY_OPS
+from tilescope.ttgir.parser import Op, Region, Source
 
-Node = TypeVar("Node")
+
+def depend(op: Op) -> Links:
+    """Link values to those that they depend on, with the conditions of branches and the bounds of loops."""
+    match op.name:
+        case "scf.for":
+            low, _, step = op.operands
+            # The number of iterations matters for results. Inside, whether the loop runs is needed anyway.
+            trips = _name_trips(op)
+            arguments = op.regions[0].arguments
+            yield from product(arguments, (low, step))
+            yield from product([trips], op.operands)
+            yield from product(op.results, [trips])
+            yield from zip(op.results, arguments[1:], strict=True)
+            yield from pass_values(op)
+        case "scf.while":
+            before, after = op.regions
+            condition, *passed = before.yielded
+            names = (*before.arguments, *op.results, *after.arguments)
+            yield from product(names, [condition])
+            for values in (op.inits, after.yielded):
+                yield from zip(before.arguments, values, strict=True)
+            for names in (op.results, after.arguments):
+                yield from zip(names, passed, strict=True)
+        case "scf.if":
+            yield from product(op.results, op.operands)
+            yield from pass_values(op)
+        case "ttg.local_load":
+            yield op.results[0], op.operands[0]  # without the token of an earlier copy
+        case "ttg.memdesc_index":
+            yield from derive(op)
+            yield op.operands[0], op.results[0]  # a buffer depends on the indices of its slots
+        case "ttg.warp_specialize":
+            yield from derive(op)
+            for region in op.regions:
+                yield from zip(region.arguments, op.operands, strict=False)
+        case "tt.reduce" | "tt.scan":
+            yield from derive(op)
+            for inner in op.regions[0].ops:
+                yield from product(op.results, inner.operands)
+        case _:
+            yield from derive(op)
 
 
-def reach(starts: Iterable[Node], follow: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """Return the starts and all that they lead to, the nearest first."""
-    reached = dict.fromkeys(starts)
-    found = list(reached)
-    for node in found:
-        new = [each for each in dict.fromkeys(follow(node)) if each not in reached]
-        reached.update(dict.fromkeys(new))
-        found += new
-    return found
+def _name_trips(loop: Op) -> str:
+    return f"{loop.regions[0].arguments[0]}/trips"
 
 
 class Slice:
     """The backward slice of a function: the values that addresses, masks and control flow depend on.
-
-    Building it also sets `has_memory` of each operation.
 
     Attributes:
         values: names of the values.
@@ -35,92 +67,31 @@ class Slice:
     """
 
     def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
-        self._sources: dict[str, list[str]] = defaultdict(list)
-        self.quotients = set[str]()
-        self.trips = set[str]()
-        self.atomics = set[str]()
-        self._roots: list[str] = []
-        self._collect(body)
-        self.values = self.reach(self._roots)
+        self._graph = Graph(body, depend)
+        self.atomics = self._graph.find_results(("tt.atomic_rmw", "tt.atomic_cas"))
+        self.quotients = self._graph.find_results(("arith.divsi", "arith.divui", "arith.ceildivsi"))
+        self.trips = {_name_trips(op) for op in body.walk() if op.name == "scf.for"}
+        self.values = self.reach(value for op in body.walk() for value in _find_roots(op))
         self.sunk = dict(_sunk_loads(body, depths))
 
-    def reach(self, names: Iterable[str], without: Set[str] = frozenset()) -> set[str]:
+    def reach(self, names: Iterable[str], without: Collection[str] = ()) -> set[str]:
         """Return the values that the given values depend on, including themselves.
 
         Args:
             without: values whose operands are left out.
         """
-        return set(
-            reach(names, lambda name: () if name in without else self._sources.get(name, ()))
-        )
+        return set(self._graph.trace_sources(names, without))
 
-    def _collect(self, region: Region) -> bool:
-        for op in region.ops:
-            inner = [self._collect(inner) for inner in op.regions]
-            op.has_memory = op.name in MEMORY_OPS or any(inner)
-            self._connect(op)
-            if op.name in ("ttng.tensormap_create", "cf.cond_br"):
-                self._roots += op.operands
-            elif op.name in MEMORY_OPS:
-                self._roots += filter(None, (op.operands[0], *op.coordinates, op.mask))
-            elif op.has_memory and op.name in ("scf.for", "scf.if"):
-                self._roots += op.operands
-            elif op.has_memory and op.name == "scf.while":
-                self._roots.append(op.regions[0].yielded[0])
-        return any(op.has_memory for op in region.ops)
 
-    def _connect(self, op: Op) -> None:
-        """Record on which values an operation's results and its regions' arguments depend."""
-        sources = self._sources
-        last = [inner.yielded for inner in op.regions]
-        sources |= {name: list(op.operands) for name in op.results}
-        if op.name.startswith("tt.atomic"):
-            self.atomics.update(op.results)
-        if op.name in ("arith.divsi", "arith.divui", "arith.ceildivsi"):
-            self.quotients.update(op.results)
-        match op.name:
-            case "scf.for":
-                low, _, step = op.operands
-                induction, *carried = op.regions[0].arguments
-                sources |= {
-                    name: [low, step, *pair]
-                    for name, *pair in zip(carried, op.inits, last[0], strict=True)
-                }
-                sources[induction] = [low, step]
-                # The number of iterations matters for results. Inside, whether the loop runs is needed anyway.
-                trips = f"{induction}/trips"
-                self.trips.add(trips)
-                sources[trips] = op.operands
-                sources |= {
-                    name: [trips, own] for name, own in zip(op.results, carried, strict=True)
-                }
-            case "scf.while":
-                condition, *passed = last[0]
-                pairs = zip(op.regions[0].arguments, op.inits, last[1], strict=True)
-                sources |= {name: [condition, *pair] for name, *pair in pairs}
-                for names in (op.results, op.regions[1].arguments):
-                    sources |= {
-                        name: [condition, value] for name, value in zip(names, passed, strict=True)
-                    }
-            case "scf.if":
-                for name, *passed in zip(op.results, *last, strict=True):
-                    sources[name] += passed
-            case "ttg.warp_specialize":
-                for inner in op.regions:
-                    sources |= {
-                        name: [value]
-                        for name, value in zip(inner.arguments, op.operands, strict=False)
-                    }
-            case "tt.reduce" | "tt.scan":
-                for name in op.results:
-                    sources[name] += [
-                        value for inner in op.regions[0].ops for value in inner.operands
-                    ]
-            case "ttg.local_load":
-                sources[op.results[0]] = op.operands[:1]  # without the token of an earlier copy
-            case "ttg.memdesc_index" | "ttg.memdesc_subview":
-                # A buffer depends on the indices of its slots
-                sources[op.operands[0]] += op.results
+def _find_roots(op: Op) -> Iterable[str]:
+    """Return the operands on which the addresses, the mask or the control flow of an operation depend."""
+    if op.name in ("ttng.tensormap_create", "cf.cond_br"):
+        return op.operands
+    if op.name in MEMORY_OPS:
+        return filter(None, (op.operands[0], *op.coordinates, op.mask))
+    if op.name == "scf.while" and op.has_memory:
+        return op.regions[0].yielded[:1]
+    return op.operands if op.name in ("scf.for", "scf.if") and op.has_memory else ()
 
 
 def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
