@@ -24,7 +24,7 @@ from tilescope.evaluate.matching import counter_of, read_instructions
 from tilescope.evaluate.sectors import SECTORS
 from tilescope.evaluate.touches import Touches
 from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, POINTER_OPS
-from tilescope.ttgir.parser import Op, Region, memory_ops, parse
+from tilescope.ttgir.parser import Op, memory_ops, parse
 
 _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
 
@@ -95,9 +95,9 @@ def count_launch(
     loops: dict[Op, int] = {}
     for number, loop in enumerate(body.walk(), 1):
         if loop.name in LOOPS:
-            for op in memory_ops(Region([], [loop])):
+            for op in memory_ops(loop):
                 loops.setdefault(op, number)  # outer loops come first
-    used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
+    used = {value for op in body.walk() for value in op.uses}
     operations = []
     for op in memory_ops(body):
         tally = memory.tallies[op]

@@ -141,7 +141,7 @@ class Evaluator:
 
     def _refuse(self, op: Op, why: str) -> None:
         sunk = (load for load, into in self.slice.sunk.items() if into is op)
-        for inner in (*memory_ops(Region([], [op])), *sunk):
+        for inner in (*memory_ops(op), *sunk):
             tally = self.memory.tallies[inner]
             tally.refused = tally.refused or why
         if op.name.startswith(("arith.", "math.")):
@@ -283,9 +283,7 @@ class Evaluator:
         outer = self.values
         running = np.flatnonzero(active & (trips > 0))
         ends = np.cumsum(trips[running])
-        used = {
-            name for inner in body.walk() for name in (*inner.operands, *inner.inits)
-        } & outer.keys()
+        used = {name for inner in body.walk() for name in inner.uses} & outer.keys()
         for start in range(0, int(ends[-1]), at_once):
             pair = np.arange(start, min(start + at_once, int(ends[-1])))
             number = np.searchsorted(ends, pair, side="right")
@@ -310,7 +308,7 @@ class Evaluator:
         is_lock = not op.inits or self._is_contended(condition)
         if is_lock:
             self.has_locks = True
-            for inner in memory_ops(Region([], [op])) if active.any() else ():
+            for inner in memory_ops(op) if active.any() else ():
                 tally = self.memory.tallies[inner]
                 tally.refused = (
                     tally.refused
@@ -386,7 +384,7 @@ class Evaluator:
                 return [Value(self._allocate())]
             case "ttg.local_alloc":
                 return [(dict(enumerate(operands)), 0)]
-            case "ttg.memdesc_index" | "ttg.memdesc_subview":
+            case "ttg.memdesc_index":
                 index = self._per_program(op.operands[1])
                 slots = np.unique(index[active] if active.any() else index[:1]).tolist()
                 if len(slots) > 1:

@@ -182,7 +182,7 @@ def _find_buffers(body: Region, ops: Sequence[Op], allocation: Allocation) -> li
         if op.name in ("ttg.local_alloc", "ttg.convert_layout"):
             buffer.sources.update(graph.trace_sources([*op.operands, *op.results]))
     for number, op in enumerate(ops):
-        for name in {*op.operands, *op.inits} & by_value.keys():
+        for name in by_value.keys() & op.uses:
             for buffer in by_value[name]:
                 buffer.first = min(buffer.first, number)
                 buffer.last = max(buffer.last, number)
@@ -199,6 +199,5 @@ def _find_loops(ops: Sequence[Op]) -> list[tuple[int, int]]:
     loops = []
     for number, op in enumerate(ops):
         if op.name in (*LOOPS, "ttg.warp_specialize"):
-            inner = sum(1 for region in op.regions for _ in region.walk())
-            loops.append((number, number + inner))
+            loops.append((number, number + len([*op.walk()]) - 1))
     return loops

@@ -48,7 +48,7 @@ def _walk(ops: Iterable[Op]) -> Iterator[Op]:
         if op.traits.event:
             yield op
         if op.name not in LOOPS:
-            yield from _walk(chain.from_iterable(region.ops for region in op.regions))
+            yield from _walk(op.inner)
 
 
 def read_pipelines(
@@ -171,7 +171,7 @@ class _Loop:
     def __init__(self, kernel: _Kernel, op: Op, before: Sequence[Op], after: Sequence[Op]) -> None:
         self.kernel = kernel
         self.op = op
-        inside = _walk(chain.from_iterable(region.ops for region in op.regions))
+        inside = _walk(op.inner)
         self.inside = [each for each in inside if each.line not in kernel.claimed]
         counts = Counter(map(_key, self.inside))
         self.before = [each for each in _walk(before) if _key(each) in counts]

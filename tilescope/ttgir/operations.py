@@ -68,7 +68,6 @@ TRAITS = {
     "ttng.async_tma_copy_local_to_global": Traits(
         "descriptor", "store", "tma_st", None, _TO_DESCRIPTOR
     ),
-    "ttng.async_tma_store": Traits("descriptor", "", "tma_st", None, _TO_DESCRIPTOR),
     "ttng.async_tma_scatter": Traits(
         "descriptor", "", "tma_st", None, _TO_DESCRIPTOR, (), "A descriptor's scatter"
     ),

@@ -59,6 +59,21 @@ class Op:
         return TRAITS.get(self.name, Traits())
 
     @property
+    def uses(self) -> list[str]:
+        return self.operands + self.inits
+
+    @property
+    def inner(self) -> list["Op"]:
+        """The operations directly in its regions."""
+        return [op for region in self.regions for op in region.ops]
+
+    def walk(self) -> Iterator["Op"]:
+        """Yield itself and all operations in its regions, in text order."""
+        yield self
+        for op in self.inner:
+            yield from op.walk()
+
+    @property
     def source(self) -> Source:
         """The innermost file and line; () if unknown."""
         return self.location[0][:2] if self.location else ()
@@ -71,8 +86,7 @@ class Op:
     @cached_property
     def has_memory(self) -> bool:
         """Whether it or an operation inside it accesses global memory."""
-        inner = (op for region in self.regions for op in region.ops)
-        return self.name in MEMORY_OPS or any(op.has_memory for op in inner)
+        return self.name in MEMORY_OPS or any(op.has_memory for op in self.inner)
 
     @cached_property
     def type(self) -> str:
@@ -141,9 +155,7 @@ class Region:
     def walk(self) -> Iterator[Op]:
         """Yield all operations, including those of inner regions, in text order."""
         for op in self.ops:
-            yield op
-            for inner in op.regions:
-                yield from inner.walk()
+            yield from op.walk()
 
     def walk_loops(self, loop: Op | None = None) -> Iterator[tuple[Op, Op | None]]:
         """Yield all operations, each with its innermost loop."""
@@ -158,8 +170,8 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, match[1][:-1].split("x"))) if match else ()
 
 
-def memory_ops(region: Region) -> list[Op]:
-    return [op for op in region.walk() if op.name in MEMORY_OPS]
+def memory_ops(scope: Region | Op) -> list[Op]:
+    return [op for op in scope.walk() if op.name in MEMORY_OPS]
 
 
 def parse(text: str) -> Region:
@@ -269,31 +281,11 @@ class _Parser:
             )
         name = match["name"]
         text = _STRING.sub('""', match["rest"])  # inline assembly has registers such as %tid.x
-        arguments = list[str]()
-        operands = _VALUES.findall(text)
-        inits = list[str]()
-        if name == "scf.for":  # %i = %low to %high step %step iter_args(%argument = %initial, …)
-            arguments, operands, inits = (
-                [operands[0], *operands[4::2]],
-                operands[1:4],
-                operands[5::2],
-            )
-        elif name == "scf.while":  # (%argument = %initial, …)
-            arguments, operands, inits = operands[::2], [], operands[1::2]
+        arguments, operands, inits = _split_values(name, _VALUES.findall(text))
         location = location and location + self.call
         op = Op(name, number, location, text, self.use(operands), inits=self.use(inits))
         if name in ("cf.br", "cf.cond_br"):
-            op.targets = [
-                (m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)
-            ]
-            # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
-            blocks = (
-                a.text
-                for a, b in pairwise(region.ops)
-                if a.name == "cf.block" and (b.name != "tt.return" or b.operands)
-            )
-            if {label for label, _ in op.targets}.intersection(blocks):
-                raise UnsupportedOperation("Backward branches are not supported.")
+            op.targets = self.read_targets(region, text)
         elif shared := re.search(r"!tt\.tensordesc<.*?(#\w+)>", text):
             op.swizzle_bytes = self.swizzles.get(shared[1])
         region.ops.append(op)
@@ -307,6 +299,18 @@ class _Parser:
         if name == "tt.call":
             self.read_call(op, *_CALLEE.findall(line))
 
+    def read_targets(self, region: Region, text: str) -> list[tuple[str, list[str]]]:
+        targets = [(m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)]
+        # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
+        blocks = (
+            a.text
+            for a, b in pairwise(region.ops)
+            if a.name == "cf.block" and (b.name != "tt.return" or b.operands)
+        )
+        if {label for label, _ in targets}.intersection(blocks):
+            raise UnsupportedOperation("Backward branches are not supported.")
+        return targets
+
     def define(self, names: list[str], number: int) -> list[str]:
         unique = {name: f"{name}@{number}.{self.calls}" for name in names}
         self.names |= unique
@@ -316,3 +320,15 @@ class _Parser:
         if unknown := [name for name in names if name not in self.names]:
             raise UnsupportedOperation(f"{unknown[0]} is used before its definition.")
         return [self.names[name] for name in names]
+
+
+def _split_values(name: str, values: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Split the values in an operation's first line: arguments of its region, operands, initial values."""
+    match name:
+        # %i = %low to %high step %step iter_args(%argument = %initial, …)
+        case "scf.for":
+            return [values[0], *values[4::2]], values[1:4], values[5::2]
+        # (%argument = %initial, …)
+        case "scf.while":
+            return values[::2], [], values[1::2]
+    return [], values, []

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise, product
 
-from tilescope.ttgir.graph import Graph, Links, derive, pass_values
+from tilescope.ttgir.graph import Graph, Links, derive, pass_values, reach
 from tilescope.ttgir.operations import MEMORY_OPS
 from tilescope.ttgir.parser import Op, Region, Source
 
@@ -124,36 +124,37 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
             yield from _sunk_loads(inner, depths)
     moved = _find_moved(region, depths)
     returns = any(op.name == "cf.cond_br" for op in region.ops)
-    users: dict[str, set[Op]] = defaultdict(set)
+    users = defaultdict[str, set[Op]](set)
     for op in region.ops:
-        for nested in Region([], [op]).walk():
-            for name in (*nested.operands, *nested.inits):
+        for inner in op.walk():
+            for name in inner.uses:
                 users[name].add(op)
+
+    def compute(name: str) -> Iterator[str]:
+        return (result for op in users[name] if _is_arithmetic(op) for result in op.results)
+
     for load in region.ops:
-        is_plain = load.name == "tt.load" and not load.shape and not load.mask
         if load not in moved:
             continue
-        derived = list(load.results)
-        ends = set[Op]()
-        for name in derived:
-            for op in users[name]:
-                if op.name.startswith(("arith.", "math.")) or op.name in (
-                    "tt.splat",
-                    "tt.broadcast",
-                ):
-                    derived += (result for result in op.results if result not in derived)
-                else:
-                    ends.add(op)
-        tests = [
+        derived = reach(load.results, compute)
+        tests = {
             op
-            for op in ends
-            if op.name.startswith("scf.") and not {*load.results} & {*op.operands, *op.inits}
-        ]
-        alternatives = (inner for op in tests if op.name == "scf.if" for inner in op.regions[1:])
+            for name in derived
+            for op in users[name]
+            if op.name.startswith("scf.") and not {*load.results} & {*op.uses}
+        }
         is_in_else = any(
-            set(derived) & {*op.operands} for inner in alternatives for op in inner.walk()
+            {*derived} & {*inner.operands}
+            for op in tests
+            if op.name == "scf.if"
+            for region in op.regions[1:]
+            for inner in region.walk()
         )
         if len(tests) == 1 and not is_in_else:
-            yield load, tests[0]
-        elif tests and is_plain and not returns:
+            yield load, tests.pop()
+        elif tests and not (load.shape or load.mask or returns):
             yield load, None
+
+
+def _is_arithmetic(op: Op) -> bool:
+    return op.name.startswith(("arith.", "math.", "tt.splat", "tt.broadcast"))
