@@ -2,16 +2,20 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import UnsupportedOperation
 
+# #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
 _ALIAS = re.compile(r"^(#\w+) = (#ttg\.\w+<.*>)$", re.MULTILINE)
+# #ttg.slice<{dim = 1, parent = #ttg.blocked<{…}>}>
 _ENCODING = re.compile(r"#ttg\.(\w+)<\{(.*)\}>")
+# 128x64x!tt.ptr<f16>
 _BLOCK = re.compile(r"((?:\d+x)+)(.*)")
+# tensor<128x64xf16, #blocked>, but not tensordesc<tensor<128x64xf16, #shared>>
 _TENSOR = re.compile(r"(?<!tensordesc<)\btensor<")
 
 
@@ -53,39 +57,99 @@ def _split(text: str) -> list[str]:
     return parts
 
 
+# The fields of an encoding, as text.
+_Fields = Mapping[str, str]
+
+
 class _Tile:
     """The part of a block that a layout has covered so far.
 
+    The methods name the functions in Triton's LinearLayoutConversions.cpp that they follow.
+
     Attributes:
+        summed: the dimension along which a multiplication sums the block; None if it is not an operand.
         sizes: in each dimension.
         bases: of registers, lanes and warps.
     """
 
-    def __init__(self, rank: int) -> None:
-        self.sizes = [1] * rank
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.summed: int | None = None
+        self.sizes = [1] * len(shape)
         self.bases: dict[str, list[tuple[int, ...]]] = {"register": [], "lane": [], "warp": []}
 
-    def repeat(self, side: str, counts: Sequence[tuple[int, int]], shared: int = -1) -> None:
-        """Repeat the tile.
+    def repeat(self, side: str, counts: Iterable[tuple[int, int]], same: int | None = None) -> None:
+        """Repeat the tile (`identityStandardND`).
 
         Args:
             counts: dimensions and how often the tile is repeated along them, in order.
-            shared: a dimension in which all repetitions are the same elements.
+            same: a dimension in which all repetitions are the same elements.
         """
         for dim, count in counts:
             for _ in range(count.bit_length() - 1):
-                size = 0 if dim == shared else self.sizes[dim]
+                size = 0 if dim == same else self.sizes[dim]
                 self.bases[side].append(tuple(size * (d == dim) for d in range(len(self.sizes))))
                 self.sizes[dim] += size
 
-    def fit(self, shape: tuple[int, ...], order: Iterable[int]) -> Layout:
-        """Return the layout of a block: registers repeat a smaller tile, and a larger tile repeats the block."""
-        self.repeat("register", [(dim, shape[dim] // self.sizes[dim]) for dim in order])
+    def fit(self, order: Iterable[int]) -> Layout:
+        """Return the layout of the block: registers repeat a smaller tile, and a larger tile repeats the block."""
+        self.repeat("register", [(dim, self.shape[dim] // self.sizes[dim]) for dim in order])
         sides = (
-            tuple(tuple(map(int.__mod__, base, shape)) for base in bases)
+            tuple(tuple(map(int.__mod__, base, self.shape)) for base in bases)
             for bases in self.bases.values()
         )
-        return Layout(shape, *sides)
+        return Layout(self.shape, *sides)
+
+    def convert_linear(self, fields: _Fields) -> Layout:
+        """Return the layout of a block (`LinearEncodingAttr::toLinearLayout`)."""
+        for side, bases in self.bases.items():
+            bases += map(tuple, json.loads(fields[side]))
+        places = zip(*chain.from_iterable(self.bases.values()), strict=True)
+        self.sizes = [1 << max(own).bit_length() for own in places]
+        return self.fit(reversed(range(len(self.shape))))
+
+    def convert_blocked(self, fields: _Fields) -> Layout:
+        """Return the layout of a block (`BlockedEncodingAttr::toLinearLayout`) or operand (`fmaDotToLinearLayout`).
+
+        The registers of each lane of an operand span the summed dimension. Lanes and warps that differ only along it
+        hold the same elements.
+        """
+        order = json.loads(fields["order"])
+        sizes = json.loads(fields["sizePerThread"])
+        if self.summed is not None:
+            sizes[self.summed] = self.shape[self.summed]
+        self.repeat("register", [(dim, sizes[dim]) for dim in order])
+        for side, name in (("lane", "threadsPerWarp"), ("warp", "warpsPerCTA")):
+            counts = json.loads(fields[name])
+            self.repeat(side, [(dim, counts[dim]) for dim in order], self.summed)
+        return self.fit(order)
+
+    def convert_mma(self, fields: _Fields, width: int) -> Layout:
+        """Return the layout of a product (`NvidiaMmaEncodingAttr`) or of an operand (`nvidiaDotToLinearLayout`).
+
+        Eight groups of four lanes hold a fragment (PTX ISA 9.0, "Matrix Fragments for mma.m16n8k16"). Warps that differ
+        only along the summed dimension hold the same elements of an operand.
+
+        Args:
+            width: elements that a lane holds next to each other along the fragment's inner dimension.
+        """
+        rows = len(self.shape) - 2
+        columns = rows + 1
+        inner = columns if self.summed is None else self.summed
+        outer = rows if inner == columns else columns
+        is_hopper = fields["versionMajor"] == "3"
+        if self.summed is None:
+            sizes = json.loads(fields["instrShape"])
+            outer_size, inner_size = sizes[:2] if is_hopper else sizes[-2:]
+        else:
+            outer_size = 16 if outer == rows else 8
+            inner_size = 8 * width
+        self.repeat("register", [(inner, width)])
+        self.repeat("lane", [(inner, 4), (outer, 8)])
+        self.repeat("register", [(outer, outer_size // 8), (inner, inner_size // (4 * width))])
+        warps = [*enumerate(json.loads(fields["warpsPerCTA"]))]
+        self.repeat("warp", warps if is_hopper else warps[::-1], self.summed)
+        return self.fit((inner, outer, *reversed(range(rows))))
 
 
 class Encodings:
@@ -105,59 +169,33 @@ class Encodings:
             UnsupportedOperation: the encoding is unknown.
         """
         kind, fields = self._read(encoding)
-        rank = len(shape)
         if kind == "slice":
-            dim = int(fields["dim"])
-            parent = self.convert(fields["parent"], (*shape[:dim], 1, *shape[dim:]))
-            register, lane, warp = (
-                tuple((*base[:dim], *base[dim + 1 :]) for base in bases)
-                for bases in (parent.register, parent.lane, parent.warp)
-            )
-            return Layout(shape, tuple(filter(any, register)), lane, warp)
-        tile = _Tile(rank)
+            return self._convert_slice(fields, shape)
+        tile = _Tile(shape)
         if kind == "linear":
-            for side, bases in tile.bases.items():
-                bases += map(tuple, json.loads(fields[side]))
-            places = zip(*chain.from_iterable(tile.bases.values()), strict=True)
-            tile.sizes = [1 << max(own).bit_length() for own in places]
-            return tile.fit(shape, range(rank - 1, -1, -1))
-        operand = None
+            return tile.convert_linear(fields)
+        width = 2
         if kind == "dot_op":
-            operand = int(fields["opIdx"])
+            tile.summed = len(shape) - 1 - int(fields["opIdx"])
             width = int(fields.get("kWidth", 0))
             kind, fields = self._read(fields["parent"])
-        # All warps that differ only along K hold the same elements of an operand.
-        shared = -1 if operand is None else rank - 1 - operand
         if kind == "blocked":
-            order = json.loads(fields["order"])
-            counts = dict(enumerate(json.loads(fields["sizePerThread"])))
-            if operand is not None:
-                counts[shared] = shape[shared]
-            tile.repeat("register", [(dim, counts[dim]) for dim in order])
-            for side, name in (("lane", "threadsPerWarp"), ("warp", "warpsPerCTA")):
-                counts = json.loads(fields[name])
-                tile.repeat(side, [(dim, counts[dim]) for dim in order], shared)
-            return tile.fit(shape, order)
-        if kind != "nvidia_mma":
-            raise UnsupportedOperation(f"The layout {encoding} is unknown.")
-        is_second = operand == 1
-        inner = rank - 1 - is_second
-        outer = rank - 2 + is_second
-        sizes = json.loads(fields["instrShape"])
-        rows, columns = sizes[-2:] if fields["versionMajor"] == "2" else sizes[:2]
-        if operand is None:
-            width = 2
-        else:
-            rows = 8 if is_second else 16
-            columns = 8 * width
-        tile.repeat("register", [(inner, width)])
-        tile.repeat("lane", [(inner, 4), (outer, 8)])
-        tile.repeat("register", [(outer, rows // 8), (inner, columns // (4 * width))])
-        warps = list(enumerate(json.loads(fields["warpsPerCTA"])))
-        tile.repeat("warp", warps if fields["versionMajor"] == "3" else warps[::-1], shared)
-        return tile.fit(shape, (inner, outer, *range(rank - 3, -1, -1)))
+            return tile.convert_blocked(fields)
+        if kind == "nvidia_mma":
+            return tile.convert_mma(fields, width)
+        raise UnsupportedOperation(f"The layout {encoding} is unknown.")
 
-    def _read(self, encoding: str) -> tuple[str, dict[str, str]]:
+    def _convert_slice(self, fields: _Fields, shape: tuple[int, ...]) -> Layout:
+        """Omit a dimension, and registers that differ only along it (`SliceEncodingAttr::toLinearLayout`)."""
+        dim = int(fields["dim"])
+        parent = self.convert(fields["parent"], (*shape[:dim], 1, *shape[dim:]))
+        register, lane, warp = (
+            tuple((*base[:dim], *base[dim + 1 :]) for base in bases)
+            for bases in (parent.register, parent.lane, parent.warp)
+        )
+        return Layout(shape, tuple(filter(any, register)), lane, warp)
+
+    def _read(self, encoding: str) -> tuple[str, _Fields]:
         """Return the kind of an encoding, and its fields."""
         match = _ENCODING.fullmatch(self.expand(encoding))
         if not match:

@@ -25,34 +25,33 @@ def reach(starts: Iterable[Node], follow: Callable[[Node], Iterable[Node]]) -> l
 
 
 def pass_values(op: Op) -> Links:
-    """Link the results and the arguments of a loop or a branch to the values that may become them."""
-    # A loop's counter, or its condition, comes first.
-    for names in (op.results, *(region.arguments for region in op.regions)):
-        for values in (op.inits, *(region.yielded for region in op.regions)):
-            yield from zip(reversed(names), reversed(values), strict=False)
+    """Link the results and the arguments of a loop, a branch or warp groups to the values that may become them."""
+    if op.name == "ttg.warp_specialize":
+        for region in op.regions:
+            yield from zip(region.arguments, op.operands, strict=False)
+    elif op.name.startswith("scf."):
+        # A loop's counter, or its condition, comes first.
+        for names in (op.results, *(region.arguments for region in op.regions)):
+            for values in (op.inits, *(region.yielded for region in op.regions)):
+                yield from zip(reversed(names), reversed(values), strict=False)
 
 
 def derive(op: Op) -> Links:
-    """Link results to the operands."""
-    return pass_values(op) if op.name.startswith("scf.") else product(op.results, op.operands)
+    """Link results to the operands, and values that pass through regions."""
+    yield from pass_values(op)
+    if not op.name.startswith("scf."):
+        yield from product(op.results, op.operands)
 
 
 def copy(op: Op) -> Links:
     """Link values to those that they may be copies of, and pointers to those to the same memory."""
-    match op.name:
-        case name if name.startswith("scf."):
-            yield from pass_values(op)
-        case "ttg.warp_specialize":
-            for region in op.regions:
-                yield from zip(region.arguments, op.operands, strict=False)
-        case "ttng.warp_group_dot_wait":
-            yield from zip(op.results, op.operands, strict=True)
-        case "ttng.tensormap_create":
-            yield op.operands[0], op.operands[1]
-        case "tt.store" | "tt.atomic_rmw":  # the block becomes one of the tensor
-            yield op.operands[1], op.operands[0]
-        case name if name.startswith(COPIES):
-            yield op.results[0], op.operands[0]
+    yield from pass_values(op)
+    if op.name == "ttng.tensormap_create":
+        yield op.operands[0], op.operands[1]
+    elif op.name in ("tt.store", "tt.atomic_rmw"):  # the block becomes one of the tensor
+        yield op.operands[1], op.operands[0]
+    elif op.name.startswith(COPIES):
+        yield from zip(op.results, op.operands, strict=False)
 
 
 class Graph:

@@ -91,11 +91,12 @@ POINTER_OPS = {name for name, traits in MEMORY_OPS.items() if traits.blocks}
 LOOPS = ("scf.for", "scf.while")
 # Operations whose result can have any layout.
 FREE = ("tt.splat", "tt.make_range", "arith.constant")
-# The starts of names of operations whose result has the elements of the first operand, or points to the same tensor or
-# buffer.
+# The starts of names of operations whose results have the elements of the first operands, or point to the same tensors
+# or buffers.
 COPIES = (
     "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.bitcast", "tt.fp_to_fp",
-    "tt.load", "ttg.convert_layout", "ttg.memdesc", "ttng.reinterpret_tensor", "arith.ext", "arith.trunc",
+    "tt.load", "ttg.convert_layout", "ttg.memdesc", "ttng.reinterpret_tensor", "ttng.warp_group_dot_wait", "arith.ext",
+    "arith.trunc",
 )  # fmt: skip
 # The starts of names of operations that refer to a buffer, but do not access it.
 MENTIONS = ("ttg.memdesc", "ttg.local_dealloc", "ttg.warp_yield", "scf.", "cf.")

@@ -4,13 +4,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise, product
 
-from tilescope.ttgir.graph import Graph, Links, derive, pass_values, reach
+from tilescope.ttgir.graph import Graph, Links, derive, reach
 from tilescope.ttgir.operations import MEMORY_OPS
 from tilescope.ttgir.parser import Op, Region, Source
 
 
 def depend(op: Op) -> Links:
     """Link values to those that they depend on, with the conditions of branches and the bounds of loops."""
+    if op.name not in ("scf.while", "ttg.local_load"):
+        yield from derive(op)
     match op.name:
         case "scf.for":
             low, _, step = op.operands
@@ -21,34 +23,23 @@ def depend(op: Op) -> Links:
             yield from product([trips], op.operands)
             yield from product(op.results, [trips])
             yield from zip(op.results, arguments[1:], strict=True)
-            yield from pass_values(op)
         case "scf.while":
             before, after = op.regions
             condition, *passed = before.yielded
-            names = (*before.arguments, *op.results, *after.arguments)
-            yield from product(names, [condition])
+            yield from product((*before.arguments, *op.results, *after.arguments), [condition])
             for values in (op.inits, after.yielded):
                 yield from zip(before.arguments, values, strict=True)
             for names in (op.results, after.arguments):
                 yield from zip(names, passed, strict=True)
         case "scf.if":
             yield from product(op.results, op.operands)
-            yield from pass_values(op)
+        case "tt.reduce" | "tt.scan":
+            for inner in op.inner:
+                yield from product(op.results, inner.operands)
         case "ttg.local_load":
             yield op.results[0], op.operands[0]  # without the token of an earlier copy
         case "ttg.memdesc_index":
-            yield from derive(op)
             yield op.operands[0], op.results[0]  # a buffer depends on the indices of its slots
-        case "ttg.warp_specialize":
-            yield from derive(op)
-            for region in op.regions:
-                yield from zip(region.arguments, op.operands, strict=False)
-        case "tt.reduce" | "tt.scan":
-            yield from derive(op)
-            for inner in op.regions[0].ops:
-                yield from product(op.results, inner.operands)
-        case _:
-            yield from derive(op)
 
 
 def _name_trips(loop: Op) -> str:
