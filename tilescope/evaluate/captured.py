@@ -109,7 +109,7 @@ def count_launch(
             evaluator.slice.reach(roots, without=evaluator.slice.quotients)
             for roots in (op.operands[:1], filter(None, [op.mask]))
         )
-        indices = [load.source[1] for load in loads if load.source and load.results[0] in pointer]
+        indices = [load.place[1] for load in loads if load.results[0] in pointer]
         counts = OperationCounts(
             op=access.kind,
             counter=counter_of(op, compiled, used) if compiled else access.counter,

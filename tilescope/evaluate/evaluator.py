@@ -207,7 +207,9 @@ class Evaluator:
         if not isinstance(condition, Unknown):
             return active & is_true, active & ~is_true
         if active.any() and not self.doubt:
-            self.doubt = f"Whether a program {verb} on line {_line(op)} is unknown. {condition.why}"
+            self.doubt = (
+                f"Whether a program {verb} on line {op.place[1]} is unknown. {condition.why}"
+            )
         return active & is_true, active
 
     def _run_for(self, op: Op, active: np.ndarray) -> None:
@@ -337,7 +339,7 @@ class Evaluator:
         for value in self._get(names):
             if isinstance(value, Unknown):
                 raise UnsupportedOperation(
-                    f"How often the loop on line {_line(op)} runs is unknown. {value.why}"
+                    f"How often the loop on line {op.place[1]} runs is unknown. {value.why}"
                 )
 
     def _run_if(self, op: Op, active: np.ndarray) -> None:
@@ -531,7 +533,3 @@ _CONTROL_FLOW = {
     "scf.while": Evaluator._run_while,
     "scf.if": Evaluator._run_if,
 }
-
-
-def _line(op: Op) -> int:
-    return op.source[1] if op.source else 0

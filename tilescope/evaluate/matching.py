@@ -92,7 +92,7 @@ def read_instructions(
             is_swap = ".cas" in match.name
             instruction = Instruction(
                 op="compare-and-swap" if op.name == "tt.atomic_cas" else kind,
-                source=op.source or ("", 0),
+                source=op.place,
                 layout=layout_of.get(op.line),
                 element_bytes=op.element_bytes,
                 width_bytes=op.element_bytes if is_swap else match.width_bytes,

@@ -25,11 +25,10 @@ def read_layouts(body: Region, encodings: Encodings) -> tuple[TensorLayout, ...]
     """
     layouts = dict[TensorLayout, None]()
     for op in body.walk():
-        file, line = op.source or ("", 0)
         for operand, block in _blocks(op):
             layout = encodings.convert(block.encoding, block.shape)
             element = block.element.removeprefix("!tt.ptr<").removesuffix(">")
-            layouts[TensorLayout(file, line, op.traits.kind, operand, element, layout)] = None
+            layouts[TensorLayout(*op.place, op.traits.kind, operand, element, layout)] = None
     return tuple(layouts)
 
 
@@ -64,11 +63,9 @@ def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversi
         is_shared = _needs_shared_memory(source, destination)
         values = graph.trace_sources(op.operands, free)
         definitions = [graph.definitions[name] for name in values if name in graph.definitions]
-        file, line = op.source or ("", 0)
         conversions.append(
             LayoutConversion(
-                file=file,
-                line=line,
+                *op.place,
                 element_bytes=element_bytes,
                 source=source,
                 destination=destination,

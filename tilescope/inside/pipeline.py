@@ -203,8 +203,7 @@ class _Loop:
         events += [self.event(op, "loop", self.ahead[_key(op)]) for op in self.inside]
         events += [self.event(op, "epilogue", -1) for op in self.after]
         loads = tuple(map(self.load, self.loads.values()))
-        file, line = self.op.source or ("", 0)
-        return Pipeline(file, line, self.stages, loads, tuple(events))
+        return Pipeline(*self.op.place, self.stages, loads, tuple(events))
 
     def event(self, op: Op, phase: str, step: int) -> PipelineEvent:
         kind = op.traits.event
@@ -221,8 +220,7 @@ class _Loop:
                 kind = "multiplication wait"
         pending = _PENDING.search(op.text) if op.traits.event.endswith("wait") else None
         left = int(pending[1]) if pending else None
-        file, line = op.source or ("", 0)
-        return PipelineEvent(kind, file, line, phase, step, tuple(loads), left)
+        return PipelineEvent(kind, *op.place, phase, step, tuple(loads), left)
 
     def load(self, op: Op) -> LoopLoad:
         """Return how far ahead a load runs, or why it is not pipelined."""
@@ -243,12 +241,11 @@ class _Loop:
             ahead -= min((self.ahead[_key(reader)] for reader in readers), default=0)
         elif any(user.name != "scf.yield" for user in self.kernel.graph.users[op.results[0]]):
             ahead = 0  # its value is used in the same step
-        file, line = op.source or ("", 0)
-        return LoopLoad(file, line, ahead, slots, "" if ahead else self.explain(op))
+        return LoopLoad(*op.place, ahead, slots, "" if ahead else self.explain(op))
 
     def explain(self, op: Op) -> str:
         """Return why a load is not pipelined; "" if the reason is uncertain."""
-        line = op.source[1] if op.source else 0
+        line = op.place[1]
         body = self.op.regions[-1]
         if self.kernel.num_stages is None:
             return ""

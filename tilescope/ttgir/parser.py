@@ -79,6 +79,10 @@ class Op:
         return self.location[0][:2] if self.location else ()
 
     @property
+    def place(self) -> tuple[str, int]:
+        return self.source or ("", 0)
+
+    @property
     def site(self) -> Site:
         kind = self.traits.kind
         return "atomic" if kind == "tensor map" else kind, self.source
