@@ -29,6 +29,7 @@ _MEMORY = {
     "sass": re.compile(rf"\b({'|'.join(SASS_KINDS)})\b"),
 }
 
+# %3 = ttg.convert_layout %2 : tensor<64x16xf16, #blocked> -> tensor<64x16xf16, #blocked1>
 _CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)\w*,")
 
 

@@ -64,15 +64,30 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
             f"{shared_bytes:,}."
         )
         return replace(unknown, why=why)
+    arguments = zip(body.arguments, launch.arguments, strict=True)
+    names = {value: argument.name for value, argument in arguments}
+    return _add_buffers(unknown, ops, buffers, names, (Path(kernel.file).name, kernel.line))
+
+
+def _add_buffers(
+    shared_map: SharedMap,
+    ops: Sequence[Op],
+    buffers: Sequence["_Buffer"],
+    names: Mapping[str, str],
+    place: tuple[str, int],
+) -> SharedMap:
+    """Return a map with buffers, the operations that access them, and the loops.
+
+    Args:
+        names: the arguments' names, by value.
+        place: the file and line of the kernel.
+    """
     spans = _find_loops(ops)
     for start, end in reversed(spans):
         for buffer in buffers:
             if buffer.first < start <= buffer.last <= end:
                 buffer.last = end  # for the next iteration
-    place = Path(kernel.file).name, kernel.line
     numbers = sorted({use for buffer in buffers for use in buffer.steps})
-    arguments = zip(body.arguments, launch.arguments, strict=True)
-    names = {value: argument.name for value, argument in arguments}
     loops = []
     for start, end in spans:
         first = bisect_left(numbers, start)
@@ -80,7 +95,7 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
         if first <= last and ops[start].name.startswith("scf."):
             loops.append(MapLoop(*(ops[start].source or place), first, last))
     return replace(
-        unknown,
+        shared_map,
         buffers=tuple(each for buffer in buffers for each in buffer.split(numbers, names, place)),
         steps=tuple(MapStep(*(ops[n].source or place), ops[n].name) for n in numbers),
         loops=tuple(loops),

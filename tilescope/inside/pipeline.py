@@ -20,12 +20,20 @@ from tilescope.ttgir.parser import Op, Region
 # Events.
 _COPIES = ("copy", "TMA copy")
 _LOADS = ("load", *_COPIES)
+# ttg.async_wait %token {num = 2 : i32}
+# ttng.warp_group_dot_wait %total {pendings = 0 : i32}
 _PENDING = re.compile(r"\b(?:num|pendings) = (\d+)")
+# ttg.local_alloc : () -> !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable>
 _SLOTS = re.compile(r"-> !ttg\.memdesc<(\d+)x")
+# } {tt.num_stages = 4 : i32}
 _STAGES = re.compile(r"tt\.num_stages = (\d+)")
+# #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
 _BLOCKED = re.compile(r"^(#\w+) = #ttg\.blocked<\{.*order = \[(\d)", re.MULTILINE)
+# #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = true, elementBitWidth = 16}>
 _TRANSPOSED = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{.*transposed = true", re.MULTILINE)
+# ttg.target = "cuda:90"
 _CAPABILITY = re.compile(r'ttg\.target = "cuda:(\d+)"')
+# ttg.local_alloc %y : (tensor<64x16xbf16, #blocked>) -> !ttg.memdesc<64x16xbf16, #shared, #smem>
 _ALLOCATION = re.compile(r"\(tensor<(?:\d+x){2}\w+, (#\w+)>\) -> !ttg\.memdesc<[^,]*, (#\w+),")
 
 # The first compute capability, times ten, for which Triton pipelines loops.

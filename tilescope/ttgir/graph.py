@@ -15,13 +15,14 @@ Links = Iterator[tuple[str, str]]
 
 def reach(starts: Iterable[Node], follow: Callable[[Node], Iterable[Node]]) -> list[Node]:
     """Return the starts and all that they lead to, the nearest first."""
-    reached = dict.fromkeys(starts)
-    found = list(reached)
-    for node in found:
-        new = [each for each in dict.fromkeys(follow(node)) if each not in reached]
-        reached.update(dict.fromkeys(new))
-        found += new
-    return found
+    nodes = list(dict.fromkeys(starts))
+    reached = set(nodes)
+    for node in nodes:
+        for following in follow(node):
+            if following not in reached:
+                reached.add(following)
+                nodes.append(following)
+    return nodes
 
 
 def pass_values(op: Op) -> Links:

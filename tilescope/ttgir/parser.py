@@ -17,15 +17,25 @@ from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, TRAITS, Traits
 Source = tuple[str, int] | tuple[()]
 Site = tuple[str, Source]
 
+# %arg5, %cst_0, %2#1
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
+# tt.func public @scale(%x: !tt.ptr<f32> loc("x"(#loc)), %n: i64 loc("n"(#loc))) attributes {noinline = false} {
 _FUNCTION = re.compile(r'\s*tt\.func\b[^@]*@("[^"]*"|[\w.$]+)\((.*)')
+# tt.call @copy_row(%source, %rows) : (!tt.ptr<f32>, i32) -> ()
 _CALLEE = re.compile(r'@("[^"]*"|[\w.$]+)\(')
+# ^bb1(%3: i32):
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
+# asm_string = "mov.u32 $0, %tid.x;"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+# %sum:2 = "tt.reduce"(%x, %y) <{axis = 0 : i32}> ({
 _OPERATION = re.compile(r'^(?:(?P<results>%[^=]*?) = )?"?(?P<name>[a-z_]+\.[\w.]+)"?(?P<rest>.*)$')
+# %2 = arith.addi %0, %1 : i32 loc(#loc7)
 _LOCATION = re.compile(r" loc\((?:#loc\d*|[^()]*|callsite\([^()]*\))\)")
+# ^bb2(%4, %5 : i32, f32)
 _TARGET = re.compile(r"\^(\w+)(?:\(([^:)]*)[^)]*\))?")
+# tensordesc<tensor<128x64xf16, #shared>>
 _SHAPE = re.compile(r"(?:tensor|tensordesc)<((?:\d+x)+)")
+# #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
 _SWIZZLE = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", re.MULTILINE)
 
 
@@ -149,12 +159,10 @@ class Region:
     @property
     def yielded(self) -> list[str]:
         """The operands of its last operation, a terminator, which is not printed if it has none."""
-        last = self.ops[-1] if self.ops else None
-        return (
-            last.operands
-            if last and last.name.endswith((".yield", ".condition", ".return"))
-            else []
-        )
+        for op in self.ops[-1:]:
+            if op.name.endswith((".yield", ".condition", ".return")):
+                return op.operands
+        return []
 
     def walk(self) -> Iterator[Op]:
         """Yield all operations, including those of inner regions, in text order."""
@@ -284,7 +292,7 @@ class _Parser:
                 f"Line {number + 1} of the TTGIR is not an operation: {line[:80]}"
             )
         name = match["name"]
-        text = _STRING.sub('""', match["rest"])  # inline assembly has registers such as %tid.x
+        text = _STRING.sub('""', match["rest"])  # inline assembly names registers
         arguments, operands, inits = _split_values(name, _VALUES.findall(text))
         location = location and location + self.call
         op = Op(name, number, location, text, self.use(operands), inits=self.use(inits))
