@@ -117,8 +117,8 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
     returns = any(op.name == "cf.cond_br" for op in region.ops)
     users = defaultdict[str, set[Op]](set)
     for op in region.ops:
-        for inner in op.walk():
-            for name in inner.uses:
+        for nested in op.walk():
+            for name in nested.uses:
                 users[name].add(op)
 
     def compute(name: str) -> Iterator[str]:
