@@ -8,12 +8,12 @@ from dataclasses import asdict
 
 import pytest
 
+from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import GPUS
-from tilescope.evaluate.listings import UnsupportedOperation, locate_lines
-from tilescope.evaluate.ttgir import parse
-from tilescope.inside.encodings import Encodings, tensor_types
 from tilescope.inside.inspect import inspect_code
+from tilescope.ttgir.encodings import Encodings, tensor_types
+from tilescope.ttgir.parser import parse
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("conversions")

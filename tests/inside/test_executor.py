@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.sass import parse
 from tilescope.inside import semantics
 from tilescope.inside.banks import Wavefronts

@@ -7,8 +7,8 @@ import pytest
 
 from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import GPUS
-from tilescope.evaluate.ttgir import parse
 from tilescope.inside.pipeline import read_pipelines, unroll
+from tilescope.ttgir.parser import parse
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("pipelines")

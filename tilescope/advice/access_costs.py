@@ -30,7 +30,7 @@ from tilescope.evaluate.causes import (
 from tilescope.evaluate.counts import OperationCounts, sum_costs
 from tilescope.evaluate.instructions import Instruction
 from tilescope.evaluate.sectors import SECTOR_BYTES, SECTORS, count_requests
-from tilescope.evaluate.slices import Slice
+from tilescope.ttgir.slices import Slice
 
 # Bytes per lane of the narrowest asynchronous copy.
 _NARROWEST_COPY_BYTES = 4

@@ -36,6 +36,7 @@ from tilescope.advice.shared_costs import (
     explain_conversions,
 )
 from tilescope.captures.layouts import vectors
+from tilescope.captures.listings import isolate
 from tilescope.captures.reader import (
     TIME,
     Build,
@@ -49,11 +50,10 @@ from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
-from tilescope.evaluate.listings import isolate
-from tilescope.evaluate.slices import Slice
-from tilescope.evaluate.ttgir import memory_ops, parse
 from tilescope.inside.report import Inside, SharedMap
 from tilescope.timing.changes import TIME_KIND, list_options
+from tilescope.ttgir.parser import memory_ops, parse
+from tilescope.ttgir.slices import Slice
 
 # Operations on offsets, in Triton's default type.
 _OFFSET_BITS = 32

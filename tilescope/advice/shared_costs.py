@@ -9,7 +9,7 @@ from tilescope.advice.access_costs import Diagnosis
 from tilescope.advice.experiments import Change, Choice, Hypothesis, Lab, Numbers, Trial, try_option
 from tilescope.advice.ttir_edits import Module
 from tilescope.evaluate.counts import OperationCounts
-from tilescope.evaluate.slices import Slice
+from tilescope.ttgir.slices import Slice
 
 _AXES = "first", "second"
 # The part of a launch's cost that conversions and idle stages are assumed to cause.

@@ -8,9 +8,9 @@ import math
 import re
 from collections.abc import Sequence
 
-from tilescope.evaluate.listings import UnsupportedOperation
-from tilescope.evaluate.slices import Slice
-from tilescope.evaluate.ttgir import Op, Region, parse
+from tilescope.captures.listings import UnsupportedOperation
+from tilescope.ttgir.parser import Op, Region, parse
+from tilescope.ttgir.slices import Slice
 
 # The operations of each kind in a report.
 _NAMES = {

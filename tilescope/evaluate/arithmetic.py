@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.evaluate.listings import UnsupportedOperation
-from tilescope.evaluate.ttgir import Op, shape_of
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.values import (
     Unknown,
     Value,
@@ -26,6 +25,7 @@ from tilescope.evaluate.values import (
     keys_of,
     multiply,
 )
+from tilescope.ttgir.parser import Op, shape_of
 
 # The remedy for operations that are not evaluated.
 COUNT_IT = "To measure this launch, use --count on a GPU."

@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tilescope.captures.listings import locate_lines
 from tilescope.evaluate.counts import Tally
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import locate_lines
 from tilescope.evaluate.matching import find_instructions, find_opcodes
 from tilescope.evaluate.sass import Instruction as SassInstruction
 from tilescope.evaluate.sass import parse
-from tilescope.evaluate.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
+from tilescope.ttgir.operations import MEMORY_OPS
+from tilescope.ttgir.parser import Op, Region, Site, Source, memory_ops
 
 # Number of programs at a time whose addresses are compared with one another.
 _FIRST_PROGRAMS = 8
@@ -56,7 +57,7 @@ def find_mismatches(
             # The lane swaps one word at a time
             expected["load", op.source] += instruction.swaps * instruction.count
             alive[op.site] += int(tallies[op].issued.sum())
-    known = {(MEMORY_OPS[op.name].kind, op.location) for op in memory_ops(body)}
+    known = {(op.traits.kind, op.location) for op in memory_ops(body)}
     for kind, location in find_instructions(ptx).keys() - known:
         text = (
             "Inline assembly or a mathematical function accesses memory here, which is not counted."

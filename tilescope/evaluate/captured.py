@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import (
     Argument,
     BaseCapture,
@@ -14,16 +15,16 @@ from tilescope.captures.reader import (
     CapturedLaunch,
     UnreadableCapture,
 )
-from tilescope.evaluate import ttgir
 from tilescope.evaluate.assembly import Mismatch, find_mismatches, load_depths
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
 from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import UnsupportedOperation, isolate
 from tilescope.evaluate.matching import counter_of, read_instructions
 from tilescope.evaluate.sectors import SECTORS
 from tilescope.evaluate.touches import Touches
+from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, POINTER_OPS
+from tilescope.ttgir.parser import Op, memory_ops, parse
 
 _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
 
@@ -48,7 +49,7 @@ def count_launch(
         raise UnsupportedOperation(
             "Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them."
         )
-    body = ttgir.parse(codes["ttgir"])
+    body = parse(codes["ttgir"])
     if len(launch.arguments) != len(body.arguments):
         raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
     layouts = capture.layouts(kernel)
@@ -91,24 +92,24 @@ def count_launch(
     ]
     owners.sort(key=lambda owner: owner[0])
     loads = [op for op in body.walk() if op.name == "tt.load" and op.source]
-    loops: dict[ttgir.Op, int] = {}
+    loops: dict[Op, int] = {}
     for number, loop in enumerate(body.walk(), 1):
-        if loop.name in ("scf.for", "scf.while"):
-            for op in ttgir.memory_ops(ttgir.Region([], [loop])):
+        if loop.name in LOOPS:
+            for op in memory_ops(loop):
                 loops.setdefault(op, number)  # outer loops come first
-    used = {value for op in body.walk() for value in (*op.operands, *op.inits)}
+    used = {value for op in body.walk() for value in op.uses}
     operations = []
-    for op in ttgir.memory_ops(body):
+    for op in memory_ops(body):
         tally = memory.tallies[op]
         instruction = instructions[op]
-        access = ttgir.MEMORY_OPS[op.name]
-        has_lanes = op.name in ttgir.POINTER_OPS
+        access = op.traits
+        has_lanes = op.name in POINTER_OPS
         compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
         pointer, mask = (
             evaluator.slice.reach(roots, without=evaluator.slice.quotients)
             for roots in (op.operands[:1], filter(None, [op.mask]))
         )
-        indices = [load.source[1] for load in loads if load.source and load.results[0] in pointer]
+        indices = [load.place[1] for load in loads if load.results[0] in pointer]
         counts = OperationCounts(
             op=access.kind,
             counter=counter_of(op, compiled, used) if compiled else access.counter,
@@ -147,11 +148,9 @@ def count_launch(
             )
             tally.refused = tally.refused or RETRIES
         operations.append(counts)
-    for kind, source in mismatches.keys() - {op.site for op in ttgir.memory_ops(body)}:
+    for kind, source in mismatches.keys() - {op.site for op in memory_ops(body)}:
         tally = Tally(refused=mismatches[kind, source].text)
-        counter = next(
-            access.counter for access in ttgir.MEMORY_OPS.values() if access.kind == kind
-        )
+        counter = next(access.counter for access in MEMORY_OPS.values() if access.kind == kind)
         place = source or (kernel.file, kernel.line)
         operations.append(OperationCounts(kind, counter, place, (), None, tally))
     return LaunchCounts(
@@ -162,8 +161,8 @@ def count_launch(
 
 
 def _find_merged_stores(
-    instructions: Mapping[ttgir.Op, Instruction | str],
-) -> dict[ttgir.Op, Instruction]:
+    instructions: Mapping[Op, Instruction | str],
+) -> dict[Op, Instruction]:
     """Return stores without an instruction, each with the instruction of a store of the same type.
 
     The compiler merges stores in different branches.

@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilescope.captures.layouts import Layout
+from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.declare.accesses import AnyAccess, FlatAccess
 from tilescope.declare.jit import last_line
 from tilescope.evaluate.instructions import Conversion, Instruction
-from tilescope.evaluate.listings import UnsupportedOperation, locate_lines
 from tilescope.evaluate.matching import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
 from tilescope.evaluate.sass import Instruction as SassInstruction
 from tilescope.evaluate.sass import parse
-from tilescope.evaluate.ttgir import MEMORY_OPS, Op, memory_ops
-from tilescope.evaluate.ttgir import parse as parse_ttgir
+from tilescope.ttgir.operations import MEMORY_OPS
+from tilescope.ttgir.parser import Op, memory_ops
+from tilescope.ttgir.parser import parse as parse_ttgir
 
 # Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
 _MEMORY = {
@@ -28,6 +29,7 @@ _MEMORY = {
     "sass": re.compile(rf"\b({'|'.join(SASS_KINDS)})\b"),
 }
 
+# %3 = ttg.convert_layout %2 : tensor<64x16xf16, #blocked> -> tensor<64x16xf16, #blocked1>
 _CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)\w*,")
 
 
@@ -97,7 +99,7 @@ def read_operations(
             if op.location[0][0] == file.rsplit("/", 1)[-1] and op.location[0][1] in lines
         ]
         # A kernel may call the function containing the operation from several places. Pipelining duplicates operations.
-        sites = {(MEMORY_OPS[op.name].kind, op.location) for op in ops}
+        sites = {(op.traits.kind, op.location) for op in ops}
         count = sum(len(in_ptx[site]) for site in sites)
         variants = {replace(_check(op, compiled[op]), instructions=count, opcodes=()) for op in ops}
         if len(variants) != 1:

@@ -10,20 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate import arithmetic
 from tilescope.evaluate.global_memory import CHUNK, STORAGE_STEP, Descriptor, GlobalMemory
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.overflows import Overflows
-from tilescope.evaluate.slices import Slice
-from tilescope.evaluate.ttgir import (
-    MEMORY_OPS,
-    POINTER_OPS,
-    Op,
-    Region,
-    Source,
-    memory_ops,
-    shape_of,
-)
 from tilescope.evaluate.values import (
     Unknown,
     Value,
@@ -35,6 +25,15 @@ from tilescope.evaluate.values import (
     multiply,
     possible,
 )
+from tilescope.ttgir.operations import MEMORY_OPS, POINTER_OPS
+from tilescope.ttgir.parser import (
+    Op,
+    Region,
+    Source,
+    memory_ops,
+    shape_of,
+)
+from tilescope.ttgir.slices import Slice
 
 # Maximum number of programs of a launch, and of those that are evaluated at once.
 _MOST_PROGRAMS = 1 << 26
@@ -44,14 +43,8 @@ _MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
 
 # Bytes per element of `tensormap.replace`'s .elemtype (PTX ISA 9.0). Its numbers differ from CUtensorMapDataType's.
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
-# Operations whose second operand is the buffer in shared memory that they write.
+# Operations that write values to a buffer in shared memory.
 _BUFFER_WRITES = ("ttg.async_copy_global_to_local", "ttg.local_store")
-# Copies that are not counted, by the names that kernels use.
-_UNCOUNTED = {
-    "ttng.async_tma_gather": "A descriptor's gather",
-    "ttng.async_tma_scatter": "A descriptor's scatter",
-    "ttng.async_tma_reduce": "A descriptor's atomic",
-}
 
 
 class Evaluator:
@@ -148,7 +141,7 @@ class Evaluator:
 
     def _refuse(self, op: Op, why: str) -> None:
         sunk = (load for load, into in self.slice.sunk.items() if into is op)
-        for inner in (*memory_ops(Region([], [op])), *sunk):
+        for inner in (*memory_ops(op), *sunk):
             tally = self.memory.tallies[inner]
             tally.refused = tally.refused or why
         if op.name.startswith(("arith.", "math.")):
@@ -170,10 +163,9 @@ class Evaluator:
             self._load(op, active)
         elif op.name == "ttng.tensormap_create":
             self._create_descriptor(op, active)
-        elif op.name in _UNCOUNTED:
-            raise UnsupportedOperation(
-                f"{_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}"
-            )
+        elif op.traits.uncounted:
+            why = f"{op.traits.uncounted} is not evaluated. {arithmetic.COUNT_IT}"
+            raise UnsupportedOperation(why)
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
         elif op.name in ("ttg.warp_specialize", "tt.call"):
@@ -215,7 +207,9 @@ class Evaluator:
         if not isinstance(condition, Unknown):
             return active & is_true, active & ~is_true
         if active.any() and not self.doubt:
-            self.doubt = f"Whether a program {verb} on line {_line(op)} is unknown. {condition.why}"
+            self.doubt = (
+                f"Whether a program {verb} on line {op.place[1]} is unknown. {condition.why}"
+            )
         return active & is_true, active
 
     def _run_for(self, op: Op, active: np.ndarray) -> None:
@@ -246,7 +240,7 @@ class Evaluator:
         """Return whether an iteration may use a descriptor or a buffer that an earlier one wrote."""
         return any(
             op.name == "ttng.tensormap_create"
-            or (op.name in _BUFFER_WRITES and op.operands[1] in self.needed)
+            or (op.name in _BUFFER_WRITES and op.destination in self.needed)
             for op in body.walk()
         )
 
@@ -291,9 +285,7 @@ class Evaluator:
         outer = self.values
         running = np.flatnonzero(active & (trips > 0))
         ends = np.cumsum(trips[running])
-        used = {
-            name for inner in body.walk() for name in (*inner.operands, *inner.inits)
-        } & outer.keys()
+        used = {name for inner in body.walk() for name in inner.uses} & outer.keys()
         for start in range(0, int(ends[-1]), at_once):
             pair = np.arange(start, min(start + at_once, int(ends[-1])))
             number = np.searchsorted(ends, pair, side="right")
@@ -318,7 +310,7 @@ class Evaluator:
         is_lock = not op.inits or self._is_contended(condition)
         if is_lock:
             self.has_locks = True
-            for inner in memory_ops(Region([], [op])) if active.any() else ():
+            for inner in memory_ops(op) if active.any() else ():
                 tally = self.memory.tallies[inner]
                 tally.refused = (
                     tally.refused
@@ -347,7 +339,7 @@ class Evaluator:
         for value in self._get(names):
             if isinstance(value, Unknown):
                 raise UnsupportedOperation(
-                    f"How often the loop on line {_line(op)} runs is unknown. {value.why}"
+                    f"How often the loop on line {op.place[1]} runs is unknown. {value.why}"
                 )
 
     def _run_if(self, op: Op, active: np.ndarray) -> None:
@@ -394,7 +386,7 @@ class Evaluator:
                 return [Value(self._allocate())]
             case "ttg.local_alloc":
                 return [(dict(enumerate(operands)), 0)]
-            case "ttg.memdesc_index" | "ttg.memdesc_subview":
+            case "ttg.memdesc_index":
                 index = self._per_program(op.operands[1])
                 slots = np.unique(index[active] if active.any() else index[:1]).tolist()
                 if len(slots) > 1:
@@ -541,7 +533,3 @@ _CONTROL_FLOW = {
     "scf.while": Evaluator._run_while,
     "scf.if": Evaluator._run_if,
 }
-
-
-def _line(op: Op) -> int:
-    return op.source[1] if op.source else 0

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.atomics import ADDRESS_RANGE
 from tilescope.evaluate.counts import Example, Tally
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.probe import Probe
 from tilescope.evaluate.sectors import (
     EXTRA,
@@ -28,7 +28,6 @@ from tilescope.evaluate.sectors import (
     count_requests,
 )
 from tilescope.evaluate.touches import Sampler
-from tilescope.evaluate.ttgir import MEMORY_OPS, Op, Region, memory_ops
 from tilescope.evaluate.values import (
     Unknown,
     Value,
@@ -39,6 +38,7 @@ from tilescope.evaluate.values import (
     pick,
     possible,
 )
+from tilescope.ttgir.parser import Op, Region, memory_ops
 
 # Storages are this far apart, so an address identifies its storage, even if it lies before the storage's start.
 STORAGE_STEP = 1 << 40
@@ -219,7 +219,7 @@ class GlobalMemory:
         if len(numbers) > 1:
             numbers.update(np.unique(storage_number(starts)).tolist())
         tally.storages |= numbers
-        if MEMORY_OPS[op.name].kind in ("store", "atomic"):
+        if op.traits.kind in ("store", "atomic"):
             self.stored |= tally.storages
         if isinstance(instruction, str):
             raise UnsupportedOperation(instruction)
@@ -402,7 +402,7 @@ class GlobalMemory:
         size = descriptor.element_bytes
         of_all = descriptor.facts
         facts = np.broadcast_to(pick(of_all, programs), (len(programs), of_all.shape[1]))
-        is_load = MEMORY_OPS[op.name].counter == "tma_ld"
+        is_load = op.traits.counter == "tma_ld"
         block = np.array(op.shape[-at.shape[1] :])
         address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
         storages = set(np.unique(storage_number(address)).tolist())

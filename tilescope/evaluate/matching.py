@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilescope.captures.layouts import Layout
+from tilescope.captures.listings import Location, lane_bytes, locate_lines
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import Location, lane_bytes, locate_lines
 from tilescope.evaluate.sass import parse
-from tilescope.evaluate.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
+from tilescope.ttgir.operations import POINTER_OPS
+from tilescope.ttgir.parser import Op, Region, Site, Source, memory_ops
 
 PTX_MEMORY = re.compile(
     r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
@@ -80,7 +81,7 @@ def read_instructions(
     layout_of = dict(zip(pointer_lines, layouts, strict=True))
     by_location: dict[tuple[str, Location], list[Op]] = defaultdict(list)
     for op in memory_ops(body):
-        by_location[MEMORY_OPS[op.name].kind, op.location].append(op)
+        by_location[op.traits.kind, op.location].append(op)
     result: dict[Op, Instruction | str] = {}
     for (kind, location), group in by_location.items():
         matches = in_ptx.get((kind, location), [])
@@ -91,7 +92,7 @@ def read_instructions(
             is_swap = ".cas" in match.name
             instruction = Instruction(
                 op="compare-and-swap" if op.name == "tt.atomic_cas" else kind,
-                source=op.source or ("", 0),
+                source=op.place,
                 layout=layout_of.get(op.line),
                 element_bytes=op.element_bytes,
                 width_bytes=op.element_bytes if is_swap else match.width_bytes,
@@ -201,7 +202,7 @@ def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
     Args:
         used: the names of the values that operations use.
     """
-    counter = MEMORY_OPS[op.name].counter
+    counter = op.traits.counter
     if counter != "atom":
         return counter
     answers = {"RED" not in opcode.partition(".")[0] for opcode in instruction.opcodes}

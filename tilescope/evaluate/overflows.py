@@ -8,8 +8,8 @@ import numpy as np
 from tilescope.evaluate.arithmetic import bits_of
 from tilescope.evaluate.counts import Overflow
 from tilescope.evaluate.global_memory import CHUNK
-from tilescope.evaluate.ttgir import Op, shape_of
 from tilescope.evaluate.values import Value
+from tilescope.ttgir.parser import Op, shape_of
 
 
 class Overflows:

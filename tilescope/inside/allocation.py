@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tilescope.captures.listings import UnsupportedOperation, is_in_sort
 from tilescope.captures.reader import (
     AllocatedBuffer,
     Allocation,
@@ -15,49 +16,12 @@ from tilescope.captures.reader import (
 )
 from tilescope.captures.server import find_allocations
 from tilescope.declare.gpus import gpu_or_slice, occupancy
-from tilescope.evaluate import ttgir
-from tilescope.evaluate.listings import UnsupportedOperation, is_in_sort
-from tilescope.evaluate.slices import reach
-from tilescope.evaluate.ttgir import Op
-from tilescope.inside.flow import pass_values
 from tilescope.inside.report import MapLoop, MapStep, SharedBuffer, SharedMap, StageNeed
+from tilescope.ttgir.graph import Graph, copy
+from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, MENTIONS, PURPOSES
+from tilescope.ttgir.parser import Op, Region, parse
 
-# The purpose of the scratch memory of each operation.
-_SCRATCH = {
-    "ttg.convert_layout": "layout conversion",
-    "tt.reduce": "reduction",
-    "tt.scan": "scan",
-    "tt.gather": "gather",
-    "tt.histogram": "histogram",
-    "tt.atomic_rmw": "atomic",
-    "tt.atomic_cas": "atomic",
-    "ttng.tensormap_create": "tensor map",
-    "ttg.warp_specialize": "arguments of warp groups",
-}
 _WARP_STATES = "states of warp groups"
-
-# The purpose of a buffer, by a part of the name of an operation that uses it. The first match decides.
-_USES = {
-    "init_barrier": "barrier",
-    "async_copy_global_to_local": "pipelined operand",
-    "async_tma_copy_global_to_local": "descriptor copy",
-    "async_tma_gather": "descriptor copy",
-    "async_tma": "store through shared memory",
-    "dot": "matrix operand",
-    "mma": "matrix operand",
-}
-
-# Operations that write the first operand's blocks to a buffer, or the buffer to the first operand's tensor.
-_TRANSFERS = ("ttg.async_copy_global_to_local", "ttg.local_store", "ttng.async_tma")
-
-# Operations whose result has the elements of the first operand, or points to the same tensor or buffer.
-_COPIES = (
-    "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.trans", "tt.reshape", "tt.bitcast", "tt.fp_to_fp",
-    "tt.load", "ttg.convert_layout", "ttg.memdesc", "ttng.reinterpret_tensor", "arith.ext", "arith.trunc",
-)  # fmt: skip
-
-# Operations that refer to a buffer, but do not access it.
-_MENTIONS = ("ttg.memdesc", "ttg.local_dealloc", "ttg.warp_yield", "scf.", "cf.")
 
 
 def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap:
@@ -86,13 +50,13 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
     if not shared_bytes:
         return unknown
     try:
-        body = ttgir.parse(capture.read_code(launch.kernel, "ttgir"))
+        body = parse(capture.read_code(launch.kernel, "ttgir"))
     except UnsupportedOperation as error:
         return replace(unknown, why=str(error))
     if allocation.why_missing:
         return replace(unknown, why=allocation.why_missing)
     ops = list(body.walk())
-    buffers = _find_buffers(ops, allocation)
+    buffers = _find_buffers(body, ops, allocation)
     total = max((each.allocated.end_bytes for each in buffers), default=0)
     if total != shared_bytes:
         why = (
@@ -100,15 +64,30 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
             f"{shared_bytes:,}."
         )
         return replace(unknown, why=why)
+    arguments = zip(body.arguments, launch.arguments, strict=True)
+    names = {value: argument.name for value, argument in arguments}
+    return _add_buffers(unknown, ops, buffers, names, (Path(kernel.file).name, kernel.line))
+
+
+def _add_buffers(
+    shared_map: SharedMap,
+    ops: Sequence[Op],
+    buffers: Sequence["_Buffer"],
+    names: Mapping[str, str],
+    place: tuple[str, int],
+) -> SharedMap:
+    """Return a map with buffers, the operations that access them, and the loops.
+
+    Args:
+        names: the arguments' names, by value.
+        place: the file and line of the kernel.
+    """
     spans = _find_loops(ops)
     for start, end in reversed(spans):
         for buffer in buffers:
             if buffer.first < start <= buffer.last <= end:
                 buffer.last = end  # for the next iteration
-    place = Path(kernel.file).name, kernel.line
     numbers = sorted({use for buffer in buffers for use in buffer.steps})
-    arguments = zip(body.arguments, launch.arguments, strict=True)
-    names = {value: argument.name for value, argument in arguments}
     loops = []
     for start, end in spans:
         first = bisect_left(numbers, start)
@@ -116,7 +95,7 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
         if first <= last and ops[start].name.startswith("scf."):
             loops.append(MapLoop(*(ops[start].source or place), first, last))
     return replace(
-        unknown,
+        shared_map,
         buffers=tuple(each for buffer in buffers for each in buffer.split(numbers, names, place)),
         steps=tuple(MapStep(*(ops[n].source or place), ops[n].name) for n in numbers),
         loops=tuple(loops),
@@ -131,7 +110,7 @@ class _Buffer:
         op: the operation that allocates it or needs it as scratch memory; None for a buffer of the function.
         first, last: numbers of the operations between which it is live.
         steps: numbers of the operations that access it.
-        users: names of these operations.
+        users: the operations that refer to it.
         sources: the values whose blocks it holds, and what they derive from.
     """
 
@@ -140,14 +119,15 @@ class _Buffer:
     first: int
     last: int
     steps: list[int] = field(default_factory=list)
-    users: list[str] = field(default_factory=list)
+    users: list[Op] = field(default_factory=list)
     sources: set[str] = field(default_factory=set)
 
     @property
     def stages(self) -> int:
         """The first dimension of the buffer if operations access one slot at a time; otherwise 1."""
         match = re.search(r"memdesc<(\d+)x\d+x", self.op.type) if self.op else None
-        return int(match[1]) if match and "ttg.memdesc_index" in self.users else 1
+        has_slots = any(op.name == "ttg.memdesc_index" for op in self.users)
+        return int(match[1]) if match and has_slots else 1
 
     @property
     def operation(self) -> str:
@@ -155,10 +135,14 @@ class _Buffer:
             return _WARP_STATES
         if self.op.name == "tt.reduce" and is_in_sort(self.op.location):
             return "sort"
-        if self.op.name in _SCRATCH:
-            return _SCRATCH[self.op.name]
-        parts = (part for part in _USES if any(part in user for user in self.users))
-        operation = _USES.get(next(parts, ""), "block")
+        if self.op.name == "ttg.warp_specialize":
+            return "arguments of warp groups"
+        if self.op.name != "ttg.local_alloc":
+            return self.op.traits.kind or "block"
+        purposes = {op.traits.purpose for op in self.users}
+        if any("ttg.dot_op" in op.text for op in self.users):
+            purposes.add("matrix operand")
+        operation = next((purpose for purpose in PURPOSES if purpose in purposes), "block")
         is_copied = self.stages > 1 and operation == "descriptor copy"
         return "pipelined operand" if is_copied else operation
 
@@ -189,16 +173,12 @@ class _Buffer:
             )
 
 
-def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
+def _find_buffers(body: Region, ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
     """Return the buffers that operations access, with these operations."""
+    graph = Graph(body, copy)
     numbers = defaultdict[int, list[int]](list)
-    origins = defaultdict[str, list[str]](list)
-    copies = defaultdict[str, list[str]](list)
     for number, op in enumerate(ops):
         numbers[op.line].append(number)
-        for source, target in _flows(op):
-            origins[target].append(source)
-            copies[source].append(target)
     buffers = []
     by_value = defaultdict[str, list[_Buffer]](list)
     for allocated in allocation.buffers:
@@ -210,54 +190,29 @@ def _find_buffers(ops: Sequence[Op], allocation: Allocation) -> list[_Buffer]:
         buffer = _Buffer(allocated, op, number, number)
         buffers.append(buffer)
         if op.name == "ttg.local_alloc":
-            for name in _reach(op.results, copies):
+            for name in graph.trace_targets(op.results):
                 by_value[name].append(buffer)
         if op.name != "ttg.local_alloc" or op.operands:
             buffer.steps.append(number)
         if op.name in ("ttg.local_alloc", "ttg.convert_layout"):
-            buffer.sources |= _reach([*op.operands, *op.results], origins)
+            buffer.sources.update(graph.trace_sources([*op.operands, *op.results]))
     for number, op in enumerate(ops):
-        for name in {*op.operands, *op.inits} & by_value.keys():
+        for name in by_value.keys() & op.uses:
             for buffer in by_value[name]:
                 buffer.first = min(buffer.first, number)
                 buffer.last = max(buffer.last, number)
-                buffer.users.append(f"{op.name} dot" if "ttg.dot_op" in op.text else op.name)
-                if not op.name.startswith(_MENTIONS):
+                buffer.users.append(op)
+                if not op.name.startswith(MENTIONS):
                     buffer.steps.append(number)
-                if op.name.startswith(_TRANSFERS):
-                    buffer.sources |= _reach(op.operands[:1], origins)
+                if op.name in (*MEMORY_OPS, "ttg.local_store"):
+                    buffer.sources.update(graph.trace_sources(op.operands[:1]))
     return [buffer for buffer in buffers if buffer.steps or buffer.op is None]
-
-
-def _reach(names: Sequence[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the given values, and all values that the edges lead to."""
-    return set(reach(names, lambda name: edges.get(name, ())))
-
-
-def _flows(op: Op) -> Iterator[tuple[str, str]]:
-    """Yield pairs of values. The second may be a copy of the first, or point to the same memory."""
-    match op.name:
-        case name if name.startswith("scf."):
-            for target, source in pass_values(op):
-                yield source, target
-        case "ttg.warp_specialize":
-            for region in op.regions:
-                yield from zip(op.operands, region.arguments, strict=False)
-        case "ttng.warp_group_dot_wait":
-            yield from zip(op.operands, op.results, strict=True)
-        case "ttng.tensormap_create":
-            yield op.operands[1], op.operands[0]
-        case "tt.store" | "tt.atomic_rmw":  # the block becomes one of the tensor
-            yield op.operands[0], op.operands[1]
-        case name if name.startswith(_COPIES):
-            yield op.operands[0], op.results[0]
 
 
 def _find_loops(ops: Sequence[Op]) -> list[tuple[int, int]]:
     """Return the numbers of each loop and of the last operation in it. A `warp_specialize` counts as a loop."""
     loops = []
     for number, op in enumerate(ops):
-        if op.name in ("scf.for", "scf.while", "ttg.warp_specialize"):
-            inner = sum(1 for region in op.regions for _ in region.walk())
-            loops.append((number, number + inner))
+        if op.name in (*LOOPS, "ttg.warp_specialize"):
+            loops.append((number, number + len([*op.walk()]) - 1))
     return loops

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.sass import Instruction
 from tilescope.inside import semantics
 from tilescope.inside.banks import WORD_BYTES, Access, Wavefronts, count_by_warp

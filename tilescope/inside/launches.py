@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
 from tilescope.evaluate.captured import read_argument, read_storages
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, Storage, storage_number
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.sass import read_table
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.execution import Launch

@@ -10,36 +10,30 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from tilescope.evaluate.listings import Location
+from tilescope.captures.listings import Location
 from tilescope.evaluate.matching import find_instructions
-from tilescope.evaluate.ttgir import Op, Region
-from tilescope.inside.flow import Flow
 from tilescope.inside.report import LoopLoad, Moment, Pipeline, PipelineEvent
+from tilescope.ttgir.graph import Graph
+from tilescope.ttgir.operations import LOOPS
+from tilescope.ttgir.parser import Op, Region
 
-_LOOPS = ("scf.for", "scf.while")
-_TMA_COPIES = ("ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather")
-_COPIES = ("ttg.async_copy_global_to_local", *_TMA_COPIES)
-_LOADS = ("tt.load", *_COPIES)
-_DOTS = ("tt.dot", "tt.dot_scaled", "ttng.warp_group_dot", "ttng.tc_gen5_mma")
-_STORES = ("tt.store", "tt.atomic_rmw", "ttng.async_tma_copy_local_to_global")
-_WAITS = ("ttg.async_wait", "ttng.wait_barrier", "ttng.warp_group_dot_wait")
-_KINDS = {
-    "tt.load": "load",
-    "ttg.async_copy_global_to_local": "copy",
-    "ttg.async_commit_group": "commit",
-    "ttg.local_load": "read",
-    **dict.fromkeys(_TMA_COPIES, "TMA copy"),
-    **dict.fromkeys(_DOTS, "multiplication"),
-    **dict.fromkeys(_STORES, "store"),
-    **dict.fromkeys(_WAITS, "wait"),
-    "ttng.warp_group_dot_wait": "multiplication wait",
-}
+# Events.
+_COPIES = ("copy", "TMA copy")
+_LOADS = ("load", *_COPIES)
+# ttg.async_wait %token {num = 2 : i32}
+# ttng.warp_group_dot_wait %total {pendings = 0 : i32}
 _PENDING = re.compile(r"\b(?:num|pendings) = (\d+)")
+# ttg.local_alloc : () -> !ttg.memdesc<3x64x32xf16, #shared, #smem, mutable>
 _SLOTS = re.compile(r"-> !ttg\.memdesc<(\d+)x")
+# } {tt.num_stages = 4 : i32}
 _STAGES = re.compile(r"tt\.num_stages = (\d+)")
+# #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
 _BLOCKED = re.compile(r"^(#\w+) = #ttg\.blocked<\{.*order = \[(\d)", re.MULTILINE)
+# #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = true, elementBitWidth = 16}>
 _TRANSPOSED = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{.*transposed = true", re.MULTILINE)
+# ttg.target = "cuda:90"
 _CAPABILITY = re.compile(r'ttg\.target = "cuda:(\d+)"')
+# ttg.local_alloc %y : (tensor<64x16xbf16, #blocked>) -> !ttg.memdesc<64x16xbf16, #shared, #smem>
 _ALLOCATION = re.compile(r"\(tensor<(?:\d+x){2}\w+, (#\w+)>\) -> !ttg\.memdesc<[^,]*, (#\w+),")
 
 # The first compute capability, times ten, for which Triton pipelines loops.
@@ -57,12 +51,12 @@ def _key(op: Op) -> _Key:
 
 
 def _walk(ops: Iterable[Op]) -> Iterator[Op]:
-    """Yield the operations in `_KINDS` in the order of the text, without those of inner loops."""
+    """Yield the operations with events in the order of the text, without those of inner loops."""
     for op in ops:
-        if op.name in _KINDS:
+        if op.traits.event:
             yield op
-        if op.name not in _LOOPS:
-            yield from _walk(chain.from_iterable(region.ops for region in op.regions))
+        if op.name not in LOOPS:
+            yield from _walk(op.inner)
 
 
 def read_pipelines(
@@ -121,6 +115,7 @@ class _Kernel:
     """Facts about a kernel's values.
 
     Attributes:
+        loaded: the results of loads and copies.
         transposed: the layouts in shared memory whose first dimension is contiguous.
         contiguous: the contiguous dimension of each blocked layout.
         capability: the compute capability for which it is compiled, times ten.
@@ -128,14 +123,16 @@ class _Kernel:
     """
 
     def __init__(self, body: Region, ttgir: str, ptx: str, num_stages: int | None) -> None:
-        self.flow = Flow(body)
+        self.graph = Graph(body)
         is_specialized = False
         for op in body.walk():
             is_specialized |= op.name == "ttg.warp_specialize"
-            if op.name in _COPIES:  # it produces the values that are read from its buffer
+            if op.traits.event in _COPIES:  # it produces the values that are read from its buffer
                 copy = f"copy {op.line}"
-                self.flow.definitions[copy] = op
-                self.flow.connect([(self.buffer(self.target(op)), copy)])
+                self.graph.definitions[copy] = op
+                self.graph.connect(self.buffer(op.destination), copy)
+        definitions = self.graph.definitions.items()
+        self.loaded = {value for value, op in definitions if op.traits.event in _LOADS}
         self.num_stages = None if is_specialized else num_stages
         target = _CAPABILITY.search(ttgir)
         self.capability = int(target[1]) if target else _FIRST_PIPELINED
@@ -149,27 +146,23 @@ class _Kernel:
         for op in region.ops:
             for inner in op.regions:
                 yield from self.loops(inner)
-        places = [place for place, op in enumerate(region.ops) if op.name in _LOOPS]
+        places = [place for place, op in enumerate(region.ops) if op.name in LOOPS]
         for start, place, end in zip([-1, *places], places, [*places[1:], None], strict=False):
             loop = _Loop(
                 self, region.ops[place], region.ops[start + 1 : place], region.ops[place + 1 : end]
             )
-            if any(op.name in (*_LOADS, *_DOTS) for op in loop.inside):
+            if any(op.traits.event in (*_LOADS, "multiplication") for op in loop.inside):
                 yield loop
 
     def buffer(self, value: str) -> str:
         """Return the value that allocates the shared memory of a view."""
-        while (op := self.flow.definitions.get(value)) and op.name.startswith("ttg.memdesc_"):
+        while (op := self.graph.definitions.get(value)) and op.name.startswith("ttg.memdesc_"):
             value = op.operands[0]
         return value
 
     def buffers(self, op: Op) -> set[str]:
         """Return the allocations of shared memory, with those of barriers, that an operation uses."""
         return set(map(self.buffer, op.operands))
-
-    def target(self, copy: Op) -> str:
-        """Return the view of shared memory to which a copy writes."""
-        return copy.operands[1 + (copy.name in _TMA_COPIES) * len(copy.coordinates)]
 
 
 class _Loop:
@@ -186,20 +179,22 @@ class _Loop:
     def __init__(self, kernel: _Kernel, op: Op, before: Sequence[Op], after: Sequence[Op]) -> None:
         self.kernel = kernel
         self.op = op
-        inside = _walk(chain.from_iterable(region.ops for region in op.regions))
+        inside = _walk(op.inner)
         self.inside = [each for each in inside if each.line not in kernel.claimed]
         counts = Counter(map(_key, self.inside))
         self.before = [each for each in _walk(before) if _key(each) in counts]
         self.after = [
             each
             for each in _walk(after)
-            if _key(each) in counts or (each.name in _WAITS and each.source == op.source)
+            if _key(each) in counts
+            or (each.traits.event.endswith("wait") and each.source == op.source)
         ]
         kernel.claimed.update(each.line for each in (*self.before, *self.after))
         copies = Counter(map(_key, self.before))
         self.ahead = {key: copies[key] // counts[key] for key in counts}
         loads = sorted(
-            (each for each in self.inside if each.name in _LOADS), key=lambda each: each.location
+            (each for each in self.inside if each.traits.event in _LOADS),
+            key=lambda each: each.location,
         )
         self.loads = {_key(each): each for each in loads}
         own = _STAGES.search(op.text)
@@ -216,11 +211,10 @@ class _Loop:
         events += [self.event(op, "loop", self.ahead[_key(op)]) for op in self.inside]
         events += [self.event(op, "epilogue", -1) for op in self.after]
         loads = tuple(map(self.load, self.loads.values()))
-        file, line = self.op.source or ("", 0)
-        return Pipeline(file, line, self.stages, loads, tuple(events))
+        return Pipeline(*self.op.place, self.stages, loads, tuple(events))
 
     def event(self, op: Op, phase: str, step: int) -> PipelineEvent:
-        kind = _KINDS[op.name]
+        kind = op.traits.event
         loads = [number for number, key in enumerate(self.loads) if key == _key(op)]
         if op.name == "ttng.wait_barrier":
             barrier = self.kernel.buffer(op.operands[0])
@@ -232,35 +226,34 @@ class _Loop:
             # The barrier of a multiplication on Blackwell may be an argument of the loop.
             if not loads and any(each.name == "ttng.tc_gen5_mma" for each in self.inside):
                 kind = "multiplication wait"
-        pending = _PENDING.search(op.text) if op.name in _WAITS else None
+        pending = _PENDING.search(op.text) if op.traits.event.endswith("wait") else None
         left = int(pending[1]) if pending else None
-        file, line = op.source or ("", 0)
-        return PipelineEvent(kind, file, line, phase, step, tuple(loads), left)
+        return PipelineEvent(kind, *op.place, phase, step, tuple(loads), left)
 
     def load(self, op: Op) -> LoopLoad:
         """Return how far ahead a load runs, or why it is not pipelined."""
         slots = 0
         ahead = self.ahead[_key(op)]
-        if op.name in _COPIES:
-            view = self.kernel.target(op)
-            buffer = self.kernel.buffer(view)
-            allocation = self.kernel.flow.definitions.get(buffer)
-            match = _SLOTS.search(allocation.text) if allocation and view != buffer else None
+        if op.traits.event in _COPIES:
+            buffer = self.kernel.buffer(op.destination)
+            allocation = self.kernel.graph.definitions.get(buffer)
+            match = (
+                _SLOTS.search(allocation.text) if allocation and op.destination != buffer else None
+            )
             slots = int(match[1]) if match else 1
             readers = (
                 each
                 for each in self.inside
-                if each.name not in _COPIES and buffer in self.kernel.buffers(each)
+                if each.traits.event not in _COPIES and buffer in self.kernel.buffers(each)
             )
             ahead -= min((self.ahead[_key(reader)] for reader in readers), default=0)
-        elif any(user.name != "scf.yield" for user in self.kernel.flow.users[op.results[0]]):
+        elif any(user.name != "scf.yield" for user in self.kernel.graph.users[op.results[0]]):
             ahead = 0  # its value is used in the same step
-        file, line = op.source or ("", 0)
-        return LoopLoad(file, line, ahead, slots, "" if ahead else self.explain(op))
+        return LoopLoad(*op.place, ahead, slots, "" if ahead else self.explain(op))
 
     def explain(self, op: Op) -> str:
         """Return why a load is not pipelined; "" if the reason is uncertain."""
-        line = op.source[1] if op.source else 0
+        line = op.place[1]
         body = self.op.regions[-1]
         if self.kernel.num_stages is None:
             return ""
@@ -268,7 +261,7 @@ class _Loop:
             return "Triton pipelines no loop for GPUs before compute capability 8.0."
         if self.op.name == "scf.while":
             return f"Line {line} is in a while loop, which Triton does not pipeline."
-        if any(each.name in _LOOPS for each in body.ops):
+        if any(each.name in LOOPS for each in body.ops):
             return f"Line {line} is in an outer loop. Triton pipelines only the innermost loop."
         if self.stages == 1:
             return f"With num_stages = 1, line {line} waits for its load in every step."
@@ -290,7 +283,7 @@ class _Loop:
                 f"Each lane loads only {width} B at a time on line {line}. "
                 f"An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
             )
-        for user in self.kernel.flow.users[op.results[0]]:
+        for user in self.kernel.graph.users[op.results[0]]:
             if allocation := _ALLOCATION.search(user.text):
                 contiguous = int(allocation[2] not in self.kernel.transposed)
                 is_turned = self.kernel.contiguous.get(allocation[1]) == 1 - contiguous
@@ -328,20 +321,21 @@ class _Loop:
 
         A user is a load, or None for a multiplication. If the loop sets num_stages, other operations count as well.
         """
-        flow = self.kernel.flow
-        found = dict[_Key, tuple[int, list[Op | None]]]()
-        level: list[tuple[Op | None, list[str]]] = [
-            (None, op.operands[: 2 if op.name in _DOTS else None])
-            for op in self.op.regions[-1].ops
-            if op.name in _DOTS or (self.has_own_stages and op.name not in _LOADS)
-        ]
-        distance = 0
-        while level:
-            for user, values in level:
-                for load in map(flow.definitions.get, flow.search(values, flow.sources, _LOADS)):
-                    if load and _key(load) in self.loads:
-                        found.setdefault(_key(load), (distance, []))[1].append(user)
-            keys = [key for key, (depth, _) in found.items() if depth == distance]
-            level = [(self.loads[key], self.loads[key].operands) for key in keys]
-            distance += 1
-        return found
+        graph = self.kernel.graph
+        feeding = dict[_Key, tuple[int, list[Op | None]]]()
+        queue = list[tuple[Op | None, int, Sequence[str]]]()
+        for op in self.op.regions[-1].ops:
+            if op.traits.event == "multiplication":
+                queue.append((None, 0, op.operands[:2]))
+            elif self.has_own_stages and op.traits.event not in _LOADS:
+                queue.append((None, 0, op.operands))
+        for user, distance, values in queue:
+            for value in graph.trace_sources(values, self.kernel.loaded):
+                load = graph.definitions.get(value)
+                if load and _key(load) in self.loads:
+                    key = _key(load)
+                    if key not in feeding:
+                        feeding[key] = (distance, [])
+                        queue.append((self.loads[key], distance + 1, self.loads[key].operands))
+                    feeding[key][1].append(user)
+        return feeding

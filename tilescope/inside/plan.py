@@ -4,9 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.sass import Instruction
-from tilescope.evaluate.slices import reach
 from tilescope.inside.decoding import (
     Source,
     Step,
@@ -17,6 +16,7 @@ from tilescope.inside.decoding import (
     source,
 )
 from tilescope.inside.operands import split_operands
+from tilescope.ttgir.graph import reach
 
 SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")

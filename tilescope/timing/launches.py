@@ -8,14 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
-from tilescope.evaluate.listings import UnsupportedOperation, isolate
 from tilescope.evaluate.sass import Instruction, parse
 from tilescope.evaluate.sectors import LANES
-from tilescope.evaluate.ttgir import Source
-from tilescope.evaluate.ttgir import parse as parse_ttgir
 from tilescope.inside.execution import Executions
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
@@ -26,6 +24,9 @@ from tilescope.timing.model import Execution, Prediction, Traffic, predict, time
 from tilescope.timing.scores import classify, stated_ranges
 from tilescope.timing.steps import GLOBAL, find_pipe, read_steps
 from tilescope.timing.traffic import predict_traffic
+from tilescope.ttgir.operations import LOOPS
+from tilescope.ttgir.parser import Source
+from tilescope.ttgir.parser import parse as parse_ttgir
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
 _MOST_SCHEDULED = 1 << 16
@@ -41,7 +42,7 @@ _SYSTEM_SHARED_BYTES = 1024
 _SPILL_RAMP = 0.4
 _SPILLS = {"LDL": "spill load", "STL": "spill store"}
 
-_LOOPS = ("scf.for", "scf.while", "cf.cond_br")
+_LOOPS = (*LOOPS, "cf.cond_br")
 _ASSUMED_BRANCHES = (
     "The predicted time assumes that warps take both sides of branches that depend on unknown values, but not the slow "
     "paths of mathematical functions."

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from tilescope.declare.gpus import Gpu
 from tilescope.evaluate.sass import Instruction
-from tilescope.evaluate.ttgir import Source
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import Access, Quarter, simulate
 from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, Step
 from tilescope.timing.trace import trace_warp
+from tilescope.ttgir.parser import Source
 
 # Number of steps to simulate. More change a prediction by less than 1 %.
 _MOST_STEPS = 30_000

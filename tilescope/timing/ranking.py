@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import BaseCapture, Capture, CapturedLaunch
 from tilescope.evaluate.captured import count_launch
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.sass import parse
 from tilescope.inside.execution import execute
 from tilescope.inside.launches import make_launch

@@ -17,9 +17,9 @@ from tilescope.evaluate.counts import OperationCounts
 from tilescope.evaluate.global_memory import storage_number
 from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.evaluate.touches import Touches
-from tilescope.evaluate.ttgir import Source
 from tilescope.timing.l1 import find_hits
 from tilescope.timing.model import LOADS, Request, Traffic
+from tilescope.ttgir.parser import Source
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,15 @@ Location = tuple[Place, ...]
 _LIBRARY = "standard.py"
 _CALLS_OF_SORT = 4
 
+# "/home/user/kernel.py":34:8
 _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+)(?::(\d+))?')
 # PTX: `.loc file line column` applies until the next `.loc`. Its comment names the file and, before Triton 3.8, the
 # calls. Since then, `inlined_at file line column` names an earlier `.loc`.
 # SASS: `//## File "file", line n` applies until the next marker. Of consecutive markers, the first is innermost.
+# .loc 1 52 30, function_name $L__info_string0, inlined_at 1 34 8
 _CALL = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.* inlined_at (\d+ \d+ \d+))?")
 _MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
+# //## File "/home/user/kernel.py", line 34
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 
 

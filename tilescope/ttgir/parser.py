@@ -9,58 +9,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
-from tilescope.evaluate.listings import Location, UnsupportedOperation, locate_lines
-
-
-class AccessKind(NamedTuple):
-    """How an operation accesses global memory. Its first operand is the pointer or the descriptor.
-
-    Attributes:
-        kind: "load", "async copy" (a load straight to shared memory), "store", "atomic", "descriptor" (a copy by the
-            tensor memory accelerator, TMA), or "tensor map" (a program makes a descriptor).
-        counter: Nsight Compute's name of the kind: "ld", "st", "atom", "tma_ld" or "tma_st".
-        mask: index of the mask among the operands; None without one.
-    """
-
-    kind: str
-    counter: str
-    mask: int | None = None
-
-
-# Operations with a pointer per element.
-POINTER_OPS = {
-    "tt.load": AccessKind("load", "ld", 1),
-    "tt.store": AccessKind("store", "st", 2),
-    "tt.atomic_rmw": AccessKind("atomic", "atom", 2),
-    "tt.atomic_cas": AccessKind("atomic", "atom"),
-    "ttg.async_copy_global_to_local": AccessKind("async copy", "ld", 2),
-}
-MEMORY_OPS = {
-    **POINTER_OPS,
-    "ttng.async_tma_copy_global_to_local": AccessKind("descriptor", "tma_ld", -1),
-    "ttng.async_tma_copy_local_to_global": AccessKind("descriptor", "tma_st"),
-    "ttng.async_tma_store": AccessKind("descriptor", "tma_st"),
-    "ttng.async_tma_gather": AccessKind("descriptor", "tma_ld"),
-    "ttng.async_tma_scatter": AccessKind("descriptor", "tma_st"),
-    "ttng.async_tma_reduce": AccessKind("descriptor", "tma_st"),
-    "ttng.tensormap_create": AccessKind("tensor map", "atom"),
-}
+from tilescope.captures.listings import Location, UnsupportedOperation, locate_lines
+from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, TRAITS, Traits
 
 # A file without its folders and a line; () if unknown. A site is a kind of instruction on a line.
 Source = tuple[str, int] | tuple[()]
 Site = tuple[str, Source]
 
+# %arg5, %cst_0, %2#1
 _VALUES = re.compile(r"%[\w$.-]+(?:#\d+)?")
+# tt.func public @scale(%x: !tt.ptr<f32> loc("x"(#loc)), %n: i64 loc("n"(#loc))) attributes {noinline = false} {
 _FUNCTION = re.compile(r'\s*tt\.func\b[^@]*@("[^"]*"|[\w.$]+)\((.*)')
+# tt.call @copy_row(%source, %rows) : (!tt.ptr<f32>, i32) -> ()
 _CALLEE = re.compile(r'@("[^"]*"|[\w.$]+)\(')
+# ^bb1(%3: i32):
 _ARGUMENTS = re.compile(r"(%[\w$.-]+): ")
+# asm_string = "mov.u32 $0, %tid.x;"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+# %sum:2 = "tt.reduce"(%x, %y) <{axis = 0 : i32}> ({
 _OPERATION = re.compile(r'^(?:(?P<results>%[^=]*?) = )?"?(?P<name>[a-z_]+\.[\w.]+)"?(?P<rest>.*)$')
+# %2 = arith.addi %0, %1 : i32 loc(#loc7)
 _LOCATION = re.compile(r" loc\((?:#loc\d*|[^()]*|callsite\([^()]*\))\)")
+# ^bb2(%4, %5 : i32, f32)
 _TARGET = re.compile(r"\^(\w+)(?:\(([^:)]*)[^)]*\))?")
+# tensordesc<tensor<128x64xf16, #shared>>
 _SHAPE = re.compile(r"(?:tensor|tensordesc)<((?:\d+x)+)")
+# #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
 _SWIZZLE = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{swizzlingByteWidth = (\d+)", re.MULTILINE)
 
 
@@ -76,7 +51,6 @@ class Op:
         inits: for a loop, the initial values of the arguments that it carries.
         targets: for a branch, the label and the passed values of each successor.
         swizzle_bytes: for a TMA copy, the width of the swizzle in shared memory; None if the layout has none.
-        has_memory: whether it or an operation inside it accesses global memory.
     """
 
     name: str
@@ -89,7 +63,25 @@ class Op:
     inits: list[str] = field(default_factory=list)
     targets: list[tuple[str, list[str]]] = field(default_factory=list)
     swizzle_bytes: int | None = None
-    has_memory: bool = False
+
+    @property
+    def traits(self) -> Traits:
+        return TRAITS.get(self.name, Traits())
+
+    @property
+    def uses(self) -> list[str]:
+        return self.operands + self.inits
+
+    @property
+    def inner(self) -> list["Op"]:
+        """The operations directly in its regions."""
+        return [op for region in self.regions for op in region.ops]
+
+    def walk(self) -> Iterator["Op"]:
+        """Yield itself and all operations in its regions, in text order."""
+        yield self
+        for op in self.inner:
+            yield from op.walk()
 
     @property
     def source(self) -> Source:
@@ -97,10 +89,18 @@ class Op:
         return self.location[0][:2] if self.location else ()
 
     @property
+    def place(self) -> tuple[str, int]:
+        return self.source or ("", 0)
+
+    @property
     def site(self) -> Site:
-        return "atomic" if self.name == "ttng.tensormap_create" else MEMORY_OPS[
-            self.name
-        ].kind, self.source
+        kind = self.traits.kind
+        return "atomic" if kind == "tensor map" else kind, self.source
+
+    @cached_property
+    def has_memory(self) -> bool:
+        """Whether it or an operation inside it accesses global memory."""
+        return self.name in MEMORY_OPS or any(op.has_memory for op in self.inner)
 
     @cached_property
     def type(self) -> str:
@@ -121,7 +121,7 @@ class Op:
 
     @property
     def mask(self) -> str | None:
-        index = MEMORY_OPS[self.name].mask
+        index = self.traits.mask
         return self.operands[index] if index is not None and len(self.operands) > index else None
 
     @cached_property
@@ -144,6 +144,11 @@ class Op:
         inside = re.search(r"\[(.*?)\]", self.text)
         return self.operands[1 : 1 + inside[1].count("%")] if inside else []
 
+    @property
+    def destination(self) -> str:
+        """The buffer in shared memory that a copy or a `ttg.local_store` writes."""
+        return self.operands[1 + len(self.coordinates)]
+
 
 @dataclass(eq=False)
 class Region:
@@ -154,26 +159,22 @@ class Region:
     @property
     def yielded(self) -> list[str]:
         """The operands of its last operation, a terminator, which is not printed if it has none."""
-        last = self.ops[-1] if self.ops else None
-        return (
-            last.operands
-            if last and last.name.endswith((".yield", ".condition", ".return"))
-            else []
-        )
+        for op in self.ops[-1:]:
+            if op.name.endswith((".yield", ".condition", ".return")):
+                return op.operands
+        return []
 
     def walk(self) -> Iterator[Op]:
         """Yield all operations, including those of inner regions, in text order."""
         for op in self.ops:
-            yield op
-            for inner in op.regions:
-                yield from inner.walk()
+            yield from op.walk()
 
     def walk_loops(self, loop: Op | None = None) -> Iterator[tuple[Op, Op | None]]:
         """Yield all operations, each with its innermost loop."""
         for op in self.ops:
             yield op, loop
             for inner in op.regions:
-                yield from inner.walk_loops(op if op.name in ("scf.for", "scf.while") else loop)
+                yield from inner.walk_loops(op if op.name in LOOPS else loop)
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -181,8 +182,8 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, match[1][:-1].split("x"))) if match else ()
 
 
-def memory_ops(region: Region) -> list[Op]:
-    return [op for op in region.walk() if op.name in MEMORY_OPS]
+def memory_ops(scope: Region | Op) -> list[Op]:
+    return [op for op in scope.walk() if op.name in MEMORY_OPS]
 
 
 def parse(text: str) -> Region:
@@ -291,32 +292,12 @@ class _Parser:
                 f"Line {number + 1} of the TTGIR is not an operation: {line[:80]}"
             )
         name = match["name"]
-        text = _STRING.sub('""', match["rest"])  # inline assembly has registers such as %tid.x
-        arguments = list[str]()
-        operands = _VALUES.findall(text)
-        inits = list[str]()
-        if name == "scf.for":  # %i = %low to %high step %step iter_args(%argument = %initial, …)
-            arguments, operands, inits = (
-                [operands[0], *operands[4::2]],
-                operands[1:4],
-                operands[5::2],
-            )
-        elif name == "scf.while":  # (%argument = %initial, …)
-            arguments, operands, inits = operands[::2], [], operands[1::2]
+        text = _STRING.sub('""', match["rest"])  # inline assembly names registers
+        arguments, operands, inits = _split_values(name, _VALUES.findall(text))
         location = location and location + self.call
         op = Op(name, number, location, text, self.use(operands), inits=self.use(inits))
         if name in ("cf.br", "cf.cond_br"):
-            op.targets = [
-                (m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)
-            ]
-            # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
-            blocks = (
-                a.text
-                for a, b in pairwise(region.ops)
-                if a.name == "cf.block" and (b.name != "tt.return" or b.operands)
-            )
-            if {label for label, _ in op.targets}.intersection(blocks):
-                raise UnsupportedOperation("Backward branches are not supported.")
+            op.targets = self.read_targets(region, text)
         elif shared := re.search(r"!tt\.tensordesc<.*?(#\w+)>", text):
             op.swizzle_bytes = self.swizzles.get(shared[1])
         region.ops.append(op)
@@ -330,6 +311,18 @@ class _Parser:
         if name == "tt.call":
             self.read_call(op, *_CALLEE.findall(line))
 
+    def read_targets(self, region: Region, text: str) -> list[tuple[str, list[str]]]:
+        targets = [(m[1], self.use(_VALUES.findall(m[2] or ""))) for m in _TARGET.finditer(text)]
+        # Blocks are evaluated in the order of the text. One that only returns may come before branches to it.
+        blocks = (
+            a.text
+            for a, b in pairwise(region.ops)
+            if a.name == "cf.block" and (b.name != "tt.return" or b.operands)
+        )
+        if {label for label, _ in targets}.intersection(blocks):
+            raise UnsupportedOperation("Backward branches are not supported.")
+        return targets
+
     def define(self, names: list[str], number: int) -> list[str]:
         unique = {name: f"{name}@{number}.{self.calls}" for name in names}
         self.names |= unique
@@ -339,3 +332,15 @@ class _Parser:
         if unknown := [name for name in names if name not in self.names]:
             raise UnsupportedOperation(f"{unknown[0]} is used before its definition.")
         return [self.names[name] for name in names]
+
+
+def _split_values(name: str, values: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Split the values in an operation's first line: arguments of its region, operands, initial values."""
+    match name:
+        # %i = %low to %high step %step iter_args(%argument = %initial, …)
+        case "scf.for":
+            return [values[0], *values[4::2]], values[1:4], values[5::2]
+        # (%argument = %initial, …)
+        case "scf.while":
+            return values[::2], [], values[1::2]
+    return [], values, []

@@ -1,0 +1,1 @@
+"""Read TTGIR: parse it, and follow values and layouts through its operations."""
