@@ -9,6 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from tilescope.advice.experiments import (
+    TENSOR,
     Alternatives,
     Candidate,
     Change,
@@ -89,13 +90,8 @@ def _relax(runner: TrialRunner, op: OperationCounts, instruction: Instruction) -
         edits=tuple((Module.relax, each.line) for each in runner.find(op)),
     )
     text = "With acq_rel ordering, each request waits for all earlier accesses, and later accesses wait for it."
-    share = _share(runner, op.requests)
+    share = runner.share(op.requests)
     return [Candidate("ordering", text, op, [Trial([change])], is_fact=False, share=share)]
-
-
-def _share(runner: TrialRunner, wasted: float) -> float:
-    """Return wasted requests and sectors as a part of the launch's."""
-    return wasted / max(1, total(runner.counts).sum())
 
 
 class Diagnosis:
@@ -115,19 +111,14 @@ class Diagnosis:
         self.example = example
         self.address, self.active = example.lanes(instruction)
         self.warp = instruction.vectors.warp[instruction.issued]
-        arguments = runner.launch.arguments
-        # The TTIR has one argument for a descriptor and its sizes.
-        is_same = len(runner.module.body.arguments) == len(arguments)
-        self.arguments = dict(enumerate(arguments)) if is_same else {}
-        self.owner = next(
-            (n for n, each in self.arguments.items() if (each.name,) == op.tensors), None
-        )
+        self.arguments = runner.arguments
+        self.owner = runner.find_owner(op)
         most_bytes = min(ALIGNMENT, instruction.bytes_per_lane)
         self.is_narrow = instruction.width_bytes < most_bytes and op.op != "atomic"
         narrow = 1 - instruction.width_bytes / max(1, most_bytes)
         self.step = measure_step(self.address, self.active)
         self.cost = sum_costs(find_same(op, runner.counts))
-        self.narrow_share = _share(runner, narrow * self.cost.requests)
+        self.narrow_share = runner.share(narrow * self.cost.requests)
         sector = np.where(self.active, self.address // SECTOR_BYTES, -1)
         of_warps = [sector[self.warp == number] for number in np.unique(self.warp)]
         per_warp = _count_distinct(*of_warps)
@@ -186,7 +177,7 @@ class Diagnosis:
         if not self.runner.start(self.arguments[self.owner]) % SECTOR_BYTES:
             return []
         trial = Trial([self._align(self.owner, SECTOR_BYTES)])
-        share = _share(self.runner, self.cost.wasted_sectors)
+        share = self.runner.share(self.cost.wasted_sectors)
         return [Candidate("misaligned", "", self.op, [trial], is_fact=False, share=share)]
 
     def _pad_arguments(self) -> Iterator[Change]:
@@ -265,7 +256,7 @@ class Diagnosis:
         s = "s" * (len(copies) > 1)
         lines = f"the load{s} on line{s} {', '.join(map(str, sorted(copies)))}"
         text = f"Unlike {lines}, this load is not compiled to an asynchronous copy: {why}."
-        share = _share(self.runner, self.cost.requests)
+        share = self.runner.share(self.cost.requests)
         return [Candidate("synchronous", text, op, trials, share=share)]
 
     def explain_gaps(self) -> Alternatives:
@@ -273,7 +264,7 @@ class Diagnosis:
         op = self.op
         cost = self.cost
         ratio = cost.sectors / max(1, cost.ideal_sectors)
-        share = _share(self.runner, cost.wasted_sectors)
+        share = self.runner.share(cost.wasted_sectors)
         step = self.step
         clause = explain_sectors(self.address, self.active, op.width_bytes)
         warp = self.warp[find_fullest(self.active)]
@@ -295,9 +286,9 @@ class Diagnosis:
             if unused:
                 text += f" {unused:.0%} of the fetched bytes are used by no request of any program."
             advice = (
-                "Store {tensor}'s elements without gaps, in the order in which lanes access them."
+                f"Store {TENSOR}'s elements without gaps, in the order in which lanes access them."
             )
-            needs = "The result stays the same only if all users of {tensor} expect that order."
+            needs = f"The result stays the same only if all users of {TENSOR} expect that order."
             trials = self._access_contiguously(self.example.address.size, advice, needs)
             return [Candidate("strided", text, op, trials, share=share)]
         if ratio >= _WASTEFUL and op.index_line:
@@ -310,7 +301,7 @@ class Diagnosis:
                 f"In program {self.example.program}, the block's elements are spread out in memory: they fill "
                 f"{used:.0%} of the sectors that the requests touch."
             )
-            share = _share(self.runner, cost.sectors * (1 - used))
+            share = self.runner.share(cost.sectors * (1 - used))
             return [Candidate("scattered", text, op, share=share)]
         if ratio >= _WASTEFUL:
             return [Candidate("scattered", f"{excess}: {where}, {clause}.", op, share=share)]
@@ -368,7 +359,7 @@ class Diagnosis:
         warps = self.runner.kernel.num_warps // round(repeats[_BY_WARPS])
         if 1 <= warps < self.runner.kernel.num_warps and "tt.dot" not in self.runner.ttir:
             trials.append(pass_options({"num_warps": warps}))
-        share = _share(self.runner, sectors * (1 - 1 / times))
+        share = self.runner.share(sectors * (1 - 1 / times))
         cost = itemgetter("sectors")
         return [Candidate("repeated", text, self.op, trials, cost=cost, share=share)]
 

@@ -60,6 +60,8 @@ _LEAST_CONFLICTS = 0.2
 Compiler = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any] | None]]
 # Numbers of an operation or of the whole launch.
 Numbers = Mapping[str, int]
+# A place for the name of an operation's tensor in sentences. It is no name in Python.
+TENSOR = "{tensor}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Change:
     """A change of a kernel, of an option or of an argument.
 
     Attributes:
-        advice: the change in the user's terms, with {tensor} for the tensor of the operation.
+        advice: the change in the user's terms, with TENSOR for the name of the operation's tensor.
         kind: of the finding that advises it, unless the candidate has a kind.
         cause: the fact that it changes; "" if the finding states it.
         needs: what must hold for the kernel's result to stay the same.
@@ -222,7 +224,6 @@ class TrialRunner:
         launch_s = (inside.predicted_us or 0.0) / 1e6 or _SECTOR_S * (1 + total(counts)[1])
         self.seconds = repeats * launch_s
         self.kernel = capture.content.kernels[launch.kernel]
-        self.num_stages = int(self.kernel.options.get("num_stages", 1))
         self.unchanged = Outcome(capture, launch, Build(self.kernel, {}), counts, inside)
         self.choices: list[Alternatives] = []
         self.outcomes: dict[Trial, Outcome | None] = {UNCHANGED: self.unchanged}
@@ -250,9 +251,29 @@ class TrialRunner:
         """The file and line of the kernel."""
         return Path(self.kernel.file).name, self.kernel.line
 
+    @property
+    def num_stages(self) -> int:
+        return int(self.kernel.options.get("num_stages", 1))
+
     @cached_property
     def module(self) -> Module:
         return Module(self.ttir)
+
+    @cached_property
+    def arguments(self) -> dict[int, Argument]:
+        """The launch's arguments by their numbers in the TTIR; {} if it has one for a descriptor and its sizes."""
+        arguments = self.launch.arguments
+        is_same = len(self.module.body.arguments) == len(arguments)
+        return dict(enumerate(arguments)) if is_same else {}
+
+    def find_owner(self, op: OperationCounts) -> int | None:
+        """Return the number of the argument that an operation accesses; None if it is unknown."""
+        owners = (n for n, each in self.arguments.items() if (each.name,) == op.tensors)
+        return next(owners, None)
+
+    def share(self, wasted: float) -> float:
+        """Return wasted requests and sectors as a part of the launch's."""
+        return wasted / max(1, total(self.counts).sum())
 
     def find(self, op: OperationCounts) -> list[Op]:
         """Return the operations of the TTIR from which an operation comes."""
@@ -430,9 +451,13 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
 
     for runner in runners:
         for alternatives in runner.choices:
-            pairs = ((each, trial) for each in alternatives for trial in each.trials)
-            attempts = [Attempt(runner, *pair) for pair in pairs if pair[1] and runner.ttir]
-            if attempts:
+            attempts = [
+                Attempt(runner, candidate, trial)
+                for candidate in alternatives
+                for trial in candidate.trials
+                if trial
+            ]
+            if attempts and runner.ttir:
                 add(len(queue), attempts)
     helpful: list[Attempt] = []
     left_s = most_seconds
@@ -461,7 +486,7 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
                 add(number, rest)
     for runner, candidate, trial in _drop_changes(compiler, helpful):
         is_advised = runner.saves_time(trial)
-        if not candidate.proof or is_advised > candidate.is_advised:
+        if not candidate.proof or (is_advised and not candidate.is_advised):
             candidate.proof = trial
             candidate.is_advised = is_advised
 

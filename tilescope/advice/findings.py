@@ -16,6 +16,7 @@ import numpy as np
 from tilescope.advice.access_costs import explain_costs
 from tilescope.advice.experiments import (
     MOST_SECONDS,
+    TENSOR,
     UNCHANGED,
     Alternatives,
     Candidate,
@@ -167,7 +168,7 @@ def _report(runner: TrialRunner) -> Sequence[Finding]:
         chosen |= dict.fromkeys(known[:1])
     if runner.untried:
         changes = dict.fromkeys(trial.advice for trial in runner.untried)
-        names = "; ".join(change.rstrip(".") for change in changes).format(tensor="the tensor")
+        names = "; ".join(change.rstrip(".") for change in changes).replace(TENSOR, "the tensor")
         text = f"Not tried, because trying the other changes took the available time: {names}."
         chosen[Candidate("untried", text, share=_REMARK)] = None
     places: dict[Any, list[tuple[Candidate, Finding]]] = {}
@@ -216,34 +217,33 @@ def _report_times(runner: TrialRunner) -> Iterator[Finding]:
 
 def _make_finding(runner: TrialRunner, candidate: Candidate) -> Finding:
     op = candidate.op
-    trial = candidate.proof if candidate.is_advised else UNCHANGED
+    proof = candidate.proof
+    trial = proof if candidate.is_advised else UNCHANGED
     before: Numbers = {}
     after: Numbers = {}
     if trial:
         times = runner.compare_times(trial)
         before = {**_count(runner, candidate, UNCHANGED), **times[0]}
         after = {**_count(runner, candidate, trial), **times[1]}
-    kinds = (change.kind for change in candidate.proof)
     file, line = (op.source if op else candidate.source) or runner.place
+
+    def join(*texts: str) -> str:
+        text = " ".join(filter(None, dict.fromkeys(texts)))
+        return text.replace(TENSOR, name_tensors(op))
+
     return Finding(
-        kind=candidate.kind or next(kinds),
+        kind=candidate.kind or proof[0].kind,
         file=file,
         line=line,
         op=op.op if op else "",
         tensor=", ".join(op.tensors) if op else "",
-        text=_join(*(change.cause for change in candidate.proof), candidate.text),
-        change=_join(*(change.advice for change in trial)).format(tensor=name_tensors(op)),
+        text=join(*(change.cause for change in proof), candidate.text),
+        change=join(*(change.advice for change in trial)),
         before=before,
         after=after,
-        needs=_join(*(change.needs for change in trial), _require_memory(trial)).format(
-            tensor=name_tensors(op)
-        ),
+        needs=join(*(change.needs for change in trial), _require_memory(trial)),
         options=trial.options,
     )
-
-
-def _join(*texts: str) -> str:
-    return " ".join(filter(None, dict.fromkeys(texts)))
 
 
 def _require_memory(trial: Trial) -> str:
@@ -345,8 +345,7 @@ def _widen_offsets(runner: TrialRunner, op: OperationCounts) -> tuple[Trial, Seq
     kernel, codes = runner.capture.build(runner.launch.kernel)
     body = parse(codes["ttgir"])
     values = Slice(body, {})
-    accesses = (each for each in memory_ops(body) if each.source == op.source)
-    used = values.reach(each.operands[0] for each in accesses)
+    used = values.reach(each.operands[0] for each in memory_ops(body) if each.source == op.source)
     overflows = {each.line: each for each in runner.counts.overflows if each.bits == _OFFSET_BITS}
     sums = [each for each in body.walk() if each.name in _SUM_NAMES]
     wrong = [each for each in sums if each.line in overflows and used & {*each.results}]

@@ -6,7 +6,6 @@ from operator import itemgetter
 
 import numpy as np
 
-from tilescope.advice.access_costs import Diagnosis
 from tilescope.advice.experiments import (
     Alternatives,
     Candidate,
@@ -78,7 +77,7 @@ def _transpose(runner: TrialRunner, op: OperationCounts) -> Iterator[Trial]:
     example = op.tally.example
     if not example or example.address.ndim != 2 or not op.instruction or not op.instruction.layout:
         return
-    owner = Diagnosis(runner, op, op.instruction).owner
+    owner = runner.find_owner(op)
     if owner is None or min(example.address.shape) == 1:
         return
     steps = np.ptp(example.address[:2, 0]), np.ptp(example.address[0, :2])
