@@ -156,7 +156,7 @@ class Outcome:
     """What a launch does after a trial.
 
     Attributes:
-        inside: the inspection of the captured code; None if the kernel was compiled again.
+        inside: the inspection of the captured SASS; None if the kernel was compiled again.
     """
 
     capture: Capture
@@ -224,11 +224,11 @@ class TrialRunner:
         launch_s = (inside.predicted_us or 0.0) / 1e6 or _SECTOR_S * (1 + total(counts)[1])
         self.seconds = repeats * launch_s
         self.kernel = capture.content.kernels[launch.kernel]
-        self.unchanged = Outcome(capture, launch, Build(self.kernel, {}), counts, inside)
+        unchanged = Outcome(capture, launch, Build(self.kernel, {}), counts, inside)
         self.choices: list[Alternatives] = []
-        self.outcomes: dict[Trial, Outcome | None] = {UNCHANGED: self.unchanged}
+        self.outcomes: dict[Trial, Outcome | None] = {UNCHANGED: unchanged}
         self._times: dict[Trial, tuple[Numbers, Numbers]] = {}
-        shared = self.unchanged.shared
+        shared = unchanged.shared
         wavefronts = shared.get("shared_wavefronts", 0)
         conflicts = shared.get("bank_conflicts", 0)
         self.has_conflicts = conflicts > 0 and conflicts >= _LEAST_CONFLICTS * wavefronts
@@ -306,12 +306,15 @@ class TrialRunner:
         self.outcomes[trial] = None
         if reply:
             kernel = _KERNEL_TYPE.validate_python({**asdict(self.kernel), **reply})
-            changed = {change.argument.name: change.argument for change in trial if change.argument}
-            arguments = tuple(changed.get(each.name, each) for each in self.launch.arguments)
-            launch = replace(self.launch, arguments=arguments)
-            build = Build(kernel, reply["codes"])
-            counts = count_launch(self.capture, launch, build=build)
-            self.outcomes[trial] = Outcome(self.capture, launch, build, counts)
+            self.count_build(trial, Build(kernel, reply["codes"]))
+
+    def count_build(self, trial: Trial, build: Build, inside: Inside | None = None) -> None:
+        """Count the launch with other code. See `Outcome.inside`."""
+        changed = {change.argument.name: change.argument for change in trial if change.argument}
+        arguments = tuple(changed.get(each.name, each) for each in self.launch.arguments)
+        launch = replace(self.launch, arguments=arguments)
+        counts = count_launch(self.capture, launch, build=build)
+        self.outcomes[trial] = Outcome(self.capture, launch, build, counts, inside)
 
     def numbers(self, op: OperationCounts | None, trial: Trial = UNCHANGED) -> dict[str, int]:
         """Return the numbers of an operation or of the whole launch; {} if they are unknown."""

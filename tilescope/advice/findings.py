@@ -44,7 +44,6 @@ from tilescope.captures.reader import (
     find_equal_launches,
 )
 from tilescope.declare.gpus import Gpu, occupancy
-from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
@@ -363,8 +362,7 @@ def _widen_offsets(runner: TrialRunner, op: OperationCounts) -> tuple[Trial, Seq
             if causes & values.reach(each.results):
                 ttgir[each.line] = ttgir[each.line].replace("i32", "i64")
         build = Build(kernel, {**codes, "ttgir": "\n".join(ttgir)})
-        counts = count_launch(runner.capture, runner.launch, build=build)
-        runner.outcomes[trial] = replace(runner.unchanged, build=build, counts=counts)
+        runner.count_build(trial, build, runner.inside)
     wrong.sort(key=lambda each: (each not in first, overflows[each.line].program))
     return trial, [overflows[each.line] for each in wrong]
 
@@ -387,9 +385,10 @@ def _check_tuner(runner: TrialRunner, op: OperationCounts) -> Alternatives:
     restored = runner.launch.tuned.restored if runner.launch.tuned else None
     is_reset = restored is None or {*op.tensors} <= {*restored}
     name = op.instruction.instruction if op.instruction else ""
-    verb = "adds to" if re.search(r"\.add\b", name) else "changes"
-    if op.op != "atomic" or is_reset or not re.search(r"\.(add|xor)\b", name):
+    operation = re.search(r"\.(add|xor)\b", name)
+    if op.op != "atomic" or is_reset or not operation:
         return []
+    verb = "adds to" if operation[1] == "add" else "changes"
     text = (
         f"The autotuner runs the kernel many times, and each run {verb} {name_tensors(op)} again. "
         f"Pass reset_to_zero=[{', '.join(map(repr, op.tensors))}] to triton.autotune."
