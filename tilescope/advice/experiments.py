@@ -129,7 +129,7 @@ class Candidate:
         source: (file, line) of the fact, unless it is about an operation on global memory.
         trials: alternatives. The first that saves time is advised.
         is_fact: whether it is worth reporting if no change helps.
-        cost: what a change must lower. See also `TrialRunner.helps`.
+        cost: what a change must lower. See also `Attempt.helps`.
         share: the part of the launch's cost that the fact explains, or more than 1 if results are wrong.
         proof: the changes that are necessary and help, which proves their causes.
         is_advised: whether they also save time, or no time is predicted.
@@ -380,41 +380,6 @@ class TrialRunner:
             operations.append(op)
         return replace(counts, operations=tuple(operations))
 
-    @isolate(lambda why, *_: False)
-    def helps(self, candidate: Candidate, trial: Trial) -> bool:
-        """Return whether changes lower the cost of the same work.
-
-        They must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
-        because masks, loops or programs that do less work lower any cost. No two programs may store to an address that
-        only one stored to before.
-        """
-        before = self.numbers(candidate.op)
-        after = self.numbers(candidate.op, trial)
-        outcome = self.outcomes[trial]
-        if not outcome or not before or not after:
-            return False
-        counts = outcome.counts
-        elements = count_elements(counts)
-        if op := candidate.op:
-            elements[place_of(op)] *= math.prod(change.repeats for change in trial)
-        return (
-            candidate.cost(after) < candidate.cost(before)
-            and (trial.is_equivalent or not count_elements(self.counts) - elements)
-            and find_races(counts).keys() <= find_races(self.counts).keys()
-            and find_refusals(counts) <= find_refusals(self.counts)
-            and not (total(counts) > total(self.counts)).any()
-            and outcome.build.kernel.spilled_bytes <= self.kernel.spilled_bytes
-        )
-
-    def saves_time(self, trial: Trial) -> bool:
-        """Return whether the predicted time does not rise, or is unknown.
-
-        Only a shorter time is a reason to change options and constants.
-        """
-        before, after = self.compare_times(trial)
-        saving = _RESOLUTION if trial.is_equivalent else 0.0
-        return not after or after[TIME] <= (1 - saving) * before[TIME]
-
 
 class Attempt(NamedTuple):
     """A trial that may help a candidate."""
@@ -424,8 +389,42 @@ class Attempt(NamedTuple):
     trial: Trial
 
     @property
+    @isolate(lambda why, *_: False)
     def helps(self) -> bool:
-        return self.runner.helps(self.candidate, self.trial)
+        """Whether the trial lowers the cost of the same work.
+
+        It must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
+        because masks, loops or programs that do less work lower any cost. No two programs may store to an address that
+        only one stored to before.
+        """
+        runner, candidate, trial = self
+        before = runner.numbers(candidate.op)
+        after = runner.numbers(candidate.op, trial)
+        outcome = runner.outcomes[trial]
+        if not outcome or not before or not after:
+            return False
+        counts = outcome.counts
+        elements = count_elements(counts)
+        if op := candidate.op:
+            elements[place_of(op)] *= math.prod(change.repeats for change in trial)
+        return (
+            candidate.cost(after) < candidate.cost(before)
+            and (trial.is_equivalent or not count_elements(runner.counts) - elements)
+            and find_races(counts).keys() <= find_races(runner.counts).keys()
+            and find_refusals(counts) <= find_refusals(runner.counts)
+            and not (total(counts) > total(runner.counts)).any()
+            and outcome.build.kernel.spilled_bytes <= runner.kernel.spilled_bytes
+        )
+
+    @property
+    def saves_time(self) -> bool:
+        """Whether the predicted time does not rise, or is unknown.
+
+        Only a shorter time is a reason to change options and constants.
+        """
+        before, after = self.runner.compare_times(self.trial)
+        saving = _RESOLUTION if self.trial.is_equivalent else 0.0
+        return not after or after[TIME] <= (1 - saving) * before[TIME]
 
     @property
     def cost(self) -> int:
@@ -482,15 +481,16 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
         for attempt, rest in affordable:
             if attempt.helps:
                 helpful.append(attempt)
-                if attempt.runner.saves_time(attempt.trial):
+                if attempt.saves_time:
                     rest.clear()
         for number, rest in batch:
             if rest:
                 add(number, rest)
-    for runner, candidate, trial in _drop_changes(compiler, helpful):
-        is_advised = runner.saves_time(trial)
+    for attempt in _drop_changes(compiler, helpful):
+        candidate = attempt.candidate
+        is_advised = attempt.saves_time
         if not candidate.proof or (is_advised and not candidate.is_advised):
-            candidate.proof = trial
+            candidate.proof = attempt.trial
             candidate.is_advised = is_advised
 
 
