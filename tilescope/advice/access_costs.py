@@ -4,19 +4,20 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
 from tilescope.advice.experiments import (
+    TENSOR,
+    Alternatives,
+    Candidate,
     Change,
-    Choice,
-    Hypothesis,
-    Lab,
-    Numbers,
-    find_same,
-    total,
-    try_option,
+    Trial,
+    TrialRunner,
+    pass_options,
 )
+from tilescope.advice.same_work import find_same, total
 from tilescope.advice.ttir_edits import Module
 from tilescope.evaluate.causes import (
     ALIGNMENT,
@@ -43,25 +44,25 @@ _LEAST_SHARE = 1 / 16
 
 
 _ALIGN_TABLE = Change(
-    "table",
     "Pass the pointers through tl.multiple_of(pointer, 16).",
+    "table",
     "The compiler does not know how the addresses in a table are aligned.",
     "The result stays the same only if all addresses in the table are multiples of 16.",
     ((Module.declare_addresses_divisible,),),
 )
 
 
-def explain_costs(lab: Lab) -> Iterator[Choice]:
-    strided: dict[tuple[str, ...], list[Hypothesis]] = {}
-    for group in lab.counts.by_line():
+def explain_costs(runner: TrialRunner) -> Iterator[Alternatives]:
+    strided: dict[tuple[str, ...], list[Candidate]] = {}
+    for group in runner.counts.by_line():
         op = max(group, key=lambda each: each.requests + each.launch.wasted_sectors)
         example = op.tally.example
-        if not op.instruction or not example or not example.active.any() or not lab.numbers(op):
+        if not op.instruction or not example or not example.active.any() or not runner.numbers(op):
             continue
-        yield _relax(lab, op, op.instruction)
+        yield _relax(runner, op, op.instruction)
         if not op.instruction.layout:
             continue
-        diagnosis = Diagnosis(lab, op, op.instruction)
+        diagnosis = Diagnosis(runner, op, op.instruction)
         wider = diagnosis.widen() if diagnosis.is_narrow else ()
         gaps = diagnosis.explain_gaps()
         repeats = diagnosis.explain_repeats()
@@ -72,31 +73,25 @@ def explain_costs(lab: Lab) -> Iterator[Choice]:
         if not wider and not gaps and not repeats:
             yield diagnosis.align()
         for each in gaps:
-            if each.kind == "strided" and each.changes:
+            if each.kind == "strided" and each.trials:
                 strided.setdefault(op.tensors, []).append(each)
-    for hypotheses in strided.values():  # reordering a tensor's elements changes all of them
-        edits = tuple(edit for each in hypotheses for edit in each.changes[0].edits)
-        for each in hypotheses:
-            each.changes = (replace(each.changes[0], edits=edits),)
+    for candidates in strided.values():  # reordering a tensor's elements changes all of them
+        edits = tuple(edit for each in candidates for edit in each.trials[0][0].edits)
+        for each in candidates:
+            each.trials = [Trial([replace(each.trials[0][0], edits=edits)])]
 
 
-def _relax(lab: Lab, op: OperationCounts, instruction: Instruction) -> Choice:
+def _relax(runner: TrialRunner, op: OperationCounts, instruction: Instruction) -> Alternatives:
     if op.counter != "atom" or instruction.swaps or "acq_rel" not in instruction.instruction:
         return []
     change = Change(
-        "ordering",
         'Pass sem="relaxed".',
         needs="The result stays the same only if no other program synchronizes on this operation.",
-        edits=tuple((Module.relax, each.line) for each in lab.find(op)),
+        edits=tuple((Module.relax, each.line) for each in runner.find(op)),
     )
     text = "With acq_rel ordering, each request waits for all earlier accesses, and later accesses wait for it."
-    share = _share(lab, op.requests)
-    return [Hypothesis("ordering", op, text, (change,), is_fact=False, share=share)]
-
-
-def _share(lab: Lab, wasted: float) -> float:
-    """Return wasted requests and sectors as a part of the launch's."""
-    return wasted / max(1, total(lab.counts).sum())
+    share = runner.share(op.requests)
+    return [Candidate("ordering", text, op, [Trial([change])], is_fact=False, share=share)]
 
 
 class Diagnosis:
@@ -107,8 +102,8 @@ class Diagnosis:
         warp: (requests,), the warp of each.
     """
 
-    def __init__(self, lab: Lab, op: OperationCounts, instruction: Instruction) -> None:
-        self.lab = lab
+    def __init__(self, runner: TrialRunner, op: OperationCounts, instruction: Instruction) -> None:
+        self.runner = runner
         self.op = op
         self.instruction = instruction
         example = op.tally.example
@@ -116,19 +111,14 @@ class Diagnosis:
         self.example = example
         self.address, self.active = example.lanes(instruction)
         self.warp = instruction.vectors.warp[instruction.issued]
-        arguments = lab.launch.arguments
-        # The TTIR has one argument for a descriptor and its sizes.
-        is_same = len(lab.module.body.arguments) == len(arguments)
-        self.arguments = dict(enumerate(arguments)) if is_same else {}
-        self.owner = next(
-            (n for n, each in self.arguments.items() if (each.name,) == op.tensors), None
-        )
+        self.arguments = runner.arguments
+        self.owner = runner.find_owner(op)
         most_bytes = min(ALIGNMENT, instruction.bytes_per_lane)
         self.is_narrow = instruction.width_bytes < most_bytes and op.op != "atomic"
         narrow = 1 - instruction.width_bytes / max(1, most_bytes)
         self.step = measure_step(self.address, self.active)
-        self.cost = sum_costs(find_same(op, lab.counts))
-        self.narrow_share = _share(lab, narrow * self.cost.requests)
+        self.cost = sum_costs(find_same(op, runner.counts))
+        self.narrow_share = runner.share(narrow * self.cost.requests)
         sector = np.where(self.active, self.address // SECTOR_BYTES, -1)
         of_warps = [sector[self.warp == number] for number in np.unique(self.warp)]
         per_warp = _count_distinct(*of_warps)
@@ -142,74 +132,74 @@ class Diagnosis:
         }
 
     def has_share(self) -> bool:
-        return self.cost.sectors >= _LEAST_SHARE * total(self.lab.counts)[1]
+        return self.cost.sectors >= _LEAST_SHARE * total(self.runner.counts)[1]
 
-    def widen(self) -> Choice:
+    def widen(self) -> Alternatives:
         """Tell the compiler more about the arguments, or pad them."""
         aligned = []
         known = []
         for number, argument in self.arguments.items():
             name = argument.name
             value = argument.value
-            if argument.tensor and self.lab.start(argument) % ALIGNMENT:
+            if argument.tensor and self.runner.start(argument) % ALIGNMENT:
                 aligned.append(self._align(number, ALIGNMENT))
             elif type(value) is int and value != 1 and value % ALIGNMENT:
                 cause = find_odd_size(name, value)
                 advice = f"Declare {name} as tl.constexpr."
                 edits = ((Module.fix_argument, number, value),)
-                change = Change("divisibility", advice, cause, edits=edits, is_equivalent=True)
+                change = Change(advice, "divisibility", cause, edits=edits, is_equivalent=True)
                 known.append(change)
-        if self.op.index_line and re.search(r"tt\.int_to_ptr|!tt\.ptr<!tt\.ptr", self.lab.ttir):
+        if self.op.index_line and re.search(r"tt\.int_to_ptr|!tt\.ptr<!tt\.ptr", self.runner.ttir):
             known.append(_ALIGN_TABLE)
         text = explain_width(self.op.width_bytes)
+        padded = [*self._pad_arguments(), *self._round_bounds()]
+        trials = [Trial(aligned + changes) for changes in (known, padded)]
         share = self.narrow_share
-        fact = Hypothesis("", self.op, text, is_fact=False, cost=_count_requests, share=share)
-        changes = known, [*self._pad_arguments(), *self._round_bounds()]
-        return [replace(fact, changes=(*aligned, *each)) for each in changes]
+        return [Candidate("", text, self.op, trials, False, itemgetter("requests"), share=share)]
 
     def _align(self, number: int, unit: int) -> Change:
         argument = self.arguments[number]
         assert argument.tensor is not None
-        offset = self.lab.start(argument) % unit
+        offset = self.runner.start(argument) % unit
         start = argument.tensor.offset_bytes - offset
         return Change(
-            "misaligned",
             "Copy the view, or start it at an aligned element.",
+            "misaligned",
             f"{argument.name} starts {count_bytes(offset)} past a {unit}-byte boundary.",
             edits=((Module.declare_divisible, number),),
             argument=replace(argument, tensor=replace(argument.tensor, offset_bytes=start)),
         )
 
-    def align(self) -> Choice:
+    def align(self) -> Alternatives:
         """Start the tensor at a sector."""
         if self.owner is None or not self.arguments[self.owner].tensor or not self.has_share():
             return []
-        if not self.lab.start(self.arguments[self.owner]) % SECTOR_BYTES:
+        if not self.runner.start(self.arguments[self.owner]) % SECTOR_BYTES:
             return []
-        change = self._align(self.owner, SECTOR_BYTES)
-        share = _share(self.lab, self.cost.wasted_sectors)
-        return [Hypothesis("misaligned", self.op, "", (change,), is_fact=False, share=share)]
+        trial = Trial([self._align(self.owner, SECTOR_BYTES)])
+        share = self.runner.share(self.cost.wasted_sectors)
+        return [Candidate("misaligned", "", self.op, [trial], is_fact=False, share=share)]
 
     def _pad_arguments(self) -> Iterator[Change]:
         """Round up the arguments of addresses and masks, and the strides of all tensors that a mask's bound limits."""
         bounds = self.op.masked_by
-        bounded = [each for each in self.lab.counts.operations if each.masked_by & bounds]
+        bounded = [each for each in self.runner.counts.operations if each.masked_by & bounds]
         names = self.op.addressed_by.union(bounds, *(each.addressed_by for each in bounded))
         for number, argument in self.arguments.items():
             name = argument.name
             value = argument.value
             if name not in names or type(value) is not int or value == 1:
                 continue
-            if value % ALIGNMENT == 0 or self.lab.module.computes_with(number):
+            if value % ALIGNMENT == 0 or self.runner.module.computes_with(number):
                 continue
             rounded = replace(argument, value=_round_up(value))
-            users = self.lab.counts.operations
+            users = self.runner.counts.operations
             padded = {t for each in users if name in each.addressed_by for t in each.tensors}
             limited = {t for each in users if name in each.masked_by for t in each.tensors}
             verb = f"Pad {' and '.join(sorted(padded))}, and pass" if padded else "Pass"
             yield Change(
-                "divisibility",
                 f"{verb} {name} = {rounded.value}.",
+                "divisibility",
                 find_odd_size(name, value),
                 edits=((Module.declare_divisible, number),),
                 argument=rounded,
@@ -217,44 +207,46 @@ class Diagnosis:
             )
 
     def _round_bounds(self) -> Iterator[Change]:
-        module = self.lab.module
-        for line, bound in module.mask_bounds(self.lab.find(self.op)).items():
+        module = self.runner.module
+        for line, bound in module.mask_bounds(self.runner.find(self.op)).items():
             if bound % ALIGNMENT:
                 limited = {
                     tensor
-                    for each in self.lab.counts.operations
-                    if line in module.mask_bounds(self.lab.find(each))
+                    for each in self.runner.counts.operations
+                    if line in module.mask_bounds(self.runner.find(each))
                     for tensor in each.tensors
                 }
                 yield Change(
-                    "mask",
                     f"Round the bound up to {_round_up(bound)}.",
+                    "mask",
                     f"The mask's bound {bound} is not a multiple of {ALIGNMENT}.",
                     edits=((Module.set_bound, line, _round_up(bound)),),
                     pads=tuple(limited),
                 )
 
-    def explain_synchronous(self) -> Choice:
+    def explain_synchronous(self) -> Alternatives:
         """State why a load in a loop is not an asynchronous copy, although others are."""
         op = self.op
-        copies = {each.source[1] for each in self.lab.counts.operations if each.op == "async copy"}
-        is_in_loop = op.tally.executions > math.prod(self.lab.launch.grid)
+        copies = {
+            each.source[1] for each in self.runner.counts.operations if each.op == "async copy"
+        }
+        is_in_loop = op.tally.executions > math.prod(self.runner.launch.grid)
         if op.op != "load" or not copies or not is_in_loop:
             return []
-        body = self.lab.module.body
+        body = self.runner.module.body
         inputs = Slice(body, {})
-        own = {name for each in self.lab.find(op) for name in each.results}
+        own = {name for each in self.runner.find(op) for name in each.results}
         loads = (each for each in body.walk() if each.name == "tt.load" and each.location)
         users = {each.location[0][1] for each in loads if own & inputs.reach(each.operands[:1])}
         dots = (each.operands for each in body.walk() if each.name.startswith("tt.dot"))
-        changes: tuple[Change, ...] = ()
+        trials = []
         if op.width_bytes < _NARROWEST_COPY_BYTES:
             width = count_bytes(op.width_bytes).replace(" ", " contiguous ")
             why = f"each lane has only {width}, and a copy needs {_NARROWEST_COPY_BYTES}"
         elif users:
-            stages = int(self.lab.kernel.options.get("num_stages", 1))
+            stages = self.runner.num_stages
             why = f"the load on line {min(users)} depends on it, and num_stages is only {stages}"
-            changes = (try_option("synchronous", "num_stages", stages + 1),)
+            trials.append(pass_options({"num_stages": stages + 1}))
         elif own.isdisjoint(inputs.reach(name for names in dots for name in names)):
             why = "no tl.dot depends on it"
         else:
@@ -264,15 +256,15 @@ class Diagnosis:
         s = "s" * (len(copies) > 1)
         lines = f"the load{s} on line{s} {', '.join(map(str, sorted(copies)))}"
         text = f"Unlike {lines}, this load is not compiled to an asynchronous copy: {why}."
-        share = _share(self.lab, self.cost.requests)
-        return [Hypothesis("synchronous", op, text, changes, share=share)]
+        share = self.runner.share(self.cost.requests)
+        return [Candidate("synchronous", text, op, trials, share=share)]
 
-    def explain_gaps(self) -> Choice:
+    def explain_gaps(self) -> Alternatives:
         """State that lanes access addresses far apart, or in descending order."""
         op = self.op
         cost = self.cost
         ratio = cost.sectors / max(1, cost.ideal_sectors)
-        share = _share(self.lab, cost.wasted_sectors)
+        share = self.runner.share(cost.wasted_sectors)
         step = self.step
         clause = explain_sectors(self.address, self.active, op.width_bytes)
         warp = self.warp[find_fullest(self.active)]
@@ -284,24 +276,24 @@ class Diagnosis:
             )
             rule = "Triton combines a lane's elements only in ascending order."
             text = explain_width(op.width_bytes, order, rule)
-            return [Hypothesis("reversed", op, text, share=self.narrow_share)]
+            return [Candidate("reversed", text, op, share=self.narrow_share)]
         if ratio >= _WASTEFUL and abs(step) > op.width_bytes:
             text = f"{excess}: {where}, {clause}."
             unused = self._measure_unused()
             if self.repeats[_BY_REQUESTS] >= _WASTEFUL and not unused:
                 text += " Other requests use the remaining bytes."
-                return [Hypothesis("strided", op, text, share=share)]
+                return [Candidate("strided", text, op, share=share)]
             if unused:
                 text += f" {unused:.0%} of the fetched bytes are used by no request of any program."
             advice = (
-                "Store TENSOR's elements without gaps, in the order in which lanes access them."
+                f"Store {TENSOR}'s elements without gaps, in the order in which lanes access them."
             )
-            needs = "The result stays the same only if all users of TENSOR expect that order."
-            changes = self._access_contiguously("strided", advice, needs, self.example.address.size)
-            return [Hypothesis("strided", op, text, changes, share=share)]
+            needs = f"The result stays the same only if all users of {TENSOR} expect that order."
+            trials = self._access_contiguously(self.example.address.size, advice, needs)
+            return [Candidate("strided", text, op, trials, share=share)]
         if ratio >= _WASTEFUL and op.index_line:
             why = f"the load on line {op.index_line} determines the addresses"
-            return [Hypothesis("scattered", op, f"{excess}: {why}.", share=share)]
+            return [Candidate("scattered", f"{excess}: {why}.", op, share=share)]
         used = self._measure_use()
         # If lanes share elements, the requests' distinct bytes fill fewer sectors.
         if 1 / used >= _WASTEFUL * max(1, ratio) and self.has_share():
@@ -309,10 +301,10 @@ class Diagnosis:
                 f"In program {self.example.program}, the block's elements are spread out in memory: they fill "
                 f"{used:.0%} of the sectors that the requests touch."
             )
-            share = _share(self.lab, cost.sectors * (1 - used))
-            return [Hypothesis("scattered", op, text, share=share)]
+            share = self.runner.share(cost.sectors * (1 - used))
+            return [Candidate("scattered", text, op, share=share)]
         if ratio >= _WASTEFUL:
-            return [Hypothesis("scattered", op, f"{excess}: {where}, {clause}.", share=share)]
+            return [Candidate("scattered", f"{excess}: {where}, {clause}.", op, share=share)]
         return []
 
     def _measure_unused(self) -> float:
@@ -321,7 +313,7 @@ class Diagnosis:
         elements = np.arange(0, SECTOR_BYTES, self.instruction.element_bytes)
         places = (sectors[:, None] * SECTOR_BYTES + elements).reshape(-1, 1)
         is_used = np.zeros(len(places), bool)
-        for op in self.lab.counts.operations:
+        for op in self.runner.counts.operations:
             if op.tensors == self.op.tensors and op.tally.starts:
                 example = op.tally.example or self.example
                 offsets = np.unique(example.address[example.active])
@@ -335,7 +327,7 @@ class Diagnosis:
         sectors = np.unique(used // SECTOR_BYTES).size
         return used.size * self.instruction.element_bytes / (sectors * SECTOR_BYTES)
 
-    def explain_repeats(self) -> Choice:
+    def explain_repeats(self) -> Alternatives:
         """State that lanes, requests or warps load the same bytes."""
         repeats = dict(self.repeats)
         is_load = self.op.op in ("load", "async copy")
@@ -356,43 +348,39 @@ class Diagnosis:
         if times > 1:
             fewer = round(sectors / times)
             text += f" The launch touches {sectors:,} sectors; about {fewer:,} would suffice."
-        changes: list[Change] = []
+        trials = []
         distinct = np.unique(self.example.address)
         covered = np.unique(distinct // SECTOR_BYTES).size * SECTOR_BYTES
         starts = np.concatenate([start for _, start in self.op.tally.starts])
         is_whole = distinct.size * self.instruction.element_bytes == covered
         if is_whole and not self.op.index_line and not (starts % SECTOR_BYTES).any():
             advice = "Load each element once, and repeat it with tl.broadcast_to and tl.reshape."
-            changes += self._access_contiguously("repeated", advice, "", distinct.size)
-        warps = self.lab.kernel.num_warps // round(repeats[_BY_WARPS])
-        if 1 <= warps < self.lab.kernel.num_warps and "tt.dot" not in self.lab.ttir:
-            changes.append(try_option("repeated", "num_warps", warps))
-        share = _share(self.lab, sectors * (1 - 1 / times))
-        fact = Hypothesis(
-            "repeated", self.op, text, cost=lambda numbers: numbers["sectors"], share=share
-        )
-        return [replace(fact, changes=(change,)) for change in changes] or [fact]
+            trials += self._access_contiguously(distinct.size, advice)
+        warps = self.runner.kernel.num_warps // round(repeats[_BY_WARPS])
+        if 1 <= warps < self.runner.kernel.num_warps and "tt.dot" not in self.runner.ttir:
+            trials.append(pass_options({"num_warps": warps}))
+        share = self.runner.share(sectors * (1 - 1 / times))
+        cost = itemgetter("sectors")
+        return [Candidate("repeated", text, self.op, trials, cost=cost, share=share)]
 
-    def _access_contiguously(
-        self, kind: str, advice: str, needs: str, count: int
-    ) -> tuple[Change, ...]:
+    def _access_contiguously(self, count: int, advice: str, needs: str = "") -> list[Trial]:
         """Return a change that makes the addresses a block without gaps; none if a mask forbids it."""
         owner = self.owner
-        if owner is None or self.lab.start(self.arguments[owner]) % SECTOR_BYTES:
-            return ()
-        body = self.lab.module.body
+        if owner is None or self.runner.start(self.arguments[owner]) % SECTOR_BYTES:
+            return []
+        body = self.runner.module.body
         values = Slice(body, {})
         pointer = body.arguments[owner]
         inner = [
-            each for each in self.lab.find(self.op) if pointer in values.reach(each.operands[:1])
+            each for each in self.runner.find(self.op) if pointer in values.reach(each.operands[:1])
         ]
         shape = self.example.address.shape
         is_free = self.op.op in ("load", "async copy") and not any(each.mask for each in inner)
         if not inner or not (shape == (count,) or is_free):
-            return ()
-        edits = ((Module.access_contiguously, each.line, owner, count) for each in inner)
+            return []
+        edits = tuple((Module.access_contiguously, each.line, owner, count) for each in inner)
         repeats = self.example.address.size // count
-        return (Change(kind, advice, "", needs, tuple(edits), repeats=repeats, moves=True),)
+        return [Trial([Change(advice, needs=needs, edits=edits, repeats=repeats, moves=True)])]
 
 
 def _count_distinct(*parts: np.ndarray) -> int:
@@ -401,10 +389,6 @@ def _count_distinct(*parts: np.ndarray) -> int:
 
 _BY_REQUESTS = "requests of one warp load each sector"
 _BY_WARPS = "warps load the same sectors"
-
-
-def _count_requests(numbers: Numbers) -> int:
-    return numbers["requests"]
 
 
 def _round_up(number: int) -> int:

@@ -1,19 +1,27 @@
-"""Try changes to a launch: edit its kernel's TTIR, compile that, and count the launch again."""
+"""Try changes to a launch: edit its kernel's TTIR or options, compile that, and count the launch again."""
 
 import heapq
 import json
 import math
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 from pydantic import TypeAdapter
 
+from tilescope.advice.same_work import (
+    count_elements,
+    find_races,
+    find_refusals,
+    find_same,
+    place_of,
+    total,
+)
 from tilescope.advice.ttir_edits import Module
 from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import TIME, Argument, Build, Capture, CapturedKernel, CapturedLaunch
@@ -22,6 +30,7 @@ from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 from tilescope.evaluate.global_memory import STORAGE_STEP
 from tilescope.evaluate.sass import parse as parse_sass
+from tilescope.inside.conversions import name_operation
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import add_executions
 from tilescope.inside.launches import make_launch
@@ -41,7 +50,6 @@ _SECTOR_S = 1e-11
 _RESOLUTION = 0.01
 # Changes that are compiled at the same time.
 _BATCH = 8
-_LOADS = ("load", "async copy")
 _KERNEL_TYPE = TypeAdapter(CapturedKernel)
 
 # Bank conflicts are reported if they are at least this fraction of the launch's wavefronts.
@@ -52,15 +60,17 @@ _LEAST_CONFLICTS = 0.2
 Compiler = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any] | None]]
 # Numbers of an operation or of the whole launch.
 Numbers = Mapping[str, int]
+# A place for the name of an operation's tensor in sentences. It is no name in Python.
+TENSOR = "{tensor}"
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a kernel or of its arguments.
+    """A change of a kernel, of an option or of an argument.
 
     Attributes:
-        kind: of the finding that advises it.
-        advice: the change in the user's terms.
+        advice: the change in the user's terms, with TENSOR for the name of the operation's tensor.
+        kind: of the finding that advises it, unless the candidate has a kind.
         cause: the fact that it changes; "" if the finding states it.
         needs: what must hold for the kernel's result to stay the same.
         edits: methods of `Module`, each with its arguments.
@@ -72,8 +82,8 @@ class Change:
         moves: whether its edits replace addresses by those of a block somewhere else.
     """
 
-    kind: str
     advice: str
+    kind: str = ""
     cause: str = ""
     needs: str = ""
     edits: tuple[tuple[Any, ...], ...] = ()
@@ -85,97 +95,185 @@ class Change:
     moves: bool = False
 
 
-Trial = tuple[Change, ...]
+class Trial(tuple[Change, ...]):
+    """Changes that are tried together; none for the captured kernel."""
+
+    @property
+    def advice(self) -> str:
+        return " ".join(change.advice for change in self)
+
+    @property
+    def options(self) -> dict[str, int]:
+        return dict(option for change in self for option in change.options)
+
+    @property
+    def is_equivalent(self) -> bool:
+        return all(change.is_equivalent for change in self)
+
+
+UNCHANGED = Trial()
+
+
+def pass_options(options: Mapping[str, int]) -> Trial:
+    return Trial(
+        Change(f"Pass {name} = {value}.", options=((name, value),), is_equivalent=True)
+        for name, value in options.items()
+    )
 
 
 @dataclass(eq=False)
-class Hypothesis:
+class Candidate:
     """A fact about an operation or, without one, about the launch, and changes that may help.
 
     Attributes:
         source: (file, line) of the fact, unless it is about an operation on global memory.
-        changes: are tried together.
+        trials: alternatives. The first that saves time is advised.
         is_fact: whether it is worth reporting if no change helps.
-        cost: what a change must lower. See also `Lab.helps`.
+        cost: what a change must lower. See also `Attempt.helps`.
         share: the part of the launch's cost that the fact explains, or more than 1 if results are wrong.
-        trial: the changes that are necessary and help, which proves their causes.
+        proof: the changes that are necessary and help, which proves their causes.
         is_advised: whether they also save time, or no time is predicted.
     """
 
     kind: str
-    op: OperationCounts | None
     text: str
-    changes: Trial = ()
+    op: OperationCounts | None = None
+    trials: Sequence[Trial] = ()
     is_fact: bool = True
     cost: Callable[[Numbers], int] = lambda numbers: sum(numbers.values())
-    trial: Trial = ()
-    is_advised: bool = False
     source: tuple[str, int] | None = None
     share: float = 0.0
+    proof: Trial = UNCHANGED
+    is_advised: bool = False
 
 
-# Alternatives: the first that saves time is reported or, if none does, the first that helps or is a fact.
-Choice = Sequence[Hypothesis]
+# The first that saves time is reported or, if none does, the first that helps or is a fact.
+Alternatives = Sequence[Candidate]
 
 
-def try_option(kind: str, name: str, value: int) -> Change:
-    advice = f"Pass {name} = {value}."
-    return Change(kind, advice, options=((name, value),), is_equivalent=True)
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a launch does after a trial.
+
+    Attributes:
+        inside: the inspection of the captured SASS; None if the kernel was compiled again.
+    """
+
+    capture: Capture
+    launch: CapturedLaunch
+    build: Build
+    counts: LaunchCounts
+    inside: Inside | None = None
+
+    @cached_property
+    def executions(self) -> Executions | None:
+        """The executions of a kernel that was compiled again; None if they are unknown."""
+        if not self.inside:
+            with suppress(UnsupportedOperation):
+                given = make_launch(self.capture, self.launch, self.build)
+                return execute(parse_sass(self.build.codes["sass"]), given)
+        return None
+
+    @cached_property
+    def shared(self) -> Numbers:
+        """The launch's wavefronts; {} if they are unknown."""
+        inside = self.inside
+        if self.executions:
+            sass = self.build.codes["sass"]
+            inside = add_executions(Inside(), sass, self.executions, self.counts)
+        if not inside or inside.not_executed:
+            return {}
+        conflicts = [each.conflicts for each in inside.shared]
+        if None in conflicts:
+            return {}
+        return {
+            "shared_wavefronts": sum(each.wavefronts or 0 for each in inside.shared),
+            "bank_conflicts": sum(filter(None, conflicts)),
+        }
 
 
-class Lab:
+class TrialRunner:
     """A launch, and the trials that were made with it.
 
     Attributes:
-        outcomes: the kernel and the counts of each trial; None if they are unknown.
+        seconds: the time of all equal launches.
+        choices: the facts about the launch, and the trials to make.
+        outcomes: of each trial; None if the counts are unknown.
         has_conflicts: whether many of the launch's wavefronts are bank conflicts.
         conversions: through shared memory, between a load and a store.
+        has_shared_costs: whether trials must count wavefronts.
         untried: trials that would take too long.
         trial_s: the estimated seconds of a trial.
     """
 
     def __init__(
-        self, capture: Capture, launch: CapturedLaunch, counts: LaunchCounts, inside: Inside
+        self,
+        capture: Capture,
+        launch: CapturedLaunch,
+        counts: LaunchCounts,
+        inside: Inside,
+        repeats: int,
     ) -> None:
         self.capture = capture
         self.launch = launch
-        self.kernel = capture.content.kernels[launch.kernel]
         self.counts = counts
         self.inside = inside
         self.gpu = GPUS.get(str(capture.content.gpu.get("name")))
         self.ttir = capture.read_code(launch.kernel, "ttir")
-        self.outcomes: dict[Trial, tuple[CapturedKernel, LaunchCounts] | None] = {
-            (): (self.kernel, counts)
-        }
-        self._builds: dict[Trial, tuple[CapturedLaunch, Build]] = {}
-        self._executions: dict[Trial, Executions | None] = {}
+        # Without a predicted time, a rough estimate.
+        launch_s = (inside.predicted_us or 0.0) / 1e6 or _SECTOR_S * (1 + total(counts)[1])
+        self.seconds = repeats * launch_s
+        self.kernel = capture.content.kernels[launch.kernel]
+        unchanged = Outcome(capture, launch, Build(self.kernel, {}), counts, inside)
+        self.choices: list[Alternatives] = []
+        self.outcomes: dict[Trial, Outcome | None] = {UNCHANGED: unchanged}
         self._times: dict[Trial, tuple[Numbers, Numbers]] = {}
-        shared = _count_shared(inside)
+        shared = unchanged.shared
         wavefronts = shared.get("shared_wavefronts", 0)
         conflicts = shared.get("bank_conflicts", 0)
         self.has_conflicts = conflicts > 0 and conflicts >= _LEAST_CONFLICTS * wavefronts
+        loads, stores = (
+            {name_operation(op.op, op.source[1]) for op in counts.operations if op.op == kind}
+            for kind in ("load", "store")
+        )
         self.conversions = [
             each
             for each in inside.conversions
-            if each.shared_bytes and each.maker[:8] == "the load" and each.user[:9] == "the store"
+            if each.shared_bytes and each.maker in loads and each.user in stores
         ]
+        self.has_shared_costs = self.has_conflicts or bool(self.conversions and shared)
         self.untried: list[Trial] = []
         lines = capture.read_code(launch.kernel, "sass").count("\n")
         self.trial_s = _TRIAL_S + _LINE_S * lines + _WORK_S * counts.work
 
     @property
-    def seconds(self) -> float:
-        """The predicted time or, if it is unknown, a rough estimate."""
-        return (self.inside.predicted_us or 0.0) / 1e6 or _SECTOR_S * (1 + total(self.counts)[1])
+    def place(self) -> tuple[str, int]:
+        """The file and line of the kernel."""
+        return Path(self.kernel.file).name, self.kernel.line
+
+    @property
+    def num_stages(self) -> int:
+        return int(self.kernel.options.get("num_stages", 1))
 
     @cached_property
     def module(self) -> Module:
         return Module(self.ttir)
 
-    @property
-    def has_shared_costs(self) -> bool:
-        """Whether trials must count wavefronts."""
-        return self.has_conflicts or bool(self.conversions and _count_shared(self.inside))
+    @cached_property
+    def arguments(self) -> dict[int, Argument]:
+        """The launch's arguments by their numbers in the TTIR; {} if it has one for a descriptor and its sizes."""
+        arguments = self.launch.arguments
+        is_same = len(self.module.body.arguments) == len(arguments)
+        return dict(enumerate(arguments)) if is_same else {}
+
+    def find_owner(self, op: OperationCounts) -> int | None:
+        """Return the number of the argument that an operation accesses; None if it is unknown."""
+        owners = (n for n, each in self.arguments.items() if (each.name,) == op.tensors)
+        return next(owners, None)
+
+    def share(self, wasted: float) -> float:
+        """Return wasted requests and sectors as a part of the launch's."""
+        return wasted / max(1, total(self.counts).sum())
 
     def find(self, op: OperationCounts) -> list[Op]:
         """Return the operations of the TTIR from which an operation comes."""
@@ -192,12 +290,13 @@ class Lab:
     def edit(self, trial: Trial) -> dict[str, Any]:
         """Return a changed module as `capture.recompile` takes it."""
         module = Module(self.ttir)
-        options = dict(self.kernel.options)
         for change in trial:
-            options |= change.options
             for method, *arguments in change.edits:
                 method(module, *arguments)
-        return {"ttir": "\n".join(module.lines), "options": options}
+        return {
+            "ttir": "\n".join(module.lines),
+            "options": {**self.kernel.options, **trial.options},
+        }
 
     @isolate(lambda why, *_: None)
     def count(self, trial: Trial, reply: Mapping[str, Any] | None) -> None:
@@ -206,28 +305,28 @@ class Lab:
             self.untried.append(trial)
         self.outcomes[trial] = None
         if reply:
-            built = {**asdict(self.kernel), **reply}
-            kernel = _KERNEL_TYPE.validate_python(built)
-            changed = {change.argument.name: change.argument for change in trial if change.argument}
-            arguments = tuple(changed.get(each.name, each) for each in self.launch.arguments)
-            launch = replace(self.launch, arguments=arguments)
-            build = Build(kernel, reply["codes"])
-            counts = count_launch(self.capture, launch, build=build)
-            self.outcomes[trial] = kernel, counts
-            self._builds[trial] = launch, build
+            kernel = _KERNEL_TYPE.validate_python({**asdict(self.kernel), **reply})
+            self.count_build(trial, Build(kernel, reply["codes"]))
 
-    def numbers(self, op: OperationCounts | None, trial: Trial = ()) -> dict[str, int]:
+    def count_build(self, trial: Trial, build: Build, inside: Inside | None = None) -> None:
+        """Count the launch with other code. See `Outcome.inside`."""
+        changed = {change.argument.name: change.argument for change in trial if change.argument}
+        arguments = tuple(changed.get(each.name, each) for each in self.launch.arguments)
+        launch = replace(self.launch, arguments=arguments)
+        counts = count_launch(self.capture, launch, build=build)
+        self.outcomes[trial] = Outcome(self.capture, launch, build, counts, inside)
+
+    def numbers(self, op: OperationCounts | None, trial: Trial = UNCHANGED) -> dict[str, int]:
         """Return the numbers of an operation or of the whole launch; {} if they are unknown."""
         outcome = self.outcomes.get(trial)
         if outcome is None:
             return {}
-        kernel, counts = outcome
         if op is None:
-            shared = self._count_shared(trial) if self.has_shared_costs else {}
-            return {**shared, **self._resources(kernel)}
-        ops = find_same(op, counts)
+            shared = outcome.shared if self.has_shared_costs else {}
+            return {**shared, **self._resources(outcome.build.kernel)}
+        ops = find_same(op, outcome.counts)
         # The compiler may drop an operation whose values another one also loads.
-        is_known = bool(ops) or (_is_equivalent(trial) and not counts.refused)
+        is_known = bool(ops) or (trial.is_equivalent and not outcome.counts.refused)
         if not is_known or any(each.tally.refused for each in ops):
             return {}
 
@@ -242,43 +341,28 @@ class Lab:
             numbers["synchronous_requests"] = sum(loads)
         return numbers
 
-    def _execute(self, trial: Trial) -> Executions | None:
-        """Execute a kernel that was compiled again. Return None if its executions are unknown."""
-        if trial not in self._executions:
-            launch, build = self._builds[trial]
-            code = parse_sass(build.codes["sass"])
-            self._executions[trial] = None
-            with suppress(UnsupportedOperation):
-                given = make_launch(self.capture, launch, build)
-                self._executions[trial] = execute(code, given)
-        return self._executions[trial]
-
-    def _count_shared(self, trial: Trial) -> Numbers:
-        """Count the wavefronts of a launch; {} if they are unknown."""
-        if not trial:
-            return _count_shared(self.inside)
-        outcome = self.outcomes[trial]
-        executions = self._execute(trial)
-        if not outcome or not executions:
-            return {}
-        sass = self._builds[trial][1].codes["sass"]
-        return _count_shared(add_executions(Inside(), sass, executions, outcome[1]))
+    def _resources(self, kernel: CapturedKernel) -> dict[str, int]:
+        names = ("registers", "spilled_bytes", "shared_bytes")
+        numbers = {name: getattr(kernel, name) for name in names}
+        if self.gpu:
+            each = occupancy(self.gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes)
+            numbers["resident_programs"] = each.programs_per_sm
+            numbers["resident_warps"] = each.programs_per_sm * kernel.num_warps
+        return numbers
 
     @isolate(lambda why, *_: ({}, {}))
     def compare_times(self, trial: Trial) -> tuple[Numbers, Numbers]:
         """Return the predicted times without and with changes; {} for both if one is unknown."""
         if trial not in self._times:
             self._times[trial] = {}, {}
-            outcome = self.outcomes[trial]
             before_us = self.inside.predicted_us
-            executions = self._execute(trial) if trial in self._builds else None
-            if before_us and outcome and executions:
-                counts = self._restore_blocks(trial, outcome[1])
-                launch, build = self._builds[trial]
+            outcome = self.outcomes[trial]
+            if before_us and outcome and outcome.executions:
+                counts = self._restore_blocks(trial, outcome.counts)
+                launch, build, executions = outcome.launch, outcome.build, outcome.executions
                 with suppress(UnsupportedOperation):
                     after_us = predict_us(self.capture, launch, counts, executions, build)
-                    times = (round(1e3 * each) for each in (before_us, after_us))
-                    before, after = ({TIME: each} for each in times)
+                    before, after = ({TIME: round(1e3 * us)} for us in (before_us, after_us))
                     self._times[trial] = before, after
         return self._times[trial]
 
@@ -296,148 +380,88 @@ class Lab:
             operations.append(op)
         return replace(counts, operations=tuple(operations))
 
-    def _resources(self, kernel: CapturedKernel) -> dict[str, int]:
-        names = ("registers", "spilled_bytes", "shared_bytes")
-        numbers = {name: getattr(kernel, name) for name in names}
-        if self.gpu:
-            each = occupancy(self.gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes)
-            numbers["resident_programs"] = each.programs_per_sm
-            numbers["resident_warps"] = each.programs_per_sm * kernel.num_warps
-        return numbers
 
+class Attempt(NamedTuple):
+    """A trial that may help a candidate."""
+
+    runner: TrialRunner
+    candidate: Candidate
+    trial: Trial
+
+    @property
     @isolate(lambda why, *_: False)
-    def helps(self, hypothesis: Hypothesis, trial: Trial) -> bool:
-        """Return whether changes lower the cost of the same work.
+    def helps(self) -> bool:
+        """Whether the trial lowers the cost of the same work.
 
-        They must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
+        It must not raise the launch's requests, sectors or spills. Each line must access as many elements as before,
         because masks, loops or programs that do less work lower any cost. No two programs may store to an address that
         only one stored to before.
         """
-        before = self.numbers(hypothesis.op)
-        after = self.numbers(hypothesis.op, trial)
-        outcome = self.outcomes[trial]
+        runner, candidate, trial = self
+        before = runner.numbers(candidate.op)
+        after = runner.numbers(candidate.op, trial)
+        outcome = runner.outcomes[trial]
         if not outcome or not before or not after:
             return False
-        kernel, counts = outcome
+        counts = outcome.counts
         elements = count_elements(counts)
-        if op := hypothesis.op:
+        if op := candidate.op:
             elements[place_of(op)] *= math.prod(change.repeats for change in trial)
-        is_dearer = (total(counts) > total(self.counts)).any()
-        has_spills = kernel.spilled_bytes > self.kernel.spilled_bytes
-        is_better = hypothesis.cost(after) < hypothesis.cost(before)
-        has_same_work = _is_equivalent(trial) or not count_elements(self.counts) - elements
-        is_safe = find_races(counts).keys() <= find_races(self.counts).keys()
-        is_counted = find_refusals(counts) <= find_refusals(self.counts)
-        is_valid = has_same_work and is_safe and is_counted
-        return is_better and is_valid and not is_dearer and not has_spills
+        return (
+            candidate.cost(after) < candidate.cost(before)
+            and (trial.is_equivalent or not count_elements(runner.counts) - elements)
+            and find_races(counts).keys() <= find_races(runner.counts).keys()
+            and find_refusals(counts) <= find_refusals(runner.counts)
+            and not (total(counts) > total(runner.counts)).any()
+            and outcome.build.kernel.spilled_bytes <= runner.kernel.spilled_bytes
+        )
 
-    def saves_time(self, trial: Trial) -> bool:
-        """Return whether the predicted time does not rise, or is unknown.
+    @property
+    def saves_time(self) -> bool:
+        """Whether the predicted time does not rise, or is unknown.
 
         Only a shorter time is a reason to change options and constants.
         """
-        before, after = self.compare_times(trial)
-        saving = _RESOLUTION if _is_equivalent(trial) else 0.0
+        before, after = self.runner.compare_times(self.trial)
+        saving = _RESOLUTION if self.trial.is_equivalent else 0.0
         return not after or after[TIME] <= (1 - saving) * before[TIME]
 
+    @property
+    def cost(self) -> int:
+        return self.candidate.cost(self.runner.numbers(self.candidate.op, self.trial))
 
-def _count_shared(inside: Inside) -> dict[str, int]:
-    """Return the wavefronts of a launch; {} if they are unknown."""
-    conflicts = [each.conflicts for each in inside.shared]
-    if inside.not_executed or None in conflicts:
-        return {}
-    return {
-        "shared_wavefronts": sum(each.wavefronts or 0 for each in inside.shared),
-        "bank_conflicts": sum(filter(None, conflicts)),
-    }
-
-
-def _is_equivalent(trial: Trial) -> bool:
-    return all(change.is_equivalent for change in trial)
+    @property
+    def seconds(self) -> float:
+        """The estimated seconds. A trial of several changes is repeated without each of them."""
+        runs = 1 + len(self.trial) * (len(self.trial) > 1)
+        return runs * self.runner.trial_s * (self.trial not in self.runner.outcomes)
 
 
-def place_of(op: OperationCounts) -> tuple[str, tuple[str, int]]:
-    kind = _LOADS[0] if op.op in _LOADS else op.op
-    return kind, op.source
-
-
-def count_elements(counts: LaunchCounts) -> Counter[tuple[str, tuple[str, int]]]:
-    """Return how many elements the operations of each kind on each line access."""
-    elements = Counter[tuple[str, tuple[str, int]]]()
-    for op in counts.operations:
-        elements[place_of(op)] += op.tally.elements
-    return elements
-
-
-def find_races(counts: LaunchCounts) -> dict[tuple[str, tuple[str, int]], tuple[int, int]]:
-    """Return the lines with stores by which two programs write to one address, and the programs."""
-    parts: dict[tuple[str, tuple[str, int]], list[tuple[np.ndarray, ...]]] = {}
-    for op in counts.operations:
-        if op.op == "store" and op.instruction:
-            size = op.instruction.element_bytes
-            for (program, low), (length, elements) in zip(
-                op.tally.starts, op.tally.spans, strict=True
-            ):
-                # If a block has gaps, only its first address is compared.
-                is_whole = length == (elements - 1) * size
-                part = program, low, np.where(is_whole, length, 0), is_whole
-                parts.setdefault(place_of(op), []).append(part)
-    races = {}
-    for place, own in parts.items():
-        program, low, length, is_whole = map(np.concatenate, zip(*own, strict=True))
-        order = np.lexsort((program, low))
-        program = program[order]
-        low = low[order]
-        is_whole = is_whole[order]
-        end = low + length[order]
-        meets = (low[1:] == low[:-1]) | (is_whole[1:] & (low[1:] <= end[:-1]))
-        pairs = np.flatnonzero(meets & (program[1:] != program[:-1]))
-        if pairs.size:
-            races[place] = int(program[pairs[0]]), int(program[pairs[0] + 1])
-    return races
-
-
-def find_refusals(counts: LaunchCounts) -> set[tuple[str, tuple[str, int]] | None]:
-    """Return the operations whose counts are incomplete or bounds; None is the launch."""
-    refused = (place_of(op) for op in counts.operations if op.tally.refused)
-    return {*refused, *([None] if counts.refused else [])}
-
-
-def find_same(op: OperationCounts, counts: LaunchCounts) -> list[OperationCounts]:
-    """Return the operations of a changed launch that correspond to one of the launch."""
-    candidates = (each for each in counts.operations if place_of(each) == place_of(op))
-    return [each for each in candidates if op.tensors in ((), each.tensors)]
-
-
-def total(counts: LaunchCounts) -> np.ndarray:
-    """Return the requests and sectors of all operations."""
-    return sum((np.array([op.requests, op.sectors]) for op in counts.operations), np.zeros(2, int))
-
-
-def make_trials(
-    compiler: Compiler,
-    choices: Mapping[Lab, Sequence[Choice]],
-    seconds: Mapping[Lab, float],
-    most_seconds: float,
-) -> None:
-    """Try the hypotheses of each choice until one helps, the most promising first, while time is left.
+def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds: float) -> None:
+    """Make the trials of each choice until one saves time, the most promising first, while time is left.
 
     Then drop each change that is not needed.
 
     Args:
-        seconds: that all launches of each kind take.
         most_seconds: estimated, on one core.
     """
-    queue: list[tuple[float, int, Lab, list[Hypothesis]]] = []
+    queue: list[tuple[float, int, list[Attempt]]] = []
 
-    def add(lab: Lab, number: int, rest: list[Hypothesis]) -> None:
-        heapq.heappush(queue, (-seconds[lab] * rest[0].share, number, lab, rest))
+    def add(number: int, attempts: list[Attempt]) -> None:
+        runner, candidate, _ = attempts[0]
+        heapq.heappush(queue, (-runner.seconds * candidate.share, number, attempts))
 
-    for lab, own in choices.items():
-        for choice in own:
-            if lab.ttir and (hypotheses := [each for each in choice if each.changes]):
-                add(lab, len(queue), hypotheses)
-    helpful: list[tuple[Lab, Hypothesis]] = []
+    for runner in runners:
+        for alternatives in runner.choices:
+            attempts = [
+                Attempt(runner, candidate, trial)
+                for candidate in alternatives
+                for trial in candidate.trials
+                if trial
+            ]
+            if attempts and runner.ttir:
+                add(len(queue), attempts)
+    helpful: list[Attempt] = []
     left_s = most_seconds
     count = len(queue)
     while queue:
@@ -446,53 +470,56 @@ def make_trials(
         print(progress, end=end, file=sys.stderr, flush=True)
         batch = [heapq.heappop(queue)[1:] for _ in range(min(_BATCH, len(queue)))]
         affordable = []
-        for _, lab, rest in batch:
-            each = rest.pop(0)
-            # A trial of several changes is repeated without each of them.
-            runs = 1 + len(each.changes) * (len(each.changes) > 1)
-            work_s = runs * lab.trial_s * (each.changes not in lab.outcomes)
-            if work_s <= left_s:
-                left_s -= work_s
-                affordable.append((lab, each, rest))
+        for _, rest in batch:
+            attempt = rest.pop(0)
+            if attempt.seconds <= left_s:
+                left_s -= attempt.seconds
+                affordable.append((attempt, rest))
             else:
-                lab.untried.append(each.changes)
-        run_trials(compiler, [(lab, each.changes) for lab, each, _ in affordable])
-        for lab, each, rest in affordable:
-            if lab.helps(each, each.changes):
-                each.trial = each.changes
-                helpful.append((lab, each))
-                if lab.saves_time(each.trial):
+                attempt.runner.untried.append(attempt.trial)
+        run_trials(compiler, [attempt for attempt, _ in affordable])
+        for attempt, rest in affordable:
+            if attempt.helps:
+                helpful.append(attempt)
+                if attempt.saves_time:
                     rest.clear()
-        for number, lab, rest in batch:
+        for number, rest in batch:
             if rest:
-                add(lab, number, rest)
-    for number in range(max((len(each.changes) for _, each in helpful), default=0)):
-        shorter = []
-        for lab, each in helpful:
-            left_out = each.changes[number : number + 1]
-            fewer = tuple(change for change in each.trial if change not in left_out)
-            if fewer:
-                shorter.append((lab, each, fewer))
-        run_trials(compiler, [(lab, fewer) for lab, _, fewer in shorter])
-        for lab, each, fewer in shorter:
-            if lab.helps(each, fewer):
-                costs = [each.cost(lab.numbers(each.op, trial)) for trial in (fewer, each.trial)]
-                if costs[0] <= costs[1]:
-                    each.trial = fewer
-    for lab, each in helpful:
-        each.is_advised = lab.saves_time(each.trial)
+                add(number, rest)
+    for attempt in _drop_changes(compiler, helpful):
+        candidate = attempt.candidate
+        is_advised = attempt.saves_time
+        if not candidate.proof or (is_advised and not candidate.is_advised):
+            candidate.proof = attempt.trial
+            candidate.is_advised = is_advised
 
 
-def run_trials(compiler: Compiler, trials: Sequence[tuple[Lab, Trial]]) -> None:
+def _drop_changes(compiler: Compiler, helpful: list[Attempt]) -> list[Attempt]:
+    """Drop the changes without which a trial helps as much."""
+    for dropped in zip_longest(*(attempt.trial for attempt in helpful)):
+        shorter = [
+            attempt._replace(trial=Trial(each for each in attempt.trial if each != change))
+            for attempt, change in zip(helpful, dropped, strict=True)
+        ]
+        run_trials(compiler, shorter)
+        helpful = [
+            fewer if fewer.helps and fewer.cost <= attempt.cost else attempt
+            for attempt, fewer in zip(helpful, shorter, strict=True)
+        ]
+    return helpful
+
+
+def run_trials(compiler: Compiler, attempts: Iterable[Attempt]) -> None:
     """Compile the kernels with changes, and count the launches."""
-    new = [pair for pair in dict.fromkeys(trials) if pair[1] not in pair[0].outcomes]
+    trials = dict.fromkeys((runner, trial) for runner, _, trial in attempts)
+    new = [pair for pair in trials if pair[1] not in pair[0].outcomes]
     if not new:
         return
     major, minor = new[0][0].capture.content.gpu["compute_capability"]
-    modules = [lab.edit(trial) for lab, trial in new]
+    modules = [runner.edit(trial) for runner, trial in new]
     texts = [json.dumps(module, sort_keys=True) for module in modules]
     distinct = dict(zip(texts, modules, strict=True))  # launches of a kernel share changes
     request = {"modules": [*distinct.values()], "capability": 10 * major + minor}
     replies = dict(zip(distinct, compiler(request), strict=True))
-    for (lab, trial), text in zip(new, texts, strict=True):
-        lab.count(trial, replies[text])
+    for (runner, trial), text in zip(new, texts, strict=True):
+        runner.count(trial, replies[text])

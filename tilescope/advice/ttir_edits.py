@@ -7,6 +7,7 @@ named by their line.
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.ttgir.parser import Op, Region, parse
@@ -105,26 +106,14 @@ class Module:
 
     def access_contiguously(self, number: int, argument: int, count: int) -> None:
         """Let an operation access the first `count` elements of a tensor, repeated to the block's size."""
-        (op,) = (op for op in self.loops if op.line == number)
-        pointer = re.findall(r"!tt\.ptr<\w+>", op.text)[0]
-        loop = self.loops[op]
-        counter = f"%block_{number}_none"
-        if loop and loop.name == "scf.for" and " : i64" not in loop.text:
-            counter = _text(loop.regions[0].arguments[0])
-        fields = {
-            "name": f"%block_{number}",
+        op, line, fields = self._replace_pointers(number, argument)
+        fields |= {
             "number": number,
-            "tensor": self._argument(argument),
-            "loop": counter,
             "stride": max(1024, count),
             "count": count,
             "repeats": math.prod(op.shape) // count,
-            "pointer": pointer,
-            "element": pointer.removeprefix("!tt.ptr<")[:-1],
-            "shape": "x".join(map(str, op.shape)),
+            "element": fields["pointer"].removeprefix("!tt.ptr<")[:-1],
         }
-        operand = re.escape(_text(op.operands[0]))
-        line = re.sub(rf"{operand}(?![\w$.-])", f"%block_{number}", self.lines[number], count=1)
         if op.shape != (count,):
             line = re.sub(r"tensor<[\dx]+!tt", f"tensor<{count}x!tt", line)
             fields["result"] = _text(op.results[0])
@@ -137,29 +126,31 @@ class Module:
 
         Each program and each iteration of a loop accesses different columns.
         """
-        (op,) = (op for op in self.loops if op.line == number)
-        pointer = re.findall(r"!tt\.ptr<\w+>", op.text)[0]
-        loop = self.loops[op]
-        counter = f"%matrix_{number}_zero"
-        if loop and loop.name == "scf.for" and " : i64" not in loop.text:
-            counter = _text(loop.regions[0].arguments[0])
+        op, line, fields = self._replace_pointers(number, argument)
         pitch = [_PITCH, _PITCH]
         pitch[axis] = 1
+        step = _PITCH * op.shape[1 - axis]
+        fields |= {"sizes": op.shape, "pitch": pitch, "grid": grid, "step": step}
+        self.lines[number] = _MATRIX.format_map(fields) + line
+
+    def _replace_pointers(self, number: int, argument: int) -> tuple[Op, str, dict[str, Any]]:
+        """Return an operation, its line with pointers named after the line, and fields of a text that computes them."""
+        (op,) = (op for op in self.loops if op.line == number)
+        name = f"%block_{number}"
+        loop = self.loops[op]
+        counter = f"{name}_zero"
+        if loop and loop.name == "scf.for" and " : i64" not in loop.text:
+            counter = _text(loop.regions[0].arguments[0])
         fields = {
-            "name": f"%matrix_{number}",
+            "name": name,
             "tensor": self._argument(argument),
             "loop": counter,
-            "sizes": op.shape,
-            "pitch": pitch,
-            "grid": grid,
-            "step": _PITCH * op.shape[1 - axis],
-            "pointer": pointer,
+            "pointer": re.findall(r"!tt\.ptr<\w+>", op.text)[0],
             "shape": "x".join(map(str, op.shape)),
         }
         operand = re.escape(_text(op.operands[0]))
-        name = fields["name"]
-        line = re.sub(rf"{operand}(?![\w$.-])", f"{name}", self.lines[number], count=1)
-        self.lines[number] = _MATRIX.format_map(fields) + line
+        line = re.sub(rf"{operand}(?![\w$.-])", name, self.lines[number], count=1)
+        return op, line, fields
 
 
 # Row stride of a transposed matrix, in elements.
@@ -197,7 +188,7 @@ _MATRIX = """\
 
 # Each operation and each iteration of a loop takes another block. Otherwise, the compiler merges them.
 _BLOCK = """\
-{name}_none = arith.constant 0 : i32
+{name}_zero = arith.constant 0 : i32
 {name}_number = arith.constant {number} : i32
 {name}_at = arith.addi {loop}, {name}_number : i32
 {name}_stride = arith.constant {stride} : i32

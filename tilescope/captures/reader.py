@@ -209,9 +209,9 @@ class Finding:
     kind: str
     file: str
     line: int
-    op: str
-    tensor: str
-    text: str
+    op: str = ""
+    tensor: str = ""
+    text: str = ""
     change: str = ""
     before: Mapping[str, Count] = field(default_factory=dict)
     after: Mapping[str, Count] = field(default_factory=dict)

@@ -54,8 +54,10 @@ def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure
     return functools.reduce(join_launches, inspections)
 
 
-def list_trials(experiment: Experiment, gpu: Gpu, inside: Inside) -> Sequence[Experiment]:
-    """Return the changed experiments that are worth a compilation; none if some were compiled."""
+def list_trials(
+    experiment: Experiment, gpu: Gpu, inside: Inside
+) -> Sequence[tuple[Mapping[str, int], Experiment]]:
+    """Return options that are worth a compilation, each with the changed experiment; none if some were compiled."""
     if any(each.is_compiled for each in inside.changes):
         return []
     config = experiment.config
@@ -66,7 +68,7 @@ def list_trials(experiment: Experiment, gpu: Gpu, inside: Inside) -> Sequence[Ex
             changed = read_fields(type(config), {**vars(config), **option}, "the config")
             trial = replace(experiment, config=changed)
             if compile_seconds(*launch_of(trial, gpu)) <= _MOST_TRIAL_S:
-                trials.append(trial)
+                trials.append((option, trial))
     return trials[:MOST_TRIALS]
 
 
@@ -93,10 +95,9 @@ def _fill_grid(experiment: Experiment, gpu: Gpu) -> Sequence[Mapping[str, int]]:
 def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
     """Compile the changes that may shorten an experiment, and return the inspection with the predicted times."""
     changes = [*inside.changes]
-    for trial in list_trials(experiment, gpu, inside):
+    for options, trial in list_trials(experiment, gpu, inside):
         inspection = inspect_experiment(trial, gpu)
         if isinstance(inspection, tuple) and (time_us := inspection[0].predicted_us):
-            options = dict(vars(trial.config).items() - vars(experiment.config).items())
             changes.append(ChangedTime(name_options(options), time_us, options, is_compiled=True))
     return replace(inside, changes=sort_changes(changes))
 

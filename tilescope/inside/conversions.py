@@ -127,7 +127,12 @@ def _describe(ops: Sequence[Op], encoding: str) -> str:
         return ""
     location = ops[0].location
     noun = "sort" if is_in_sort(location) else ops[0].traits.kind
-    return " on line ".join(map(str, (f"the {noun}", *find_user_place(location)[1:])))
+    place = find_user_place(location)
+    return name_operation(noun, place[1]) if place else f"the {noun}"
+
+
+def name_operation(noun: str, line: int) -> str:
+    return f"the {noun} on line {line}"
 
 
 def _is_multiplication(op: Op) -> bool:

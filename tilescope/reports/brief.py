@@ -90,7 +90,7 @@ def _find_conflicts(launch: LaunchReport) -> Iterator[Finding]:
         if access.conflicts:
             file, line = access.user_lines[0]
             text = f"{describe_conflicts(access)}."
-            yield Finding("conflicts", file, line, access.opcode, "", text)
+            yield Finding("conflicts", file, line, access.opcode, text=text)
 
 
 def describe_conflicts(access: SharedAccess) -> str:
