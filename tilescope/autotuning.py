@@ -24,20 +24,20 @@ from typing import Any
 from tilescope.application import environment
 from tilescope.declare import gpus
 
-# The fraction of the predicted configs that the autotuner times.
+# The autotuner times one in this many of the predicted configs.
 _KEPT = 10
 
-# Maximum seconds to compile or to predict: in all, and in addition per config of each process.
+# Maximum seconds to compile or to predict: a fixed part, plus a part per config of each process.
 _START_S = 20
 _CONFIG_S = 6
 
-# Each process takes some 100 MB.
+# A process takes about 100 MB.
 _MOST_PROCESSES = 16
 
 # Maximum characters of a reason: an error may quote a kernel.
 _MOST_TEXT = 300
 
-# For forks of this process: compiles a config by its number.
+# Compiles the config with a given number, in forks of this process.
 _compile: Callable[[int], Any]
 
 
@@ -51,10 +51,10 @@ def prune(configs: Sequence[Any], nargs: Mapping[str, Any], **keywords: Any) -> 
         @triton.autotune(configs, key=["M", "N"], prune_configs_by={"early_config_prune": prune})
 
     Configs that do not compile or need too much shared memory are dropped. Configs without a prediction are kept. If
-    anything fails, all are kept. One line on stderr says what was kept.
+    anything fails, all configs are kept. One line on stderr reports how many were kept.
 
     Args:
-        configs: of the autotuner.
+        configs: the autotuner's configs.
         nargs, keywords: the launch's arguments by name, and its grid, as Triton passes them.
     """
     start = time.monotonic()
@@ -110,7 +110,7 @@ def predict_configs(
     """Predict the time of a launch with each config.
 
     Returns:
-        the microseconds, by the config's number; why a config does not compile or fit; why it has no prediction.
+        By config number: the microseconds, why the config does not compile or fit, or why it has no prediction.
     """
     gpu = gpus.this_gpu()
     if not gpu:
@@ -193,7 +193,7 @@ def _compile_in_parallel(function: Any, launches: Sequence[Callable[[], dict[str
     workers = _count_processes(len(compiles))
     deadline = time.monotonic() + _limit_s(len(compiles))
     with warnings.catch_warnings():
-        # From Python 3.12 on, it warns of forks of processes with threads
+        # Since Python 3.12, forking a process with threads raises a warning
         warnings.simplefilter("ignore", DeprecationWarning)
         pool = multiprocessing.get_context("fork").Pool(workers)
     with pool:
@@ -217,7 +217,7 @@ def _compile_config(number: int) -> None:
 def _record(
     recorder: Any, function: Any, launches: Sequence[Callable[[], dict[str, Any]]]
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """Record a launch of each config. Return why a config does not compile or fit, and why another has no record."""
+    """Record a launch of each config. By number, return why it does not compile or fit, or why it has no record."""
     from triton.errors import TritonError
 
     refused = {}
@@ -226,7 +226,7 @@ def _record(
         keywords = launch()
         try:
             recorder.record(function, (), keywords.pop("grid"), keywords)
-        except (TritonError, RuntimeError) as error:  # a pass of the compiler raises the latter
+        except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
             refused[number] = f"{type(error).__name__}: {error}"
         except Exception as error:  # Tilescope's own error: the config may be good
             missing[number] = f"{type(error).__name__}: {error}"
@@ -234,7 +234,7 @@ def _record(
 
 
 def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
-    """Return what another process says about each launch of a capture: `predicted_us` or `why_missing`."""
+    """Predict a capture's launches in another process. Return `predicted_us` or `why_missing` for each launch."""
     done = subprocess.run(
         [
             sys.executable,

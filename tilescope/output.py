@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The environment variable that marks a guard's processes: its folder.
+# The environment variable that marks the processes that a guard kills. Its value is the guard's folder.
 FOLDER = "TILESCOPE_FOLDER"
 
-# Stdin also ends if the other process is killed. Processes are killed until none is left, because one may start another
-# at any time.
+# The guard's stdin also ends if the guarded process is killed. The guard kills processes until none is left, because
+# each may start another at any time.
 _GUARD = """
 exec > /dev/null 2>&1
 cat
@@ -45,7 +45,7 @@ def guard(*outputs: Path) -> Iterator[Path]:
 
 
 def partial_path(path: Path) -> Path:
-    """Return the path beside an output to which this process writes it."""
+    """Return the path of the partial file that this process writes, next to the output."""
     path = path.resolve()
     return path.with_name(f".{path.name[:50]}.{os.getpid()}")
 
@@ -64,7 +64,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def check_output(path: Path, marker: bytes) -> None:
-    """Check that a file can be written, and does not replace one that Tilescope did not write.
+    """Check that a file can be written, and that it would not replace a file that Tilescope did not write.
 
     Args:
         marker: in the first kB of every file that Tilescope writes.

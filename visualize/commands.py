@@ -16,7 +16,7 @@ def serve(arguments: Sequence[str]) -> None:
     """Serve the page until the process is interrupted.
 
     Raises:
-        CommandFailed: the page can't be served as the arguments say.
+        CommandFailed: the page can't be served with these arguments.
     """
     parser = address_parser("serve")
     parser.description = (
@@ -55,13 +55,13 @@ def serve_script(path: Path, flags: argparse.Namespace, *process: Any) -> None:
 
     Args:
         path: the script's capture.
-        flags: of `tilescope show`.
+        flags: the flags of `tilescope show`.
         process: recaptures scripts, and compiles their kernels: see `Script`. Empty without an interpreter.
     """
     from visualize.views.capture.script import Script
 
     script = Script(path, flags.script, *process)
-    script.launches.report()  # no page waits for it
+    script.launches.report()  # so that no page waits for it
     with startup.quick_import():
         from visualize.web.scripts import Scripts, script_name, shipped_scripts
         from visualize.web.serve import serve as serve_page

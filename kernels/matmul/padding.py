@@ -1,4 +1,4 @@
-"""A launch before the product's own that copies A and B to workspaces whose rows start at multiples of 128 bytes."""
+"""A launch before the matmul that copies A and B to workspaces whose rows start at multiples of 128 bytes."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tilescope.declare.knobs import knob
 from tilescope.declare.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
 from tilescope.evaluate.sectors import LANES
 
-# The rows of a workspace start on a line.
+# A workspace's rows start at multiples of a cache line.
 _PITCH_BYTES = 128
 
 # Each program copies a block of this shape.
@@ -25,8 +25,8 @@ _WARPS = 8
 _LAUNCH_MS = 0.003
 _RATE = 0.75
 
-# Without descriptors, a lane loads one element at a time, which is then stored to shared memory: two requests, of which
-# an SM issues one per cycle. Each step waits for its loads.
+# Without descriptors, a lane loads one element at a time and then stores it to shared memory. These are two requests,
+# and an SM issues one request per cycle. Each step waits for its loads.
 _PASSES = 2
 _STEP_MS = 0.0009
 
@@ -57,8 +57,8 @@ def copy_padded(
     PAD_B: tl.constexpr,
 ):
     pid = tl.program_id(0)
-    # The block is stored as its transpose, so that the compiler chooses another layout for the store, in which a lane
-    # holds 16 consecutive bytes. In that layout, the load's requests, of one element per lane, would touch up to eight
+    # The block is stored as its transpose so that the compiler chooses a separate layout for the store, in which a lane
+    # holds 16 consecutive bytes. A load in that layout, with one element per lane and request, would touch up to eight
     # times as many sectors.
     if PAD_A and pid < a_programs:
         start, inside, end, in_row = locate(pid, a_shape, a_strides, a_pitch, ROWS, COLUMNS)
@@ -76,7 +76,7 @@ def copy_padded(
 def locate(pid, shape, strides, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return the offsets of block `pid` in a matrix and in its workspace, and which elements are inside each.
 
-    Zeros fill the rest of a workspace's row: a mask at its end alone allows wide stores.
+    Zeros fill the rest of a workspace's row: only a mask at the row's end allows wide stores.
     """
     across = tl.cdiv(pitch, COLUMNS)
     rows, columns = (
@@ -131,7 +131,7 @@ def fields(tensors: Callable[[Problem], Specs]) -> dict[str, Any]:
     """Return the fields of a Kernel that copies misaligned operands first.
 
     Args:
-        tensors: the family's.
+        tensors: the family's `tensors`.
     """
 
     def padded(launch: Launch[Problem]) -> dict[str, TensorSpec]:

@@ -1,4 +1,4 @@
-"""C = A @ B with tensor descriptors, one program per SM, each of which computes tile after tile in grouped order."""
+"""C = A @ B with tensor descriptors: one program per SM computes tile after tile in grouped order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -83,7 +83,7 @@ def matmul_persistent(
         accumulator = tl.full((BLOCK_M, BLOCK_N), zero, tl.float32)
         if RIGHT_LATER:
             # Both halves share one shared-memory buffer. The right half waits three steps, while the left half is
-            # written out. If a tile has four steps or fewer, the right half is stored at once.
+            # written out. If a tile has four steps or fewer, the right half is stored immediately.
             due = min(3, steps - 1)
             waiting = tl.zeros((BLOCK_M, BLOCK_N // 2), c.dtype)
             waiting_row, waiting_column = 0, 0
@@ -166,7 +166,7 @@ def half_columns(launch: Launch[Problem]) -> tuple[Axis, Axis]:
 def tma_fallback_reason(tensors: Specs, launch: Launch[Problem]) -> str:
     """Return why this launch falls back to pointers, or "" if it loads A and B with tensor descriptors.
 
-    With PAD, it stores its output with pointers if a descriptor can't.
+    With PAD, a launch with descriptors may still store its output with pointers if a descriptor can't.
     """
     gpu = launch.gpu
     size = launch.element_bytes
@@ -191,7 +191,7 @@ def tma_fallback_reason(tensors: Specs, launch: Launch[Problem]) -> str:
 
 
 def stores_with_pointers(tensors: Specs, launch: Launch[Problem]) -> bool:
-    """Return whether a launch that loads A and B with descriptors has none for its other tensors."""
+    """Return whether a launch that loads A and B with descriptors needs pointers for another tensor."""
     return not all(
         is_aligned(spec, launch.problem) for name, spec in tensors.items() if name not in ("A", "B")
     )

@@ -50,7 +50,7 @@ def matmul_split_k_atomic(
         a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), a_strides, b_strides,
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    # Not by `tile.locate`: ptxas 12.8 would sometimes give Ada's atomics the file of the inlined function.
+    # Not with `tile.locate`: ptxas 12.8 sometimes attributes atomics on Ada to the inlined function's file.
     rows, columns = tile_offsets(pid_m, BLOCK_M), tile_offsets(pid_n, BLOCK_N)
     # Relaxed adds are plain reductions in the L2. No other access depends on their order, so they need no fences.
     tl.atomic_add(
@@ -71,7 +71,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[Access, ...]:
 
 
 def access_to_c(op: str, launch: Launch[Problem, Config], line: tuple[str, int]) -> Access:
-    """Return an access to C that adds a partial tile, or that is the load or the store of such an addition."""
+    """Return an access to C: the atomic addition of a partial tile, or the load or store of a non-atomic one."""
     m, n, _ = family.axes(launch)
     return Access(op, "C", m, n, ("m", "n", "slice"), line)
 

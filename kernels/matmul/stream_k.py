@@ -142,13 +142,13 @@ class Division(NamedTuple):
     """How a launch's tiles are divided among its programs.
 
     Attributes:
-        whole: number of tiles that are computed by a single program each: those of full waves, or all if none is split.
+        whole: number of tiles that one program computes alone: the tiles of full waves, or all tiles if none is split.
         tail: number of tiles of the last wave that are split into slices; 0 if none is.
-        slices: number of slices of each of these tiles; 1 without a tail. Program
-            `slice * tail + tile` computes a slice.
+        slices: number of slices per tile of the tail; 1 without a tail. Program
+            `slice * tail + tile` computes slice `slice` of the tail's tile `tile`.
         first_adder, adders: the programs that add partial tiles.
         sides: number of parts of a tile that are added and stored one by one: 2 for halves.
-        reduction_us: estimated time by which storing and adding partial tiles extends the launch.
+        reduction_us: the estimated time that storing and adding partial tiles adds to the launch.
     """
 
     programs: int
@@ -181,7 +181,7 @@ def divide_tiles(launch: Launch[Problem]) -> Division:
     most = min(sms // tail, steps, config.SPLIT_K or _MOST_SLICES) if tail else 1
     for split in range(2, most + 1):
         length = -(-steps // split)
-        slices = -(-steps // length)  # without empty ones
+        slices = -(-steps // length)  # without empty slices
         used = tail * slices
         programs = sms if tiles > sms else tail * slices
         slice_us = length * step_us + _STORE_US * millions
@@ -272,7 +272,7 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
 
 
 def note(launch: Launch[Problem]) -> str:
-    """Say how tiles are split, or that none is, and what the counts omit."""
+    """Say how tiles are split, or why none is, and what the counts omit."""
     _, _, tail, slices, *_ = divide_tiles(launch)
     split = "All waves are full, or splitting the last one would take longer, so no tile is split."
     if tail:

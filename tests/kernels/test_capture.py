@@ -45,7 +45,7 @@ def environment(compiled_before):
 def serve(environment, folder):
     """Start a process in a folder that captures scripts without importing torch and Triton each time.
 
-    Yield a function that takes the arguments of a capture, and returns why nothing was captured, and the output.
+    Yield a function: arguments of a capture → (why nothing was captured, the script's output).
     """
     output = folder / "output"
     with Path(os.devnull).open() as stdin, output.open("a") as file, subprocess.Popen(
@@ -310,7 +310,7 @@ assert outs[3].sum() == 128  # here"""
 
 
 def test_memory_of_a_tensor_that_was_freed_is_another_storage(capture):
-    """A script may allocate more in turn than there is memory."""
+    """Over time, a script may allocate more memory than there is."""
     text = "for n in (1 << 28, 1 << 27):\n    launch(torch.zeros(n, dtype=torch.int32, device='cuda')[:256])"
     captured, launches, _ = capture(text)
     tensors = [launch.arguments[0].tensor for launch in launches]

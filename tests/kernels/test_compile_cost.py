@@ -57,7 +57,7 @@ def test_the_estimate_is_within_a_factor_of_two(row):
 
 
 def test_a_large_transpose_on_one_warp_is_estimated_to_take_long():
-    """It took 15 s."""
+    """The compile took 15 s."""
     launch = launch_from("transpose.tiled gpu=H200 BLOCK_M=256 BLOCK_N=256 num_warps=1")
     assert 7 < compile_seconds(*launch) < 30
 

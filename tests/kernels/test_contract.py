@@ -39,8 +39,8 @@ SHAPES = (
 LARGE_SHAPES = ((1023, 1000, 4097), (4096, 4096, 4096), (8192, 1023, 577), (2048, 1024, 16384))
 DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 
-# Estimated seconds of the interpreter per case, about half of what it takes. A shape is run in all tiles below the
-# first limit. If there are none, it is run in its quickest tiles, unless they exceed the second limit.
+# Limits on the interpreter's estimated seconds per case, which are about half of the real time. A shape is run with all
+# tiles below the first limit. If there are none, it is run with its quickest tiles, if they are below the second limit.
 LIMITS_S = {"default": (0.1, 1.3), "all": (2.0, 20.0)}
 
 

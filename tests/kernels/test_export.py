@@ -210,7 +210,7 @@ def test_every_shipped_config_exports_a_script():
 
 
 def test_a_declaration_may_do_any_arithmetic(kernel):
-    """A result that is no expression of integers is written as a number, and a comment says for what it holds."""
+    """A result that is not an expression of integers is written as a number, with a comment on when it holds."""
 
     def grid(launch):
         rows, columns = launch.problem.M, launch.problem.N

@@ -58,7 +58,7 @@ def test_a_kernel_without_groups_is_compared_with_nothing(kernel):
 
 @pytest.fixture
 def ncu_calls(fake_ncu, tmp_path):
-    """Return a function that makes an ncu which writes down its arguments and prints the page of the given metrics."""
+    """Return a function that makes a fake ncu, which logs its arguments and prints the page of the given metrics."""
 
     def make(dram, l2=0):
         (tmp_path / "dram").write_text(raw_page(DRAM, dram))

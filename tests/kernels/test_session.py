@@ -138,7 +138,7 @@ def test_a_shape_that_takes_too_long_is_refused_at_once(session):
 
 
 def test_a_page_checks_in_the_interpreter_whatever_gpu_the_predictions_are_for(session):
-    """A launch that takes too long is the recorded one."""
+    """A recording replaces a launch that would take too long."""
     foreign = replace(QUICK, gpu="B200")
     checked = session.submit(foreign, interprets_any_gpu=True).result()
     assert checked.backend == "interpreter"

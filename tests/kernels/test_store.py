@@ -360,7 +360,7 @@ def test_a_deleted_file_is_replaced_by_a_new_one(store, store_path):
     assert again(store).count(ALL) == 1
 
 
-# Most of a kill's time is the start of its process, so the default is few; `make test-all` runs a hundred.
+# A kill takes most of its time to start the process, so the default is few kills; `make test-all` runs a hundred.
 FEW = 3
 MANY = 100
 

@@ -24,8 +24,8 @@ _FLAGS = (
     "--disable-dev-shm-usage",
     "--process-per-site",  # see Profile
     "--js-flags=--no-opt --no-maglev",  # most code runs too briefly to be worth optimizing
-    # Parts of Chromium's window that load other pages next to ours. The list replaces Playwright's own, so it repeats
-    # features that delay a picture or ask for another address.
+    # Parts of Chromium's window that load other pages next to ours. The list replaces Playwright's own, so it also
+    # repeats features that delay a paint or request another address.
     "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,HttpsUpgrades,OptimizationHints,PaintHolding",
 )
 
@@ -52,7 +52,7 @@ def served(directory, cache=None, flags=()):
         "TILESCOPE_CACHE": str(cache or directory),
         "TILESCOPE_DB": str(directory / "tilescope.db"),
     }
-    # The app must not ask a proxy for its own page: this one does not reply.
+    # The app must not fetch its own page through a proxy: nothing listens at this proxy's address.
     environment |= dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
     port = free_port()
     command = [sys.executable, "app.py", "--port", str(port), *flags]
@@ -108,7 +108,7 @@ class Tab:
         return self
 
     def follow(self, query):
-        """Follow a link within the page: it takes a fifth of the time of opening the page."""
+        """Follow a link within the page, which takes a fifth of the time that opening the page takes."""
         self.page.evaluate(
             """query => {
               delete document.body.dataset.address;
@@ -134,7 +134,7 @@ class Tab:
         self.page.get_by_role("button", name=title).click()
 
     def unfold(self, selector):
-        """Open a menu or a fold, unless it is open."""
+        """Open a menu or a fold, unless it is already open."""
         details = self.page.locator(selector)
         if details.get_attribute("open") is None:
             details.locator("> summary").click()
@@ -146,7 +146,7 @@ class Tab:
             self.page.locator(f".pictures [data-tab={name}]").filter(visible=True).click()
 
     def run(self):
-        """Press Run and wait for its result or failure. The card of an earlier run is neither."""
+        """Press Run and wait for its result or failure. The card of an earlier run does not count."""
         self.page.evaluate("document.querySelector('#card').replaceChildren()")
         self.page.locator("#run").click()
         self.ended()
@@ -156,7 +156,7 @@ class Tab:
         self.page.wait_for_selector(ends, state="attached")
 
     def wait_for_compiled(self):
-        """Wait for the last update of the Order view, after which the page asks for nothing more."""
+        """Wait for the last update of the Order view, after which the page sends no more requests."""
         self.page.locator("#program-order-occupancy", has_text="registers per thread").wait_for(
             state="attached"
         )
@@ -166,7 +166,7 @@ class Tab:
         return self.page.locator(selector).inner_text()
 
     def says(self, selector, part, folded=False):
-        """Wait until the text of an element contains `part`; `folded` counts what a closed fold hides."""
+        """Wait until the text of an element contains `part`. If `folded`, text in a closed fold counts, too."""
         expect(self.page.locator(selector)).to_contain_text(part, use_inner_text=not folded)
 
     def reads(self, selector, text):
@@ -177,8 +177,8 @@ class Tab:
 class Profile:
     """A browser profile whose tabs share the page's files and compiled scripts.
 
-    With a profile for each tab, the browser would fetch and compile them in a new process each time, which is more than
-    half of the time of opening the page. A tab that stays on a plain file of the app keeps the process alive.
+    With a profile for each tab, the browser would fetch and compile them in a new process each time, which takes more
+    than half of the time to open the page. A tab that stays on a plain file of the app keeps the process alive.
     """
 
     def __init__(self, browser, url):

@@ -84,7 +84,7 @@ TOO_LARGE = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4, "n
 GROUPED = {"kernel": "matmul.grouped"}
 
 
-# One wrapper refuses for all endpoints, so each kind of experiment is sent to one of them.
+# All endpoints share the wrapper that refuses bad arguments, so each kind is sent to only one endpoint.
 @pytest.mark.parametrize(
     ("endpoint", "arguments", "stage", "kind"),
     [
@@ -132,7 +132,7 @@ REFUSALS = {
     ],
 )
 def test_every_endpoint_takes_its_default_arguments(app, client, kernel):
-    """Except /run and /sweep, which take long; their own tests do so."""
+    """Except /run and /sweep, which take long and have their own tests."""
     named = httpx.get(f"{app.url}gradio_api/info").json()["named_endpoints"]
     takes_kernel = [
         name
@@ -222,9 +222,9 @@ def cpu_seconds(process):
 
 
 def test_sigterm_ends_the_app_without_waiting_for_compiles(tmp_path, tilescope_cache):
-    """Four compiles take a minute each, a schedule waits for one of them, too, and one worker is stopped.
+    """Four compiles take a minute each, a schedule waits for one of them, and one worker is stopped.
 
-    While the app ends, it ignores further signals: an interrupted thread may hold a lock that the end waits for.
+    While the app shuts down, it ignores further signals: an interrupted thread may hold a lock that the shutdown needs.
     """
     with served(tmp_path, cache=tilescope_cache) as app:
         client = Client(app.url, verbose=False)
@@ -242,7 +242,7 @@ def test_sigterm_ends_the_app_without_waiting_for_compiles(tmp_path, tilescope_c
                 "gpu": "T4",
             }
             client.submit(slow, api_name="/compile" if stages > 1 else "/schedule")
-        # One more is kept for quick compiles
+        # One more worker is reserved for quick compiles
         workers = until(lambda: len(app.workers()) >= 2 and app.workers())
         until(lambda: sum(map(cpu_seconds, workers)) > 1)  # they compile
         os.kill(workers[0], signal.SIGSTOP)

@@ -81,7 +81,7 @@ def test_only_the_tool_kernels_explains_arguments(app, tools):
     assert [kernel["id"] for kernel in reply["kernels"]] == list(discover())
     assert reply["kernels"][2]["defaults"]["GROUP_SIZE"] == 4
     assert len(json.dumps(reply)) < 10_000
-    # In these four, the kernel and the GPU filter a list, or the seed is another one.
+    # In these four, the kernel and the GPU filter a list, or the seed has another meaning.
     for name in NAMES - {"recorded", "scoreboard", "history", "sweep"}:
         arguments = tools[name].inputSchema["properties"]
         assert not any(

@@ -118,7 +118,7 @@ def test_without_an_address_it_plays_once_by_itself(tab, motion):
     )
 
 
-# More tiles than have gaps between them, so that each cell is a pixel; more programs than are resident.
+# Too many tiles for gaps between them, so that each cell is a pixel, and more programs than are resident.
 MAP = (
     "?kernel=matmul.grouped&gpu=H200&tab=program-order&M=2560&N=2560&K=512&BLOCK_M=64&BLOCK_N=64"
     "&first=132&programs_per_sm=1"

@@ -75,7 +75,7 @@ def test_the_longest_numbers_fit_into_their_boxes(tab):
 
 
 def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_a_zoom_and_a_drag(tab):
-    """And the picture's clips, which name it by the address."""
+    """The picture's clip paths stay relative (`url(#…)`), so that a new address does not break them."""
     tab.open("?tab=program-order&M=2048&N=2048")
     tab.wait_for_draw("program-order-plot")
     tab.wait_for_compiled()

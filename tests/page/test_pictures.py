@@ -102,7 +102,7 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
 
 
 def test_dram_reads_have_bytes_and_times_and_a_moved_group_size_redraws_the_headline(tab):
-    """Without a GPU the button can not be pressed, and says why."""
+    """Without a GPU, the button is disabled and says why."""
     tab.open(
         "?tab=dram-reads&M=8192&N=8192&K=8192&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
     )

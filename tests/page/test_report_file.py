@@ -45,7 +45,7 @@ def report(captured: Path) -> Path:
 
 @pytest.fixture
 def opened(browser: Browser, report: Path) -> Iterator[Tab]:
-    """Yield the file in a browser without a network, and check that it asks for nothing else."""
+    """Yield the file in a browser without a network, and check that it requests nothing else."""
     context = browser.new_context(
         viewport={"width": 1280, "height": 720}, offline=True, color_scheme="dark"
     )

@@ -213,7 +213,7 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
 
 
 def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
-    """A frame for each of four programs. The last frame looks as the picture of the last step."""
+    """The animation has a frame for each of four programs. The last frame looks like the picture of the last step."""
     tab.open(
         "?kernel=matmul.grouped&M=128&N=128&K=64&BLOCK_M=64&BLOCK_N=64&tab=program-order&step=4"
     )

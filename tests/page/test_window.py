@@ -32,7 +32,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
     tab.says(
         "#program-order-headline .pinned", headline.split("\n")[0]
-    )  # the sentence that was there
+    )  # the headline before the change
 
     tab.open(tab.page.evaluate("location.search"))
     tab.page.wait_for_function(_TWIN.format("program-order-plot"))
@@ -395,7 +395,7 @@ _PICTURE = """() => {
   return [top, bottom, width * height / (innerWidth * innerHeight)];
 }"""
 
-# Gradio's buttons grow to their new size little by little.
+# Gradio animates the change of its buttons' size.
 _SETTLED = """() => {
   getComputedStyle(document.body).fontSize;
   for (const animation of document.getAnimations()) if (animation instanceof CSSTransition) animation.finish();

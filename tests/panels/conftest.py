@@ -17,11 +17,11 @@ from visualize.web.redraw import Redraw
 
 
 class ScriptedSession(Session):
-    """A session in which a test may replace the compiler, and what is already compiled.
+    """A session in which a test may replace the compiler and the cache of compiled kernels.
 
     Attributes:
         compiler: makes the future of each compile.
-        finder: experiment → what is known to be compiled.
+        finder: experiment → what `find_compiled` returns.
     """
 
     compiler: Callable[[], Future[Any]] | None = None

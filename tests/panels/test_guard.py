@@ -135,7 +135,7 @@ def test_with_a_login_another_site_changes_nothing(path, monkeypatch):
     "path", [REDRAW, "gradio_api/call/run", "gradio_api/queue/join", "gradio_api/mcp/"]
 )
 def test_a_browser_sends_json_or_nothing(path):
-    """A browser sends the other types to other sites without asking them."""
+    """A browser sends the other content types across sites without a preflight request."""
     page = client("0.0.0.0", "any.example")
     for kind in (
         "text/plain",
@@ -252,7 +252,7 @@ def test_an_argument_that_gradio_would_take_for_a_file_is_refused():
 
 
 def test_an_argument_of_an_unknown_name_is_refused():
-    """Gradio 6.31 raises TypeError for one, out of the route."""
+    """For such an argument, Gradio 6.31 lets a TypeError escape from the route."""
 
     async def fail(request):
         raise TypeError("Parameter `x` is not a valid key-word argument.")
@@ -369,7 +369,7 @@ class GuardedApp:
 
 
 def test_pages_run_in_slots_and_nothing_else_waits_for_them():
-    """Neither events and other routes, nor clients that read no reply."""
+    """Events and other routes need no slot, and a client that reads no reply holds none."""
 
     async def scene():
         app = GuardedApp()
@@ -685,7 +685,7 @@ def test_routes_without_gradios_login_check_need_the_login():
     for path in ("/gradio_api/heartbeat/hash", "/gradio_api/token", "/openapi.json"):
         assert page.get(path).status_code == 401
     assert page.post(REDRAW, content="{}").status_code == 401
-    # Gradio requests this one when it starts, without a login, and ends the app if that fails.
+    # Gradio requests this route at startup, without a login, and ends the app if the request fails.
     assert page.get("/gradio_api/startup-events").status_code == 200
     page.cookies.set("access-token-id", "token")
     assert page.get("/openapi.json").status_code == 200

@@ -112,7 +112,7 @@ def test_a_link_is_followed_or_refused_and_other_values_have_neither_a_qr_code_n
 
 @given(message=messages(), data=st.data())
 def test_an_unreadable_message_starts_no_work(shared_page, message, data):
-    """A message that reads as an experiment is not submitted here."""
+    """Messages that the page can read are not submitted here."""
     try:
         shared_page.read(message)
     except ConfigError:

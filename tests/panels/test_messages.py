@@ -17,7 +17,7 @@ from visualize.web.messages import Messages
 
 
 class Page:
-    """Draws the fields of a message, in place of the redraws and of the actions."""
+    """Replies to messages in place of the redraws and the actions."""
 
     def __init__(self):
         self.is_left = asyncio.Event()

@@ -212,7 +212,7 @@ def test_each_cell_that_is_not_masked_lies_between_its_edges_and_has_the_colour_
     [("program-order", 2), ("dram-reads", 2), ("requests", 2), ("result", 0), ("sweep", 0)],
 )
 def test_every_figure_says_what_it_is_of(page, tab, least):
-    """Its experiment, GPU and mark: they stand below a saved picture."""
+    """The experiment, GPU and mark appear below a saved picture."""
 
     def captions(tab):
         state = opened(f"matmul.grouped M=2048 N=2048 K=2048 gpu=H200 tab={tab}")
@@ -222,7 +222,7 @@ def test_every_figure_says_what_it_is_of(page, tab, least):
 
     assert len(captions(tab)) >= least
     for caption in captions(tab):
-        # A contrast is another kernel's.
+        # A contrast shows another kernel.
         shape = r"(M 2048, N 2048, K 2048, float16, NN, tf32 · BLOCK_M|2048 × 2048 × 2048, float16)"
         assert re.match(rf"matmul\.\w+ · {shape}.* · H200 · ", caption)
     (scoreboard,) = captions("scoreboard")  # of all recorded launches, whatever is set

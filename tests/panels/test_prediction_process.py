@@ -35,7 +35,7 @@ pytestmark = pytest.mark.xdist_group("predictions")
 FAR = "matmul.grouped M=16384 N=16384 K=4096 BLOCK_M=32 BLOCK_N=32 tab=dram-reads"
 NEAR = "matmul.grouped M=512 N=512 K=512 tab=dram-reads"
 A_MILLION_TILES = "matmul.grid_2d M=16384 N=16384 BLOCK_M=16 BLOCK_N=16 tab=program-order"
-# Long where two of them are drawn side by side.
+# Long only if two of them are drawn side by side.
 TWICE_LONG = "matmul.grouped M=1024 N=1024 K=512 BLOCK_M=16 BLOCK_N=16"
 TOO_MANY = f"{FAR} matmul.split_k_atomic BLOCK_M=16 BLOCK_N=16 SPLIT_K=16"
 

@@ -236,7 +236,7 @@ assert message["output"]["data"] is output["data"] and message["msg"] == "proces
 
 
 def test_gradio_copies_no_components_and_keeps_no_values_of_a_client():
-    """In another process, because the changes to Gradio last."""
+    """Run in another process, because the changes to Gradio persist."""
     ended = python(ROOT, "-c", SESSION)
     assert ended.returncode == 0
     assert ended.stderr == ""

@@ -1,4 +1,4 @@
-"""Flags of the address to listen on, and whether a server can listen there."""
+"""Flags for the address to listen on, and a check that a server can listen there."""
 
 import argparse
 import errno
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
-    """Return the type of a flag for argparse: a whole number from `low` to `high`."""
+    """Return an argparse type: a whole number from `low` to `high`."""
 
     def parse(text: str) -> int:
         if not (re.fullmatch("[0-9]{1,10}", text) and low <= int(text) <= high):
@@ -22,7 +22,7 @@ def whole_number(low: int, high: int = 10**9) -> Callable[[str], int]:
 
 
 def address_parser(command: str) -> argparse.ArgumentParser:
-    """Return a parser of the address to listen on."""
+    """Return a parser with the flags for the address to listen on."""
     # A Space's visitors come from outside its container.
     host = os.environ.get(
         "GRADIO_SERVER_NAME", "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1"
@@ -40,7 +40,7 @@ def address_parser(command: str) -> argparse.ArgumentParser:
 
 
 def obstacle(host: str, port: int) -> str:
-    """Return why the server cannot listen on host:port; "" if it can."""
+    """Return why a server cannot listen on host:port; "" if it can."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = addresses[0]

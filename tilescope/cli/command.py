@@ -1,4 +1,4 @@
-"""Shared by the commands: exit statuses, the error that carries one, and the page's packages."""
+"""Shared by all commands: exit statuses, the error that carries an exit status, and the page's packages."""
 
 import importlib
 import importlib.util
@@ -23,12 +23,12 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PAGE = ("gradio", "pandas", "plotly", "segno")
 
 
-# Characters that control a terminal or reorder its text. Reports quote files of other people.
+# Characters that control a terminal or reorder its text. Reports quote other people's files.
 _CONTROLS = re.compile(r"[^\n\t -~\xa0-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\U0010ffff]")
 
 
 class _Printable:
-    """A stream without control characters. The output of scripts does not pass through it."""
+    """A stream that drops control characters. Scripts' output bypasses it."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -55,7 +55,7 @@ class CommandFailed(Exception):
 def run_command(command: Callable[..., None], *arguments: object) -> int:
     """Run a command, and return its exit status."""
     status: Any = FINE
-    # Python has no stream if the shell closed it: `>&-`.
+    # A stream is None if the shell closed it: `>&-`.
     out: Any = sys.stdout and _Printable(sys.stdout)
     errors: Any = sys.stderr and _Printable(sys.stderr)
     try:
@@ -66,7 +66,7 @@ def run_command(command: Callable[..., None], *arguments: object) -> int:
                 status = error.status
                 if str(error):
                     print(error, file=sys.stderr)
-            except SystemExit as ended:  # of argparse
+            except SystemExit as ended:  # raised by argparse
                 status = ended.code
             print(end="", flush=True)
     except KeyboardInterrupt:
@@ -88,5 +88,5 @@ def missing_page() -> str:
 
 
 def load_page(module: str) -> Any:
-    """Import a module of the page. No other module of this package may: the instrument works without the page."""
+    """Import a module of the page. Nothing else in this package may, because the instrument works without the page."""
     return importlib.import_module(f"visualize.{module}")

@@ -1,4 +1,4 @@
-"""`tilescope`: run one of the commands. Each is imported only if it runs."""
+"""The `tilescope` command line. A command's module is imported only when the command runs."""
 
 import sys
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run the command that the arguments begin with.
+    """Run the command that the first argument names.
 
     Raises:
-        CommandFailed: it failed, or there is no such command.
+        CommandFailed: the command failed, or does not exist.
     """
     if arguments[:1] in (["-h"], ["--help"]):
         print(HELP)

@@ -1,4 +1,4 @@
-"""Find the package of declared kernels. TILESCOPE_KERNELS names another one than `kernels`."""
+"""Find the package of declared kernels: `kernels`, or the package that TILESCOPE_KERNELS names."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def package_folder() -> Path:
 
 
 def setting(name: str, default: Any) -> Any:
-    """Return what the package declares under a name, such as the experiment with which the page opens."""
+    """Return a value that the package declares, such as the page's first experiment, or the default."""
     return getattr(importlib.import_module(PACKAGE), name, default)
 
 
 def opening() -> Mapping[str, Any]:
-    """Return the flat fields of the page's first experiment and of its options. By default, it is the first kernel."""
+    """Return the flat fields of the page's first experiment and options, by default those of the first kernel."""
     return setting("OPENING", {"kernel": next(iter(discover()))})
 
 
 def read_text(name: str) -> str:
-    """Return the text of a file of the package, or "" if it has none."""
+    """Return the text of a file in the package, or "" if there is no such file."""
     path = package_folder() / name
     return path.read_text(encoding="utf-8") if path.exists() else ""
 

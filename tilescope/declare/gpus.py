@@ -1,10 +1,10 @@
-"""The GPU table, and "this" GPU read from its driver. Standard library only.
+"""The GPU table, and this machine's GPU ("this") as its driver describes it. Standard library only.
 
 Sources: compute capability limits (shared memory, registers, warps and programs per SM) from NVIDIA's CUDA
 C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability"; SM counts, L2, DRAM
 bandwidth and dense matrix rates (float16 inputs, float32 sums; tf32) from the vendor's document named in
-each row. A datasheet rate is an upper limit at boost clock that kernels don't reach. `benchmarks.l2` measures the rate
-at which an SM receives data from the L2.
+each row. A datasheet rate is an upper limit at boost clock, which kernels don't reach. `benchmarks.l2` measures the
+rate at which an SM receives data from the L2.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _SYSTEM_SHARED = 1024
 
 @dataclass(frozen=True)
 class Gpu:
-    """The properties of a GPU that the models need. Capacities in bytes, rates in decimal units per second.
+    """The properties of a GPU that the models need. Capacities are in bytes, rates in decimal units per second.
 
     Attributes:
         shared_bytes_per_sm, shared_bytes_per_program: shared memory of an SM, and the limit for one program.
@@ -163,7 +163,7 @@ GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
 
 DEFAULT_GPU = "H200"
 
-# Patterns for device names that the table's name, as a word, does not match.
+# Patterns for device names that do not contain the table's name as a word.
 _DEVICE_NAMES = {
     "RTXPRO6000": r"RTX PRO 6000",
     "RTX5090": r"RTX 5090\b(?! D| Laptop)",
@@ -291,7 +291,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def _read_gpu(cuda: Any, number: int) -> Gpu | None:
-    """Read a GPU by its number among the visible ones. Return None if the driver refuses."""
+    """Read the visible GPU with this number. Return None if the driver refuses."""
     device = ctypes.c_int()
     buffer = ctypes.create_string_buffer(128)
     if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetName(

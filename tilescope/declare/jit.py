@@ -50,7 +50,7 @@ try:
     import triton.language as tl
 
     HAS_TRITON = True
-    # Only processes that compile call it.
+    # Triton calls this hook only in processes that compile.
     triton.knobs.runtime.add_stages_inspection_hook = _keep_source_lines
 except ImportError:
     triton = _StandIn
@@ -134,5 +134,5 @@ def last_line(source: tuple[str, int]) -> int:
 
 
 def source_lines(file: str) -> list[str]:
-    """Return the lines of a file of `display_path`."""
+    """Return the lines of a file, given its `display_path`."""
     return (package_folder().parent / file).read_text(encoding="utf-8").splitlines()

@@ -36,7 +36,7 @@ def values(distribution: str, shape: tuple[int, int], generator: Any, device: st
 
 
 def interpret(launch: Callable[[], Any], output: Any, every_s: float = 10.0) -> None:
-    """Launch under Triton's interpreter. At the start, and then regularly, print how much of the output is written.
+    """Launch under Triton's interpreter. Print how much of the output is written, at the start and then regularly.
 
     Args:
         output: a contiguous tensor. Elements that still have their first value, or are NaN, count as not written.
@@ -44,7 +44,7 @@ def interpret(launch: Callable[[], Any], output: Any, every_s: float = 10.0) -> 
     """
     import torch
 
-    # A part of the elements, because the whole of a large output takes seconds.
+    # Sample the elements, because comparing all of a large output takes seconds.
     sample = output.view(-1)[::101]
     before = sample.clone().float()
     has_ended = threading.Event()

@@ -287,7 +287,7 @@ class Kernel(Generic[P, C]):
         dtypes: the problem's dtypes that the kernel supports; empty for all.
         zeroed_output: whether the kernel accumulates into its output, which then starts as zeros instead of poison.
         roundings: launch → the number of partial results that are rounded to the output's type and added up in it.
-        reduction_ms: launch → estimated time by which combining partial results extends it; 0 if it is not modelled.
+        reduction_ms: launch → the estimated time that combining partial results adds to it; 0 if not modelled.
         race: launch → a description of its data race, or "".
         note: launch → a caveat about this launch, or "".
     """
@@ -322,7 +322,7 @@ class Kernel(Generic[P, C]):
         return {**self.family.tensors(launch.problem), **self.workspaces(launch)}
 
     def launches(self, launch: Launch[P, C]) -> tuple[Kernel[P, C], ...]:
-        """Return the kernels to launch, in order: the first launch, if there is one, as a kernel, and this kernel."""
+        """Return the kernels to launch, in order: the first launch as a kernel, if there is one, then this kernel."""
         if (first := self.first(launch)) is None:
             return (self,)
         alone = replace(

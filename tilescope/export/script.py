@@ -294,7 +294,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     launch = Launch(problem, experiment.config, gpu)
     code = launch_code(kernel, launch)
     inliner = Inliner(_RESERVED)
-    # Inline the functions that the template calls first, so that they keep their names.
+    # Inline the functions that the template itself calls before all others, so that they keep their names.
     _, values_texts = inliner.inline(numerics.values)
     _, interpret_texts = inliner.inline(numerics.interpret)
     _, check_texts = inliner.inline(numerics.is_right)
@@ -411,7 +411,7 @@ def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str,
 
 
 def _estimate(kernel: Kernel, launch: Launch, is_general: bool) -> str:
-    """Say how long the interpreter takes, and how to shorten that.
+    """Say how long the interpreter takes, and how to shorten the wait.
 
     Args:
         is_general: whether the script is also right for other sizes.

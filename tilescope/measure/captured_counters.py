@@ -32,7 +32,7 @@ def count_capture(
         path, command, more: see `CaptureServer.arguments`.
 
     Raises:
-        CaptureFailed: there is no GPU or ncu.
+        CaptureFailed: this machine has no GPU or no ncu.
     """
     if this_gpu() is None or not (ncu := shutil.which("ncu")):
         raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
@@ -85,7 +85,7 @@ def launch_keys(capture: Capture) -> list[tuple[str, ...]]:
 
 
 def read_counters(page: str) -> dict[tuple[str, ...], dict[str, int]]:
-    """Return launches' counters from ncu's raw page, by kernel, grid, and number of earlier launches of both.
+    """Return launches' counters from ncu's raw page, by kernel, grid, and number of earlier launches with the same two.
 
     A script may launch more or less often while it is counted.
     """

@@ -41,7 +41,7 @@ def require_memory(needed_bytes: int, what: str) -> None:
     import torch
 
     free, total = torch.cuda.mem_get_info()
-    # Torch has reserved this memory and can reuse it.
+    # Torch can reuse memory that it has reserved but not allocated.
     free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     if needed_bytes > free:
         raise InsufficientMemory(
@@ -143,7 +143,7 @@ def _closeup(
     worst: tuple[int, int],
     tile: tuple[int, int] | None,
 ) -> Closeup:
-    """Return a picture of the worst element's tile and its neighbours, with the values around the element."""
+    """Return a picture of the worst element's tile and the adjacent tiles, with the values around the element."""
     sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
     near = []
     frame = []
@@ -169,7 +169,7 @@ def _closeup(
 
 
 def _cell_side(elements: int, tile: int | None) -> int:
-    """Return the elements along a cell's side, so that no cell contains parts of two tiles, unless it contains both."""
+    """Return a cell's side in elements: a divisor or a multiple of the tile's side, so that cells align with tiles."""
     least = -(-elements // MAX_CELLS)
     if tile is None or tile >= elements:
         return least

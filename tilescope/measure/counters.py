@@ -40,11 +40,11 @@ from tilescope.measure.measurement import Measurement, Stages
 from tilescope.measure.pool import Stopped
 from tilescope.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
 
-# Seconds that ncu may take for one experiment, including imports and passes, and for each further experiment.
+# Seconds that ncu may take for the first experiment, including imports and replay passes, and for each further one.
 DEADLINE_S = 120.0
 EACH_MORE_S = 5.0
 
-# Metrics of a launch: our names and those of ncu 2025.3 on compute capability 9.0.
+# Metrics of a launch: our name → ncu's name (ncu 2025.3, compute capability 9.0).
 METRICS = {
     **{
         f"{op}_{what}": f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
@@ -54,7 +54,7 @@ METRICS = {
     "tma_ld_sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
     "tma_st_sectors": "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
     "instructions_executed": "smsp__inst_executed.sum",
-    # Computed from the addresses of each executed instruction
+    # ncu computes these from the addresses of each executed instruction
     **{
         f"{opcode}_wavefronts": f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{name}.sum"
         for opcode, name in (("lds", "ld"), ("ldsm", "ldsm"), ("sts", "st"), ("ldgsts", "ldgsts"))
@@ -72,7 +72,7 @@ METRICS = {
     "occupancy_percent": "sm__maximum_warps_per_active_cycle_pct",
 }
 
-# Metrics that are not traffic.
+# Prefixes of the metrics that describe the kernel, not its traffic.
 _OF_KERNEL = ("registers", "shared_bytes", "limit", "occupancy")
 
 # Columns of ncu's source page. The page omits the global columns if no instruction accesses global memory.
@@ -81,7 +81,7 @@ _SECTORS = "L2 Theoretical Sectors Global"
 _GLOBAL = (_EXECUTED, "L1 Tag Requests Global", _SECTORS, f"{_SECTORS} Ideal")
 _SHARED = (_EXECUTED, "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
 
-# Opcodes whose lanes access global memory and shared memory.
+# Opcodes whose lanes access global memory, and opcodes whose lanes access shared memory.
 GLOBAL_OPCODES = ("LDG", "STG", "LDGSTS", "RED", "REDG", "ATOM", "ATOMG")
 SHARED_OPCODES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS")
 
@@ -110,15 +110,15 @@ def count(
     by_instruction: bool = True,
     deadline_s: float = DEADLINE_S,
 ) -> list[LaunchCounts]:
-    """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts of each time, in order.
+    """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts per repeat, in order.
 
-    If a kernel needs a first launch, traffic is that of both launches, and the rows of the first launch come first.
+    If a kernel needs a first launch, the traffic of both launches is summed, and the first launch's rows come first.
 
     Args:
         metrics: our name → ncu's name.
         cache: the directory of compiled kernels.
         on_start: called with a function that kills ncu, so that another thread can cancel it.
-        by_instruction: also count each instruction; otherwise the lists of rows are empty.
+        by_instruction: whether to count each instruction as well; otherwise the lists of rows are empty.
         deadline_s: seconds after which ncu is killed, plus EACH_MORE_S for each further experiment.
 
     Raises:
@@ -177,7 +177,7 @@ def count(
 
 
 def _add_up(counts: Sequence[LaunchCounts]) -> LaunchCounts:
-    """Add the traffic of a kernel and of its first launch, if any. Registers and limits are the kernel's own."""
+    """Sum the traffic of a kernel and its first launch, if any. Registers and limits are the kernel's own."""
     *_, (own, _) = counts
     traffic = {
         name: sum(launch[name] for launch, _ in counts)
@@ -199,7 +199,7 @@ def tool() -> str:
 def _run(
     command: list[str], cache: str, deadline_s: float, on_start: Callable[[Cancel], None]
 ) -> str:
-    """Return the command's output. The command gets its own process session, so that a kill reaches its children."""
+    """Run a command in its own process session, so that a kill reaches its children. Return its output."""
     variables = {**environment(FOLDER), "TRITON_CACHE_DIR": cache, "TRITON_INTERPRET": "0"}
     process = subprocess.Popen(
         command,
@@ -319,7 +319,7 @@ def sum_instructions(
     """Sum global-memory counts by operation and opcode, and shared-memory counts by source line and opcode.
 
     Args:
-        rows: one per instruction, as from `parse_instructions`.
+        rows: one per instruction, as `parse_instructions` returns them.
         sass: the same code with its line table.
 
     Raises:

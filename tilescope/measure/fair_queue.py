@@ -28,7 +28,7 @@ _NEGLIGIBLE_S = 1e-3
 
 @dataclass(frozen=True)
 class Client:
-    """The source of a request: an address, and one page or program there."""
+    """The source of a request: an address, and one page or program at that address."""
 
     address: str = ""
     page: str = ""
@@ -43,7 +43,7 @@ class Call(Generic[T]):
     """A call that a worker process can make.
 
     Attributes:
-        stage: one of DEADLINES_S; a Failure names it.
+        stage: a key of DEADLINES_S, named in a Failure.
         function: a module-level function, because the worker imports it by name.
         key: calls in flight with the same key share one execution; None for a call that is never shared.
         deadline_s: seconds that a worker may take; None for the stage's entry in DEADLINES_S.
@@ -63,7 +63,7 @@ class QueuedCall:
     Attributes:
         estimate_s: the call's estimated duration.
         on_result: called with the result or Failure of a call that a worker took, before any future receives it.
-        context: the request's context, by which ZeroGPU's hub identifies the visitor.
+        context: the request's context, which tells ZeroGPU's hub who the visitor is.
         started: the time at which a worker took the call; infinity until then.
     """
 
@@ -81,21 +81,21 @@ class QueuedCall:
 
 
 class FairQueue:
-    """Calls that wait for a worker, and calls that a worker has taken.
+    """The waiting and the running calls of a pool.
 
-    The next call belongs to the client with the lowest recent usage: by address, then by page, then first come, first
+    The next call comes from the client with the lowest recent usage: by address, then by page, then first come, first
     served. Heavy clients wait for light ones, and no client starves. Not thread-safe.
 
     Args:
         workers: number of calls that can run at a time.
-        reserved: number of workers that take only short calls. At least one worker takes any call.
+        reserved: number of workers that take only short calls. At least one worker takes calls of any length.
         short_s: calls with a longer estimate are long.
         now: a clock in seconds.
 
     Attributes:
         waiting: calls in order of arrival.
-        running: calls that workers have taken, and whether each is long.
-        usage: seconds of recent work of each client and of each address. Negligible usage is forgotten.
+        running: call that a worker has taken → whether the call is long.
+        usage: recent seconds of work per client and per address. Negligible usage is forgotten.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class FairQueue:
         self._updated = now()
 
     def explain_refusal(self, client: Client) -> str:
-        """Return why the client may queue no more calls, as a sentence; "" if it may."""
+        """Return a sentence that says why the client may not queue another call; "" if it may."""
         if not client.address:
             return ""
         clients = [queued.client for queued in self.waiting]
@@ -153,7 +153,7 @@ class FairQueue:
         return is_within_budget and queued.estimate_s <= self._short_s
 
     def _usage_of(self, client: Client) -> tuple[float, float]:
-        """Return the usage of the client's address, and of its page, at the last decay."""
+        """Return the usage of the client's address and of its page, as of the last decay."""
         return self.usage.get(Client(client.address), 0.0), self.usage.get(client, 0.0)
 
     def _charge(self, client: Client, seconds: float) -> None:

@@ -1,6 +1,6 @@
 """Time launches that queue behind a spinning gate kernel, so that times exclude Python's overhead. Runs in the worker.
 
-Launching from Python takes longer than a small kernel runs, so CUDA events around it would time Python. Here, all
+Launching from Python takes longer than a small kernel runs, so CUDA events around a launch would time Python. Here, all
 launches are queued behind a gate kernel that spins. If the gate opens before the last launch is queued, the batch is
 discarded and repeated behind a longer spin.
 
@@ -44,21 +44,21 @@ _REPLAY_S = 700e-6
 
 _MAX_SPIN_CYCLES = 1 << 32
 
-# The queue holds about 1,000 launches and events. A sample takes a launch and two events, plus one launch with a cold
-# L2. If the queue were full, Python would block until the gate opens.
+# The queue holds about 1,000 launches and events. A sample takes three entries, a launch and two events, or four with a
+# cold L2 (the flush is another launch). On a full queue, Python would block until the gate opens.
 _QUEUED = 960
 _QUEUED_WARM = 3
 _QUEUED_COLD = 4
 
-# Plausible GPU clocks in MHz, and the shortest span that gives a clock. Some GPUs' timers tick every 1 µs, which would
-# show in the clock's second digit below 50 µs.
+# Plausible GPU clocks in MHz, and the shortest span from which a clock is computed. Some GPUs' timers tick every 1 µs,
+# which would affect the clock's second digit in spans below 50 µs.
 _PLAUSIBLE_MHZ = (50.0, 5000.0)
 _SHORTEST_NS = 50_000
 
 # Probe programs per SM, enough that each SM runs at least one in any order of scheduling.
 _PROBES_PER_SM = 4
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that report a limited clock, without idle and user settings.
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) for limited clocks, except idle and user settings.
 _LIMITS = {
     0x04: "power limit",
     0x08: "hardware slowdown",
@@ -69,10 +69,10 @@ _LIMITS = {
 
 
 class TimingDevice:
-    """This GPU and the host's clock, as GatedStream uses them. Tests use a fake device.
+    """The GPU and the host's clock, as GatedStream uses them. Tests use a fake device.
 
     Attributes:
-        cuda: torch's API of the device.
+        cuda: torch's API for the device.
         now: the host's clock, in seconds.
         launch_s: seconds per launch from Python: the latest measurement, clamped. An underestimate is harmless, because
             a batch whose gate opened too early is discarded.
@@ -94,7 +94,7 @@ class TimingDevice:
         )
 
     def probe(self, place: int) -> None:
-        """Queue a reading of all SMs' cycle counters: 0 before the timed launches, 1 after them."""
+        """Queue a reading of all SMs' cycle counters. `place` is 0 before the timed launches and 1 after them."""
         instrumented.read_clocks[(self._clocks.shape[1],)](self._clocks[place], num_warps=1)
 
     def clock_mhz(self) -> float | None:
@@ -251,7 +251,7 @@ class GatedStream:
 
 
 def clock_between(before: ndarray, after: ndarray) -> float | None:
-    """Return the clock in MHz between two readings: the median over the SMs in both; None if it is implausible.
+    """Return the clock in MHz between two readings: the median over SMs that both include; None if implausible.
 
     Args:
         before, after: (programs, 4) int64, CLOCK_FIELDS of each program.

@@ -32,14 +32,14 @@ L2 = {
     "looked_up": "lts__t_sectors_srcunit_tex_op_read.sum",
 }
 
-# DRAM's metrics of REPEATS launches and the L2's of one launch; () and None if nothing was counted.
+# DRAM metrics of REPEATS launches and L2 metrics of one launch; () and None if nothing was counted.
 Counts = tuple[Sequence[dict[str, float]], dict[str, float] | None]
 
 
 def variants(experiment: Experiment, gpu: Gpu) -> tuple[Experiment, ...]:
-    """Return the experiment with each GROUP_SIZE to compare: powers of two, the number of rows of tiles, and its own.
+    """Return the experiment with each GROUP_SIZE to compare: its own, powers of two, and the number of rows of tiles.
 
-    Powers of two stop below the number of rows. A kernel without GROUP_SIZE has no other variant.
+    Powers of two stop below the number of rows. A kernel without GROUP_SIZE has a single variant.
     """
     own = getattr(experiment.config, "GROUP_SIZE", None)
     if own is None:
@@ -70,7 +70,7 @@ def count_variants(
 
 
 def time_variants(experiments: tuple[Experiment, ...], gpu: Gpu) -> Samples:
-    """Time launches that alternate on the same inputs. Runs in the run worker."""
+    """Time the variants in alternating launches on the same inputs. Runs in the run worker."""
     first = prepare(experiments[0], gpu)
     options = experiments[0].run
     calls = [dataclasses.replace(first, experiment=experiment).launch for experiment in experiments]
@@ -94,7 +94,7 @@ def make_row(
 
 
 def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStudy:
-    """Count and time each GROUP_SIZE. If counting fails, return a recording, or only times with the reason."""
+    """Count and time each GROUP_SIZE. If counting fails, return a recording or, without one, times and the reason."""
     experiments = variants(experiment, stages.gpu)
     compiled = stages.compile_all(*experiments)
     counts = stages.count(count_variants, experiments)

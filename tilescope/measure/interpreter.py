@@ -23,7 +23,7 @@ def patch_small_floats() -> None:
     }
     atomic = InterpreterBuilder.create_atomic_rmw
     _, _, _, _, *policies = inspect.signature(InterpreterBuilder.create_masked_store).parameters
-    no_policies = [None] * len(policies)  # two, and one since Triton 3.9
+    no_policies = [None] * len(policies)  # two; one since Triton 3.9
     types = {tl.bfloat16: "bfloat16", tl.float8e4nv: "float8_e4m3fn", tl.float8e5: "float8_e5m2"}
 
     def decode(handle: Any) -> Any:
@@ -78,7 +78,7 @@ def patch_language_once() -> None:
     """Skip the interpreter's repeated search for functions to replace (triton 3.6 and 3.7.1).
 
     The interpreter searches `triton.language` whenever one jitted function calls another. Once all functions of a
-    module are replaced, the search finds nothing, but takes a third of the launch's time.
+    module are replaced, the search finds nothing, yet takes a third of the launch's time.
     """
     import triton.language as tl
     from triton.runtime import interpreter

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Measured)
 V = TypeVar("V")
 
-# Kinds of failures that may corrupt the CUDA context. The worker is replaced after such a failure.
+# Kinds of failures that may corrupt the CUDA context, so the worker is replaced.
 _POISONS = {"cuda_error", "error"}
 
 # Maximum compiles that one job has in flight. More could exceed the limit of waiting calls per page.
@@ -38,15 +38,15 @@ _MAX_COMPILES = 4
 
 @dataclass(eq=False)
 class Measurement(Generic[T]):
-    """One kind of measurement. Each is listed in `session.MEASUREMENTS`.
+    """A kind of measurement, listed in `session.MEASUREMENTS`.
 
     Attributes:
         name: the measurement's name in `Session.submit`.
         form: how results are recorded. Experiments with the same key share one result.
         measure: measures on this machine. If it raises, the job ends with a Failure.
         not_recorded: the message if this machine, which has `{this}`, can't measure and has no recording on `{gpu}`.
-        refuse: raises ConfigError if no machine can measure the experiment. The last argument says whether this machine
-            would interpret it; it then also raises ConfigError if the interpreter would take too long.
+        refuse: raises ConfigError if no machine can measure the experiment or, if the last argument says that this
+            machine would interpret it, if the interpreter would take too long.
         is_interpreted: whether a machine without a GPU measures under Triton's interpreter.
     """
 

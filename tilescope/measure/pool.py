@@ -29,7 +29,7 @@ from tilescope.results import Failure
 
 T = TypeVar("T")
 
-# Seconds that a worker may take for a call of each stage, without those in which it waits for a CPU core (Linux only).
+# Seconds that a worker may take for a call, by stage. Time spent waiting for a CPU core does not count (Linux only).
 # Stage "worker" imports torch and initializes the device.
 DEADLINES_S = {
     "worker": 120.0,
@@ -40,28 +40,29 @@ DEADLINES_S = {
     "model": 20.0,
 }
 
-# Seconds after its start during which a call with a key is not killed, even if all its clients have left. Killing it
-# costs a worker, and a user who drags a slider often returns to the same value.
+# A call with a key is not killed in its first PATIENCE_S seconds, even if all its clients have left. Killing it costs a
+# worker, and a user who drags a slider often returns to the same value.
 PATIENCE_S = 3.0
 
 # Seconds between two polls of a worker.
 _POLL_S = 0.25
 
-# Consecutive polls that must find a worker stopped. A shell's Ctrl-Z and `fg` stop and continue it with the page.
+# Consecutive polls that must find a worker stopped. Ctrl-Z and `fg` in a shell stop and continue it with the page.
 _STOPPED_POLLS = 4
 
-# Seconds that a transfer may stall, because a worker can be stopped in the middle of a message. A send that stalls
-# after its first bytes takes twice as long to fail.
+# Seconds for which a transfer may stall: a worker can be stopped in the middle of a message. A send that stalls after
+# its first bytes takes twice as long to fail.
 _RECEIVE_STALL_S = 3
 _SEND_STALL_S = 1
 
-# Maximum number of workers tried per call. The second also fails if the fork server was killed together with the first.
+# Maximum number of workers tried per call. If the fork server was killed together with the first worker, the second
+# also fails.
 _TRIES = 3
 
 # prctl(2), <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
 
-# Only on Linux is it safe to fork after importing torch.
+# Forking after importing torch is safe only on Linux.
 _CONTEXT: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
 _CONTEXT.set_forkserver_preload(["torch"])
 
@@ -156,7 +157,7 @@ def watch_fork_server() -> None:
 
 
 def kill_fork_server() -> None:
-    """Kill the fork server, and with it all workers (Linux only). It waits for no lock."""
+    """Kill the fork server, and with it all workers, without waiting for a lock (Linux only)."""
     if process_id := _fork_server_id():
         with suppress(ProcessLookupError):
             os.kill(process_id, signal.SIGKILL)
@@ -198,8 +199,8 @@ class Pool:
         self._count = count
         self._queue = FairQueue(count, short_s=short_s)
         self._slots: list[Slot] = []
-        # A condition's lock is reentrant, because a signal handler that closes the pool may interrupt the thread that
-        # holds it. No future is resolved under this lock.
+        # The lock must be reentrant, as a Condition's is: a signal handler that closes the pool may interrupt the
+        # thread that holds the lock. No future is resolved under this lock.
         self._changed = threading.Condition()
         self.is_closed = False
 
@@ -223,7 +224,7 @@ class Pool:
         """Queue a call, or join a call in flight that has the same key. Return immediately.
 
         Cancel the returned future to give up. Once all futures of a call are cancelled, the call leaves the queue, or
-        its worker is killed. Any other problem resolves the future to a Failure: a missed deadline, a dead worker, an
+        its worker is killed. Every other problem resolves the future to a Failure: a missed deadline, a dead worker, an
         exception, a client with too many waiting calls, or a closed pool.
 
         Args:
@@ -282,7 +283,7 @@ class Pool:
         return [slot.worker for slot in self._slots if slot.worker]
 
     def _leave(self, queued: QueuedCall, future: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the cancelled future may have been notified
+        with suppress(RuntimeError):  # the cancelled future may already be notified
             future.set_running_or_notify_cancel()
         with self._changed:
             queued.futures = [each for each in queued.futures if each is not future]
@@ -290,7 +291,7 @@ class Pool:
                 self._queue.waiting.remove(queued)
 
     def _abandon(self, queued: QueuedCall) -> bool:
-        """Give up a running call that has no waiters, so that no client joins it. Return whether it did."""
+        """Abandon a running call that has no waiters, so that no client joins it. Return whether it was abandoned."""
         with self._changed:
             if not queued.has_waiters:
                 self._queue.running.pop(queued, None)
@@ -313,7 +314,7 @@ class Pool:
             _resolve(queued, result)
 
     def _next_call(self, slot: Slot) -> QueuedCall | None:
-        """Wait for the next call, and replace the worker if it dies or stops in the meantime. None if closed."""
+        """Wait for the next call; None once closed. Replace the worker if it dies or stops in the meantime."""
         while not self.is_closed:
             with self._changed:
                 if queued := self._queue.pop():
@@ -445,9 +446,9 @@ def _run_worker(
 ) -> None:
     """Run a worker. Set its environment, because the fork server has the environment from the time of its start.
 
-    Linux kills this process when the fork server exits, and the fork server exits after the page's process. A compiling
-    worker holds the GIL and would not notice the exit itself. The fork server exits when all copies of its keep-alive
-    pipe are closed, so workers close their copies, and only the page's copy keeps it alive.
+    When the page's process ends, the fork server exits, and Linux then kills this process. A compiling worker holds the
+    GIL and could not notice the exit itself. The fork server lives until all copies of its keep-alive pipe are closed.
+    Workers therefore close theirs, so that only the page's copy keeps it alive.
     """
     os.environ.clear()
     os.environ.update(environment)

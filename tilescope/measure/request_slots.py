@@ -16,18 +16,18 @@ from tilescope.measure.fair_queue import Call, Client, FairQueue, QueuedCall
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Maximum concurrent requests in the server process: redraws, replies and pages. Even short ones wait for the GIL half
-# of the time. At most one of these slots serves heavy addresses.
+# Maximum concurrent requests in the server process: redraws, replies and pages. Even short requests spend half of their
+# time waiting for the GIL. At most one of these slots serves heavy addresses.
 MAX_RUNNING = 6
 
-# Maximum open requests per address. A classroom behind one router shares an address. An open page holds at most
-# two requests: for what it shows, and for an action.
+# Maximum open requests per address. A classroom behind one router shares an address. An open page holds at most two
+# requests: one for its content, and one for an action.
 MAX_OPEN = 512
 
 # An address is heavy if it uses more than BURST units at once and then RATE units per second. While other addresses are
-# active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time: 1 for a message
-# or a page, 4 for a call of the API, 0.3 for a file, 0.1 for one of ours, which are in memory, and 1 for each
-# UNIT_BYTES of a reply. Opening the page takes about 20.
+# active, all heavy addresses share HEAVY_RATE. A unit is about 10 ms of CPU time. A message or a page costs 1 unit, an
+# API call 4, a file 0.3 (0.1 if it is the page's own, which is in memory), and each UNIT_BYTES of a reply 1. Opening
+# the page costs about 20.
 BURST = 30
 RATE = 10
 HEAVY_RATE = 40
@@ -37,16 +37,17 @@ UNITS_PER_FILE = 0.3
 UNITS_PER_ASSET = 0.1
 UNIT_BYTES = 64 << 10
 
-# Maximum level of a bucket, which bounds a request's delay. Maximum seconds that a heavy address yields to light ones.
+# Maximum level of a bucket, which bounds a request's delay, and maximum seconds for which a heavy address yields to
+# light ones.
 _MAX_LEVEL = 8 * BURST
 _YIELD_S = 2.0
 
-# Seconds after its last request that an address counts as active, and seconds until its usage is forgotten.
+# Seconds for which an address counts as active after its last request, and seconds until its usage is forgotten.
 _ACTIVE_S = 3.0
 _FORGOTTEN_S = 60.0
 
-# Units that each running request of an address counts for until its CPU time is known. So a new address holds at
-# most two slots, and an address near BURST holds one.
+# Units charged for a running request until its CPU time is known. A new address therefore holds at most two slots, and
+# an address near BURST holds one.
 _ESTIMATED_UNITS = 20
 
 
@@ -136,12 +137,12 @@ def limit_open(counts: Counter[str], address: str) -> Iterator[None]:
             del counts[address]
 
 
-# FairQueue schedules Calls to worker processes. Requests run in this process, so each queues this placeholder.
+# FairQueue schedules Calls for worker processes. Requests run in this process, so each queues this placeholder.
 _PLACEHOLDER: Call[None] = Call("request", lambda: None)
 
 
 class _RequestQueue(FairQueue):
-    """Requests that wait for a slot, and requests that hold one. All slots but one are for short requests."""
+    """The requests that wait for a slot or hold one. All slots except one are reserved for light addresses."""
 
     def __init__(self, buckets: LeakyBuckets) -> None:
         super().__init__(MAX_RUNNING, reserved=MAX_RUNNING - 1)
@@ -157,7 +158,7 @@ class _RequestQueue(FairQueue):
 class RequestSlots:
     """Runs at most MAX_RUNNING requests at a time. The address with the lowest recent usage goes next.
 
-    All heavy addresses together hold at most one slot. The requests that an address already runs count as usage.
+    All heavy addresses together hold at most one slot. An address's running requests count as usage.
     """
 
     def __init__(self) -> None:
@@ -198,7 +199,8 @@ class RequestSlots:
     async def throttle(self, address: str, units: float) -> None:
         """Charge an address for a request, and delay the request if the address is heavy.
 
-        Unless it requests a file, a heavy address then waits up to `_YIELD_S` while a light one uses or awaits a slot.
+        Unless the request is for a file, a heavy address then yields while a light one uses or awaits a slot, for up to
+        `_YIELD_S`.
         """
         await asyncio.sleep(self.buckets.charge(address, units))
         deadline = time.monotonic() + (_YIELD_S if units > UNITS_PER_FILE else 0.0)

@@ -38,7 +38,7 @@ class Prepared:
 
     Attributes:
         workspaces: tensors by name and spec, allocated by `bind`. Configs that are launched on the same inputs share a
-            workspace if both match.
+            workspace if its name and spec match.
     """
 
     experiment: Experiment
@@ -162,7 +162,7 @@ def check_output() -> tuple[Check, Diff]:
 
 
 def time_run(result: RunResult) -> RunResult:
-    """Time the kernel and the library's calls alternately, and a launch from Python. Return the result and times."""
+    """Time the kernel and the library's calls alternately, and a launch from Python. Return the result with times."""
     import torch
 
     run: Prepared = worker.get_kept_value()
@@ -225,7 +225,7 @@ def library_calls(
 
 @functools.cache
 def _library_peak(family: Family, problem: Any) -> Peak | None:
-    """Measure the best rate of the family's library call, once per worker. None: no library call. Its share is 1."""
+    """Return the best rate of the family's library call as share 1, measured once per worker; None without a call."""
     import torch
 
     tensors = {
@@ -241,7 +241,7 @@ def _library_peak(family: Family, problem: Any) -> Peak | None:
 
 @functools.cache
 def _copy_peak() -> Peak:
-    """Measure the best rate of a large copy, bytes read plus bytes written, once per worker. Its share is 1."""
+    """Return the best rate of a large copy, bytes read plus bytes written, as share 1, measured once per worker."""
     import torch
 
     size = min(1 << 30, torch.cuda.mem_get_info()[0] // 8)
@@ -252,7 +252,7 @@ def _copy_peak() -> Peak:
 
 
 def _best_ms(call: Callable[[], Any]) -> float:
-    """Return the fastest of 8 launches, because a peak is the best time, not the median."""
+    """Return the time of the fastest of 8 launches: a peak comes from the best time, not the median."""
     return float(GatedStream([call], "warm", "events").batch(8).times_ms.min())
 
 

@@ -59,7 +59,7 @@ JOB_LIMITS = (
 MAX_RESULTS = 64
 
 # Maximum characters of all cached compiled kernels. A kernel has about 100,000, or millions if a tile spills. Each
-# counts as at least MIN_CHARACTERS, so at most 64 kernels are cached. Triton's own cache on disk keeps all.
+# counts as at least MIN_CHARACTERS, so at most 64 kernels are cached. Triton's own cache on disk keeps all of them.
 MAX_CHARACTERS = 4_000_000
 MIN_CHARACTERS = 62_500
 
@@ -154,13 +154,13 @@ class Session:
     ) -> Job:
         """Start a measurement. If this machine can't make it and has no recording, the job's outcome is a Failure.
 
-        On a machine without a GPU, GPU "this" selects the interpreter, like an experiment that names no GPU.
+        On a machine without a GPU, the GPU "this" selects the interpreter, as does an experiment that names no GPU.
 
         Args:
             name: the measurement's name, one of MEASUREMENTS.
             client: the client that sent the request, for the queue of compiles.
             interprets_any_gpu: whether a machine without a GPU also interprets a launch for the GPU that the experiment
-                names. If that takes too long, the job's outcome is a recording, if there is one.
+                names. If that would take too long, the job's outcome is a recording, if there is one.
 
         Raises:
             ValueError: there is no such measurement.
@@ -193,7 +193,7 @@ class Session:
         return result and result.value
 
     def find_result(self, experiment: Experiment, name: str) -> KnownResult | None:
-        """Return the latest result of this process, otherwise a stored or shipped result. Return immediately.
+        """Return the latest result of this process, or else a stored or shipped result. Return immediately.
 
         Args:
             name: the measurement's name, one of MEASUREMENTS. It determines the result's type.
@@ -268,7 +268,7 @@ class Session:
     def try_changes(
         self, experiment: Experiment, inspection: Inspection, client: Client = INTERNAL
     ) -> Future[Inside | Failure]:
-        """Compile changes that may shorten an inspected experiment. `find_inspection` then returns their times.
+        """Compile changes that may speed up an inspected experiment. `find_inspection` then returns their times.
 
         Return immediately: see `compile`.
         """
@@ -385,7 +385,7 @@ class Session:
         except Exception as error:  # a bug must still end the job
             result = Failure("worker", "error", f"{type(error).__name__}: {error}")
         stages.end(result if isinstance(result, Failure) else None)
-        # Store the result after the next job may begin, and before the page shows it, so that no shown result is lost.
+        # Store the result after the next job may begin, but before the page shows it, so that no shown result is lost.
         try:
             if not isinstance(result, Failure) and result.backend == self.backend:
                 self._measured.put(

@@ -50,7 +50,7 @@ class Effort:
     Attributes:
         half_width: sampling ends once the 95 % interval of each call's ratio to the first call extends at most this
             share, plus the timer's resolution, to either side.
-        fewest, most: turns, if time permits.
+        fewest, most: minimum and maximum number of turns, if time permits.
         least_ms: total launch time, unless `most` turns are reached.
         most_s: wall-clock limit for sampling.
         warm_s: wall-clock limit for the warm-up.

@@ -131,7 +131,7 @@ def describe() -> Device:
     timing_device().probe(0)  # compiles the probe, so that no run waits for the compile
     torch.cuda.synchronize()
     name = torch.cuda.get_device_name(0)
-    if on_zero_gpu():  # it may be a slice
+    if on_zero_gpu():  # the GPU may be a slice
         device = torch.cuda.get_device_properties(0)
         size = f"{device.multi_processor_count} SMs, {device.L2_cache_size / 2**20:.0f} MiB of L2"
         name = f"a slice of {name}: {size}"
@@ -154,7 +154,7 @@ def set_kept_value(value: Any) -> None:
 
 
 def get_kept_value() -> Any:
-    """Return the value that the previous stage kept. If its worker has died, raise an error that `to_failure` knows."""
+    """Return the value that the previous stage kept. Raise an error that `to_failure` handles if its worker died."""
     if _kept_value is None:
         raise _KeptValueLost
     return _kept_value

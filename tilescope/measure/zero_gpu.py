@@ -24,7 +24,7 @@ from tilescope.measure.fair_queue import QueuedCall
 from tilescope.measure.pool import Pool, Slot, Stopped, Worker, cancellation
 from tilescope.results import Failure
 
-# Calls `serve` in another process that has a GPU, with the socket's path, the cache directory, and the seconds.
+# Calls `serve` in another process that has a GPU, with the socket's path, the cache directory and the lease in seconds.
 Lend = Callable[[str, str, float], None]
 
 # Seconds for which a GPU is requested. The hub serves short requests first, and a job may end earlier.

@@ -100,7 +100,7 @@ def parse_json(text: str, place: str) -> Json:
         place: as for `from_json`.
 
     Raises:
-        UnreadableRecording: the text is something else.
+        UnreadableRecording: the text is not a JSON object.
     """
     try:
         fields = json.loads(text)
@@ -153,7 +153,7 @@ def from_json(kind: Any, payload: Any, place: str, *, ignores_unknown: bool = Fa
         kind: a dataclass, or a tuple or dict of them.
         payload: as `json.loads` returns it.
         place: the payload's origin for error messages, such as a file and a line.
-        ignores_unknown: ignore unknown fields, as of other versions.
+        ignores_unknown: ignore unknown fields, which other versions may have written.
 
     Raises:
         UnreadableRecording: a field is unknown, missing or of the wrong type ("1" is not a number).

@@ -14,7 +14,7 @@ from tilescope.results.run import Measured, Timing
 
 @dataclass(frozen=True)
 class OpCounts:
-    """Counts of one memory operation, summed over its instructions of one opcode.
+    """Counts of one memory operation, summed over its instructions with one opcode.
 
     Attributes:
         operation: index into the kernel's accesses; -1 if the SASS is ambiguous.
@@ -93,7 +93,7 @@ class Timeline(Measured):
 
     @property
     def tick_ns(self) -> int:
-        """Return the timer's tick, or a multiple for few programs: the greatest common divisor of all differences."""
+        """Return the timer's tick (with few programs, maybe a multiple): the greatest common divisor of differences."""
         return math.gcd(*self._steps())
 
     @property

@@ -225,7 +225,7 @@ def _connect(address: str) -> sqlite3.Connection:
 def _version(connection: sqlite3.Connection) -> int:
     """Return VERSION, or 0 for an empty database.
 
-    It is checked in each transaction, because another Tilescope may upgrade a file while it is open here.
+    Each transaction checks the version, because another Tilescope may upgrade a file while it is open here.
 
     Raises:
         ForeignDatabase: for any other version, and for the database of another program.

@@ -1,7 +1,7 @@
 """Look up fast configs that searches found.
 
-A kernel's published default config never changes. `python -m scripts.search_configs FILE` appends
-lines in this file's format.
+A kernel's published default config never changes. `python -m scripts.search_configs FILE` appends lines in the format
+of recommended.jsonl.
 """
 
 import math

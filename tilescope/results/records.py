@@ -18,7 +18,7 @@ from tilescope.results import Measured, codec
 
 DIRECTORY = package_folder() / "recorded"
 
-# Checks by Triton's interpreter, for machines without a GPU. `gpu` is the one that their predictions are for.
+# Checks by Triton's interpreter, for machines without a GPU. Their `gpu` is the GPU that predictions are for.
 INTERPRETED = DIRECTORY / "interpreter"
 
 T = TypeVar("T", bound=Measured)

@@ -53,7 +53,7 @@ class Compiled(CompiledFacts):
         ttgir, ptx, sass: the kernel at three stages of compilation, annotated with source lines.
         triton: the compiler's version.
         seconds: compile time; short if the compiler's cache had the kernel.
-        first: the launch that this one needs first, if there is one. `operations` begins with its operations.
+        first: the launch that must precede this one, if any. `operations` begins with that launch's operations.
     """
 
     gpu: str
@@ -114,7 +114,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Closeup:
-    """The tile of the worst element and its neighbours as a picture, and the values around the worst element.
+    """A picture of the worst element's tile and the adjacent tiles, and the values around the worst element.
 
     Attributes:
         cells, cell: as in Diff.

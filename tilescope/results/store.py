@@ -87,7 +87,7 @@ class ResultFilter:
 
 @dataclass(frozen=True)
 class Summary:
-    """A result's entry in a listing. A field is None if the kind of measurement lacks it, or without timing.
+    """A result's entry in a listing. A field is None if the kind of measurement lacks it or nothing was timed.
 
     Attributes:
         median_ms, p20_ms, p80_ms, samples: the kernel's time.
@@ -162,7 +162,7 @@ class StoredSweep:
 
     @property
     def ended(self) -> str:
-        """Return how the sweep ended: "cut off" if its process died, or is still running."""
+        """Return how the sweep ended: "cut off" if its process died or is still running."""
         return "cut off" if self.state == "running" else self.state
 
     @functools.cached_property
@@ -182,7 +182,7 @@ class Store(Database):
 
         Args:
             gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
-            ended: time zone aware.
+            ended: timezone-aware.
         """
         experiment = replace(measured.experiment, gpu="")
         device = measured.device
@@ -283,7 +283,7 @@ class Store(Database):
     def add_to_sweep(
         self, name: str, rows: Mapping[int, SweepRow], done: int, best_ms: float | None
     ) -> bool:
-        """Write a sweep's progress and some of its rows, by place in grid order, atomically. Return as `put` does.
+        """Atomically write a sweep's progress and some of its rows, by place in grid order. Return as `put` does.
 
         A row replaces the earlier row at its place. Rows of a deleted sweep are dropped.
         """
@@ -321,7 +321,7 @@ class Store(Database):
         return latest[0] if latest else None
 
     def load_sweep(self, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
-        """Return the latest sweep of a space on a GPU with all rows, and where the next sweep resumes.
+        """Return the latest sweep of a space on a GPU with all rows, and the point from which the next sweep resumes.
 
         The sweep's backend is "recorded" if it has times. Configs without a stored row are "not tried". A sweep with
         another version of Triton starts again, because times of two compilers are not ranked together. Return None if

@@ -63,7 +63,7 @@ class SweepRow:
     """The outcome of one config.
 
     Attributes:
-        reason: a sentence that says why the config was not timed, or its timing not completed; "" for a timed config.
+        reason: a sentence that says why the config was not timed, or not completely; "" for a timed config.
         device: the name of the GPU that ran the config, or for which it was compiled. Times of different GPUs are never
             compared.
         where: host and number of the device if several have this name, else "".
@@ -73,8 +73,8 @@ class SweepRow:
         registers, spilled_bytes, shared_bytes: per thread, per thread, per program; None if not compiled.
         median_ms, low_ms, high_ms: median time of one launch and its 95 % interval; None if not timed.
         samples: number of timed launches.
-        relative: the config's time divided by that of the reference (the sweep's first correct config), the median over
-            pairs. Clock changes cancel out, so this ranks the configs.
+        relative: the config's time divided by the time of the reference (the sweep's first correct config), the median
+            over pairs. Clock changes cancel out, so this ranks the configs.
         turn: the config's position, from 0, in the order of first timing; None if not timed.
     """
 
@@ -158,7 +158,7 @@ class Sweep:
     Attributes:
         backend: "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep.
         rows: the rows of all configs, in grid order.
-        final: None if no finals were timed.
+        final: None if no final was timed.
         ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device could be
             started, or none was left), "running", or "cut off" (a stored sweep whose end was never recorded).
         seconds: duration.
@@ -231,7 +231,7 @@ class Sweep:
 
     @cached_property
     def ranks(self) -> dict[int, int]:
-        """Return the rank of each ranked row, from 1, by its `id`."""
+        """Return the rank of each ranked row, from 1, keyed by `id(row)`."""
         return {id(row): rank for rank, row in enumerate(self.ranked, 1)}
 
     @property

@@ -12,7 +12,7 @@ import socket
 
 
 def dask_setup(worker: object) -> None:
-    """Ignore Ctrl-C, which is meant for the process that started this worker. Dask calls this hook at the start."""
+    """Ignore Ctrl-C, which is meant for the process that started this worker. Dask calls this hook in a new worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -58,7 +58,7 @@ def _start() -> None:
     """Prepare this process before Triton is imported.
 
     Raises:
-        RuntimeError: if Triton was imported here before.
+        RuntimeError: if Triton was already imported.
     """
     from tilescope.declare.gpus import this_gpu
     from tilescope.measure import worker

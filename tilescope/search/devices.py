@@ -1,10 +1,10 @@
 """A builder, which compiles a sweep's configs ahead of time, and devices, which carry out its trials.
 
-A sweep on several GPUs, of this host or of an existing cluster, uses Dask's `distributed`. This host's first GPU is the
-session's. Each other GPU has one worker process with one thread and the resource GPU=1. A trial is one task, bound to
-one worker. If the worker dies, its task fails. The search can then try the configs on another worker, and Dask's nanny
-restarts the dead worker. A failure that may have corrupted a CUDA context also restarts the worker. `distributed` is an
-optional dependency, imported only when needed.
+A sweep on several GPUs, of this host or of an existing cluster, uses Dask's `distributed`. The session itself uses this
+host's first GPU. Each other GPU has one worker process with one thread and the resource GPU=1. A trial is one task,
+bound to one worker. If the worker dies, its task fails. The search can then try the configs on another worker, and
+Dask's nanny restarts the dead worker. A failure that may have corrupted a CUDA context also restarts the worker.
+`distributed` is an optional dependency, imported only when needed.
 """
 
 import dataclasses
@@ -95,7 +95,7 @@ def concurrent_compiles() -> int:
 
 
 def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> Build | Failure:
-    """Compile into the shared cache and, if asked, predict the compiled kernel's time. Runs in a compile worker."""
+    """Compile into the shared cache and, if `predicts`, predict the kernel's time. Runs in a compile worker."""
     if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
     return Build(
@@ -138,7 +138,7 @@ class Builder:
 class LocalDevice:
     """A `TrialDevice` on a session's machine: the GPU, or the interpreter if there is none.
 
-    Each trial is a job in the run worker's queue, so a run on the page waits for one trial and not for the whole sweep.
+    Each trial is a job in the run worker's queue, so a run on the page waits for one trial, not for the whole sweep.
 
     Args:
         base: the experiment of the sweep's space.
@@ -203,12 +203,12 @@ class LocalDevice:
 
 
 class ClusterDevice:
-    """A `TrialDevice` that is one worker of a cluster.
+    """A cluster's worker as a `TrialDevice`.
 
     Args:
         client: the cluster's client, once its workers have started.
         name: the worker's name, which it keeps after a restart.
-        device: the worker's device; None for a GPU of this host, which the worker describes when it has started.
+        device: the worker's device; None for a GPU of this host, which the worker describes once it has started.
         gpu: the worker's GPU; for the interpreter, the GPU that predictions are for.
         run: the worker's function that carries out a trial.
         deadline_s: maximum seconds of a trial.
@@ -233,7 +233,7 @@ class ClusterDevice:
         self.where = where
         self.takes_times = device is None or device.backend == "cuda"
         self._is_cancelled = False
-        self._woken = threading.Event()  # by a cancellation, or by the end of a task
+        self._woken = threading.Event()  # set by a cancellation or the end of a task
 
     def describe(self) -> Device | Failure:
         if self._device is not None:
@@ -318,10 +318,10 @@ class ClusterDevice:
 def connect(
     gpus: int | None, base: Experiment, session: Session
 ) -> Iterator[Sequence[TrialDevice]]:
-    """Return one kind of devices: of the cluster that SCHEDULER names or, without it, of this host.
+    """Yield devices of one kind: those of the cluster that SCHEDULER names or, if it is unset, this host's GPUs.
 
-    This host's first GPU is the session's, so a sweep begins as soon as on one GPU. The others' workers start in the
-    background: importing Dask and Triton takes them seconds longer, while all cores compile.
+    The session uses this host's first GPU, so a sweep begins as early as on a single GPU. The other GPUs' workers start
+    in the background: while all cores compile, they need seconds longer to import Dask and Triton.
 
     Args:
         gpus: the number of this host's visible GPUs to use; None for all.
@@ -400,7 +400,7 @@ def start_workers(devices: Sequence[str]) -> Iterator[Any]:
 
 
 def describe_worker(client: Any, address: str) -> tuple[Device | Failure, Gpu | None, str]:
-    """Return a worker's device, its GPU, and where it is. Its first call takes seconds."""
+    """Return a worker's device, GPU and location. A worker's first call takes seconds."""
     call = _submit(client, address, cluster_worker.describe)
     described: tuple[Device | Failure, Gpu | None, str] = pickle.loads(
         call.result(DEADLINES_S["worker"])
@@ -410,7 +410,7 @@ def describe_worker(client: Any, address: str) -> tuple[Device | Failure, Gpu | 
 
 def _workers(client: Any) -> list[tuple[str, Any]]:
     """Return (address, description) of each connected worker that has the resource."""
-    # `Client.scheduler_info` returns what a periodic update without workers may have replaced.
+    # Not `Client.scheduler_info`: a periodic update without workers may have overwritten its result.
     workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return [
         (address, worker)

@@ -10,10 +10,10 @@ from tilescope.results import Sweep, SweepRow, codec
 
 SUFFIXES = (".jsonl", ".json", ".csv")
 
-# How the files begin.
+# The first bytes of a file, by suffix.
 MARKERS = {".jsonl": b'{"experiment":', ".json": b'{\n "space":', ".csv": b"kernel,"}
 
-# A CSV file omits nested fields.
+# No sweep resumes from a CSV file, which omits nested fields.
 RESUMABLE = (".jsonl", ".json")
 
 
@@ -55,7 +55,7 @@ def _format_csv(rows: Sequence[SweepRow]) -> str:
 
 
 def format_sweep(suffix: str, sweep: Sweep) -> str:
-    """Return a file's text for one of SUFFIXES."""
+    """Return a sweep as the text of a file with one of SUFFIXES."""
     if suffix == ".csv":
         return _format_csv(sweep.rows)
     if suffix == ".json":

@@ -13,7 +13,7 @@ from tilescope.results import Final, Finalist, LibraryRatio, SweepRow
 # z of a 95 % interval.
 _Z95 = 1.96
 
-# Ridge penalty of the correction, in samples: one wrong estimate moves its knobs' terms by half of its error at most.
+# Ridge penalty of the correction, in samples: one wrong estimate moves its knobs' terms by at most half of its error.
 _RIDGE = 1.0
 
 # With a single time, a knob's error cannot be separated from the error common to all estimates.
@@ -21,7 +21,7 @@ _MIN_CORRECTED = 2
 
 
 def encode_knobs(experiments: Sequence[Experiment]) -> ndarray:
-    """Encode which value of each varied knob a config has: (configs, values) of 0 and 1."""
+    """Return the one-hot encoding of each config's varied knobs: (configs, values) of 0 and 1."""
     configs = [vars(experiment.config) for experiment in experiments]
     values = sorted({item for config in configs for item in config.items()}, key=repr)
     table = np.array(

@@ -44,8 +44,8 @@ GUIDED_PER_TRIAL = 4
 # Configs of the first trial. It is small because the other devices wait for the reference that it finds.
 REFERENCE_AMONG = 4
 
-# A guided search compiles this many configs ahead per concurrent compile, up to a limit, because the first trial waits
-# for all of them.
+# A guided search compiles this many configs ahead per concurrent compile, but at most MAX_AHEAD, because the first
+# trial waits for all of them.
 _AHEAD_PER_COMPILE = 2
 MAX_AHEAD = 24
 
@@ -61,7 +61,7 @@ MAX_PER_TRIAL = 15
 
 @dataclass(frozen=True)
 class Build:
-    """A compiled config's fields of a SweepRow."""
+    """The fields of a SweepRow that are known once the config is compiled."""
 
     registers: int
     spilled_bytes: int
@@ -190,7 +190,7 @@ class Search:
 
     @property
     def upcoming(self) -> list[int]:
-        """List the configs to compile, the next first."""
+        """List the configs to compile, in order."""
         numbers = list(self._racing)
         if self._racing and self._reference is not None:
             numbers.append(self._reference)
@@ -232,7 +232,7 @@ class Search:
             is_last_device: whether no other device is left to retry the configs that failed on this one.
         """
         if self._reference is None and self._takes_times and self._open:
-            return None  # every other trial needs the reference that the first one finds
+            return None  # every other trial needs the reference that the first trial finds
         trial = self._next_queued(device, is_last_device)
         if not trial and self.phase == "explore":
             trial = self._next_exploration()
@@ -270,7 +270,7 @@ class Search:
     def _trial(
         self, numbers: Sequence[int], phase: str, turns: int = TURNS, failed_on: int | None = None
     ) -> Trial:
-        # The finalists are compared with one another.
+        # Finalists are compared with one another, not with the reference.
         reference = (
             None
             if phase == "final" or self._reference is None
@@ -416,7 +416,7 @@ class Search:
             self._note_timed(number, self._next_turn)
 
     def _note_timed(self, number: int, turn: int) -> None:
-        """Count a config that was timed for the first time. If it beats all earlier configs, restart the patience."""
+        """Record a config's first timing. If it beats all earlier configs, reset the patience."""
         if self._reference is None:
             self._reference = number
         self._next_turn = turn + 1
@@ -427,7 +427,7 @@ class Search:
 
 
 def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:
-    """Return the indices of all configs in the order in which a strategy tries them, before any is compiled."""
+    """Return the indices of all configs in a strategy's order before any config is compiled."""
     if strategy.name == "random":
         return np.random.default_rng(strategy.seed).permutation(len(rows)).tolist()
     if strategy.name == "guided":

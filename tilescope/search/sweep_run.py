@@ -28,14 +28,14 @@ from tilescope.results.sweep import DONE, ResumePoint, Status
 from tilescope.search.devices import DEVICE_LOST, Builder, LocalDevice, TrialDevice
 from tilescope.search.search import Build, Search, Trial
 
-# A model: kernel and launch → the estimated time of the launch before its compile; None if it does not fit.
+# A model: (kernel, launch) → the launch's time, estimated before its compile; None if the launch does not fit.
 Estimate = Callable[[Kernel, Launch], float | None]
 
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
 
-# Consecutive failed trials after which a sweep stops using a device. This exceeds the number of configs in two failed
-# trials, because each of those configs is retried alone.
+# Consecutive failed trials after which a sweep stops using a device. Each config of a failed trial is retried alone, so
+# this must exceed the number of configs in two trials.
 _MAX_FAILURES = 40
 
 # Seconds of one compile on one core (measured: matmul.grouped for an H200, triton 3.7.1, one x86 server core), of one
@@ -44,7 +44,7 @@ COMPILE_S = 1.9
 TRIAL_S = 0.1
 FINAL_S = 6.0
 
-# Kinds of compile failures that the config causes, so it cannot launch. This machine causes all other failures.
+# Kinds of compile failures that the config causes, and that keep it from launching. This machine causes all others.
 _CONFIG_FAILURES = {"out_of_resources", "compile_error", "timeout"}
 
 
@@ -54,7 +54,7 @@ class Progress:
 
     Attributes:
         phase: "explore", "race", "final" or "over".
-        done: number of configs that are no longer "not tried", of `total`.
+        done: number of the `total` configs that are no longer "not tried".
         seconds: since the start.
         remaining_s: an overestimate, because the first rows include the workers' start. None before the first row.
         best: the fastest row so far; None before the first timing.
@@ -317,7 +317,7 @@ class SweepRun:
                 self._store_rows([number])
             self._condition.notify_all()
 
-    # The methods below need the lock of `_condition`.
+    # The caller of the methods below holds the lock of `_condition`.
 
     def _is_over(self) -> bool:
         return self._is_cancelled or self._search.phase == "over"
@@ -369,7 +369,7 @@ def sweep_here(
     strategy: Strategy,
     resume: ResumePoint | None = None,
 ) -> SweepRun:
-    """Prepare a sweep on the session's GPU. Without it, the sweep only checks configs in the interpreter, or predicts.
+    """Prepare a sweep on the session's GPU. Without a GPU, it only checks configs in the interpreter or predicts them.
 
     Args: as for SweepRun.
 

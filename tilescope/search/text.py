@@ -22,7 +22,7 @@ ENDINGS = {
 
 
 def knobs_text(experiment: Experiment, space: Space) -> str:
-    """Return the experiment's values of the varied knobs."""
+    """Return the values of the varied knobs as text."""
     return ", ".join(f"{name} {getattr(experiment.config, name)}" for name, _ in space.varied)
 
 

@@ -33,7 +33,7 @@ MakeStream = Callable[[Sequence[Callable[[], Any]]], Stream]
 # Number of correct outputs kept to compare others with; each takes as much memory as the launch's own output.
 _MAX_KEPT_OUTPUTS = 2
 
-# A config whose first launch takes this many times the fastest one's is not timed again.
+# A config is not timed again if its first launch takes more than this many times as long as the fastest first launch.
 _HOPELESS = 2.0
 
 
@@ -102,9 +102,9 @@ def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> Out
     """Launch on a poisoned output, and compare the result with the reference.
 
     Args:
-        correct: (allowed error, output) of configs that passed; this one may be added. A bitwise equal output with the
-            same allowed error needs no check. Most outputs are equal, and computing the reference of a large product
-            takes longer than a dozen launches.
+        correct: (allowed error, output) of configs that passed; this config's may be added. A bitwise equal output with
+            the same allowed error needs no check. Most outputs are equal, and computing the reference of a large
+            product takes longer than a dozen launches.
     """
     import torch
 
@@ -139,7 +139,7 @@ def _launch(config: Prepared) -> Outcome:
         config.launch()
         if config.output.is_cuda:
             torch.cuda.synchronize()
-    except (torch.AcceleratorError, torch.cuda.OutOfMemoryError):  # these concern every config
+    except (torch.AcceleratorError, torch.cuda.OutOfMemoryError):  # these affect every config
         raise
     except Exception as error:
         return Outcome("failed", f"It could not be launched: {to_failure('launch', error).message}")
