@@ -84,14 +84,16 @@ def _find_tuner(frame: types.FrameType | None) -> Any:
         if isinstance(tuner := frame.f_locals.get("self"), Autotuner):
             return tuner
         frame = frame.f_back
-    raise _AllKept("no autotuner has called prune")
+    raise _AllKept("prune was not called by an autotuner")
 
 
 def _rank(tuner: Any, configs: Sequence[Any], keywords: dict[str, Any]) -> tuple[list[Any], str]:
     """Return the configs to keep, and a description of the predictions."""
     times, refused, missing = predict_configs(tuner, configs, keywords)
     if not times:
-        raise _AllKept(f"none has a prediction. {next(iter({**refused, **missing}.values()))}")
+        raise _AllKept(
+            f"no config could be predicted. {next(iter({**refused, **missing}.values()))}"
+        )
     ranked = sorted(times, key=lambda number: times[number])
     fastest = ranked[: math.ceil(len(ranked) / _KEPT)]
     kept = [config for number, config in enumerate(configs) if number in {*fastest, *missing}]

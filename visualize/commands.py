@@ -24,7 +24,7 @@ def serve(arguments: Sequence[str]) -> None:
     )
     is_mcp = os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true"
     parser.add_argument(
-        "--mcp", action="store_true", default=is_mcp, help="serve tools for agents, over MCP"
+        "--mcp", action="store_true", default=is_mcp, help="serve tools for agents over MCP"
     )
     flags = parser.parse_args(arguments)
     if flags.mcp and importlib.util.find_spec("mcp") is None:

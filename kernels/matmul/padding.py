@@ -33,7 +33,7 @@ _STEP_MS = 0.0009
 
 def pad() -> Any:
     return knob(
-        "never", "Launch", "Copy misaligned A and B to aligned rows first. auto: if that saves time.",
+        "never", "Launch", "Copy misaligned A and B to aligned rows first. auto: only if that saves time.",
         choices=("never", "auto", "always"),
     )  # fmt: skip
 

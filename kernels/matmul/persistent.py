@@ -179,9 +179,9 @@ def tma_fallback_reason(tensors: Specs, launch: Launch[Problem]) -> str:
         needs_descriptor = name in ("A", "B") or launch.config.PAD == "never"
         if needs_descriptor and name not in padded and not is_aligned(tensor, launch.problem):
             hint = (
-                "PAD can copy A and B first."
+                "Set PAD to copy A and B to aligned rows first."
                 if launch.config.PAD == "never"
-                else "Copies would take longer."
+                else "Copying them first would take longer."
             )
             row = f"A row of {name} takes {tensor.stored[1] * size:,} bytes."
             return (

@@ -33,7 +33,7 @@ class Config:
     BLOCK_K: int = block_k(64)
     GROUP_SIZE: int = group_size(8)
     SPLIT_K: int = knob(
-        0, "Tile", "Maximum slices per tile of the last wave. 0: the estimated fastest.",
+        0, "Tile", "Maximum slices per tile of the last wave. 0: the number with the shortest estimated time.",
         choices=(0, *powers(1, _MOST_SLICES)),
     )  # fmt: skip
     num_warps: int = num_warps()
@@ -279,7 +279,7 @@ def note(launch: Launch[Problem]) -> str:
         megabytes = tail * slices * launch.config.BLOCK_M * launch.config.BLOCK_N * 4 / 1e6
         split = (
             f"Tiles split along K: {tail}, into {slices} slices each. Their partial sums take {megabytes:,.3g} MB. "
-            "The counts omit its flags, which signal finished partial sums."
+            "The counts omit the flags that signal finished partial sums."
         )
     return " ".join(filter(None, (split, persistent.KERNEL.note(launch))))
 

@@ -57,7 +57,7 @@ def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
 KERNEL = Kernel(
     id="transpose.flat",
     title="flat index",
-    headline="Lanes load consecutive elements of A, so each stores to a different row of B, and no stores coalesce.",
+    headline="Lanes load consecutive elements of A, so each lane stores to another row of B and no stores coalesce.",
     family=FAMILY,
     config=Config,
     jitted=transpose_flat,

@@ -225,7 +225,7 @@ def test_a_worker_that_is_stopped_in_the_middle_of_a_message_is_replaced(pool):
 def test_workers_that_can_not_start_are_a_failure(make_pool):
     pool = make_pool(preload=["no_such_module"])
     for _ in range(2):
-        assert_failed(pool.submit(PROCESS), "worker", "worker_died", "before it took the work")
+        assert_failed(pool.submit(PROCESS), "worker", "worker_died", "before it accepted the call")
     assert not pool.has_ready_worker
 
 

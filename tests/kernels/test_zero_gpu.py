@@ -125,7 +125,7 @@ def test_a_hub_that_lends_nothing_is_a_failure_with_its_message(pool, hub):
         call(pool, os.getpid),
         "worker",
         "no_gpu",
-        "No GPU was lent: You have exceeded your GPU quota. More",
+        "ZeroGPU granted no GPU: You have exceeded your GPU quota. More",
     )
     hub.refuses = ""
     assert call(pool, os.getpid).result(PATIENCE_S)

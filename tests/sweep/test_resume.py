@@ -217,7 +217,7 @@ def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
         connection.execute("UPDATE sweep SET triton = '99.1'")
     sweep, resume_point = store.load_sweep(SOME, GPU)
     assert "with Triton 99.1. Triton 3" in sweep.note
-    assert "is installed now, so Sweep starts again." in sweep.note
+    assert "is installed now, so the next sweep starts from scratch." in sweep.note
     assert resume_point == ResumePoint()
     device = FakeDevice()
     swept(GRID, device, within=SOME, store=store)

@@ -55,7 +55,7 @@ def interpret(launch: Callable[[], Any], output: Any, every_s: float = 10.0) -> 
             now = sample.float()
             written = 1 - (torch.isnan(now) | (now == before)).float().mean().item()
             print(
-                f"{time.monotonic() - began:.0f} s: {written:.1%} of the output is written",
+                f"{time.monotonic() - began:.0f} s: {written:.1%} of the output has been written",
                 flush=True,
             )
             has_ended.wait(every_s)

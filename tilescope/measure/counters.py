@@ -126,7 +126,7 @@ def count(
     """
     ncu = shutil.which("ncu")
     if ncu is None:
-        missing = "Nsight Compute's ncu is not installed here, so nothing is counted."
+        missing = "ncu (Nsight Compute) is not installed on this machine, so no counters can be collected."
         fix = "Install it (it comes with the CUDA toolkit) and put it on the PATH."
         raise CountingFailed(f"{missing} {fix}", "no_ncu")
     launches_here = (launch_of(each, resolve_gpu(each, this_gpu())) for each in experiments)
@@ -221,12 +221,12 @@ def _run(
         kill()
         process.communicate()
         raise CountingFailed(
-            f"Counting did not end within {deadline_s:.0f} s, so it was killed.", "timeout"
+            f"ncu did not finish within {deadline_s:.0f} s and was killed.", "timeout"
         ) from None
     if "ERR_NVGPUCTRPERM" in printed:
         raise CountingFailed(
-            "This machine does not let this user read the GPU's counters. Its administrator can allow it (the driver's "
-            "option NVreg_RestrictProfilingToAdminUsers=0), or run Tilescope as root: see "
+            "You don't have permission to read this GPU's performance counters. Ask an administrator to allow it (the "
+            "driver's option NVreg_RestrictProfilingToAdminUsers=0), or run Tilescope as root: see "
             "https://developer.nvidia.com/ERR_NVGPUCTRPERM.",
             "ncu_denied",
         )
@@ -364,7 +364,7 @@ COUNTERS = Measurement(
     "counters",
     records.RecordForm("counters", Counters, key=launch_key, verb="Counted"),
     measure_counters,
-    "Counting needs the GPU itself: this machine has {this}, and no counts of this experiment on {gpu} were recorded.",
+    "Counters need the GPU itself: this machine has {this}, and no counters of this experiment on {gpu} are recorded.",
 )
 
 

@@ -118,6 +118,6 @@ GROUP_SIZES = Measurement(
         "reuse", GroupSizeStudy, key=lambda experiment: any_group_size(launch_key(experiment))
     ),
     compare_group_sizes,
-    "GROUP_SIZEs are compared on a GPU: this machine has {this}, and no comparison of this experiment on {gpu} was "
+    "Comparing GROUP_SIZEs needs a GPU: this machine has {this}, and no comparison of this experiment on {gpu} is "
     "recorded.",
 )

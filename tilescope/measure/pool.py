@@ -346,7 +346,11 @@ class Pool:
         except Stopped as reason:
             failure = reason.failure
         except (EOFError, OSError):
-            how = "before it took the work" if queued.started == math.inf else current.explain_end()
+            how = (
+                "before it accepted the call"
+                if queued.started == math.inf
+                else current.explain_end()
+            )
             failure = worker_death(call.stage, how)
         except Exception as error:  # the arguments or the result can't be pickled
             return Failure(call.stage, "error", f"{type(error).__name__}: {error}")

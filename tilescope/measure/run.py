@@ -210,7 +210,7 @@ def library_calls(
     """Return the library's calls by name, the family's baseline first, and a sentence for each unavailable call."""
     first = family.baseline(inputs, output, problem)
     if isinstance(first, str):
-        return {}, [f"No library call to compare with: {first}"]
+        return {}, [f"There is no library call to compare with: {first}"]
     calls = {family.baseline_name(problem): first}
     missing = []
     for name, call in family.alternatives(inputs, output, problem).items():
@@ -260,7 +260,7 @@ def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> N
     """Refuse a launch that the interpreter would not finish in reasonable time."""
     if is_interpreted and (reason := explain_slow_launch(*launch_of(experiment, gpu))):
         recorded = records.find(RUN.form, experiment, gpu.name)
-        alternative = f" Or choose gpu {gpu.name}: a run there was recorded." if recorded else ""
+        alternative = f" Or choose gpu {gpu.name}, for which a run is recorded." if recorded else ""
         raise ConfigError("too_slow_here", reason + alternative)
 
 
@@ -271,14 +271,14 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -
     stages.work("launch", launch, experiment, stages.gpu)
     verdict, diff = stages.work("check", check_output)
     if device.backend == "interpreter":
-        note = "Triton's interpreter ran this on the CPU: the result is checked, and there is no time to report."
+        note = "Triton's interpreter ran this on the CPU, so the result was checked but not timed."
         # The interpreter ignores the GPU's limit on shared memory.
         needed = estimate_shared_bytes(*launch_of(experiment, stages.gpu))
         most = stages.gpu.shared_bytes_per_program
         if needed > most:
             note += (
-                f" It probably can't launch on {stages.gpu.name}: it takes {needed:,} bytes of shared memory per "
-                f"program, where {most:,} are allowed."
+                f" It probably can't launch on {stages.gpu.name}: it needs {needed:,} bytes of shared memory per "
+                f"program, but the limit is {most:,}."
             )
     elif not is_timed:
         note = "Checked but not timed."

@@ -393,7 +393,7 @@ class Session:
                 )
                 self.store.put(measurement, gpu.name, result, datetime.datetime.now(datetime.UTC))
         except Exception:  # the page shows the result even if a bug in the store loses it
-            LOG.exception("A result of %s was not stored.", measurement.name)
+            LOG.exception("A result of %s could not be stored.", measurement.name)
         _log(job, result, gpu)
         job.end(result)
 

@@ -129,10 +129,10 @@ class _LentWorker(Worker):
                 if pool.is_closed or not queued.has_waiters:
                     raise Stopped(cancellation(queued.call.stage))
                 if not self._lease.is_alive():
-                    raise _refused(f"No GPU was lent: {self.explain_end()}")
+                    raise _refused(f"ZeroGPU granted no GPU: {self.explain_end()}")
                 if time.monotonic() - self._began > _GRANT_TIMEOUT_S:
                     raise _refused(
-                        f"No GPU was lent within {_GRANT_TIMEOUT_S:.0f} s. Try again later."
+                        f"ZeroGPU granted no GPU within {_GRANT_TIMEOUT_S:.0f} s. Try again later."
                     )
 
     def _hold_lease(self, lend: Lend, *arguments: Any) -> None:

@@ -351,7 +351,7 @@ class Store(Database):
         can_resume = latest.triton == TRITON
         note = f"Swept on this machine, {latest.began:%Y-%m-%d %H:%M} UTC, with Triton {latest.triton}."
         if not can_resume:
-            note += f" Triton {TRITON} is installed now, so Sweep starts again."
+            note += f" Triton {TRITON} is installed now, so the next sweep starts from scratch."
         backend = "recorded" if sweep.backend == "cuda" else sweep.device.backend
         device = replace(sweep.device, backend=backend)
         sweep = replace(sweep, space=space, rows=rows, backend=backend, device=device)

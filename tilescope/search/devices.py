@@ -466,5 +466,7 @@ def select_kind(devices: Sequence[TrialDevice], base: Experiment) -> list[TrialD
         raise ConfigError("no_such_gpu", f"gpu is {named!r}, but the cluster has {present}.", "gpu")
     if len(counts) > 1:
         reason = f"The cluster has {present}; times of different GPUs are not ranked together."
-        raise ConfigError("several_gpus", f"{reason} Name one as the experiment's gpu.", "gpu")
+        raise ConfigError(
+            "several_gpus", f"{reason} Set the experiment's gpu to one of them.", "gpu"
+        )
     return list(devices)

@@ -12,7 +12,7 @@ from tilescope.results.sweep import Status
 STATUSES = get_args(Status)
 ENDINGS = {
     "complete": "All configs were tried.",
-    "patience": "It ended early, because the last configs were not faster.",
+    "patience": "It stopped early because the latest configs brought no improvement.",
     "budget": "The budget is spent.",
     "cancelled": "It was cancelled. Finished rows are kept, and the next sweep resumes from them.",
     "failed": "It ended because no device was left.",

@@ -143,7 +143,7 @@ def _launch(config: Prepared) -> Outcome:
         raise
     except Exception as error:
         return Outcome("failed", f"It could not be launched: {to_failure('launch', error).message}")
-    return Outcome("checked", "Correct under the interpreter, which measures no times.")
+    return Outcome("checked", "Correct under the interpreter, which does not measure time.")
 
 
 def describe_wrong_result(check: Check) -> str:
