@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.captured import count_launch
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.inside.inspect import inspect
 from tilescope.results import codec
 from tilescope.timing.gpus import find_constants

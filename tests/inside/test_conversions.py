@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import pytest
 
+from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import GPUS
-from tilescope.evaluate.listings import UnsupportedOperation, locate_lines
 from tilescope.evaluate.ttgir import parse
 from tilescope.inside.encodings import Encodings, tensor_types
 from tilescope.inside.inspect import inspect_code

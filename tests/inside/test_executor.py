@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescope.evaluate.listings import UnsupportedOperation
-from tilescope.evaluate.sass import parse
-from tilescope.inside import semantics
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.inside.banks import Wavefronts
-from tilescope.inside.decoding import decode
 from tilescope.inside.execution import Launch, execute
-from tilescope.inside.operands import split_operands
+from tilescope.sass import semantics
+from tilescope.sass.decoding import decode
+from tilescope.sass.listing import parse
+from tilescope.sass.operands import split_operands
 
 WORDS = st.integers(0, 2**32 - 1)
 

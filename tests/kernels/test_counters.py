@@ -7,9 +7,9 @@ import pytest
 
 from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import from_json
-from tilescope.evaluate.sass import parse
 from tilescope.measure import counters
 from tilescope.measure.counters import METRICS, SHARED_OPCODES, sum_instructions
+from tilescope.sass.listing import parse
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

@@ -9,16 +9,17 @@ import pytest
 
 from tests.covering import pairs_of
 from tests.experiments import experiment_of
+from tilescope.captures import listings
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
-from tilescope.evaluate import declared_instructions, listings
+from tilescope.evaluate import declared_instructions
 from tilescope.evaluate.declared import count_accesses
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.sass import Instruction as SassInstruction
 from tilescope.record.record import keep_source_lines
+from tilescope.sass.listing import Instruction as SassInstruction
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

@@ -15,18 +15,18 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from tilescope.advice.ttir_edits import Module
+from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import TIME, Argument, Build, Capture, CapturedKernel, CapturedLaunch
 from tilescope.declare.gpus import GPUS, occupancy
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 from tilescope.evaluate.global_memory import STORAGE_STEP
-from tilescope.evaluate.listings import UnsupportedOperation, isolate
-from tilescope.evaluate.sass import parse as parse_sass
 from tilescope.evaluate.ttgir import Op
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import add_executions
 from tilescope.inside.launches import make_launch
 from tilescope.inside.report import Inside
+from tilescope.sass.listing import parse as parse_sass
 from tilescope.timing.launches import predict_us
 
 # Estimated seconds on one core for the changes of a script: two idle cores take at most 15 s.

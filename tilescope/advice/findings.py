@@ -36,6 +36,7 @@ from tilescope.advice.shared_costs import (
     explain_conversions,
 )
 from tilescope.captures.layouts import vectors
+from tilescope.captures.listings import isolate
 from tilescope.captures.reader import (
     TIME,
     Build,
@@ -49,7 +50,6 @@ from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
-from tilescope.evaluate.listings import isolate
 from tilescope.evaluate.slices import Slice
 from tilescope.evaluate.ttgir import memory_ops, parse
 from tilescope.inside.report import Inside, SharedMap

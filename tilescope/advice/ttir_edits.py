@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.slices import Slice
 from tilescope.evaluate.ttgir import Op, Region, parse
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.compiling.compile_cost import suggest_smaller_config
 from tilescope.compiling.instrumented import TIMED_FIELDS, add_timer
 from tilescope.declare.experiment import Experiment, launch_of
@@ -26,7 +27,6 @@ from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import display_path
 from tilescope.declare.spec import Kernel, Launch, Specs, TensorSpec
 from tilescope.evaluate.declared_instructions import find_conversions, read_operations
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.sectors import LANES
 from tilescope.results import Compiled, Failure
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import (
     BaseCapture,
     CapturedArray,
@@ -25,7 +26,6 @@ from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knobs, read_fields
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.captured import count_launch
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.inside.inspect import Inspection, inspect, join_launches
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.results import Failure, Prediction

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.ttgir import Op, shape_of
 from tilescope.evaluate.values import (
     Unknown,

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tilescope.captures.listings import locate_lines
 from tilescope.evaluate.counts import Tally
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import locate_lines
 from tilescope.evaluate.matching import find_instructions, find_opcodes
-from tilescope.evaluate.sass import Instruction as SassInstruction
-from tilescope.evaluate.sass import parse
 from tilescope.evaluate.ttgir import MEMORY_OPS, Op, Region, Site, Source, memory_ops
+from tilescope.sass.listing import Instruction as SassInstruction
+from tilescope.sass.listing import parse
 
 # Number of programs at a time whose addresses are compared with one another.
 _FIRST_PROGRAMS = 8

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import (
     Argument,
     BaseCapture,
@@ -20,7 +21,6 @@ from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Ta
 from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import UnsupportedOperation, isolate
 from tilescope.evaluate.matching import counter_of, read_instructions
 from tilescope.evaluate.sectors import SECTORS
 from tilescope.evaluate.touches import Touches

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilescope.captures.layouts import Layout
+from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.declare.accesses import AnyAccess, FlatAccess
 from tilescope.declare.jit import last_line
 from tilescope.evaluate.instructions import Conversion, Instruction
-from tilescope.evaluate.listings import UnsupportedOperation, locate_lines
 from tilescope.evaluate.matching import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
-from tilescope.evaluate.sass import Instruction as SassInstruction
-from tilescope.evaluate.sass import parse
 from tilescope.evaluate.ttgir import MEMORY_OPS, Op, memory_ops
 from tilescope.evaluate.ttgir import parse as parse_ttgir
+from tilescope.sass.listing import Instruction as SassInstruction
+from tilescope.sass.listing import parse
 
 # Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
 _MEMORY = {

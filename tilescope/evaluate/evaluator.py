@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate import arithmetic
 from tilescope.evaluate.global_memory import CHUNK, STORAGE_STEP, Descriptor, GlobalMemory
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.overflows import Overflows
 from tilescope.evaluate.slices import Slice
 from tilescope.evaluate.ttgir import (

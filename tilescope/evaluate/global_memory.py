@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.atomics import ADDRESS_RANGE
 from tilescope.evaluate.counts import Example, Tally
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import UnsupportedOperation
 from tilescope.evaluate.probe import Probe
 from tilescope.evaluate.sectors import (
     EXTRA,

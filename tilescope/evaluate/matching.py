@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilescope.captures.layouts import Layout
+from tilescope.captures.listings import Location, lane_bytes, locate_lines
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import Location, lane_bytes, locate_lines
-from tilescope.evaluate.sass import parse
 from tilescope.evaluate.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
+from tilescope.sass.listing import parse
 
 PTX_MEMORY = re.compile(
     r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from tilescope.evaluate.listings import Location, UnsupportedOperation, locate_lines
+from tilescope.captures.listings import Location, UnsupportedOperation, locate_lines
 
 
 class AccessKind(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tilescope.captures.listings import UnsupportedOperation, is_in_sort
 from tilescope.captures.reader import (
     AllocatedBuffer,
     Allocation,
@@ -16,7 +17,6 @@ from tilescope.captures.reader import (
 from tilescope.captures.server import find_allocations
 from tilescope.declare.gpus import gpu_or_slice, occupancy
 from tilescope.evaluate import ttgir
-from tilescope.evaluate.listings import UnsupportedOperation, is_in_sort
 from tilescope.evaluate.slices import reach
 from tilescope.evaluate.ttgir import Op
 from tilescope.inside.flow import pass_values

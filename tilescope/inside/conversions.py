@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tilescope.captures.layouts import Layout
-from tilescope.evaluate.listings import find_user_place, is_in_sort
+from tilescope.captures.listings import find_user_place, is_in_sort
 from tilescope.evaluate.ttgir import MEMORY_OPS, Op, Region
 from tilescope.inside.encodings import Encodings, TensorType, tensor_types
 from tilescope.inside.flow import Flow

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tilescope.captures.layouts import Layout
-from tilescope.evaluate.listings import UnsupportedOperation
+from tilescope.captures.listings import UnsupportedOperation
 
 _ALIAS = re.compile(r"^(#\w+) = (#ttg\.\w+<.*>)$", re.MULTILINE)
 _ENCODING = re.compile(r"#ttg\.(\w+)<\{(.*)\}>")

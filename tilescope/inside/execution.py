@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.evaluate.listings import UnsupportedOperation
-from tilescope.evaluate.sass import Instruction
-from tilescope.inside import semantics
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.inside.banks import WORD_BYTES, Access, Wavefronts, count_by_warp
-from tilescope.inside.decoding import Source, Step, next_register, register, source
-from tilescope.inside.plan import (
+from tilescope.sass import semantics
+from tilescope.sass.decoding import Source, Step, next_register, register, source
+from tilescope.sass.listing import Instruction
+from tilescope.sass.plan import (
     COLLECTIVE,
     INDIRECT,
     INSTRUCTION_BYTES,
@@ -30,7 +30,7 @@ from tilescope.inside.plan import (
     Planned,
     is_barrier,
 )
-from tilescope.inside.semantics import LANES, Number
+from tilescope.sass.semantics import LANES, Number
 
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
 _MOST_REMEMBERED = 1 << 12

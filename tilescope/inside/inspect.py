@@ -3,10 +3,9 @@
 from contextlib import suppress
 from dataclasses import replace
 
+from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, CapturedLaunch
 from tilescope.evaluate.counts import LaunchCounts
-from tilescope.evaluate.listings import UnsupportedOperation, isolate
-from tilescope.evaluate.sass import parse
 from tilescope.evaluate.ttgir import parse as parse_ttgir
 from tilescope.inside.allocation import map_shared_memory
 from tilescope.inside.conversions import read_conversions, read_layouts
@@ -17,6 +16,7 @@ from tilescope.inside.pipeline import read_pipelines
 from tilescope.inside.registers import count_spills, measure_registers
 from tilescope.inside.report import Inside
 from tilescope.inside.shared import Callers, find_callers, sum_matrix_wavefronts, sum_shared
+from tilescope.sass.listing import parse
 
 # The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from tilescope.evaluate.listings import Location
+from tilescope.captures.listings import Location
 from tilescope.evaluate.matching import find_instructions
 from tilescope.evaluate.ttgir import Op, Region
 from tilescope.inside.flow import Flow

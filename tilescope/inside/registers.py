@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from tilescope.evaluate.sass import Instruction, parse
 from tilescope.evaluate.sectors import LANES
-from tilescope.inside.operands import find_accesses, list_registers
 from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
+from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.operands import find_accesses, list_registers
 
 # The GPU reserves two registers of each thread, and a thread has at least 16.
 _RESERVED = 2

@@ -6,14 +6,14 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tilescope.captures.listings import find_user_place
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
-from tilescope.evaluate.listings import find_user_place
-from tilescope.evaluate.sass import Instruction
 from tilescope.evaluate.sectors import LANES
 from tilescope.evaluate.ttgir import Op
 from tilescope.inside.banks import Access, Wavefronts, count_copy_wavefronts, count_wavefronts
 from tilescope.inside.execution import SHARED, Executions
 from tilescope.inside.report import SharedAccess, SharedBuffer
+from tilescope.sass.listing import Instruction
 
 # The user's files and lines that call a line of Triton's library.
 Callers = Mapping[tuple[str, int], tuple[tuple[str, int], ...]]

@@ -35,10 +35,10 @@ from tilescope.declare.experiment import (
 from tilescope.declare.gpus import this_gpu
 from tilescope.evaluate.declared_instructions import match_instructions
 from tilescope.evaluate.instructions import CompiledFacts, Instruction
-from tilescope.evaluate.sass import parse
 from tilescope.measure.measurement import Measurement, Stages
 from tilescope.measure.pool import Stopped
 from tilescope.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
+from tilescope.sass.listing import parse
 
 # Seconds that ncu may take for one experiment, including imports and passes, and for each further experiment.
 DEADLINE_S = 120.0

@@ -15,6 +15,7 @@ import orjson
 
 from tilescope.advice.experiments import MOST_SECONDS
 from tilescope.advice.findings import Compiler, find
+from tilescope.captures.listings import isolate
 from tilescope.captures.reader import (
     Capture,
     CapturedKernel,
@@ -26,7 +27,6 @@ from tilescope.captures.reader import (
 )
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
-from tilescope.evaluate.listings import isolate
 from tilescope.inside.inspect import Inspection, inspect
 from tilescope.inside.report import (
     INSIDE_COUNTERS,

@@ -8,9 +8,9 @@ Omitted: latencies other than the H100's.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilescope.captures.listings import UnsupportedOperation
 from tilescope.declare.gpus import GPUS, Gpu, gpu_or_slice
-from tilescope.evaluate.listings import UnsupportedOperation
-from tilescope.evaluate.sass import Instruction
+from tilescope.sass.listing import Instruction
 from tilescope.timing.constants import H100, H200, Constants
 from tilescope.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
-from tilescope.evaluate.listings import UnsupportedOperation, isolate
-from tilescope.evaluate.sass import Instruction, parse
 from tilescope.evaluate.sectors import LANES
 from tilescope.evaluate.ttgir import Source
 from tilescope.evaluate.ttgir import parse as parse_ttgir
 from tilescope.inside.execution import Executions
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
+from tilescope.sass.listing import Instruction, parse
 from tilescope.timing.changes import estimate_changes
 from tilescope.timing.constants import Constants
 from tilescope.timing.gpus import find_constants, find_gpu, scale_steps

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilescope.declare.gpus import Gpu
-from tilescope.evaluate.sass import Instruction
 from tilescope.evaluate.ttgir import Source
+from tilescope.sass.listing import Instruction
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import Access, Quarter, simulate
 from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, Step

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 
 from tilescope.evaluate.matching import SASS_KINDS
-from tilescope.evaluate.sass import Instruction, parse
-from tilescope.inside.operands import find_accesses, list_registers
+from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.operands import find_accesses, list_registers
 
 _PREDICATE = re.compile(r"U?P[\dT]")
 # Uniform registers and predicates.

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tilescope.evaluate.sass import Instruction
+from tilescope.sass.listing import Instruction
 
 # Loops with less than this part of a launch's instructions may be missing in a trace.
 _NEGLIGIBLE = 1e-3

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from tilescope.captures.listings import isolate
 from tilescope.captures.reader import CapturedLaunch, Content
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
@@ -20,7 +21,6 @@ from tilescope.evaluate.counts import Example, OperationCounts, sum_costs
 from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.listings import isolate
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
 from tilescope.reports.brief import describe_findings
 from tilescope.reports.comparison import differences

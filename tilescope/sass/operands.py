@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from tilescope.evaluate.sass import Instruction
+from tilescope.sass.listing import Instruction
 
 _PREDICATE = re.compile(r"!?U?P[\dT]")
 _RESULT = re.compile(r"U?(R(\d+|Z)|P[\dTR])$")

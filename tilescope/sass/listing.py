@@ -4,7 +4,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from tilescope.evaluate.listings import Location, locate_lines
+from tilescope.captures.listings import Location, locate_lines
 
 _LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);")
 # A label in the kernel, or a function that it calls.

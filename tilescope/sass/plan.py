@@ -4,10 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilescope.evaluate.listings import UnsupportedOperation
-from tilescope.evaluate.sass import Instruction
-from tilescope.evaluate.slices import reach
-from tilescope.inside.decoding import (
+from tilescope.captures.listings import UnsupportedOperation
+from tilescope.sass.decoding import (
     Source,
     Step,
     address,
@@ -16,7 +14,8 @@ from tilescope.inside.decoding import (
     register,
     source,
 )
-from tilescope.inside.operands import split_operands
+from tilescope.sass.listing import Instruction
+from tilescope.sass.operands import split_operands
 
 SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
 COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
@@ -177,8 +176,14 @@ class Plan:
 
     def reach(self, start: int, end: int | None) -> set[int]:
         """Return the blocks that `start` reaches without passing `end`."""
-        following = self._following
-        return set(reach([start], lambda block: [each for each in following[block] if each != end]))
+        reached = set[int]()
+        waiting = [start]
+        while waiting:
+            block = waiting.pop()
+            if block not in reached:
+                reached.add(block)
+                waiting += [each for each in self._following[block] if each != end]
+        return reached
 
     def find_between(self, start: int, end: int) -> set[int]:
         """Return the blocks that may run after a branch at the end of a block, before another block."""

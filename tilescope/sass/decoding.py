@@ -7,10 +7,10 @@ from functools import partial
 
 import numpy as np
 
-from tilescope.evaluate.sass import Instruction
-from tilescope.inside import semantics
-from tilescope.inside.operands import list_registers
-from tilescope.inside.semantics import MASK, Number
+from tilescope.sass import semantics
+from tilescope.sass.listing import Instruction
+from tilescope.sass.operands import list_registers
+from tilescope.sass.semantics import MASK, Number
 
 _REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")
 _NUMBER = re.compile(r"-?0x[0-9a-f]+$|-?\d+$")
