@@ -367,7 +367,7 @@ def low(value):
 def compute(text, *values):
     """Return an instruction's results, once of Python's integers and once of arrays."""
     (instruction,) = make_code(text)
-    step = decode(instruction, *split_operands(instruction.name, instruction.operands))
+    step = decode(instruction, *split_operands(instruction))
     registers = {f"R{number}": value for number, value in enumerate(values)}
     results = []
     for make in (int, lambda value: np.array([value])):

@@ -130,7 +130,8 @@ def _merged_in_unrolled_loops(
                 if at and at[0][:2] in lines
             )
             in_sass = sum(
-                each.name in ("FADD", "FFMA") and each.source in lines for each in parse(sass)
+                each.traits.semantics == "float addition" and each.source in lines
+                for each in parse(sass)
             )
             most = max(max(ratios)[0], round(in_sass / in_ptx) if in_ptx else 0)
             for kind in ("load", "store"):
@@ -149,7 +150,7 @@ def load_depths(sass: str) -> dict[Source, int]:
     code = parse(sass)
     depths = dict[Source, int]()
     for instruction, depth in zip(code, _skip_depths(code), strict=True):
-        if instruction.name in ("LDG", "STG") and instruction.location:
+        if instruction.traits.gmem in ("load", "store") and instruction.location:
             source = instruction.source
             depths[source] = min(depth, depths.get(source, depth))
     return depths
@@ -160,9 +161,9 @@ def _skip_depths(code: Sequence[SassInstruction]) -> list[int]:
     branches = list[tuple[int, int]]()
     exits = []
     for number, instruction in enumerate(code, 1):
-        if instruction.name == "BRA" and instruction.target is not None:
+        if instruction.traits.jump == "branch" and instruction.target is not None:
             branches.append((number, instruction.target))
-        if instruction.name == "EXIT" and instruction.predicate:
+        if instruction.traits.jump == "exit" and instruction.predicate:
             exits.append(number)
     # The code after a conditional exit is skipped, up to code that another branch reaches.
     branches += [

@@ -15,17 +15,18 @@ from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.declare.accesses import AnyAccess, FlatAccess
 from tilescope.declare.jit import last_line
 from tilescope.evaluate.instructions import Conversion, Instruction
-from tilescope.evaluate.matching import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
+from tilescope.evaluate.matching import PTX_MEMORY, find_instructions, read_instructions
 from tilescope.evaluate.ttgir import MEMORY_OPS, Op, memory_ops
 from tilescope.evaluate.ttgir import parse as parse_ttgir
 from tilescope.sass.listing import Instruction as SassInstruction
 from tilescope.sass.listing import parse
+from tilescope.sass.opcodes import OPCODES
 
 # Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
 _MEMORY = {
     "ttgir": re.compile(rf"(?:^|= |\s)({'|'.join(map(re.escape, MEMORY_OPS))}) "),
     "ptx": PTX_MEMORY,
-    "sass": re.compile(rf"\b({'|'.join(SASS_KINDS)})\b"),
+    "sass": re.compile(rf"\b({'|'.join(name for name in OPCODES if OPCODES[name].gmem)})\b"),
 }
 
 _CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)\w*,")
@@ -133,7 +134,7 @@ def _kinds_of(instruction: SassInstruction) -> tuple[str, ...]:
 
     An atomic on half a word first loads the word that it swaps.
     """
-    kind = SASS_KINDS.get(instruction.name)
+    kind = instruction.traits.operation
     if kind == "load":
         return "load", "atomic"
     return (kind,) if kind else ()

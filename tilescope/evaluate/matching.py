@@ -16,6 +16,7 @@ from tilescope.captures.listings import Location, lane_bytes, locate_lines
 from tilescope.evaluate.instructions import Instruction
 from tilescope.evaluate.ttgir import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from tilescope.sass.listing import parse
+from tilescope.sass.opcodes import find_opcode
 
 PTX_MEMORY = re.compile(
     r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
@@ -32,12 +33,6 @@ _KINDS = {
 }
 
 
-# The operations that a SASS instruction may implement.
-SASS_KINDS = {
-    "LDG": "load", "LD": "load", "LDGSTS": "async copy", "STG": "store", "ST": "store", "UTMALDG": "descriptor",
-    "UTMASTG": "descriptor",
-    **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), "atomic"),
-}  # fmt: skip
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
 
@@ -124,7 +119,7 @@ def find_opcodes(sass: str) -> dict[Site, list[str]]:
     """Return the opcodes of the accesses to global memory at each site, in order."""
     result: dict[Site, list[str]] = defaultdict(list)
     for instruction in parse(sass):
-        if kind := SASS_KINDS.get(instruction.name):
+        if kind := instruction.traits.operation:
             source = instruction.source if instruction.location else ()
             result[kind, source].append(instruction.opcode)
     return dict(result)
@@ -204,7 +199,9 @@ def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
     counter = MEMORY_OPS[op.name].counter
     if counter != "atom":
         return counter
-    answers = {"RED" not in opcode.partition(".")[0] for opcode in instruction.opcodes}
+    answers = {
+        find_opcode(opcode.partition(".")[0]).result != "none" for opcode in instruction.opcodes
+    }
     if len(answers) != 1:
         is_exchange = re.search(r"\.(exch|cas)\b", instruction.instruction)
         waits = re.search(r"\b(acquire|acq_rel)\b", op.text)

@@ -11,7 +11,7 @@ from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES
 from tilescope.evaluate.ttgir import Op
 from tilescope.inside.banks import Access, Wavefronts, count_copy_wavefronts, count_wavefronts
-from tilescope.inside.execution import SHARED, Executions
+from tilescope.inside.execution import Executions
 from tilescope.inside.report import SharedAccess, SharedBuffer
 from tilescope.sass.listing import Instruction
 
@@ -38,7 +38,7 @@ def sum_shared(
     """
     places = defaultdict[tuple[str, int, str], list[int]](list)
     for index, instruction in enumerate(code):
-        if instruction.name in SHARED:
+        if instruction.traits.smem:
             places[*instruction.source, instruction.name].append(index)
     rows = []
     for (file, line, opcode), indices in places.items():
@@ -85,7 +85,7 @@ def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -
     """
     total = 0
     for index, instruction in enumerate(code):
-        if instruction.name.endswith("GMMA"):
+        if instruction.traits.widths == "group product":
             if index in executions.uncertain:
                 return None
             shape = instruction.opcode.split(".")[1]

@@ -140,14 +140,13 @@ def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]
     Args:
         writes: the operands that are written, as `split_operands` splits them.
     """
-    if instruction.name in ("LDL", "STL"):
+    if instruction.traits.lmem:
         return _move_local(instruction)
-    parts = instruction.opcode.split(".")
-    decoder = _DECODERS.get(parts[0]) or _DECODERS.get(parts[0].removeprefix("U"))
+    decoder = _DECODERS.get(instruction.traits.semantics)
     if not decoder or not writes:
         return None
     try:
-        decoded = decoder(parts[1:], list(writes), list(reads))
+        decoded = decoder(instruction.opcode.split(".")[1:], list(writes), list(reads))
     except (KeyError, ValueError, IndexError):
         return None
     if decoded is None:
@@ -180,7 +179,7 @@ def _move_local(instruction: Instruction) -> Step | None:
     for k in range(instruction.lane_registers):
         names.append(next_register(register_name, k))
         words.append(f"[{offset + 4 * k}]")
-    if instruction.name == "STL":
+    if instruction.traits.lmem == "store":
         sources = tuple(register(name) for name in names)
         return Step(tuple(words), sources, lambda *values: values)
     return Step(tuple(names), tuple(register(word) for word in words), lambda *values: values)
@@ -393,35 +392,29 @@ def _reciprocal(parts: list[str], writes: list[str], reads: list[str]) -> Decode
     return writes, [source(reads[0])], lambda value: (semantics.reciprocal(value),)
 
 
+# By the names in the table of opcodes.
 _DECODERS: dict[str, Callable[[list[str], list[str], list[str]], Decoded]] = {
-    "MOV": _move,
-    "R2UR": _move,
-    "S2R": _read_special,
-    "S2UR": _read_special,
-    "CS2R": _clear,
-    "IADD3": _add3,
-    "VIADD": _add3,
-    "IADD": _add3,
-    "IMAD": _multiply,
-    "LEA": _load_effective_address,
-    "SHF": _shift,
-    "SGXT": _extend,
-    "LOP3": _logic,
-    "PLOP3": _predicate_logic,
-    "ISETP": _compare,
-    **dict.fromkeys(("SEL", "FSEL"), _plain(lambda a, b, c: semantics.select(c, a, b))),
-    "PRMT": _permute,
-    "VIMNMX": _extreme,
-    "IMNMX": _extreme,
-    "VIADDMNMX": _extreme,
-    "IABS": _plain(lambda value: abs(semantics.signed(value))),
-    "POPC": _plain(semantics.count_bits),
-    "FLO": _plain(semantics.find_leading_one),
-    "P2R": _pack_predicates,
-    "R2P": _unpack_predicates,
-    "HFMA2": _halves_constant,
-    "I2F": _to_float,
-    "I2FP": _to_float,
-    "F2I": _to_integer,
-    "MUFU": _reciprocal,
+    "move": _move,
+    "special": _read_special,
+    "clear": _clear,
+    "add": _add3,
+    "multiply": _multiply,
+    "effective address": _load_effective_address,
+    "shift": _shift,
+    "extend": _extend,
+    "logic": _logic,
+    "predicate logic": _predicate_logic,
+    "compare": _compare,
+    "select": _plain(lambda a, b, c: semantics.select(c, a, b)),
+    "permute": _permute,
+    "extreme": _extreme,
+    "absolute": _plain(lambda value: abs(semantics.signed(value))),
+    "count bits": _plain(semantics.count_bits),
+    "leading one": _plain(semantics.find_leading_one),
+    "pack predicates": _pack_predicates,
+    "unpack predicates": _unpack_predicates,
+    "halves": _halves_constant,
+    "to float": _to_float,
+    "to integer": _to_integer,
+    "reciprocal": _reciprocal,
 }

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 
 from tilescope.captures.listings import Location, locate_lines
+from tilescope.sass.opcodes import Opcode, find_opcode
 
 _LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);")
 # A label in the kernel, or a function that it calls.
@@ -41,6 +42,17 @@ class Instruction:
     def name(self) -> str:
         """The opcode without its suffixes."""
         return self.opcode.partition(".")[0]
+
+    @functools.cached_property
+    def traits(self) -> Opcode:
+        return find_opcode(self.name)
+
+    @property
+    def effect(self) -> str:
+        """What the instruction waits for or changes besides registers; "" if nothing."""
+        when = self.traits.when
+        is_met = (when.removeprefix("!") in self.opcode) != when.startswith("!")
+        return self.traits.effect if is_met else ""
 
     @functools.cached_property
     def lane_bytes(self) -> int:

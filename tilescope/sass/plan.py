@@ -17,10 +17,7 @@ from tilescope.sass.decoding import (
 from tilescope.sass.listing import Instruction
 from tilescope.sass.operands import split_operands
 
-SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
-COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
-INDIRECT = ("BRX", "BRXU", "RET")
-JUMPS = ("BRA", "EXIT", "CALL", "JMP", "KILL", *INDIRECT)
+INDIRECT = ("indexed", "return")
 INSTRUCTION_BYTES = 16
 
 
@@ -57,7 +54,7 @@ class Planned:
     @property
     def conditions(self) -> tuple[Source, ...]:
         """The predicates on which a jump depends."""
-        tests = () if self.instruction.name in INDIRECT else self.sources
+        tests = () if self.instruction.traits.jump in INDIRECT else self.sources
         return (self.predicate, *tests) if self.predicate else tests
 
 
@@ -79,11 +76,13 @@ class Plan:
             waits = self.reconverges(index)
             if waits:
                 leaders.add(index)
-            if waits or instruction.name in JUMPS or is_barrier(instruction):
+            if waits or instruction.traits.jump or is_barrier(instruction):
                 leaders.add(index + 1)
             if instruction.target is not None:
                 leaders.add(instruction.target)
-        self._return_points = [index for index, each in enumerate(code, 1) if each.name == "CALL"]
+        self._return_points = [
+            index for index, each in enumerate(code, 1) if each.traits.jump == "call"
+        ]
         self.starts = sorted(leaders.intersection(range(len(code))))
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
@@ -93,7 +92,7 @@ class Plan:
         self.reads_shared = False
         self.allocates_tensor_memory = any(each.name == "UTCATOMSWS" for each in code)
         needed = self._find_needed()
-        if any(code[index].name in ("LDS", "LDSM") for index in needed):
+        if any(code[index].traits.smem == "load" for index in needed):
             self.reads_shared = True
             needed = self._find_needed()
         self.needed_names = {
@@ -106,45 +105,44 @@ class Plan:
             start: [
                 self.planned[index]
                 for index in range(start, end)
-                if index in needed or code[index].name in SHARED
+                if index in needed or code[index].traits.smem
             ]
             for start, end in self.blocks.items()
         }
 
     def reconverges(self, index: int) -> bool:
         """Return whether an instruction waits for all lanes of a warp."""
-        instruction = self.code[index]
-        return instruction.name == "BSYNC" or instruction.opcode == "WARPSYNC.ALL"
+        return self.code[index].effect in ("end convergence", "converge")
 
     def _plan(self, index: int, instruction: Instruction) -> Planned:
-        name = instruction.name
+        traits = instruction.traits
         condition = source(instruction.predicate) if instruction.predicate else None
-        writes, reads = split_operands(name, instruction.operands)
+        writes, reads = split_operands(instruction)
         step = decode(instruction, writes, reads)
         if step:
             return Planned(index, instruction, condition, step.writes, step.sources, step)
         names = [each.lstrip("-!~") for each in writes if each not in ("RZ", "PT", "URZ", "UPT")]
         sources: list[Source | None] = []
-        if name in ("LDG", "LDS", "LDC", "ULDC", "LDCU", "LDSM", "ATOMG", "ATOM", "ATOMS"):
+        if traits.loads:
             result = writes[-1] if writes else ""
             if result not in ("RZ", "URZ"):
                 names = [next_register(result, k) for k in range(instruction.lane_registers)]
             sources = [address(re.sub(r"^cx?\[\w+\]", "", each)) for each in reads if "[" in each]
             if "CAS" in instruction.opcode:
                 sources.append(source(reads[1]))
-        elif name in ("STS", "STSM", "LDGSTS", "STG", "ST"):
+        elif traits.stores:
             names = []
             sources = [address(instruction.operands[0])]
-        elif name in COLLECTIVE:
+        elif traits.lanes:
             sources = [source(each) for each in reads]
             names = list(writes)
-        elif name in INDIRECT:
+        elif traits.jump in INDIRECT:
             names = []
             base, *offset = instruction.operands[0].split()
-            if name != "RET":
+            if traits.jump == "indexed":
                 base += f"+{int(offset[0], 0) + INSTRUCTION_BYTES * (index + 1)}"
             sources = [address(f"[{base}]")]
-        elif name in JUMPS:
+        elif traits.jump:
             operands = instruction.operands[:1]
             sources = [source(each) for each in operands if each.lstrip("!~U").startswith("P")]
         return Planned(
@@ -154,12 +152,12 @@ class Plan:
     def _roots(self, planned: Planned) -> list[Source]:
         """Return the operands that decide whether an instruction jumps, or which shared memory it accesses."""
         instruction = planned.instruction
-        name = instruction.name
-        if not (name in JUMPS or name in SHARED or is_barrier(instruction)):
+        traits = instruction.traits
+        if not (traits.jump or traits.smem or is_barrier(instruction)):
             return []
         roots = [planned.predicate] if planned.predicate else []
         roots += planned.sources[:1]
-        if self.reads_shared and name in ("STS", "ATOMS"):
+        if self.reads_shared and traits.semantics == "shared memory" and traits.smem != "load":
             value = instruction.operands[-1]
             roots += [register(next_register(value, k)) for k in range(instruction.lane_registers)]
         return roots
@@ -167,10 +165,12 @@ class Plan:
     def _find_successors(self, start: int) -> list[int]:
         planned = self.planned[self.blocks[start] - 1]
         last = planned.instruction
-        follows = [] if last.target is None or last.name == "BSSY" else [last.target]
-        if last.name in INDIRECT:
-            follows = self._return_points if last.name == "RET" else self._targets
-        is_end = last.name in JUMPS and not planned.conditions
+        jump = last.traits.jump
+        is_target = last.target is not None and last.effect != "begin convergence"
+        follows = [last.target] if is_target else []
+        if jump in INDIRECT:
+            follows = self._return_points if jump == "return" else self._targets
+        is_end = jump and not planned.conditions
         follows = follows if is_end else [*follows, self.blocks[start]]
         return [each for each in follows if each in self.blocks]
 
@@ -202,9 +202,9 @@ class Plan:
     def _is_reconvergence(self, start: int, end: int) -> bool:
         reached = self.reach(start, end)
         self._budget.spend(100 * len(reached))
-        ends = (self.code[self.blocks[each] - 1].name for each in reached)
+        ends = (self.code[self.blocks[each] - 1].traits.jump for each in reached)
         # After a conditional exit, fewer threads continue.
-        return "EXIT" not in ends and all(self._following[each] for each in reached)
+        return "exit" not in ends and all(self._following[each] for each in reached)
 
     def _find_needed(self) -> set[int]:
         """Return the instructions whose results reach a root. Set the registers that are live before each block."""
@@ -238,4 +238,4 @@ def is_barrier(instruction: Instruction) -> bool:
     Triton gives the barriers of each partition a number of threads, and barrier 0 to warps that do the same work.
     """
     operands = instruction.operands
-    return instruction.name == "BAR" and len(operands) == 1 and operands[0] != "0x0"
+    return instruction.effect == "barrier" and len(operands) == 1 and operands[0] != "0x0"

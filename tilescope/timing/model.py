@@ -47,7 +47,7 @@ class Traffic:
     """Bytes that a launch moves.
 
     Attributes:
-        lines: 128-byte lines that the requests touch, by kind of access (see `steps.GLOBAL`).
+        lines: 128-byte lines that the requests touch, by kind of access (see `Opcode.gmem`).
         l2_bytes: between the SMs and the L2, by kind of access.
         read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
         warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.

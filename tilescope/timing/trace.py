@@ -14,7 +14,7 @@ def find_loops(instructions: Sequence[Instruction], per_warp: Sequence[float]) -
     loops: dict[int, int] = {}
     for number, instruction in enumerate(instructions):
         target = instruction.target
-        if instruction.name != "BRA" or target is None or target >= number:
+        if instruction.traits.jump != "branch" or target is None or target >= number:
             continue
         if per_warp[number] and per_warp[target]:
             loops[target] = max(loops.get(target, 0), number)

@@ -271,7 +271,7 @@ def registers_figure(program: Program) -> dict[str, Any]:
     instructions = program.instructions
     live = np.array(count_live(program.sass))
     peak = int(live.argmax())
-    spills = [n for n, each in enumerate(instructions) if each.name in ("STL", "LDL")]
+    spills = [n for n, each in enumerate(instructions) if each.traits.lmem]
     curve = {
         "type": "scatter",
         "mode": "lines",
