@@ -17,7 +17,6 @@ _NUMBER = re.compile(r"-?0x[0-9a-f]+$|-?\d+$")
 _CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
 _ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
 _ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
-_LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
 _PREDICATES = 0x7F
 _CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
 
@@ -170,10 +169,10 @@ def _plain(compute: Callable[..., Number]) -> Callable[[list[str], list[str], li
 
 def _move_local(instruction: Instruction) -> Step | None:
     """Treat each word of a thread's local memory as a register."""
-    place, register_name = sorted(instruction.operands, key=lambda operand: "[" not in operand)
-    if not (match := _LOCAL.match(place)):
+    offset = instruction.stack_offset
+    if offset is None:
         return None
-    offset = int(match[1] or "0", 0)
+    (register_name,) = (each for each in instruction.operands if "[" not in each)
     names = []
     words = []
     for k in range(instruction.lane_registers):

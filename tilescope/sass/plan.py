@@ -1,7 +1,7 @@
 """Find the part of a kernel's SASS that decides which instructions run, and which shared memory they access."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilescope.captures.listings import UnsupportedOperation
@@ -15,6 +15,7 @@ from tilescope.sass.decoding import (
     source,
 )
 from tilescope.sass.listing import Instruction
+from tilescope.sass.liveness import Accesses, find_live, reach
 from tilescope.sass.operands import split_operands
 
 INDIRECT = ("indexed", "return")
@@ -176,14 +177,8 @@ class Plan:
 
     def reach(self, start: int, end: int | None) -> set[int]:
         """Return the blocks that `start` reaches without passing `end`."""
-        reached = set[int]()
-        waiting = [start]
-        while waiting:
-            block = waiting.pop()
-            if block not in reached:
-                reached.add(block)
-                waiting += [each for each in self._following[block] if each != end]
-        return reached
+        ends = {end} if end is not None else set[int]()
+        return reach(start, self._following, {*ends}) - ends
 
     def find_between(self, start: int, end: int) -> set[int]:
         """Return the blocks that may run after a branch at the end of a block, before another block."""
@@ -208,28 +203,35 @@ class Plan:
 
     def _find_needed(self) -> set[int]:
         """Return the instructions whose results reach a root. Set the registers that are live before each block."""
-        needed = set[int]()
-        self.live_in = live_in = dict.fromkeys(self.starts, frozenset[str]())
-        changed = True
-        while changed:
-            changed = False
-            for start in reversed(self.starts):
-                live = set[str]().union(*(live_in[each] for each in self._following[start]))
-                self._budget.spend(100 * (self.blocks[start] - start))
-                for index in range(self.blocks[start] - 1, start - 1, -1):
-                    planned = self.planned[index]
-                    if not live.isdisjoint(planned.writes):
-                        needed.add(index)
-                        if not planned.predicate:
-                            live.difference_update(planned.writes)
-                        for each in (*planned.sources, *filter(None, [planned.predicate])):
-                            live.update(each.registers)
-                    for each in self._roots(planned):
-                        live.update(each.registers)
-                if frozenset(live) != live_in[start]:
-                    live_in[start] = frozenset(live)
-                    changed = True
-        return needed
+        numbers = dict[str, int]()
+
+        def bits(sources: Iterable[Source | None]) -> int:
+            names = {name for each in sources if each for name in each.registers}
+            return sum(1 << numbers.setdefault(name, len(numbers)) for name in names)
+
+        self._budget.spend(100 * len(self.code))
+        accesses = [
+            Accesses(
+                bits(self._roots(planned)),
+                bits(map(register, planned.writes)),
+                planned.predicate is not None,
+                bits((*planned.sources, planned.predicate)),
+            )
+            for planned in self.planned
+        ]
+        following = [[index] for index in range(1, len(self.code) + 1)]
+        for start, end in self.blocks.items():
+            following[end - 1] = self._following[start]
+        live = find_live(accesses, following)
+        self.live_in = {
+            start: frozenset(name for name, number in numbers.items() if live[start] >> number & 1)
+            for start in self.starts
+        }
+        return {
+            index
+            for index, access in enumerate(accesses)
+            if any(access.writes & live[each] for each in following[index])
+        }
 
 
 def is_barrier(instruction: Instruction) -> bool:
