@@ -45,16 +45,19 @@ class Instruction:
         """The opcode without its suffixes."""
         return self.opcode.partition(".")[0]
 
-    @functools.cached_property
+    @property
     def traits(self) -> Opcode:
         return find_opcode(self.name)
 
     @property
     def effect(self) -> str:
         """What the instruction waits for or changes besides registers; "" if nothing."""
-        when = self.traits.when
+        traits = self.traits
+        when = traits.when
+        if not when:
+            return traits.effect
         is_met = (when.removeprefix("!") in self.opcode) != when.startswith("!")
-        return self.traits.effect if is_met else ""
+        return traits.effect if is_met else ""
 
     @functools.cached_property
     def lane_bytes(self) -> int:

@@ -51,7 +51,7 @@ class Opcode:
     latency: int = 0
     wavefronts: int = 0
 
-    @property
+    @functools.cached_property
     def loads(self) -> bool:
         """Whether it loads registers from memory. Words of local memory are treated as registers."""
         is_read = (
@@ -59,12 +59,12 @@ class Opcode:
         )
         return is_read or self.semantics == "constant"
 
-    @property
+    @functools.cached_property
     def operation(self) -> str:
         """The kind of the operations on global memory that it may implement; "" if it implements none."""
         return "descriptor" if self.gmem.startswith("descriptor") else self.gmem
 
-    @property
+    @functools.cached_property
     def stores(self) -> bool:
         return not {"store", "copy"}.isdisjoint((self.gmem, self.smem))
 

@@ -1,7 +1,8 @@
 """Find the part of a kernel's SASS that decides which instructions run, and which shared memory they access."""
 
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilescope.captures.listings import UnsupportedOperation
@@ -53,6 +54,12 @@ class Planned:
     step: Step | None
 
     @property
+    def reads(self) -> list[str]:
+        """The registers on which its results depend."""
+        sources = (*self.sources, self.predicate) if self.predicate else self.sources
+        return [name for each in sources for name in each.registers]
+
+    @property
     def conditions(self) -> tuple[Source, ...]:
         """The predicates on which a jump depends."""
         tests = () if self.instruction.traits.jump in INDIRECT else self.sources
@@ -96,12 +103,7 @@ class Plan:
         if any(code[index].traits.smem == "load" for index in needed):
             self.reads_shared = True
             needed = self._find_needed()
-        self.needed_names = {
-            name
-            for index in needed
-            for each in self.planned[index].sources
-            for name in each.registers
-        }
+        self.needed_names = {name for index in needed for name in self.planned[index].reads}
         self.steps = {
             start: [
                 self.planned[index]
@@ -150,8 +152,8 @@ class Plan:
             index, instruction, condition, tuple(names), tuple(filter(None, sources)), None
         )
 
-    def _roots(self, planned: Planned) -> list[Source]:
-        """Return the operands that decide whether an instruction jumps, or which shared memory it accesses."""
+    def _roots(self, planned: Planned) -> list[str]:
+        """Return the registers that decide whether an instruction jumps, or which shared memory it accesses."""
         instruction = planned.instruction
         traits = instruction.traits
         if not (traits.jump or traits.smem or is_barrier(instruction)):
@@ -161,7 +163,7 @@ class Plan:
         if self.reads_shared and traits.semantics == "shared memory" and traits.smem != "load":
             value = instruction.operands[-1]
             roots += [register(next_register(value, k)) for k in range(instruction.lane_registers)]
-        return roots
+        return [name for each in roots for name in each.registers]
 
     def _find_successors(self, start: int) -> list[int]:
         planned = self.planned[self.blocks[start] - 1]
@@ -205,17 +207,17 @@ class Plan:
         """Return the instructions whose results reach a root. Set the registers that are live before each block."""
         numbers = dict[str, int]()
 
-        def bits(sources: Iterable[Source | None]) -> int:
-            names = {name for each in sources if each for name in each.registers}
-            return sum(1 << numbers.setdefault(name, len(numbers)) for name in names)
+        @functools.cache
+        def bits(*names: str) -> int:
+            return sum(1 << numbers.setdefault(name, len(numbers)) for name in {*names})
 
         self._budget.spend(100 * len(self.code))
         accesses = [
             Accesses(
-                bits(self._roots(planned)),
-                bits(map(register, planned.writes)),
+                bits(*self._roots(planned)),
+                bits(*planned.writes),
                 planned.predicate is not None,
-                bits((*planned.sources, planned.predicate)),
+                bits(*planned.reads),
             )
             for planned in self.planned
         ]
