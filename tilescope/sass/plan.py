@@ -169,8 +169,9 @@ class Plan:
         planned = self.planned[self.blocks[start] - 1]
         last = planned.instruction
         jump = last.traits.jump
-        is_target = last.target is not None and last.effect != "begin convergence"
-        follows = [last.target] if is_target else []
+        follows = list[int]()
+        if last.target is not None and last.effect != "begin convergence":
+            follows = [last.target]
         if jump in INDIRECT:
             follows = self._return_points if jump == "return" else self._targets
         is_end = jump and not planned.conditions
