@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from tilescope.evaluate.sectors import LANES, LINE_BYTES
 from tilescope.sass.listing import Instruction, parse
 from tilescope.sass.opcodes import PRODUCT_CYCLES
-from tilescope.sass.operands import find_accesses, list_registers
+from tilescope.sass.operands import find_accesses, list_registers, split_operands
 
-_PREDICATE = re.compile(r"U?P[\dT]")
 # Uniform registers and predicates.
 _OTHER = re.compile(r"(?<!\w)(?:UR\d+|U?P\d)\b")
 
@@ -31,12 +30,6 @@ _PIPES = {
     "tensor": (0, 0),
 }
 PIPES = tuple(_PIPES)
-# Instructions whose first operand is not a result.
-_WITHOUT_RESULT = (
-    "STG STS STSM RED REDG BAR BRA EXIT LDGSTS DEPBAR LDGDEPBAR MEMBAR WARPSYNC UTMALDG UTMASTG SYNCS STL WARPGROUP "
-    "NOP ERRBAR CCTL FENCE BREAK BSSY BSYNC ST UTMACMDFLUSH UTMACCTL"
-)
-_NO_RESULT = frozenset(_WITHOUT_RESULT.split())
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
 _WIDE_PRODUCT_CYCLES = 4
 # Latency of a load that finds its block in the L1 (Luo et al.), and of a fence of device scope (assumed).
@@ -81,16 +74,11 @@ class Step:
 
 def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
     """Return the registers that an instruction reads and writes, uniform ones and predicates included."""
-    operands = instruction.operands
-    results = 0
-    if instruction.name not in _NO_RESULT and operands:
-        results = 1
-        while results < min(3, len(operands)) and _PREDICATE.fullmatch(operands[results]):
-            results += 1
+    results, values = split_operands(instruction)
     accesses = find_accesses(instruction)
     reads, writes = ([f"R{number}" for number in list_registers(each)] for each in accesses)
-    reads += _OTHER.findall(" ".join((instruction.predicate, *operands[results:])))
-    writes += _OTHER.findall(" ".join(operands[:results]))
+    reads += _OTHER.findall(" ".join((instruction.predicate, *values)))
+    writes += _OTHER.findall(" ".join(results))
     return reads, writes
 
 
