@@ -17,7 +17,14 @@ import numpy as np
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.inside.banks import WORD_BYTES, Access, Wavefronts, count_by_warp
 from tilescope.sass import semantics
-from tilescope.sass.decoding import Source, Step, next_register, register, source
+from tilescope.sass.decoding import (
+    CONSTANT_REGISTERS,
+    Source,
+    Step,
+    next_register,
+    register,
+    source,
+)
 from tilescope.sass.listing import Instruction
 from tilescope.sass.plan import (
     INDIRECT,
@@ -314,7 +321,7 @@ class _Run:
 
     def _write(self, name: str, value: Number, known: Any, condition: Any) -> None:
         """Write a register where a condition holds."""
-        if name in ("RZ", "URZ", "PT", "UPT", ""):
+        if not name or name in CONSTANT_REGISTERS:
             return
         if condition is not True:
             old = self.values.get(name, 0)

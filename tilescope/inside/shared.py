@@ -14,6 +14,7 @@ from tilescope.inside.banks import Access, Wavefronts, count_copy_wavefronts, co
 from tilescope.inside.execution import Executions
 from tilescope.inside.report import SharedAccess, SharedBuffer
 from tilescope.sass.listing import Instruction
+from tilescope.sass.operands import count_group_rows
 
 # The user's files and lines that call a line of Triton's library.
 Callers = Mapping[tuple[str, int], tuple[tuple[str, int], ...]]
@@ -80,19 +81,14 @@ def find_callers(ops: Iterable[Op]) -> Callers:
 def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -> int | None:
     """Return the wavefronts of operands that matrix instructions read from shared memory; None if they are unknown.
 
-    Four warps share an instruction, whose operands have 32 bytes per row. A wavefront moves 128 bytes. The first
-    operand has 64 rows unless it is in registers; the rows of the second one are the columns of the result.
+    Four warps share an instruction, whose operands have 32 bytes per row. A wavefront moves 128 bytes.
     """
     total = 0
     for index, instruction in enumerate(code):
         if instruction.traits.widths == "group product":
             if index in executions.uncertain:
                 return None
-            shape = instruction.opcode.split(".")[1]
-            rows = int(shape.split("x")[1])
-            if instruction.operands[1].startswith("gdesc"):
-                rows += 64
-            total += int(executions.times[index]) * -(-rows // 16)
+            total += int(executions.times[index]) * -(-count_group_rows(instruction) // 16)
     return total
 
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -12,10 +12,6 @@ from tilescope.sass.operands import find_accesses
 
 _ALL = (1 << 256) - 1
 _STACK_POINTER = 1 << 1
-
-
-# The nodes that may follow each node.
-Following = Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
 
 
 class Accesses(NamedTuple):
@@ -62,14 +58,14 @@ def find_live(
     return before
 
 
-def reach(start: int, following: Following, reached: set[int]) -> set[int]:
+def reach(start: int, follow: Callable[[int], list[int]], reached: set[int]) -> set[int]:
     """Add the start and all that it leads to, except through nodes that are already reached."""
     waiting = [start]
     while waiting:
         node = waiting.pop()
         if node not in reached:
             reached.add(node)
-            waiting += following[node]
+            waiting += follow(node)
     return reached
 
 
@@ -125,7 +121,7 @@ def _find_following(instructions: Sequence[Instruction]) -> list[list[int]]:
 
 
 def _find_unreached(
-    instructions: Sequence[Instruction], following: Sequence[Sequence[int]]
+    instructions: Sequence[Instruction], following: Sequence[list[int]]
 ) -> list[int]:
     """Return where code begins that only indirect branches reach. The listing does not name their targets."""
     entries = [0, *(each.target for each in instructions if is_call(each) and each.target)]
@@ -134,7 +130,7 @@ def _find_unreached(
     for start in (*entries, *range(len(instructions))):
         if start not in reached:
             starts.append(start)
-            reach(start, following, reached)
+            reach(start, following.__getitem__, reached)
     return [start for start in starts if start not in entries]
 
 

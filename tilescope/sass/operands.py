@@ -69,6 +69,15 @@ def find_accesses(instruction: Instruction) -> tuple[int, int]:
     return reads, writes
 
 
+def count_group_rows(instruction: Instruction) -> int:
+    """Return the rows that a product of four warps reads from shared memory, 32 bytes each.
+
+    The first operand has 64 rows unless it is in registers; the rows of the second one are the columns of the result.
+    """
+    shape = instruction.opcode.split(".")[1]
+    return int(shape.split("x")[1]) + 64 * instruction.operands[1].startswith("gdesc")
+
+
 def list_registers(numbers: int) -> list[int]:
     """Return the numbers of the registers in a set of bits."""
     return [number for number in range(numbers.bit_length()) if numbers >> number & 1]
@@ -107,8 +116,8 @@ def _widths(instruction: Instruction, suffixes: list[str]) -> tuple[int, ...]:
             return 1 + is_wide, 1, 1, 1 + (is_wide or "HI" in suffixes)
         case "clear":
             count = 1 if "32" in suffixes else 2
-        case "matrices" if suffixes[-1].isdigit():
-            count = int(suffixes[-1])
+        case "matrices":
+            count = instruction.lane_registers
         case "tensor memory":
             repeats = filter(None, map(_REPEATS.fullmatch, suffixes))
             count = next((int(each[1]) for each in repeats), 1)

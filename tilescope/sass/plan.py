@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.sass.decoding import (
+    CONSTANT_REGISTERS,
     Source,
     Step,
     address,
@@ -124,7 +125,7 @@ class Plan:
         step = decode(instruction, writes, reads)
         if step:
             return Planned(index, instruction, condition, step.writes, step.sources, step)
-        names = [each.lstrip("-!~") for each in writes if each not in ("RZ", "PT", "URZ", "UPT")]
+        names = [each.lstrip("-!~") for each in writes if each not in CONSTANT_REGISTERS]
         sources: list[Source | None] = []
         if traits.loads:
             result = writes[-1] if writes else ""
@@ -181,7 +182,7 @@ class Plan:
     def reach(self, start: int, end: int | None) -> set[int]:
         """Return the blocks that `start` reaches without passing `end`."""
         ends = {end} if end is not None else set[int]()
-        return reach(start, self._following, {*ends}) - ends
+        return reach(start, self._following.__getitem__, {*ends}) - ends
 
     def find_between(self, start: int, end: int) -> set[int]:
         """Return the blocks that may run after a branch at the end of a block, before another block."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tilescope.evaluate.sectors import LANES, LINE_BYTES
 from tilescope.sass.listing import Instruction, parse
 from tilescope.sass.opcodes import PRODUCT_CYCLES
-from tilescope.sass.operands import find_accesses, list_registers, split_operands
+from tilescope.sass.operands import count_group_rows, find_accesses, list_registers, split_operands
 
 # Uniform registers and predicates.
 _OTHER = re.compile(r"(?<!\w)(?:UR\d+|U?P\d)\b")
@@ -127,7 +127,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             step.effect = "group product"
             step.busy = columns / 2
             step.latency = _GROUP_PRODUCT_CYCLES
-            step.wavefronts = (columns + 64 * is_shared) * 32 / 128 / 4
+            step.wavefronts = count_group_rows(instruction) * 32 / 128 / 4
             step.pending = int("gsb0" in operands[-1])
             # The accumulator is ready when the warp group's last product ends: see the wait.
             first = 0 if is_shared else int(operands[1][1:])
