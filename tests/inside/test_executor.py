@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.evaluate.sass import parse
-from tilescope.inside import semantics
 from tilescope.inside.banks import Wavefronts
-from tilescope.inside.decoding import decode
 from tilescope.inside.execution import Launch, execute
-from tilescope.inside.operands import split_operands
+from tilescope.sass import semantics
+from tilescope.sass.decoding import decode
+from tilescope.sass.listing import parse
+from tilescope.sass.operands import split_operands
 
 WORDS = st.integers(0, 2**32 - 1)
 
@@ -367,7 +367,7 @@ def low(value):
 def compute(text, *values):
     """Return an instruction's results, once of Python's integers and once of arrays."""
     (instruction,) = make_code(text)
-    step = decode(instruction, *split_operands(instruction.name, instruction.operands))
+    step = decode(instruction, *split_operands(instruction))
     registers = {f"R{number}": value for number, value in enumerate(values)}
     results = []
     for make in (int, lambda value: np.array([value])):

@@ -7,13 +7,13 @@ import pytest
 
 from kernels.examples import EXAMPLES
 from tilescope.captures.reader import Capture
-from tilescope.evaluate.sass import Instruction, parse
-from tilescope.inside.operands import find_accesses
 from tilescope.inside.registers import count_live, count_spills, measure_registers
 from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import LaunchReport, Report
 from tilescope.reports.text import table
+from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.operands import find_accesses
 
 CAPTURES = [Path(path).with_suffix(".tilescope") for path in EXAMPLES]
 COUNTED = sorted(Path(__file__).with_name("live_registers").iterdir())

@@ -7,9 +7,9 @@ import pytest
 
 from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import from_json
-from tilescope.evaluate.sass import parse
 from tilescope.measure import counters
-from tilescope.measure.counters import METRICS, SHARED_OPCODES, sum_instructions
+from tilescope.measure.counters import METRICS, sum_instructions
+from tilescope.sass.listing import parse
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -164,7 +164,7 @@ def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compi
     assert {row.source for row in shared} == {
         conversion.source for conversion in compiled.conversions
     }
-    accesses = [each for each in parse(compiled.sass) if each.name in SHARED_OPCODES]
+    accesses = [each for each in parse(compiled.sass) if each.traits.smem]
     assert sum(row.wavefronts for row in shared) == 5 * len(accesses)
 
 

@@ -18,8 +18,8 @@ from tilescope.declare.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tilescope.evaluate import declared_instructions
 from tilescope.evaluate.declared import count_accesses
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.sass import Instruction as SassInstruction
 from tilescope.record.compiled import keep_source_lines
+from tilescope.sass.listing import Instruction as SassInstruction
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

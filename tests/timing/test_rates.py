@@ -2,7 +2,8 @@
 
 import pytest
 
-from tilescope.timing.steps import PIPES, find_pipe, read_steps
+from tilescope.sass.opcodes import find_opcode
+from tilescope.timing.steps import PIPES, read_steps
 
 
 @pytest.mark.parametrize(
@@ -23,13 +24,13 @@ from tilescope.timing.steps import PIPES, find_pipe, read_steps
     ],
 )
 def test_instructions_have_the_pipe_of_their_documented_rate(name, pipe):
-    assert find_pipe(name) == pipe
+    assert find_opcode(name).pipe == pipe
     assert pipe in PIPES
 
 
 @pytest.mark.parametrize("name", ["MATCH", "STAS", "UBLKCP", "UTCHMMA", "UTCBAR", "LDTM", "FFMA9"])
 def test_instructions_of_unknown_rate_have_no_pipe(name):
-    assert find_pipe(name) == ""
+    assert find_opcode(name).pipe == ""
 
 
 def test_a_listing_with_an_unknown_instruction_has_a_step_for_each():

@@ -3,7 +3,7 @@
 import pytest
 
 from tilescope.declare.gpus import GPUS
-from tilescope.evaluate.sass import Instruction
+from tilescope.sass.listing import Instruction
 from tilescope.timing.constants import H100
 from tilescope.timing.model import Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, Step

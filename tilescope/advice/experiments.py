@@ -29,12 +29,12 @@ from tilescope.declare.gpus import GPUS, occupancy
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 from tilescope.evaluate.global_memory import STORAGE_STEP
-from tilescope.evaluate.sass import parse as parse_sass
 from tilescope.inside.conversions import name_operation
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import add_executions
 from tilescope.inside.launches import make_launch
 from tilescope.inside.report import Inside
+from tilescope.sass.listing import parse as parse_sass
 from tilescope.timing.launches import predict_us
 from tilescope.ttgir.parser import Op
 

@@ -10,8 +10,8 @@ from tilescope.captures.listings import locate_lines
 from tilescope.evaluate.counts import Tally
 from tilescope.evaluate.instructions import Instruction
 from tilescope.evaluate.matching import find_instructions, find_opcodes
-from tilescope.evaluate.sass import Instruction as SassInstruction
-from tilescope.evaluate.sass import parse
+from tilescope.sass.listing import Instruction as SassInstruction
+from tilescope.sass.listing import parse
 from tilescope.ttgir.operations import MEMORY_OPS
 from tilescope.ttgir.parser import Op, Region, Site, Source, memory_ops
 
@@ -131,7 +131,8 @@ def _merged_in_unrolled_loops(
                 if at and at[0][:2] in lines
             )
             in_sass = sum(
-                each.name in ("FADD", "FFMA") and each.source in lines for each in parse(sass)
+                each.traits.semantics == "float addition" and each.source in lines
+                for each in parse(sass)
             )
             most = max(max(ratios)[0], round(in_sass / in_ptx) if in_ptx else 0)
             for kind in ("load", "store"):
@@ -150,7 +151,7 @@ def load_depths(sass: str) -> dict[Source, int]:
     code = parse(sass)
     depths = dict[Source, int]()
     for instruction, depth in zip(code, _skip_depths(code), strict=True):
-        if instruction.name in ("LDG", "STG") and instruction.location:
+        if instruction.traits.gmem in ("load", "store") and instruction.location:
             source = instruction.source
             depths[source] = min(depth, depths.get(source, depth))
     return depths
@@ -161,9 +162,9 @@ def _skip_depths(code: Sequence[SassInstruction]) -> list[int]:
     branches = list[tuple[int, int]]()
     exits = []
     for number, instruction in enumerate(code, 1):
-        if instruction.name == "BRA" and instruction.target is not None:
+        if instruction.traits.jump == "branch" and instruction.target is not None:
             branches.append((number, instruction.target))
-        if instruction.name == "EXIT" and instruction.predicate:
+        if instruction.traits.jump == "exit" and instruction.predicate:
             exits.append(number)
     # The code after a conditional exit is skipped, up to code that another branch reaches.
     branches += [

@@ -15,9 +15,10 @@ from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.declare.accesses import AnyAccess, FlatAccess
 from tilescope.declare.jit import last_line
 from tilescope.evaluate.instructions import Conversion, Instruction
-from tilescope.evaluate.matching import PTX_MEMORY, SASS_KINDS, find_instructions, read_instructions
-from tilescope.evaluate.sass import Instruction as SassInstruction
-from tilescope.evaluate.sass import parse
+from tilescope.evaluate.matching import PTX_MEMORY, find_instructions, read_instructions
+from tilescope.sass.listing import Instruction as SassInstruction
+from tilescope.sass.listing import parse
+from tilescope.sass.opcodes import OPCODES
 from tilescope.ttgir.operations import MEMORY_OPS
 from tilescope.ttgir.parser import Op, memory_ops
 from tilescope.ttgir.parser import parse as parse_ttgir
@@ -26,7 +27,7 @@ from tilescope.ttgir.parser import parse as parse_ttgir
 _MEMORY = {
     "ttgir": re.compile(rf"(?:^|= |\s)({'|'.join(map(re.escape, MEMORY_OPS))}) "),
     "ptx": PTX_MEMORY,
-    "sass": re.compile(rf"\b({'|'.join(SASS_KINDS)})\b"),
+    "sass": re.compile(rf"\b({'|'.join(name for name in OPCODES if OPCODES[name].gmem)})\b"),
 }
 
 # %3 = ttg.convert_layout %2 : tensor<64x16xf16, #blocked> -> tensor<64x16xf16, #blocked1>
@@ -137,7 +138,7 @@ def _kinds_of(instruction: SassInstruction) -> tuple[str, ...]:
 
     An atomic on half a word first loads the word that it swaps.
     """
-    kind = SASS_KINDS.get(instruction.name)
+    kind = instruction.traits.operation
     if kind == "load":
         return "load", "atomic"
     return (kind,) if kind else ()

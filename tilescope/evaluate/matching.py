@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import Location, lane_bytes, locate_lines
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.sass import parse
+from tilescope.sass.listing import parse
+from tilescope.sass.opcodes import find_opcode
 from tilescope.ttgir.operations import POINTER_OPS
 from tilescope.ttgir.parser import Op, Region, Site, Source, memory_ops
 
@@ -33,12 +34,6 @@ _KINDS = {
 }
 
 
-# The operations that a SASS instruction may implement.
-SASS_KINDS = {
-    "LDG": "load", "LD": "load", "LDGSTS": "async copy", "STG": "store", "ST": "store", "UTMALDG": "descriptor",
-    "UTMASTG": "descriptor",
-    **dict.fromkeys(("RED", "REDG", "ATOM", "ATOMG"), "atomic"),
-}  # fmt: skip
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
 
@@ -125,7 +120,7 @@ def find_opcodes(sass: str) -> dict[Site, list[str]]:
     """Return the opcodes of the accesses to global memory at each site, in order."""
     result: dict[Site, list[str]] = defaultdict(list)
     for instruction in parse(sass):
-        if kind := SASS_KINDS.get(instruction.name):
+        if kind := instruction.traits.operation:
             source = instruction.source if instruction.location else ()
             result[kind, source].append(instruction.opcode)
     return dict(result)
@@ -205,7 +200,9 @@ def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
     counter = op.traits.counter
     if counter != "atom":
         return counter
-    answers = {"RED" not in opcode.partition(".")[0] for opcode in instruction.opcodes}
+    answers = {
+        find_opcode(opcode.partition(".")[0]).result != "none" for opcode in instruction.opcodes
+    }
     if len(answers) != 1:
         is_exchange = re.search(r"\.(exch|cas)\b", instruction.instruction)
         waits = re.search(r"\b(acquire|acq_rel)\b", op.text)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
+from tilescope.sass.opcodes import find_opcode
 
 BANKS = 32
 WORD_BYTES = 4
@@ -47,7 +48,8 @@ class Access:
         a matrix.
         """
         name, *suffixes = self.opcode.split(".")
-        if name in ("LDSM", "STSM"):
+        traits = find_opcode(name)
+        if traits.widths == "matrices":
             matrices = int(suffixes[-1]) if suffixes[-1].isdigit() else 1
             lanes = slice(8 * matrices)
             # All rows are accessed if any lane is active
@@ -59,7 +61,7 @@ class Access:
             )
         width = next((_BYTES[each] for each in suffixes if each in _BYTES), WORD_BYTES)
         together = BANKS * WORD_BYTES // width
-        if name == "LDS" and width > WORD_BYTES:
+        if traits.smem == "load" and width > WORD_BYTES:
             return self._pair_loads(width, together)
         return self.address.reshape(-1, together), self.active.reshape(-1, together), width
 

@@ -15,22 +15,26 @@ from typing import Any
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.evaluate.sass import Instruction
-from tilescope.inside import semantics
 from tilescope.inside.banks import WORD_BYTES, Access, Wavefronts, count_by_warp
-from tilescope.inside.decoding import Source, Step, next_register, register, source
-from tilescope.inside.plan import (
-    COLLECTIVE,
+from tilescope.sass import semantics
+from tilescope.sass.decoding import (
+    CONSTANT_REGISTERS,
+    Source,
+    Step,
+    next_register,
+    register,
+    source,
+)
+from tilescope.sass.listing import Instruction
+from tilescope.sass.plan import (
     INDIRECT,
     INSTRUCTION_BYTES,
-    JUMPS,
-    SHARED,
     Budget,
     Plan,
     Planned,
     is_barrier,
 )
-from tilescope.inside.semantics import LANES, Number
+from tilescope.sass.semantics import LANES, Number
 
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
 _MOST_REMEMBERED = 1 << 12
@@ -193,11 +197,12 @@ class _Run:
             for planned in plan.steps[start]:
                 self._run(planned)
             last = plan.code[end - 1]
+            jump = last.traits.jump
             condition: Any = False
             waits = is_barrier(last)
-            if waits or last.name in JUMPS:
+            if waits or jump:
                 condition = self._condition(plan.planned[end - 1], active)
-                is_exit = condition is None and last.name == "EXIT"
+                is_exit = condition is None and jump == "exit"
                 if is_exit and start not in (following := plan.reach(end, None)):
                     # All threads are assumed to continue.
                     self._mark_uncertain(following)
@@ -208,10 +213,10 @@ class _Run:
             targets: list[tuple[int | None, Any]] = [(last.target, condition)]
             if waits:
                 targets = [(end, condition)]
-            elif last.name in INDIRECT:
+            elif jump in INDIRECT:
                 targets = self._find_targets(plan.planned[end - 1], active & condition)
             for group in groups:
-                if last.name == "JMP" and np.any(group & condition):
+                if jump == "absolute" and np.any(group & condition):
                     raise UnsupportedOperation(f"{last.opcode} is not supported.")
                 for target, where in targets:
                     taken = group & where
@@ -246,7 +251,8 @@ class _Run:
         """Return the blocks to which an indirect jump leads, and the threads of each."""
         address, known = self._read(planned.sources[0])
         if not self._is_known(known, where):
-            lacks_table = planned.instruction.name != "RET" and not self.launch.table
+            is_indexed = planned.instruction.traits.jump == "indexed"
+            lacks_table = is_indexed and not self.launch.table
             raise UnsupportedOperation(_NO_TABLE if lacks_table else _explain(planned))
         reached = np.unique(
             np.broadcast_to(address, self.shape)[np.broadcast_to(where, self.shape)]
@@ -264,7 +270,7 @@ class _Run:
         if after is None:
             raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
         self._mark_unknown(plan.find_between(start, after))
-        if plan.code[after].name == "BSYNC":
+        if plan.code[after].effect == "end convergence":
             self.executions.uncertain.add(after)
         return after
 
@@ -282,7 +288,7 @@ class _Run:
         for block in blocks:
             for planned in self.plan.planned[block : self.plan.blocks[block]]:
                 self.executions.uncertain.add(planned.index)
-                if planned.instruction.name in SHARED:
+                if planned.instruction.traits.smem:
                     self._refuse(planned, "The number of executions of an access")
 
     def _condition(self, planned: Planned, active: Any) -> Any:
@@ -315,7 +321,7 @@ class _Run:
 
     def _write(self, name: str, value: Number, known: Any, condition: Any) -> None:
         """Write a register where a condition holds."""
-        if name in ("RZ", "URZ", "PT", "UPT", ""):
+        if not name or name in CONSTANT_REGISTERS:
             return
         if condition is not True:
             old = self.values.get(name, 0)
@@ -336,37 +342,40 @@ class _Run:
 
     def _run(self, planned: Planned) -> None:
         condition: Any = True
+        traits = planned.instruction.traits
         if planned.predicate:
             condition, known = self._read(planned.predicate)
             if not self._is_known(known, self.active):
-                if planned.instruction.name in SHARED:
+                if traits.smem:
                     self._refuse(planned, "The predicate of an access")
                 self._forget(planned)
                 return
-        name = planned.instruction.name
-        if name in SHARED:
+        if traits.smem:
             self._access_shared(planned, condition)
         if condition is False:
             return
         if planned.step:
             self._compute(planned, planned.step, condition)
-        elif name in ("LDC", "ULDC", "LDCU"):
-            self._load_constant(planned, condition)
-        elif name in COLLECTIVE:
+            return
+        if traits.lanes:
             self._collect(planned, condition)
-        elif name in ("LDG", "LD"):
-            self._load(planned, condition)
-        elif name in ("LDS", "LDSM", "STS") or (name == "ATOMS" and not planned.writes):
-            self._move_shared(planned, condition)
-        elif name in ("SYNCS", "UTCATOMSWS", "USETMAXREG") and planned.writes:
-            # A barrier's phase is complete, and tensor memory and registers are free.
-            self._write(planned.writes[0], True, True, condition)
-        elif "CAS" in planned.instruction.opcode:
-            # The first attempt succeeds
-            value, known = self._read(planned.sources[-1])
-            self._write(planned.writes[0], value, known, condition)
-        else:
-            self._forget(planned, condition)
+            return
+        match traits.semantics:
+            case "constant":
+                self._load_constant(planned, condition)
+            case "global load":
+                self._load(planned, condition)
+            case "shared memory" if traits.smem != "atomic" or not planned.writes:
+                self._move_shared(planned, condition)
+            case "success" if planned.writes:
+                # A barrier's phase is complete, and tensor memory and registers are free.
+                self._write(planned.writes[0], True, True, condition)
+            case _ if "CAS" in planned.instruction.opcode:
+                # The first attempt succeeds
+                value, known = self._read(planned.sources[-1])
+                self._write(planned.writes[0], value, known, condition)
+            case _:
+                self._forget(planned, condition)
 
     def _is_known(self, known: Any, where: Any) -> bool:
         return known is True or not np.any(where & (np.asarray(known) ^ True))
@@ -415,19 +424,19 @@ class _Run:
         known: Any = all(is_known is True for _, is_known in read)
         values = [value for value, _ in read]
         self.budget.spend(self.shape[1])
-        match parts[0]:
-            case "SHFL":
+        match instruction.traits.lanes:
+            case "shuffle":
                 result = semantics.shuffle(parts[1], self._full(values[0]), values[1], values[2])
                 if read[1][1] is True and read[2][1] is True and read[0][1] is not True:
                     known = semantics.shuffle(
                         parts[1], self._full(read[0][1]), values[1], values[2]
                     )
                 results: list[Number] = [True, result]
-            case "ELECT":
+            case "elect":
                 on = self._full(where).reshape(-1, self.shape[1] // LANES, LANES)
                 first = np.argmax(on, axis=2)[:, :, None] == np.arange(LANES)
                 results = [(first & on).reshape(-1, self.shape[1]), 0]
-            case "VOTE" | "VOTEU":
+            case "vote":
                 on = self._full(
                     values[-1] & where if parts[1] != "ALL" else values[-1] | (where ^ True)
                 )
@@ -518,12 +527,13 @@ class _Run:
 
     def _move_shared(self, planned: Planned, condition: Any) -> None:
         instruction = planned.instruction
+        traits = instruction.traits
         where = self.active & condition
         if not self.plan.reads_shared:
             return
         place, known = self._read(planned.sources[0])
         is_known = self._is_known(known, where) and self.keeps_shared
-        if instruction.name == "LDSM" or not is_known:
+        if traits.widths == "matrices" or not is_known:
             self._forget(planned, condition)
             return
         each = min(instruction.lane_bytes, 4)
@@ -541,13 +551,13 @@ class _Run:
         target = np.broadcast_to(rows, self.shape)[on], at[on]
         for k in range(instruction.lane_registers):
             self.budget.spend(_ACCESS_WORK + 6 * at.size)
-            if instruction.name != "LDS":
+            if traits.smem != "load":
                 value, value_known = self._read(
                     register(next_register(instruction.operands[-1], k))
                 )
                 if combine := _ATOMICS.get(instruction.opcode):
                     value = combine(contents[rows, at], value)
-                elif instruction.name == "ATOMS":
+                elif traits.smem == "atomic":
                     value_known = False
                 contents[target[0], target[1] + k] = np.broadcast_to(value, self.shape)[on]
                 value_known = np.broadcast_to(value_known, self.shape)[on]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, CapturedLaunch
 from tilescope.evaluate.counts import LaunchCounts
-from tilescope.evaluate.sass import parse
 from tilescope.inside.allocation import map_shared_memory
 from tilescope.inside.conversions import read_conversions, read_layouts
 from tilescope.inside.execution import Executions, execute
@@ -15,6 +14,7 @@ from tilescope.inside.pipeline import read_pipelines
 from tilescope.inside.registers import count_spills, measure_registers
 from tilescope.inside.report import Inside
 from tilescope.inside.shared import Callers, find_callers, sum_matrix_wavefronts, sum_shared
+from tilescope.sass.listing import parse
 from tilescope.ttgir.encodings import Encodings
 from tilescope.ttgir.parser import parse as parse_ttgir
 

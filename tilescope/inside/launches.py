@@ -12,9 +12,9 @@ from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
 from tilescope.evaluate.captured import read_argument, read_storages
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, Storage, storage_number
-from tilescope.evaluate.sass import read_table
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.execution import Launch
+from tilescope.sass.listing import read_table
 
 # Offsets in the constant bank, from a compute capability on: the numbers of threads and of programs along x, y and z,
 # the size of local memory, and the arguments.

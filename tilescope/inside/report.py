@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilescope.captures.layouts import Layout
+from tilescope.sass.opcodes import OPCODES
 
 # Nsight Compute's counters of wavefronts, each with its opcode. There is none for STSM or ATOMS alone.
 WAVEFRONT_COUNTERS = {
-    f"{opcode.lower()}_wavefronts": opcode for opcode in ("LDS", "LDSM", "STS", "LDGSTS")
+    f"{opcode.lower()}_wavefronts": opcode for opcode, traits in OPCODES.items() if traits.counter
 }
 # The counters of a launch that follow from its executed instructions.
 INSIDE_COUNTERS = ("instructions_executed", *WAVEFRONT_COUNTERS, "gmma_wavefronts")

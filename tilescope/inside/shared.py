@@ -8,11 +8,12 @@ import numpy as np
 
 from tilescope.captures.listings import find_user_place
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
-from tilescope.evaluate.sass import Instruction
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.banks import Access, Wavefronts, count_copy_wavefronts, count_wavefronts
-from tilescope.inside.execution import SHARED, Executions
+from tilescope.inside.execution import Executions
 from tilescope.inside.report import SharedAccess, SharedBuffer
+from tilescope.sass.listing import Instruction
+from tilescope.sass.operands import count_group_rows
 from tilescope.ttgir.parser import Op
 
 # The user's files and lines that call a line of Triton's library.
@@ -38,7 +39,7 @@ def sum_shared(
     """
     places = defaultdict[tuple[str, int, str], list[int]](list)
     for index, instruction in enumerate(code):
-        if instruction.name in SHARED:
+        if instruction.traits.smem:
             places[*instruction.source, instruction.name].append(index)
     rows = []
     for (file, line, opcode), indices in places.items():
@@ -80,19 +81,14 @@ def find_callers(ops: Iterable[Op]) -> Callers:
 def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -> int | None:
     """Return the wavefronts of operands that matrix instructions read from shared memory; None if they are unknown.
 
-    Four warps share an instruction, whose operands have 32 bytes per row. A wavefront moves 128 bytes. The first
-    operand has 64 rows unless it is in registers; the rows of the second one are the columns of the result.
+    Four warps share an instruction, whose operands have 32 bytes per row. A wavefront moves 128 bytes.
     """
     total = 0
     for index, instruction in enumerate(code):
-        if instruction.name.endswith("GMMA"):
+        if instruction.traits.widths == "group product":
             if index in executions.uncertain:
                 return None
-            shape = instruction.opcode.split(".")[1]
-            rows = int(shape.split("x")[1])
-            if instruction.operands[1].startswith("gdesc"):
-                rows += 64
-            total += int(executions.times[index]) * -(-rows // 16)
+            total += int(executions.times[index]) * -(-count_group_rows(instruction) // 16)
     return total
 
 

@@ -35,10 +35,12 @@ from tilescope.declare.experiment import (
 from tilescope.declare.gpus import this_gpu
 from tilescope.evaluate.declared_instructions import match_instructions
 from tilescope.evaluate.instructions import CompiledFacts, Instruction
-from tilescope.evaluate.sass import parse
+from tilescope.inside.report import WAVEFRONT_COUNTERS
 from tilescope.measure.measurement import Measurement, Stages
 from tilescope.measure.pool import Stopped
 from tilescope.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
+from tilescope.sass.listing import parse
+from tilescope.sass.opcodes import OPCODES
 
 # Seconds that ncu may take for the first experiment, including imports and replay passes, and for each further one.
 DEADLINE_S = 120.0
@@ -56,8 +58,8 @@ METRICS = {
     "instructions_executed": "smsp__inst_executed.sum",
     # ncu computes these from the addresses of each executed instruction
     **{
-        f"{opcode}_wavefronts": f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{name}.sum"
-        for opcode, name in (("lds", "ld"), ("ldsm", "ldsm"), ("sts", "st"), ("ldgsts", "ldgsts"))
+        name: f"smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{OPCODES[opcode].counter}.sum"
+        for name, opcode in WAVEFRONT_COUNTERS.items()
     },
     "gmma_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum",
     "shared_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
@@ -80,11 +82,6 @@ _EXECUTED = "Instructions Executed"
 _SECTORS = "L2 Theoretical Sectors Global"
 _GLOBAL = (_EXECUTED, "L1 Tag Requests Global", _SECTORS, f"{_SECTORS} Ideal")
 _SHARED = (_EXECUTED, "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
-
-# Opcodes whose lanes access global memory, and opcodes whose lanes access shared memory.
-GLOBAL_OPCODES = ("LDG", "STG", "LDGSTS", "RED", "REDG", "ATOM", "ATOMG")
-SHARED_OPCODES = ("LDS", "STS", "LDSM", "STSM", "LDGSTS")
-
 
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?(e[+-]?\d+)?")
 
@@ -333,9 +330,9 @@ def sum_instructions(
     ops = defaultdict[tuple[int, str], list[list[int]]](list)
     shared = defaultdict[tuple[tuple[str, int], str], list[list[int]]](list)
     for each, number, row in zip(code, match_instructions(code, operations), rows, strict=True):
-        if each.name in GLOBAL_OPCODES and number is not None:
+        if each.traits.operation not in ("", "descriptor") and number is not None:
             ops[number, each.opcode].append(_counts(row, _GLOBAL))
-        if each.name in SHARED_OPCODES and row["Address Space"]:
+        if each.traits.smem not in ("", "atomic") and row["Address Space"]:
             shared[each.source, each.opcode].append(_counts(row, _SHARED))
     return (
         tuple(OpCounts(*key, *map(sum, zip(*counts, strict=True))) for key, counts in ops.items()),

@@ -20,16 +20,12 @@ from tilescope.reports.launch import (
     Report,
     name_launches,
 )
+from tilescope.sass.opcodes import find_opcode
 
 _PLACE_WIDTH = 24
 _SETTINGS_WIDTH = 100
-# The opcodes of each kind of access to shared memory.
-_ACCESSES = {
-    "loads": ("LDS", "LDSM"),
-    "stores": ("STS", "STSM"),
-    "copies": ("LDGSTS",),
-    "atomics": ("ATOMS",),
-}
+# The kinds of access to shared memory.
+_ACCESSES = {"loads": "load", "stores": "store", "copies": "copy", "atomics": "atomic"}
 # The resources of a predicted time.
 RESOURCES = {
     "issue": "instruction issue",
@@ -251,11 +247,10 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
     bound = "at least " if launch.may_retry else ""
     yield f"warp instructions executed: {_known(launch.instructions_executed, bound)}"
     used = {access.opcode for access in launch.shared}
-    wavefronts = [
-        f"{name} {_known(launch.sum_wavefronts(*opcodes), bound)}"
-        for name, opcodes in _ACCESSES.items()
-        if used & {*opcodes}
-    ]
+    wavefronts = []
+    for name, kind in _ACCESSES.items():
+        if opcodes := [each for each in used if find_opcode(each).smem == kind]:
+            wavefronts.append(f"{name} {_known(launch.sum_wavefronts(*opcodes), bound)}")
     if launch.gmma_wavefronts:
         wavefronts.append(f"matrix instructions {launch.gmma_wavefronts:,}")
     if wavefronts:

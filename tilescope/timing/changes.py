@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tilescope.captures.reader import TIME, Finding
 from tilescope.declare.gpus import Gpu
-from tilescope.inside.execution import SHARED, Executions
+from tilescope.inside.execution import Executions
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.timing.constants import Constants
 from tilescope.timing.model import Execution, Traffic, time_launch
@@ -111,7 +111,7 @@ def _drop_costs(inside: Inside, execution: Execution, executions: Executions) ->
     lines = {(each.file, each.line) for each in inside.shared if each.operation == _CONVERSION}
     executed = list(execution.executed)
     for number, instruction in enumerate(execution.instructions):
-        is_shared = instruction.name in SHARED or instruction.name == "BAR"
+        is_shared = instruction.traits.smem or instruction.traits.effect == "barrier"
         if is_shared and instruction.location and instruction.location[0][:2] in lines:
             executed[number] = 0
     if lines:

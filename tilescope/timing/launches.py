@@ -12,17 +12,17 @@ from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
-from tilescope.evaluate.sass import Instruction, parse
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.execution import Executions
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
+from tilescope.sass.listing import Instruction, parse
 from tilescope.timing.changes import estimate_changes
 from tilescope.timing.constants import Constants
 from tilescope.timing.gpus import find_constants, find_gpu, scale_steps
 from tilescope.timing.model import Execution, Prediction, Traffic, predict, time_launch
 from tilescope.timing.scores import classify, stated_ranges
-from tilescope.timing.steps import GLOBAL, find_pipe, read_steps
+from tilescope.timing.steps import read_steps
 from tilescope.timing.traffic import predict_traffic
 from tilescope.ttgir.operations import LOOPS
 from tilescope.ttgir.parser import Source
@@ -40,7 +40,7 @@ _SYSTEM_SHARED_BYTES = 1024
 # Excess of the spilled registers over their share of the L2 from which all of them reach DRAM. Measured: with 20 % to
 # 35 % more than fit, some do; with 41 % more, all do.
 _SPILL_RAMP = 0.4
-_SPILLS = {"LDL": "spill load", "STL": "spill store"}
+_SPILLS = {"load": "spill load", "store": "spill store"}
 
 _LOOPS = (*LOOPS, "cf.cond_br")
 _ASSUMED_BRANCHES = (
@@ -156,7 +156,7 @@ def describe_launch(
     _check_traffic(counts.operations, instructions, times)
     _check_loops(instructions, executions.uncertain, loops)
     for instruction, executed in zip(instructions, times, strict=True):
-        if executed and not find_pipe(instruction.name):
+        if executed and not instruction.traits.pipe:
             raise UnsupportedOperation(f"The rate of {instruction.opcode} is unknown.")
     programs = math.prod(launch.grid)
     resident = occupancy(
@@ -184,22 +184,22 @@ def describe_launch(
     spilled = resident * kernel.num_warps * LANES * kernel.spilled_bytes
     if spilled > gpu.shared_bytes_per_sm - shared:
         steps = [
-            replace(step, traffic=_SPILLS.get(instruction.name, step.traffic))
+            replace(step, traffic=_SPILLS.get(instruction.traits.lmem, step.traffic))
             for step, instruction in zip(steps, instructions, strict=True)
         ]
         moved = dict.fromkeys(_SPILLS, 0.0)
         for instruction, executed in zip(instructions, times, strict=True):
-            if instruction.name in moved:
-                moved[instruction.name] += executed * instruction.lane_bytes * LANES
+            if kind := instruction.traits.lmem:
+                moved[kind] += executed * instruction.lane_bytes * LANES
         excess = spilled * gpu.sms / (_L2_SHARE * gpu.l2_bytes) - 1
         reaches_dram = min(1.0, max(0.0, excess / _SPILL_RAMP))
         traffic = replace(
             traffic,
-            l2_bytes={**traffic.l2_bytes, **{_SPILLS[name]: size for name, size in moved.items()}},
-            read_bytes=traffic.read_bytes + moved["LDL"] * reaches_dram,
-            written_bytes=traffic.written_bytes + moved["STL"] * reaches_dram,
-            warm_read_bytes=traffic.warm_read_bytes + moved["LDL"] * reaches_dram,
-            warm_written_bytes=traffic.warm_written_bytes + moved["STL"] * reaches_dram,
+            l2_bytes={**traffic.l2_bytes, **{_SPILLS[kind]: size for kind, size in moved.items()}},
+            read_bytes=traffic.read_bytes + moved["load"] * reaches_dram,
+            written_bytes=traffic.written_bytes + moved["store"] * reaches_dram,
+            warm_read_bytes=traffic.warm_read_bytes + moved["load"] * reaches_dram,
+            warm_written_bytes=traffic.warm_written_bytes + moved["store"] * reaches_dram,
         )
     partitions = []
     if "ttg.warp_specialize(" in codes["ttgir"]:
@@ -246,9 +246,9 @@ def _check_traffic(
         UnsupportedOperation: an operation's traffic is unknown.
     """
     executed = Counter(
-        (GLOBAL[instruction.name], location[:2])
+        (instruction.traits.gmem, location[:2])
         for instruction, number in zip(instructions, times, strict=True)
-        if number and instruction.name in GLOBAL
+        if number and instruction.traits.gmem
         for location in instruction.location[:1]
     )
     for op in operations:
@@ -301,7 +301,7 @@ def _assume_executed(instructions: Sequence[Instruction], executions: Executions
             last += 1
         branch = instructions[first:last]
         is_slow = any(
-            each.name in ("LDL", "STL", "CALL") or (each.target or last) < first + number
+            each.traits.lmem or each.traits.jump == "call" or (each.target or last) < first + number
             for number, each in enumerate(branch)
         )
         # Instructions after an exit on an unknown condition are counted as if no warp exited.

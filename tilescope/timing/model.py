@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilescope.declare.gpus import Gpu
-from tilescope.evaluate.sass import Instruction
+from tilescope.sass.listing import Instruction
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import Access, Quarter, simulate
 from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, Step
@@ -47,7 +47,7 @@ class Traffic:
     """Bytes that a launch moves.
 
     Attributes:
-        lines: 128-byte lines that the requests touch, by kind of access (see `steps.GLOBAL`).
+        lines: 128-byte lines that the requests touch, by kind of access (see `Opcode.gmem`).
         l2_bytes: between the SMs and the L2, by kind of access.
         read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
         warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.

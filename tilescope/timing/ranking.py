@@ -15,9 +15,9 @@ from pathlib import Path
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import BaseCapture, Capture, CapturedLaunch
 from tilescope.evaluate.captured import count_launch
-from tilescope.evaluate.sass import parse
 from tilescope.inside.execution import execute
 from tilescope.inside.launches import make_launch
+from tilescope.sass.listing import parse
 from tilescope.timing.gpus import find_constants, find_gpu
 from tilescope.timing.launches import predict_launch
 from tilescope.timing.model import Prediction

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tilescope.evaluate.sass import Instruction
+from tilescope.sass.listing import Instruction
 
 # Loops with less than this part of a launch's instructions may be missing in a trace.
 _NEGLIGIBLE = 1e-3
@@ -14,7 +14,7 @@ def find_loops(instructions: Sequence[Instruction], per_warp: Sequence[float]) -
     loops: dict[int, int] = {}
     for number, instruction in enumerate(instructions):
         target = instruction.target
-        if instruction.name != "BRA" or target is None or target >= number:
+        if instruction.traits.jump != "branch" or target is None or target >= number:
             continue
         if per_warp[number] and per_warp[target]:
             loops[target] = max(loops.get(target, 0), number)

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilescope.captures.layouts import Layout, expand_bases
-from tilescope.evaluate.sass import Instruction
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.banks import BANKS, WORD_BYTES, Access, serve_words
 from tilescope.inside.pipeline import unroll
 from tilescope.inside.registers import count_live
 from tilescope.inside.report import Moment, Pipeline, SharedBuffer
 from tilescope.numbers import count_noun
+from tilescope.sass.listing import Instruction
 from visualize.views import theme
 from visualize.views.inside.program import Program, place
 
@@ -271,7 +271,7 @@ def registers_figure(program: Program) -> dict[str, Any]:
     instructions = program.instructions
     live = np.array(count_live(program.sass))
     peak = int(live.argmax())
-    spills = [n for n, each in enumerate(instructions) if each.name in ("STL", "LDL")]
+    spills = [n for n, each in enumerate(instructions) if each.traits.lmem]
     curve = {
         "type": "scatter",
         "mode": "lines",

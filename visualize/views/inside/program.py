@@ -8,12 +8,12 @@ from typing import Protocol
 from tilescope.captures.reader import CapturedKernel
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.evaluate.instructions import CompiledFacts
-from tilescope.evaluate.sass import Instruction, parse
 from tilescope.inside.banks import Access
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside, SharedAccess
 from tilescope.reports.launches import Launches
 from tilescope.results import Compiled, Counters, SharedCounts
+from tilescope.sass.listing import Instruction, parse
 from visualize.predict.agreement import LaunchCosts
 from visualize.views.prose import picture_caption
 from visualize.views.state import Snapshot

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from tilescope.inside.report import SharedAccess
 from tilescope.numbers import bytes_of, count_noun, join_names
+from tilescope.sass.opcodes import OPCODES
 from visualize.predict.schedule import occupancy_of
 from visualize.views.inside.program import Program, place
 from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term
@@ -18,7 +19,10 @@ _EQUAL = Hint("✓", "Predicted and counted wavefronts are equal.", "equal")
 _DIFFERENT = Hint("≠", "Predicted and counted wavefronts differ.", "wrong-value")
 
 # The opcodes whose wavefronts the hardware counts together.
-_TOTALS = {"all loads": ("LDS", "LDSM"), "all stores": ("STS", "STSM")}
+_TOTALS = {
+    f"all {kind}s": [name for name, traits in OPCODES.items() if traits.smem == kind]
+    for kind in ("load", "store")
+}
 
 
 def shared_headline(program: Program) -> Markup:

@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from tilescope.evaluate.sass import Instruction
+from tilescope.sass.listing import Instruction
 
 _PREDICATE = re.compile(r"!?U?P[\dT]")
 _RESULT = re.compile(r"U?(R(\d+|Z)|P[\dTR])$")
@@ -17,30 +17,22 @@ _DOUBLE = re.compile(r"[FSU]?64")
 # A thread has at most 255 registers; 255 is the number of RZ.
 _ZERO_REGISTER = 255
 
-# Instructions without a result, although their first operand may be a register.
-_WITHOUT_RESULT = ("BAR", "BRA", "BREAK", "BRX", "CALL", "JMP", "NANOSLEEP", "RET", "WARPSYNC")
-# Instructions whose predicate result is not followed by a second one.
-_SINGLE_PREDICATE = ("SYNCS", "FCHK", "UCGABAR_WAIT", "R2P")
-# Instructions whose numeric result may be followed by its carries.
-_CARRY = ("IADD3", "UIADD3", "LEA", "ULEA", "IMAD", "UIMAD")
-# Instructions whose operands are pairs of registers: 64-bit numbers, or addresses of instructions.
-_PAIRS = frozenset(("BRX", "CALL", "DADD", "DFMA", "DMNMX", "DMUL", "DSETP", "LEPC", "RET"))
-# Matrix instructions on registers, and the bits of the elements that they multiply.
-_MATRIX_BITS = {"HMMA": 16, "IMMA": 8, "QMMA": 8, "OMMA": 4, "DMMA": 64}
 # Tensor memory: registers per element of the vector, by the bits of a row.
 _TENSOR_MEMORY = {"16dp128bit": 2, "16dp256bit": 4}
 
 
-def split_operands(name: str, operands: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def split_operands(instruction: Instruction) -> tuple[Sequence[str], Sequence[str]]:
     """Split the operands of an instruction into those that it writes and those that it reads."""
-    if not operands or name in _WITHOUT_RESULT or not _RESULT.match(operands[0]):
+    operands = instruction.operands
+    traits = instruction.traits
+    if not operands or traits.jump or traits.result == "none" or not _RESULT.match(operands[0]):
         return (), operands
     count = 1
-    if name in ("VOTE", "VOTEU"):
+    if traits.result == "vote":
         count = len(operands) - 1
     elif _is_predicate(operands[0]):
-        count = 1 if name in _SINGLE_PREDICATE else 2
-    elif name in _CARRY:
+        count = 1 if traits.result == "predicate" else 2
+    elif traits.result == "carry":
         while len(operands) > count and _is_predicate(operands[count]):
             count += 1
     return operands[:count], operands[count:]
@@ -59,14 +51,14 @@ def find_accesses(instruction: Instruction) -> tuple[int, int]:
     Raises:
         ValueError: a thread has fewer registers.
     """
-    name, *suffixes = instruction.opcode.split(".")
-    results, values = split_operands(name, instruction.operands)
-    result_width, *widths = _widths(name, suffixes)
+    suffixes = instruction.opcode.split(".")[1:]
+    results, values = split_operands(instruction)
+    result_width, *widths = _widths(instruction, suffixes)
     writes = 0
     for value in results:
         writes |= _registers(value, result_width)
     # Global addresses have 64 bits, even where the listing names one register of the pair.
-    is_global = "E" in suffixes and name != "LDGSTS"
+    is_global = "E" in suffixes and not instruction.traits.smem
     reads = 0
     numbers = (value for value in values if not _PREDICATE.fullmatch(value))
     for number, value in enumerate(numbers):
@@ -75,6 +67,15 @@ def find_accesses(instruction: Instruction) -> tuple[int, int]:
             width = 2 if is_global else 1
         reads |= _registers(value, width)
     return reads, writes
+
+
+def count_group_rows(instruction: Instruction) -> int:
+    """Return the rows that a product of four warps reads from shared memory, 32 bytes each.
+
+    The first operand has 64 rows unless it is in registers; the rows of the second one are the columns of the result.
+    """
+    shape = instruction.opcode.split(".")[1]
+    return int(shape.split("x")[1]) + 64 * instruction.operands[1].startswith("gdesc")
 
 
 def list_registers(numbers: int) -> list[int]:
@@ -94,32 +95,35 @@ def _registers(operand: str, width: int) -> int:
     return numbers
 
 
-def _widths(name: str, suffixes: list[str]) -> tuple[int, ...]:
+def _widths(instruction: Instruction, suffixes: list[str]) -> tuple[int, ...]:
     """Return the registers of the result and of each source. The last number is that of all further sources."""
-    if name.endswith("GMMA"):
-        columns = int(suffixes[0].split("x")[1])
-        accumulator = columns // (4 if suffixes[1] == "F16" else 2)
-        return accumulator, 4, accumulator
-    if name in _MATRIX_BITS:
-        return _matrix_widths(name, suffixes)
-    if name in _PAIRS:
-        return 2, 2
-    if name in ("F2F", "F2I", "I2F"):
-        return _conversion_widths(name, suffixes)
-    if name == "IMAD":
-        is_wide = "WIDE" in suffixes
-        return 1 + is_wide, 1, 1, 1 + (is_wide or "HI" in suffixes)
-    count = 1
-    if name == "CS2R":
-        count = 1 if "32" in suffixes else 2
-    elif name in ("LDSM", "STSM") and suffixes[-1].isdigit():
-        count = int(suffixes[-1])
-    elif name in ("LDTM", "STTM"):
-        repeats = filter(None, map(_REPEATS.fullmatch, suffixes))
-        count = next((int(each[1]) for each in repeats), 1)
-        count *= next((_TENSOR_MEMORY[each] for each in suffixes if each in _TENSOR_MEMORY), 1)
-    elif name != "SHF":
-        count = max(map(_suffix_width, suffixes), default=1)
+    traits = instruction.traits
+    match traits.widths:
+        case "group product":
+            columns = int(suffixes[0].split("x")[1])
+            accumulator = columns // (4 if suffixes[1] == "F16" else 2)
+            return accumulator, 4, accumulator
+        case "product":
+            return _matrix_widths(traits.bits, suffixes)
+        case "pair":
+            count = 2
+        case "single":
+            count = 1
+        case "conversion":
+            return _conversion_widths(traits.semantics, suffixes)
+        case "wide product":
+            is_wide = "WIDE" in suffixes
+            return 1 + is_wide, 1, 1, 1 + (is_wide or "HI" in suffixes)
+        case "clear":
+            count = 1 if "32" in suffixes else 2
+        case "matrices":
+            count = instruction.lane_registers
+        case "tensor memory":
+            repeats = filter(None, map(_REPEATS.fullmatch, suffixes))
+            count = next((int(each[1]) for each in repeats), 1)
+            count *= next((_TENSOR_MEMORY[each] for each in suffixes if each in _TENSOR_MEMORY), 1)
+        case _:
+            count = max(map(_suffix_width, suffixes), default=1)
     return count, count
 
 
@@ -131,22 +135,22 @@ def _suffix_width(suffix: str) -> int:
     return 2 if _DOUBLE.fullmatch(suffix) else 1
 
 
-def _matrix_widths(name: str, suffixes: list[str]) -> tuple[int, ...]:
+def _matrix_widths(bits: int, suffixes: list[str]) -> tuple[int, ...]:
     """Return the widths of a warp's fragments. Each lane holds a 32nd of a matrix."""
     shape = next(filter(None, map(_SHAPE.fullmatch, suffixes)))
     rows = int(shape[1])
     depth = int(shape[2])
-    bits = 32 if "TF32" in suffixes else _MATRIX_BITS[name]
-    result_bits = 64 if name == "DMMA" else 16 if suffixes[1] == "F16" else 32
+    result_bits = 64 if bits == 64 else 16 if suffixes[1] == "F16" else 32
+    if "TF32" in suffixes:
+        bits = 32
     accumulator = rows * 8 * result_bits // 1024
     return accumulator, rows * depth * bits // 1024, 8 * depth * bits // 1024, accumulator
 
 
-def _conversion_widths(name: str, suffixes: list[str]) -> tuple[int, int]:
+def _conversion_widths(semantics: str, suffixes: list[str]) -> tuple[int, int]:
     """F2F names both types, the result's first. The others omit 32-bit types."""
-    doubles = [each for each in suffixes if _DOUBLE.fullmatch(each)]
-    if name == "F2F":
+    if not semantics:
         return 1 + (suffixes[0] == "F64"), 1 + ("F64" in suffixes[1:])
-    floats = 1 + ("F64" in doubles)
-    integers = 1 + bool({"S64", "U64"}.intersection(doubles))
-    return (integers, floats) if name == "F2I" else (floats, integers)
+    floats = 1 + ("F64" in suffixes)
+    integers = 1 + bool({"S64", "U64"}.intersection(suffixes))
+    return (integers, floats) if semantics == "to integer" else (floats, integers)

@@ -1,12 +1,13 @@
 """Find the part of a kernel's SASS that decides which instructions run, and which shared memory they access."""
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.evaluate.sass import Instruction
-from tilescope.inside.decoding import (
+from tilescope.sass.decoding import (
+    CONSTANT_REGISTERS,
     Source,
     Step,
     address,
@@ -15,13 +16,11 @@ from tilescope.inside.decoding import (
     register,
     source,
 )
-from tilescope.inside.operands import split_operands
-from tilescope.ttgir.graph import reach
+from tilescope.sass.listing import Instruction
+from tilescope.sass.liveness import Accesses, find_live, reach
+from tilescope.sass.operands import split_operands
 
-SHARED = ("LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS")
-COLLECTIVE = ("SHFL", "VOTE", "VOTEU", "ELECT", "MATCH")
-INDIRECT = ("BRX", "BRXU", "RET")
-JUMPS = ("BRA", "EXIT", "CALL", "JMP", "KILL", *INDIRECT)
+INDIRECT = ("indexed", "return")
 INSTRUCTION_BYTES = 16
 
 
@@ -56,9 +55,15 @@ class Planned:
     step: Step | None
 
     @property
+    def reads(self) -> list[str]:
+        """The registers on which its results depend."""
+        sources = (*self.sources, self.predicate) if self.predicate else self.sources
+        return [name for each in sources for name in each.registers]
+
+    @property
     def conditions(self) -> tuple[Source, ...]:
         """The predicates on which a jump depends."""
-        tests = () if self.instruction.name in INDIRECT else self.sources
+        tests = () if self.instruction.traits.jump in INDIRECT else self.sources
         return (self.predicate, *tests) if self.predicate else tests
 
 
@@ -80,11 +85,13 @@ class Plan:
             waits = self.reconverges(index)
             if waits:
                 leaders.add(index)
-            if waits or instruction.name in JUMPS or is_barrier(instruction):
+            if waits or instruction.traits.jump or is_barrier(instruction):
                 leaders.add(index + 1)
             if instruction.target is not None:
                 leaders.add(instruction.target)
-        self._return_points = [index for index, each in enumerate(code, 1) if each.name == "CALL"]
+        self._return_points = [
+            index for index, each in enumerate(code, 1) if each.traits.jump == "call"
+        ]
         self.starts = sorted(leaders.intersection(range(len(code))))
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
@@ -94,91 +101,88 @@ class Plan:
         self.reads_shared = False
         self.allocates_tensor_memory = any(each.name == "UTCATOMSWS" for each in code)
         needed = self._find_needed()
-        if any(code[index].name in ("LDS", "LDSM") for index in needed):
+        if any(code[index].traits.smem == "load" for index in needed):
             self.reads_shared = True
             needed = self._find_needed()
-        self.needed_names = {
-            name
-            for index in needed
-            for each in self.planned[index].sources
-            for name in each.registers
-        }
+        self.needed_names = {name for index in needed for name in self.planned[index].reads}
         self.steps = {
             start: [
                 self.planned[index]
                 for index in range(start, end)
-                if index in needed or code[index].name in SHARED
+                if index in needed or code[index].traits.smem
             ]
             for start, end in self.blocks.items()
         }
 
     def reconverges(self, index: int) -> bool:
         """Return whether an instruction waits for all lanes of a warp."""
-        instruction = self.code[index]
-        return instruction.name == "BSYNC" or instruction.opcode == "WARPSYNC.ALL"
+        return self.code[index].effect in ("end convergence", "converge")
 
     def _plan(self, index: int, instruction: Instruction) -> Planned:
-        name = instruction.name
+        traits = instruction.traits
         condition = source(instruction.predicate) if instruction.predicate else None
-        writes, reads = split_operands(name, instruction.operands)
+        writes, reads = split_operands(instruction)
         step = decode(instruction, writes, reads)
         if step:
             return Planned(index, instruction, condition, step.writes, step.sources, step)
-        names = [each.lstrip("-!~") for each in writes if each not in ("RZ", "PT", "URZ", "UPT")]
+        names = [each.lstrip("-!~") for each in writes if each not in CONSTANT_REGISTERS]
         sources: list[Source | None] = []
-        if name in ("LDG", "LDS", "LDC", "ULDC", "LDCU", "LDSM", "ATOMG", "ATOM", "ATOMS"):
+        if traits.loads:
             result = writes[-1] if writes else ""
             if result not in ("RZ", "URZ"):
                 names = [next_register(result, k) for k in range(instruction.lane_registers)]
             sources = [address(re.sub(r"^cx?\[\w+\]", "", each)) for each in reads if "[" in each]
             if "CAS" in instruction.opcode:
                 sources.append(source(reads[1]))
-        elif name in ("STS", "STSM", "LDGSTS", "STG", "ST"):
+        elif traits.stores:
             names = []
             sources = [address(instruction.operands[0])]
-        elif name in COLLECTIVE:
+        elif traits.lanes:
             sources = [source(each) for each in reads]
             names = list(writes)
-        elif name in INDIRECT:
+        elif traits.jump in INDIRECT:
             names = []
             base, *offset = instruction.operands[0].split()
-            if name != "RET":
+            if traits.jump == "indexed":
                 base += f"+{int(offset[0], 0) + INSTRUCTION_BYTES * (index + 1)}"
             sources = [address(f"[{base}]")]
-        elif name in JUMPS:
+        elif traits.jump:
             operands = instruction.operands[:1]
             sources = [source(each) for each in operands if each.lstrip("!~U").startswith("P")]
         return Planned(
             index, instruction, condition, tuple(names), tuple(filter(None, sources)), None
         )
 
-    def _roots(self, planned: Planned) -> list[Source]:
-        """Return the operands that decide whether an instruction jumps, or which shared memory it accesses."""
+    def _roots(self, planned: Planned) -> list[str]:
+        """Return the registers that decide whether an instruction jumps, or which shared memory it accesses."""
         instruction = planned.instruction
-        name = instruction.name
-        if not (name in JUMPS or name in SHARED or is_barrier(instruction)):
+        traits = instruction.traits
+        if not (traits.jump or traits.smem or is_barrier(instruction)):
             return []
         roots = [planned.predicate] if planned.predicate else []
         roots += planned.sources[:1]
-        if self.reads_shared and name in ("STS", "ATOMS"):
+        if self.reads_shared and traits.semantics == "shared memory" and traits.smem != "load":
             value = instruction.operands[-1]
             roots += [register(next_register(value, k)) for k in range(instruction.lane_registers)]
-        return roots
+        return [name for each in roots for name in each.registers]
 
     def _find_successors(self, start: int) -> list[int]:
         planned = self.planned[self.blocks[start] - 1]
         last = planned.instruction
-        follows = [] if last.target is None or last.name == "BSSY" else [last.target]
-        if last.name in INDIRECT:
-            follows = self._return_points if last.name == "RET" else self._targets
-        is_end = last.name in JUMPS and not planned.conditions
+        jump = last.traits.jump
+        follows = list[int]()
+        if last.target is not None and last.effect != "begin convergence":
+            follows = [last.target]
+        if jump in INDIRECT:
+            follows = self._return_points if jump == "return" else self._targets
+        is_end = jump and not planned.conditions
         follows = follows if is_end else [*follows, self.blocks[start]]
         return [each for each in follows if each in self.blocks]
 
     def reach(self, start: int, end: int | None) -> set[int]:
         """Return the blocks that `start` reaches without passing `end`."""
-        following = self._following
-        return set(reach([start], lambda block: [each for each in following[block] if each != end]))
+        ends = {end} if end is not None else set[int]()
+        return reach(start, self._following.__getitem__, {*ends}) - ends
 
     def find_between(self, start: int, end: int) -> set[int]:
         """Return the blocks that may run after a branch at the end of a block, before another block."""
@@ -197,34 +201,41 @@ class Plan:
     def _is_reconvergence(self, start: int, end: int) -> bool:
         reached = self.reach(start, end)
         self._budget.spend(100 * len(reached))
-        ends = (self.code[self.blocks[each] - 1].name for each in reached)
+        ends = (self.code[self.blocks[each] - 1].traits.jump for each in reached)
         # After a conditional exit, fewer threads continue.
-        return "EXIT" not in ends and all(self._following[each] for each in reached)
+        return "exit" not in ends and all(self._following[each] for each in reached)
 
     def _find_needed(self) -> set[int]:
         """Return the instructions whose results reach a root. Set the registers that are live before each block."""
-        needed = set[int]()
-        self.live_in = live_in = dict.fromkeys(self.starts, frozenset[str]())
-        changed = True
-        while changed:
-            changed = False
-            for start in reversed(self.starts):
-                live = set[str]().union(*(live_in[each] for each in self._following[start]))
-                self._budget.spend(100 * (self.blocks[start] - start))
-                for index in range(self.blocks[start] - 1, start - 1, -1):
-                    planned = self.planned[index]
-                    if not live.isdisjoint(planned.writes):
-                        needed.add(index)
-                        if not planned.predicate:
-                            live.difference_update(planned.writes)
-                        for each in (*planned.sources, *filter(None, [planned.predicate])):
-                            live.update(each.registers)
-                    for each in self._roots(planned):
-                        live.update(each.registers)
-                if frozenset(live) != live_in[start]:
-                    live_in[start] = frozenset(live)
-                    changed = True
-        return needed
+        numbers = dict[str, int]()
+
+        @functools.cache
+        def bits(*names: str) -> int:
+            return sum(1 << numbers.setdefault(name, len(numbers)) for name in {*names})
+
+        self._budget.spend(100 * len(self.code))
+        accesses = [
+            Accesses(
+                bits(*self._roots(planned)),
+                bits(*planned.writes),
+                planned.predicate is not None,
+                bits(*planned.reads),
+            )
+            for planned in self.planned
+        ]
+        following = [[index] for index in range(1, len(self.code) + 1)]
+        for start, end in self.blocks.items():
+            following[end - 1] = self._following[start]
+        live = find_live(accesses, following)
+        self.live_in = {
+            start: frozenset(name for name, number in numbers.items() if live[start] >> number & 1)
+            for start in self.starts
+        }
+        return {
+            index
+            for index, access in enumerate(accesses)
+            if any(access.writes & live[each] for each in following[index])
+        }
 
 
 def is_barrier(instruction: Instruction) -> bool:
@@ -233,4 +244,4 @@ def is_barrier(instruction: Instruction) -> bool:
     Triton gives the barriers of each partition a number of threads, and barrier 0 to warps that do the same work.
     """
     operands = instruction.operands
-    return instruction.name == "BAR" and len(operands) == 1 and operands[0] != "0x0"
+    return instruction.effect == "barrier" and len(operands) == 1 and operands[0] != "0x0"

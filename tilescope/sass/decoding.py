@@ -7,19 +7,18 @@ from functools import partial
 
 import numpy as np
 
-from tilescope.evaluate.sass import Instruction
-from tilescope.inside import semantics
-from tilescope.inside.operands import list_registers
-from tilescope.inside.semantics import MASK, Number
+from tilescope.sass import semantics
+from tilescope.sass.listing import Instruction
+from tilescope.sass.operands import list_registers
+from tilescope.sass.semantics import MASK, Number
 
 _REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")
 _NUMBER = re.compile(r"-?0x[0-9a-f]+$|-?\d+$")
 _CONSTANT = re.compile(r"(-?)c\[0x0\]\[(0x[0-9a-f]+)\]$")
 _ADDRESS = re.compile(r"(?:desc\[\w+\])?\[(.*)\]")
 _ADDRESS_PART = re.compile(r"(U?R(?:\d+|Z))((?:\.\w+)*)$")
-_LOCAL = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]$")
 _PREDICATES = 0x7F
-_CONSTANT_ZERO = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
+CONSTANT_REGISTERS = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ def next_register(name: str, by: int) -> str:
 
 
 def register(name: str, combine: Callable[[Number], Number] = lambda value: value) -> Source:
-    if name in _CONSTANT_ZERO:
-        return Source((), lambda: combine(_CONSTANT_ZERO[name]))
+    if name in CONSTANT_REGISTERS:
+        return Source((), lambda: combine(CONSTANT_REGISTERS[name]))
     return Source((name,), combine)
 
 
@@ -91,7 +90,7 @@ def wide_source(text: str) -> Source | None:
     """Return a 64-bit operand in two registers."""
     if match := _REGISTER.match(text):
         name = match[2]
-        if name in _CONSTANT_ZERO:
+        if name in CONSTANT_REGISTERS:
             return Source((), lambda: 0)
         sign = -1 if match[1] == "-" else 1
         return Source(
@@ -112,7 +111,7 @@ def address(text: str) -> Source:
     offset = 0
     for part in match[1].replace("+-", "+!").split("+") if match else ():
         if found := _ADDRESS_PART.match(part):
-            if found[1] in _CONSTANT_ZERO:
+            if found[1] in CONSTANT_REGISTERS:
                 continue
             scale = re.search(r"\.X(\d+)", found[2])
             is_wide = ".64" in found[2]
@@ -140,14 +139,13 @@ def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]
     Args:
         writes: the operands that are written, as `split_operands` splits them.
     """
-    if instruction.name in ("LDL", "STL"):
+    if instruction.traits.lmem:
         return _move_local(instruction)
-    parts = instruction.opcode.split(".")
-    decoder = _DECODERS.get(parts[0]) or _DECODERS.get(parts[0].removeprefix("U"))
+    decoder = _DECODERS.get(instruction.traits.semantics)
     if not decoder or not writes:
         return None
     try:
-        decoded = decoder(parts[1:], list(writes), list(reads))
+        decoded = decoder(instruction.opcode.split(".")[1:], list(writes), list(reads))
     except (KeyError, ValueError, IndexError):
         return None
     if decoded is None:
@@ -157,13 +155,17 @@ def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]
     return Step(tuple(names), known, compute) if len(known) == len(sources) else None
 
 
-Decoded = tuple[list[str], list[Source | None], Callable[..., tuple[Number, ...]]] | None
+# Suffixes, or operands as written.
+Words = list[str]
+Decoded = tuple[Words, list[Source | None], Callable[..., tuple[Number, ...]]] | None
+# Takes the suffixes, and the operands that are written and read.
+Decoder = Callable[[Words, Words, Words], Decoded]
 
 
-def _plain(compute: Callable[..., Number]) -> Callable[[list[str], list[str], list[str]], Decoded]:
+def _plain(compute: Callable[..., Number]) -> Decoder:
     """Return a decoder for an instruction of 32-bit operands without variants."""
 
-    def decode_plain(_: list[str], writes: list[str], reads: list[str]) -> Decoded:
+    def decode_plain(_: Words, writes: Words, reads: Words) -> Decoded:
         return writes[:1], [source(each) for each in reads], lambda *values: (compute(*values),)
 
     return decode_plain
@@ -171,37 +173,37 @@ def _plain(compute: Callable[..., Number]) -> Callable[[list[str], list[str], li
 
 def _move_local(instruction: Instruction) -> Step | None:
     """Treat each word of a thread's local memory as a register."""
-    place, register_name = sorted(instruction.operands, key=lambda operand: "[" not in operand)
-    if not (match := _LOCAL.match(place)):
+    offset = instruction.stack_offset
+    if offset is None:
         return None
-    offset = int(match[1] or "0", 0)
+    (register_name,) = (each for each in instruction.operands if "[" not in each)
     names = []
     words = []
     for k in range(instruction.lane_registers):
         names.append(next_register(register_name, k))
         words.append(f"[{offset + 4 * k}]")
-    if instruction.name == "STL":
+    if instruction.traits.lmem == "store":
         sources = tuple(register(name) for name in names)
         return Step(tuple(words), sources, lambda *values: values)
     return Step(tuple(names), tuple(register(word) for word in words), lambda *values: values)
 
 
-def _move(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _move(parts: Words, writes: Words, reads: Words) -> Decoded:
     return writes[:1], [source(reads[0])], lambda value: (value,)
 
 
-def _read_special(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _read_special(parts: Words, writes: Words, reads: Words) -> Decoded:
     return writes, [register(reads[0])], lambda value: (value,)
 
 
-def _clear(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _clear(parts: Words, writes: Words, reads: Words) -> Decoded:
     if reads[0] != "SRZ":
         return None
     names = writes if "32" in parts else [writes[0], next_register(writes[0], 1)]
     return names, [], lambda: (0,) * len(names)
 
 
-def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _add3(parts: Words, writes: Words, reads: Words) -> Decoded:
     if "64" in parts:
         names = [writes[0], next_register(writes[0], 1)]
         sources = [wide_source(each) for each in reads[:3]]
@@ -211,7 +213,7 @@ def _add3(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     return writes, sources, lambda *values: semantics.add(*values)[: len(writes)]
 
 
-def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _multiply(parts: Words, writes: Words, reads: Words) -> Decoded:
     sign = (lambda value: value) if "U32" in parts else semantics.signed
     if "WIDE" in parts or "HI" in parts:
         sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
@@ -231,7 +233,7 @@ def _multiply(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     return writes, sources, compute
 
 
-def _load_effective_address(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _load_effective_address(parts: Words, writes: Words, reads: Words) -> Decoded:
     is_high = "HI" in parts
     is_sign = "SX32" in parts
     carries = reads[-1:] if "X" in parts else []
@@ -256,19 +258,19 @@ def _load_effective_address(parts: list[str], writes: list[str], reads: list[str
     return writes, sources, compute
 
 
-def _shift(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _shift(parts: Words, writes: Words, reads: Words) -> Decoded:
     kind = ".".join(part for part in parts if part != "HI")
     shift = partial(semantics.shift, kind, "HI" in parts)
     return writes, [source(each) for each in reads[:3]], lambda *values: (shift(*values),)
 
 
-def _extend(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _extend(parts: Words, writes: Words, reads: Words) -> Decoded:
     is_signed = "U32" not in parts
     bits = min(int(reads[1], 0), 32)
     return writes, [source(reads[0])], lambda value: (semantics.extend(value, bits, is_signed),)
 
 
-def _logic(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _logic(parts: Words, writes: Words, reads: Words) -> Decoded:
     """LOP3.LUT. A predicate among the results says whether any bit is set."""
     table = int(reads[3], 0)
     sources = [source(each) for each in reads[:3]]
@@ -282,7 +284,7 @@ def _logic(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     return writes, sources, compute
 
 
-def _predicate_logic(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _predicate_logic(parts: Words, writes: Words, reads: Words) -> Decoded:
     tables = [int(each, 0) for each in reads[3:5]]
 
     def compute(*values: Number) -> tuple[Number, ...]:
@@ -298,7 +300,7 @@ _COMBINE: dict[str, Callable[[Number, Number], Number]] = {
 }
 
 
-def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _compare(parts: Words, writes: Words, reads: Words) -> Decoded:
     test = parts[0]
     is_unsigned = "U32" in parts
     is_extended = "EX" in parts
@@ -314,13 +316,13 @@ def _compare(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     return writes, [source(each) for each in reads], compute
 
 
-def _permute(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _permute(parts: Words, writes: Words, reads: Words) -> Decoded:
     if parts:
         return None
     return writes, [source(each) for each in reads], lambda *values: (semantics.permute(*values),)
 
 
-def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _extreme(parts: Words, writes: Words, reads: Words) -> Decoded:
     """Return the minimum if the last operand is true, otherwise the maximum. The first operand may be a sum."""
     sources = [source(each) for each in reads]
     sign = (lambda value: value) if "U32" in parts else semantics.signed
@@ -334,7 +336,7 @@ def _extreme(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     return writes, sources, compute
 
 
-def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _pack_predicates(parts: Words, writes: Words, reads: Words) -> Decoded:
     """P2R writes predicates to a byte of a number."""
     first = 8 * int(parts[0][1:]) if parts else 0
     mask = int(reads[2], 0)
@@ -350,14 +352,14 @@ def _pack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> D
     return writes, sources, compute
 
 
-def _unpack_predicates(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _unpack_predicates(parts: Words, writes: Words, reads: Words) -> Decoded:
     mask = int(reads[1], 0)
     bits = list_registers(mask & _PREDICATES)
     names = [f"P{k}" for k in bits]
     return names, [source(reads[0])], lambda value: tuple((value >> k & 1) != 0 for k in bits)
 
 
-def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _halves_constant(parts: Words, writes: Words, reads: Words) -> Decoded:
     """Return the constant that `HFMA2 R, -RZ, RZ, high, low` adds to zero."""
     if reads[0].lstrip("-") != "RZ" or reads[1] != "RZ" or len(reads) < 4:
         return None
@@ -369,7 +371,7 @@ def _halves_constant(parts: list[str], writes: list[str], reads: list[str]) -> D
 _OTHER_TYPES = {"F16", "F64", "U64", "S64", "BF16"}
 
 
-def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _to_float(parts: Words, writes: Words, reads: Words) -> Decoded:
     if _OTHER_TYPES.intersection(parts):
         return None
     is_signed = "U32" not in parts and parts[:1] != ["RP"]
@@ -381,47 +383,41 @@ def _to_float(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
     )
 
 
-def _to_integer(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _to_integer(parts: Words, writes: Words, reads: Words) -> Decoded:
     if "TRUNC" not in parts or _OTHER_TYPES.intersection(parts):
         return None
     return writes, [source(reads[0])], lambda value: (semantics.to_integer(value),)
 
 
-def _reciprocal(parts: list[str], writes: list[str], reads: list[str]) -> Decoded:
+def _reciprocal(parts: Words, writes: Words, reads: Words) -> Decoded:
     if parts != ["RCP"]:
         return None
     return writes, [source(reads[0])], lambda value: (semantics.reciprocal(value),)
 
 
-_DECODERS: dict[str, Callable[[list[str], list[str], list[str]], Decoded]] = {
-    "MOV": _move,
-    "R2UR": _move,
-    "S2R": _read_special,
-    "S2UR": _read_special,
-    "CS2R": _clear,
-    "IADD3": _add3,
-    "VIADD": _add3,
-    "IADD": _add3,
-    "IMAD": _multiply,
-    "LEA": _load_effective_address,
-    "SHF": _shift,
-    "SGXT": _extend,
-    "LOP3": _logic,
-    "PLOP3": _predicate_logic,
-    "ISETP": _compare,
-    **dict.fromkeys(("SEL", "FSEL"), _plain(lambda a, b, c: semantics.select(c, a, b))),
-    "PRMT": _permute,
-    "VIMNMX": _extreme,
-    "IMNMX": _extreme,
-    "VIADDMNMX": _extreme,
-    "IABS": _plain(lambda value: abs(semantics.signed(value))),
-    "POPC": _plain(semantics.count_bits),
-    "FLO": _plain(semantics.find_leading_one),
-    "P2R": _pack_predicates,
-    "R2P": _unpack_predicates,
-    "HFMA2": _halves_constant,
-    "I2F": _to_float,
-    "I2FP": _to_float,
-    "F2I": _to_integer,
-    "MUFU": _reciprocal,
+# By the names in the table of opcodes.
+_DECODERS: dict[str, Decoder] = {
+    "move": _move,
+    "special": _read_special,
+    "clear": _clear,
+    "add": _add3,
+    "multiply": _multiply,
+    "effective address": _load_effective_address,
+    "shift": _shift,
+    "extend": _extend,
+    "logic": _logic,
+    "predicate logic": _predicate_logic,
+    "compare": _compare,
+    "select": _plain(lambda a, b, c: semantics.select(c, a, b)),
+    "permute": _permute,
+    "extreme": _extreme,
+    "absolute": _plain(lambda value: abs(semantics.signed(value))),
+    "count bits": _plain(semantics.count_bits),
+    "leading one": _plain(semantics.find_leading_one),
+    "pack predicates": _pack_predicates,
+    "unpack predicates": _unpack_predicates,
+    "halves": _halves_constant,
+    "to float": _to_float,
+    "to integer": _to_integer,
+    "reciprocal": _reciprocal,
 }

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 
 from tilescope.captures.listings import Location, locate_lines
+from tilescope.sass.opcodes import Opcode, find_opcode
 
 _LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);")
 # A label in the kernel, or a function that it calls.
@@ -15,6 +16,8 @@ _TARGET = re.compile(rf"`\({_NAME}\)")
 _BITS = re.compile(r"\.(?:[US](8|16)|(64|128|256))\b")
 _VECTOR = re.compile(r"x(\d)\b")
 _MATRICES = re.compile(r"\.MT?88\.(\d)")
+# [R1+0x8]
+_STACK = re.compile(r"\[R1(?:\+(-?0x[0-9a-f]+))?\]")
 # For some GPUs, nvdisasm adds the barriers and the stalls of an instruction, such as "&req={0} ?trans5".
 _CONTROL = re.compile(r"(^|\s)[&?]\w.*")
 
@@ -42,6 +45,20 @@ class Instruction:
         """The opcode without its suffixes."""
         return self.opcode.partition(".")[0]
 
+    @property
+    def traits(self) -> Opcode:
+        return find_opcode(self.name)
+
+    @property
+    def effect(self) -> str:
+        """What the instruction waits for or changes besides registers; "" if nothing."""
+        traits = self.traits
+        when = traits.when
+        if not when:
+            return traits.effect
+        is_met = (when.removeprefix("!") in self.opcode) != when.startswith("!")
+        return traits.effect if is_met else ""
+
     @functools.cached_property
     def lane_bytes(self) -> int:
         """The bytes that an access moves per lane."""
@@ -56,6 +73,12 @@ class Instruction:
     def lane_registers(self) -> int:
         """The registers per lane that an access moves, each of up to four bytes."""
         return -(-self.lane_bytes // 4)
+
+    @property
+    def stack_offset(self) -> int | None:
+        """The offset of an access to the stack; None for other accesses, as to an array that a register indexes."""
+        match = _STACK.search(" ".join(self.operands)) if self.traits.lmem else None
+        return int(match[1] or "0", 0) if match else None
 
     @property
     def source(self) -> tuple[str, int]:

@@ -1,0 +1,241 @@
+"""The table of opcodes: all that the other modules know about an instruction by its name.
+
+A new opcode is a new row. Its pipe is that of compute capability 9.0. Sources: CUDA C++ Programming Guide 13.0,
+"Arithmetic Instructions"; the latencies of loads: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
+Architecture via Microbenchmarking" (2024).
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Opcode:
+    """What is known about an opcode, without its suffixes.
+
+    Attributes:
+        pipe: that executes it; "" if its rate is unknown.
+        semantics: how it is executed: see `decoding.decode` and `execution`; "" if its results are unknown.
+        result: "none" if its first operand is never a result, "predicate" if a predicate result is not followed by a
+            second one, "carry" if carries may follow a numeric result, "vote" if all operands but the last are results.
+        widths: the rule that gives the registers of its operands: see `operands`; "" if its suffixes give the bits.
+        bits: of the elements that it multiplies.
+        gmem: its access to global memory: "load", "store", "async copy", "atomic", "descriptor load" or
+            "descriptor store"; "" without one.
+        smem: its access to shared memory: "load", "store", "copy" or "atomic".
+        lmem: its access to local memory: "load" or "store".
+        counter: the part of Nsight Compute's counter of its wavefronts that names it; "" if it is not counted alone.
+        jump: "branch", "exit", "kill", "call", "return", "indexed" (by the words of constant bank 2) or "absolute".
+        lanes: how it combines the values of a warp's lanes: "shuffle", "elect", "vote" or "match".
+        effect: what it waits for or changes besides registers, if a condition on its suffixes holds: see `when`.
+        when: the suffix that the effect needs; after "!", the suffix that it must not have.
+        latency: cycles until its result can be read; 0 if the pipe determines them.
+        wavefronts: on the SM's data path to shared memory; 0 if the width of the access determines them.
+    """
+
+    pipe: str = ""
+    semantics: str = ""
+    result: str = ""
+    widths: str = ""
+    bits: int = 0
+    gmem: str = ""
+    smem: str = ""
+    lmem: str = ""
+    counter: str = ""
+    jump: str = ""
+    lanes: str = ""
+    effect: str = ""
+    when: str = ""
+    latency: int = 0
+    wavefronts: int = 0
+
+    @functools.cached_property
+    def loads(self) -> bool:
+        """Whether it loads registers from memory. Words of local memory are treated as registers."""
+        is_read = (
+            not {"load", "atomic"}.isdisjoint((self.gmem, self.smem)) and self.result != "none"
+        )
+        return is_read or self.semantics == "constant"
+
+    @functools.cached_property
+    def operation(self) -> str:
+        """The kind of the operations on global memory that it may implement; "" if it implements none."""
+        return "descriptor" if self.gmem.startswith("descriptor") else self.gmem
+
+    @functools.cached_property
+    def stores(self) -> bool:
+        return not {"store", "copy"}.isdisjoint((self.gmem, self.smem))
+
+
+# Opcode, pipe ("-" if unknown), and the other attributes. Hyphens stand for spaces.
+_TABLE = """
+MOV           alu        semantics=move
+ISETP         alu        semantics=compare
+IADD          alu        semantics=add
+IADD3         alu        semantics=add result=carry
+VIADD         alu        semantics=add
+LEA           alu        semantics=effective-address result=carry
+SHF           alu        semantics=shift widths=single
+SGXT          alu        semantics=extend
+LOP3          alu        semantics=logic
+PLOP3         alu        semantics=predicate-logic
+SEL           alu        semantics=select
+FSEL          alu        semantics=select
+PRMT          alu        semantics=permute
+VIMNMX        alu        semantics=extreme
+IMNMX         alu        semantics=extreme
+VIADDMNMX     alu        semantics=extreme
+IABS          alu        semantics=absolute
+P2R           alu        semantics=pack-predicates
+R2P           alu        semantics=unpack-predicates result=predicate
+I2FP          alu        semantics=to-float
+VOTE          alu        lanes=vote result=vote
+VOTEU         alu        lanes=vote result=vote
+BMSK          alu
+F2FP          alu
+FMNMX         alu
+FSET          alu
+FSETP         alu
+HMNMX2        alu
+HSET2         alu
+HSETP2        alu
+LOP           alu
+PSETP         alu
+VHMNMX        alu
+
+IMAD          fma-heavy  semantics=multiply result=carry widths=wide-product
+IDP           fma-heavy
+
+HFMA2         fma        semantics=halves
+FADD          fma        semantics=float-addition
+FFMA          fma        semantics=float-addition
+FMUL          fma
+FSWZADD       fma
+HADD2         fma
+HMUL2         fma
+
+POPC          xu         semantics=count-bits
+FLO           xu         semantics=leading-one
+I2F           xu         semantics=to-float widths=conversion
+F2I           xu         semantics=to-integer widths=conversion
+F2F           xu         widths=conversion
+MUFU          xu         semantics=reciprocal
+FCHK          xu         result=predicate
+BREV          xu
+FRND          xu
+I2I           xu
+REDUX         xu
+
+DADD          fp64       widths=pair
+DFMA          fp64       widths=pair
+DMUL          fp64       widths=pair
+DSETP         fp64       widths=pair
+DMNMX         -          widths=pair
+
+DMMA          tensor     widths=product bits=64
+HMMA          tensor     widths=product bits=16
+IMMA          tensor     widths=product bits=8
+QMMA          tensor     widths=product bits=8
+OMMA          -          widths=product bits=4
+BGMMA         -          widths=group-product
+HGMMA         tensor     widths=group-product
+IGMMA         tensor     widths=group-product
+QGMMA         tensor     widths=group-product
+LDTM          -          widths=tensor-memory
+STTM          -          widths=tensor-memory
+
+LDS           lsu        smem=load semantics=shared-memory latency=30 counter=ld
+LDSM          lsu        smem=load semantics=shared-memory latency=30 counter=ldsm widths=matrices
+STS           lsu        smem=store semantics=shared-memory latency=1 counter=st
+STSM          lsu        smem=store latency=1 widths=matrices
+ATOMS         lsu        smem=atomic semantics=shared-memory latency=60 wavefronts=7
+LDGSTS        lsu        smem=copy gmem=async-copy counter=ldgsts
+LDG           lsu        gmem=load semantics=global-load
+LD            lsu        gmem=load semantics=global-load
+STG           lsu        gmem=store
+ST            lsu        gmem=store
+ATOM          lsu        gmem=atomic
+ATOMG         lsu        gmem=atomic
+RED           lsu        gmem=atomic result=none
+REDG          lsu        gmem=atomic result=none
+LDL           lsu        lmem=load latency=36
+STL           lsu        lmem=store latency=1
+SHFL          lsu        lanes=shuffle wavefronts=1
+UTMALDG       control    gmem=descriptor-load
+UTMASTG       control    gmem=descriptor-store
+UTMACMDFLUSH  control
+
+LDC           control    semantics=constant
+LDCU          control    semantics=constant
+ULDC          control    semantics=constant
+R2UR          control    semantics=move
+S2R           control    semantics=special
+S2UR          control    semantics=special
+CS2R          control    semantics=clear widths=clear
+ELECT         control    lanes=elect
+MATCH         -          lanes=match
+LEPC          control    widths=pair
+USETMAXREG    uniform    semantics=success
+UTCATOMSWS    -          semantics=success
+UCGABAR_WAIT  uniform    result=predicate
+
+BRA           control    jump=branch
+EXIT          control    jump=exit
+CALL          control    jump=call widths=pair
+RET           control    jump=return widths=pair
+BRX           control    jump=indexed widths=pair
+BRXU          -          jump=indexed
+JMP           -          jump=absolute
+KILL          -          jump=kill
+BSSY          control    effect=begin-convergence
+BSYNC         control    effect=end-convergence
+WARPSYNC      control    effect=converge when=ALL result=none
+BREAK         control    result=none
+BAR           control    effect=barrier when=!ARV result=none
+SYNCS         control    effect=wait-for-descriptor when=TRYWAIT semantics=success result=predicate
+LDGDEPBAR     control    effect=commit
+DEPBAR        control    effect=wait-for-copies when=LE
+WARPGROUP     control    effect=wait-for-products when=DEPBAR
+MEMBAR        control    effect=fence when=!CTA
+NANOSLEEP     control    result=none
+BPT           control
+CCTL          control
+CGAERRBAR     control
+ERRBAR        control
+FENCE         control
+NOP           control
+YIELD         control
+"""
+
+
+def _read_row(line: str) -> tuple[str, Opcode]:
+    name, pipe, *attributes = line.split()
+    values: dict[str, Any] = {"pipe": pipe.strip("-").replace("-", " ")}
+    for attribute in attributes:
+        key, _, value = attribute.partition("=")
+        values[key] = int(value) if value.isdigit() else value.replace("-", " ")
+    return name, Opcode(**values)
+
+
+OPCODES = dict(_read_row(line) for line in _TABLE.splitlines() if line)
+# Cycles of a tensor core at the full rate, by the first parts of the opcode; 4 for others.
+PRODUCT_CYCLES = {
+    "HMMA.1688.F32.TF32": 4,
+    "HMMA.1688": 2,
+    "HMMA.1684": 2,
+    "IMMA.16816": 2,
+    "DMMA": 16,
+}
+_UNIFORM = re.compile(r"U(?!TC|BLK|VIRT)")
+
+
+@functools.lru_cache(maxsize=1024)
+def find_opcode(name: str) -> Opcode:
+    """Return the row of an opcode. The uniform variant of an instruction has its semantics, such as UIADD3."""
+    if name in OPCODES:
+        return OPCODES[name]
+    base = OPCODES.get(name.removeprefix("U"), Opcode())
+    pipe = "uniform" if _UNIFORM.match(name) else ""
+    return Opcode(pipe, base.semantics, base.result)
