@@ -121,7 +121,7 @@ def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):
     found = deviceless.submit(RECORDED, "counters").result(PATIENCE_S)
     assert found.backend == "recorded"
     recorded = deviceless.find_value(RECORDED, "counters")
-    assert found.note.startswith("Nsight Compute's ncu is not installed here")
+    assert found.note.startswith("ncu (Nsight Compute) is not installed on this machine")
     assert found.note.endswith(recorded.note)
     failure = deviceless.submit(QUICK, "counters").result(PATIENCE_S)
     assert failure.stage == "launch"
