@@ -37,7 +37,7 @@ run: $(RUN_READY) ## Serve the page on http://127.0.0.1:7860 (HOST=, PORT=)
 PYTEST = $(VENV_PYTHON) -m pytest -m 'not gpu' $(1)
 IN_PARALLEL = -n $(JOBS) --dist loadgroup
 RUN_TESTS = $(TIMED) CHROMIUM="$$(scripts/find-chromium)" && export CHROMIUM && \
-	$(if $(ARGS),$(PYTEST) $(ARGS),$(PYTEST) $(IN_PARALLEL) --ignore tests/page && $(PYTEST) $(IN_PARALLEL) tests/page)
+	$(if $(ARGS),$(PYTEST) $(ARGS),$(PYTEST) $(IN_PARALLEL) --ignore tests/visualize/page && $(PYTEST) $(IN_PARALLEL) tests/visualize/page)
 
 test: $(DEV_READY) ## Run the tests that need no GPU (ARGS= goes to pytest, without parallel tests)
 	@$(call RUN_TESTS)
@@ -58,8 +58,8 @@ test-gpu: $(DEV_READY) ## Run the tests that need a GPU (VENV_PYTHON=python3 use
 # version of Triton. PYTHONPATH puts it before the virtual environment's own Triton. It is installed without dependencies,
 # because they include CUDA's libraries. Triton 3.9 warns unless TRITON_DEFAULT_FP_FUSION is set.
 TRITON ?= 3.6.0
-TRITON_TESTS = tests/oracle/test_compiled.py tests/oracle/test_truth.py tests/oracle/test_evaluated.py \
-	tests/kernels/test_interpreter.py tests/kernels/test_timeline.py tests/oracle/test_captured_examples.py
+TRITON_TESTS = tests/tilescope/oracle/test_compiled.py tests/tilescope/oracle/test_truth.py tests/tilescope/oracle/test_evaluated.py \
+	tests/tilescope/measure/test_interpreter.py tests/tilescope/measure/test_timeline.py tests/tilescope/oracle/test_captured_examples.py
 OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)/site-packages
 
 $(OTHER_TRITON)/ready: | $(VENV_READY)
@@ -104,7 +104,7 @@ lint: $(DEV_READY) ## Check style, format, types, layers, the page's scripts and
 	$(VENV_PYTHON) -m scripts.readme_outputs --check; \
 	scripts="$$($(VENV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("scripts"))')"; \
 	"$$scripts/lint-imports" --no-cache --no-logo; \
-	"$$scripts/oxlint" --deny-warnings visualize tests/scripts
+	"$$scripts/oxlint" --deny-warnings visualize tests/visualize/scripts
 
 format: $(DEV_READY) ## Fix style and format where a tool can
 	$(VENV_PYTHON) -m ruff check --fix --exit-zero --quiet .

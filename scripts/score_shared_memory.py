@@ -2,7 +2,7 @@
 
 The folders hold pairs of files: FAMILY.tilescope, a capture, and FAMILY.jsonl.gz, its launches as Nsight Compute
 counted them per instruction. Writes the file of the Library's scoreboard, and the captures and executions that
-tests/oracle checks.
+tests/tilescope/oracle checks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / "tests" / "oracle" / "shared_memory"
 
 _NOT_CAPTURED = "The arguments depend on a value that the host reads from an earlier launch."
-# The launches that tests/oracle executes. They cover every opcode, width and kind of operation.
+# The launches that tests/tilescope/oracle executes. They cover every opcode, width and kind of operation.
 CHOSEN = {
     "matmul": (2, 6, 9, 15, 18, 20, 24, 26, 28, 31, 33, 35),
     "attention": (3, 5, 6, 11),

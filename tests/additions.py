@@ -5,8 +5,8 @@ import json
 import orjson
 import pytest
 
-from tests.kernels.test_export import run_scripts
 from tests.messages import menu_labels, opened
+from tests.tilescope.export.test_export import run_scripts
 from tests.waiting import run_coroutine
 from visualize.predict.schedule import steps
 from visualize.views.order.map_figure import Order, map_figure

@@ -10,7 +10,6 @@ import os
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -62,6 +61,10 @@ def pytest_collection():
         return (yield)
 
 
+# Folders whose tests start programs or compile many kernels.
+_LONG = ("tests", "tilescope", "cli", "advice", "record")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """Deselect combinations whose pairs of values other tests cover, unless the run includes all combinations."""
@@ -71,7 +74,7 @@ def pytest_collection_modifyitems(config, items):
         # which start programs, and the test that looks at every tab.
         items.sort(
             key=lambda item: (
-                item.path.parent != Path(__file__).parent and "test_every_picture" not in item.name
+                item.path.parent.name not in _LONG and "test_every_picture" not in item.name
             )
         )
     if config.option.all_combinations or any("::" in argument for argument in config.args):
@@ -120,7 +123,7 @@ def pytest_terminal_summary(terminalreporter, config):
     if missing := _missing_for_the_page(config):
         why = f"this Python has no {' and no '.join(missing)}; `make` installs both"
         terminalreporter.write_line(
-            f"NOT RUN: the page on this GPU, tests/page: {why}.", red=True, bold=True
+            f"NOT RUN: the page on this GPU, tests/visualize/page: {why}.", red=True, bold=True
         )
 
 

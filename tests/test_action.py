@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from scripts.annotate import annotate
-from tests.kernels.trees import ROOT
+from tests.trees import ROOT
 
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 SCRIPT = """

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.experiments import experiment_of
-from tests.kernels.trees import ROOT, python
+from tests.trees import ROOT, python
 from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import Run, launch_key
 from tilescope.measure.measurement import Measurement

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.make_space import MARK, PRODUCT, PROFILES, ROOT, main, make, requirements
 from scripts.requirements import requirements as requirements_in
-from tests.kernels.trees import python
+from tests.trees import python
 from tests.waiting import free_port, serving
 
 

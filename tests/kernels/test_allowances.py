@@ -7,7 +7,7 @@ import torch
 
 from kernels.matmul.problem import allowance
 from tests.covering import pairs_of
-from tests.kernels.products import DISTRIBUTIONS, WIDER_THAN_A_BYTE, checked_product, product
+from tests.products import DISTRIBUTIONS, WIDER_THAN_A_BYTE, checked_product, product
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import DTYPE_BYTES, Launch

@@ -10,7 +10,7 @@ import pytest
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
 from tests.conftest import FEW_SMS, accepted
 from tests.covering import covering
-from tests.kernels.test_gpu_timeline import count_compiles
+from tests.tilescope.measure.test_gpu_timeline import count_compiles
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Run
 from tilescope.declare.interpreter_time import estimate_seconds

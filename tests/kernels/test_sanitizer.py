@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernels.trees import ROOT, copied, python
+from tests.trees import ROOT, copied, python
 
 pytestmark = pytest.mark.gpu
 

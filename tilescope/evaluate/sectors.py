@@ -41,7 +41,7 @@ def count_requests(
     The hardware counts copies that bypass L1 (LDGSTS.BYPASS) by its own rule: see `_bypassing_sectors`. For the
     instruction, Nsight Compute counts the sectors of each pair of lanes 2i and 2i + 1. Both counts equal the touched
     sectors unless rows begin inside a sector, which float8 rows may. Four recorded launches have such rows; two were
-    counted again (tests/oracle/load_sectors.csv).
+    counted again (tests/tilescope/oracle/load_sectors.csv).
 
     Args:
         address: (requests, lanes) int64, first byte of each lane.

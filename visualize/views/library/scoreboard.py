@@ -1,7 +1,7 @@
 """Shipped predictions of all recorded launches, and the scoreboard that compares them with the recorded counts.
 
 Predicting every launch takes too long for a page view, so the predictions are a file: one Prediction per line.
-`python -m scripts.predict_records` writes it, and tests/oracle checks it against the current models.
+`python -m scripts.predict_records` writes it, and tests/tilescope/oracle checks it against the current models.
 """
 
 import json

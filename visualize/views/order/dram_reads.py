@@ -251,7 +251,7 @@ def model_notes(traffic: DramTraffic) -> Markup:
     """Render the assumptions of the model, and the reason that no L2 hit rate is shown."""
     assumptions = "Each input is assumed to be read once, and the output to be written once."
     if traffic.schedule.panels:
-        # tests/oracle/test_reuse_atlas.py requires slightly smaller errors.
+        # tests/tilescope/oracle/test_reuse_atlas.py requires slightly smaller errors.
         assumptions = (
             f"Programs start in launch order, {traffic.schedule.resident_programs:,} at a time. Programs that loop "
             "over tiles run in lockstep. Others drift apart, because an SM serves its oldest program first. If "

@@ -1,0 +1,1151 @@
+"""`tilescope show`: reports, findings and comparisons of a script with kernels that waste something."""
+
+import csv
+import io
+import json
+import math
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernels.examples import EXAMPLES
+from tests.trees import ROOT
+from tests.waiting import free_port, run_coroutine, until
+from tilescope.captures.reader import Capture, CountedLaunch, Finding, OutputErrors
+from tilescope.captures.server import CaptureFailed, CaptureServer, install_triton
+from tilescope.cli.command import (
+    BROKEN_PIPE,
+    FINE,
+    GREW,
+    INTERRUPTED,
+    USAGE,
+    CommandFailed,
+    run_command,
+)
+from tilescope.cli.show import show
+from tilescope.inside.report import Inside, LineSpills, SharedAccess
+from tilescope.measure.captured_counters import launch_keys, read_counters
+from tilescope.measure.counters import METRICS
+from tilescope.output import guard
+from tilescope.reports.brief import brief
+from tilescope.reports.comparison import differences
+from tilescope.reports.launch import (
+    LaunchReport,
+    OperationReport,
+    Refusal,
+    Report,
+    describe_total,
+    make_report,
+    read_report,
+)
+from tilescope.reports.launches import Launches
+from tilescope.reports.text import markdown, markdown_growth, table
+from visualize.views.capture.controls import capture_options, changed_values, launch_form
+from visualize.views.capture.script import Script
+from visualize.web.scripts import Scripts, shipped_scripts
+
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(x, out, n, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i * STEP, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def unmasked(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i))
+
+
+@triton.jit
+def rows(x, out, cols, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * cols + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < cols
+    tl.store(out + i, tl.load(x + i, mask=inside), mask=inside)
+
+
+@triton.jit
+def rows_of_constant_length(x, out, cols: tl.constexpr, BLOCK: tl.constexpr):
+    rows(x, out, cols, BLOCK)
+
+
+x = torch.zeros(8192 + 4, device="cuda")
+copy[(2,)](x, torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+copy[(2,)](x[1:], torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+copy[(8,)](x, torch.empty(1024, device="cuda"), 1024, STEP, BLOCK=128)
+unmasked[(4,)](x[:1000].clone(), torch.empty(1024, device="cuda"), BLOCK=256)
+rows[(8,)](x, torch.empty(8008, device="cuda"), 1001, BLOCK=1024)
+rows[(8,)](x, torch.empty(8008, device="cuda"), 1000, BLOCK=1024)
+rows_of_constant_length[(8,)](x, torch.empty(8008, device="cuda"), 1000, BLOCK=1024)
+"""
+# The same kernels with two launches that waste nothing.
+SHORT_SCRIPT = f"""{SCRIPT.partition("x = torch")[0]}
+x = torch.zeros(2048, device="cuda")
+copy[(2,)](x, torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+unmasked[(4,)](x, torch.empty(1024, device="cuda"), BLOCK=256)
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("show") / "script.py"
+    path.write_text(SCRIPT.replace("STEP, BLOCK=128", "8, BLOCK=128"), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def capture_path(script, compiled_before):
+    """The script's capture. Later captures of this module find their kernels in the cache, too."""
+    path = script.with_suffix(".tilescope")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        assert (
+            run_command(show, [str(script), "--text", "--gpu", "H200", "--out", str(path)]) == FINE
+        )
+        yield path
+
+
+@pytest.fixture(scope="module")
+def launches(capture_path):
+    return make_report(Capture(capture_path)).launches
+
+
+def findings(launch):
+    return [op.why for op in launch.ops]
+
+
+def test_an_aligned_copy_costs_its_ideal_sectors_and_has_no_findings(launches):
+    totals = launches[0].totals
+    assert (totals["ld_requests"], totals["ld_sectors"], totals["st_sectors"]) == (8, 128, 128)
+    assert [op.efficiency for op in launches[0].ops] == [1, 1]
+    assert findings(launches[0]) == ["", ""]
+
+
+def test_each_launch_names_its_kernel_source_line_grid_and_config(launches, script):
+    launch = launches[2]
+    first_line = script.read_text().splitlines().index("@triton.jit") + 1
+    assert (launch.kernel, launch.source, launch.line) == ("copy", "script.py", first_line)
+    assert launch.grid == (8, 1, 1)
+    assert launch.config == {"STEP": 8, "BLOCK": 128, "num_warps": 4, "num_stages": 3}
+    assert launch.registers >= 16
+
+
+def test_a_misaligned_view_is_named_with_its_offset(launches):
+    load, _ = findings(launches[1])
+    assert "x starts 4 bytes past a 16-byte boundary" in load
+
+
+def test_an_access_outside_its_tensor_names_program_warp_lane_and_element(launches):
+    load, store = findings(launches[3])
+    # Each lane takes two elements of 256, so element 232 of the last program is the first of warp 3's lane 20.
+    assert (
+        "Program 3, warp 3, lane 20: element (232) of the block lies outside x, 0 bytes past its end."
+        in load
+    )
+    assert store == ""
+
+
+def test_a_sweep_launches_all_combinations_and_names_those_that_fail(
+    tmp_path, capfd, monkeypatch, compiled_before
+):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+    example = str(ROOT / "kernels" / "examples" / "softmax.py")
+    assert (
+        run_command(
+            show,
+            [
+                example,
+                "--json",
+                "--gpu",
+                "H200",
+                "--set",
+                "cols=1000,1024",
+                "--set",
+                "num_warps=2,3",
+            ],
+        )
+        == FINE
+    )
+    content = json.loads(capfd.readouterr().out)
+    assert [launch["settings"] for launch in content["launches"]] == [
+        {"cols": 1000, "num_warps": 2},
+        {"cols": 1024, "num_warps": 2},
+    ]
+    assert [reason.partition(":")[0] for reason in content["not_captured"]] == [
+        "cols=1000 num_warps=3",
+        "cols=1024 num_warps=3",
+    ]
+
+
+def test_counters_are_kept_in_the_capture_and_compared(capture_path, tmp_path):
+    path = Path(shutil.copy(capture_path, tmp_path))
+    totals = [launch.totals for launch in make_report(Capture(path)).launches]
+    rows = [CountedLaunch({**total}, 0.5) for total in totals]
+    rows[1].counters["ld_sectors"] += 1
+    Capture(path).write_counters(rows)
+    launches = make_report(Capture(path)).launches
+    assert [launch.agrees for launch in launches] == [n != 1 for n in range(7)]
+    assert launches[0].elapsed_ms == 0.5
+    assert (
+        f"sectors of loads {totals[1]['ld_sectors'] + 1} (predicted {totals[1]['ld_sectors']})"
+        in table(make_report(Capture(path)))
+    )
+
+
+def test_a_capture_without_sass_has_layouts_but_no_executions(capture_path, tmp_path):
+    path = tmp_path / "old.tilescope"
+    with zipfile.ZipFile(capture_path) as whole, zipfile.ZipFile(path, "w") as part:
+        for name in whole.namelist():
+            part.writestr(name, b"" if name.endswith(".sass") else whole.read(name))
+    launch = make_report(Capture(path)).launches[0]
+    assert launch.layouts
+    assert (launch.instructions_executed, launch.not_executed) == (None, "The capture has no SASS.")
+    assert launch.totals["lds_wavefronts"] is None
+    assert launch.totals["ld_sectors"] == 128
+
+
+def test_counters_join_the_launches_that_nsight_compute_saw(capture_path, tmp_path):
+    """A benchmark launches more or less often under the profiler, and a launch that fails has no counters."""
+    path = Path(shutil.copy(capture_path, tmp_path))
+    content = Capture(path).content
+    content = replace(
+        content, launches=tuple(replace(launch, ran="cuda") for launch in content.launches)
+    )
+    totals = [launch.totals for launch in make_report(Capture(path)).launches]
+    rows = [
+        (totals[number], *key[:2])
+        for number, key in enumerate(launch_keys(Capture(path)))
+        if number not in (1, 3)
+    ]
+    rows.insert(1, (totals[0], "other", "(1, 1, 1)"))
+    rows.insert(4, ({**totals[4], "ld_sectors": "n/a"}, "rows", "(8, 1, 1)"))
+    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in totals[0])]
+    lines = [[number, name, grid, *row.values()] for number, (row, name, grid) in enumerate(rows)]
+    page = io.StringIO("==PROF== Connected\n")
+    page.seek(0, io.SEEK_END)
+    print(",".join(header), file=page)
+    print(",".join(['""'] * 3 + ["sector"] * len(totals[0])), file=page)
+    csv.writer(page).writerows(lines)
+    counters = read_counters(page.getvalue())
+    joined = [counters.get(key) for key in launch_keys(Capture(path))]
+    assert joined == [None if number in (1, 3) else totals[number] for number in range(7)]
+    Capture(path).write_counters([CountedLaunch(row, None) for row in joined])
+    assert table(make_report(Capture(path))).count("Nsight Compute: not counted") == 2
+
+
+def test_controls_of_the_page_become_options_of_the_capture():
+    chosen = {"case_cols": 1024, "sweep": "num_warps=2,4 -8", "config_softmax": 3}
+    options = ["--set=cols=1024", "--set=num_warps=2,4", "--set=-8", "--config=softmax=3"]
+    assert capture_options(chosen) == options
+
+
+OTHERS = "Tilescope did not write the existing file"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("runs.py --text --html runs.py", "--html must be a .html file (got runs.py)."),
+        ("runs.py --text --out runs.py", "--out must be a .tilescope file (got runs.py)."),
+        ("--html new.html", "--html needs a script."),
+        ("--out new.tilescope", "--out needs a script."),
+        *(
+            (f"runs.py --text {output}", f"{output} cannot be written ({reason}).")
+            for output, reason in (
+                ("--out missing/run.tilescope", "No such file or directory"),
+                ("--out symbolic.tilescope", OTHERS),
+                ("--html missing/report.html", "No such file or directory"),
+                ("--html folder.html", "Is a directory"),
+                ("--html page.html", OTHERS),
+                ("--html symbolic.html", OTHERS),
+                ("--html ../project/hard.html", OTHERS),
+            )
+        ),
+        ("--html hard.html -m runs", f"--html hard.html cannot be written ({OTHERS})."),
+    ],
+)
+def test_a_file_that_cannot_be_written_or_is_someone_elses_is_named_before_the_script_runs(
+    flags, sentence, tmp_path, monkeypatch, capfd
+):
+    work = tmp_path / "project"
+    (work / "folder.html").mkdir(parents=True)
+    monkeypatch.chdir(work)
+    (work / "runs.py").write_text("open('ran', 'w')", encoding="utf-8")
+    (work / "page.html").write_text("<title>Mine</title>", encoding="utf-8")
+    (work / "symbolic.html").symlink_to("runs.py")
+    (work / "symbolic.tilescope").symlink_to("runs.py")
+    (work / "hard.html").hardlink_to("runs.py")
+    before = {path: path.is_file() and path.read_bytes() for path in work.iterdir()}
+    assert run_command(show, flags.split()) == USAGE
+    assert capfd.readouterr().err == f"{sentence}\n"
+    assert {path: path.is_file() and path.read_bytes() for path in work.iterdir()} == before
+
+
+def test_a_report_that_cannot_be_written_as_a_whole_leaves_the_earlier_one(capture_path, tmp_path):
+    """A limit of 100 kB fails in the middle of the file, as a full disk does."""
+    output = tmp_path / "report.html"
+    command = [sys.executable, str(ROOT / "app.py"), "show", str(capture_path), "--html", output]
+    assert subprocess.run(command, check=False).returncode == FINE
+    whole = output.read_bytes()
+    limited = ["prlimit", "--fsize=100000", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (USAGE, f"{output}: File too large.\n")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
+        ("report.html", whole)
+    ]
+
+
+def test_a_full_disk_behind_stdout_is_one_sentence(capture_path):
+    for arguments in (["show", str(capture_path), "--text"], ["show", "--help"], ["--version"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, str(ROOT / "app.py"), *arguments],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == (USAGE, "stdout: No space left on device.\n")
+
+
+# A recorder that names what it does, so that a test can end `show` then. A child of the script has left its session.
+RECORDER = """#!{python}
+import json, os, shutil, signal, subprocess, sys
+from pathlib import Path
+
+def wait(phase):
+    if phase == os.environ["PHASE"]:
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        Path(phase).touch()
+        while True:
+            signal.pause()
+
+wait("starting")
+for line in sys.stdin:
+    request = json.loads(line)
+    wait("capturing" if isinstance(request, list) else "evaluating")
+    if isinstance(request, list):
+        shutil.copy("whole.tilescope", request[1])
+    print(flush=True)
+"""
+
+
+def list_marked(mark):
+    """Return the processes whose environment has a value."""
+    processes = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in environment.read_bytes():
+                processes.append(environment.parent.name)
+    return processes
+
+
+@pytest.fixture
+def recorder(tmp_path, capture_path):
+    """A command that shows a script with a recorder that waits in a phase, and its folder."""
+    with (
+        zipfile.ZipFile(capture_path) as whole,
+        zipfile.ZipFile(tmp_path / "whole.tilescope", "w") as part,
+    ):
+        for name in whole.namelist():
+            if name != "findings.json":
+                part.writestr(name, whole.read(name))
+    fake = tmp_path / "python"
+    fake.write_text(RECORDER.format(python=sys.executable))
+    fake.chmod(0o755)
+    (tmp_path / "script.py").touch()
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, str(ROOT / "app.py"), "show", "script.py"]
+    return tmp_path, [*command, "--python", str(fake), "--out", "run.tilescope", "--gpu", "H200"]
+
+
+@pytest.mark.parametrize("phase", ["starting", "capturing", "evaluating"])
+@pytest.mark.parametrize("is_page", [False, True])
+def test_whatever_ends_show_ends_its_processes_and_temporary_files(phase, is_page, recorder):
+    folder, command = recorder
+    flags = ["--port", str(free_port())] if is_page else ["--text", "--html", "report.html"]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        (folder / phase).unlink(missing_ok=True)
+        mark = f"{folder}/{phase}/{number}"
+        with subprocess.Popen(
+            [*command, *flags],
+            cwd=folder,
+            env={**os.environ, "PHASE": phase, "MARK": mark, "TMPDIR": f"{folder}/temporary"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        ) as shown:
+            until((folder / phase).exists)
+            shown.send_signal(number)
+            shown.stdout.read()  # ends once no process has the pipe
+        assert shown.returncode in (USAGE, INTERRUPTED, -number)
+        until(lambda mark=mark: not list_marked(mark))
+        until(lambda: not [*(folder / "temporary").iterdir()])
+        assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def test_a_capture_process_that_died_is_replaced(recorder):
+    folder, _ = recorder
+    fake = folder / "python"
+    fake.write_text(
+        fake.read_text().replace("    print(flush", "    Path('once').mkdir()\n    print(flush")
+    )
+    with guard() as marked, ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PHASE", "none")
+        server = CaptureServer(str(fake), (), stack, marked)
+        server.capture(folder / "a.tilescope", ["script.py"])
+        with pytest.raises(CaptureFailed, match="ended; the terminal shows why"):
+            server.capture(folder / "b.tilescope", ["script.py"])
+        (folder / "once").rmdir()
+        server.capture(folder / "c.tilescope", ["script.py"])
+    assert not marked.exists()
+
+
+def test_what_follows_two_dashes_goes_to_the_script_and_its_exit_status_is_kept(tmp_path, capfd):
+    path = tmp_path / "prints.py"
+    end = "import sys\nprint(sys.argv[1:])\nsys.exit(7)\n"
+    path.write_text(SHORT_SCRIPT + end, encoding="utf-8")
+    assert run_command(show, [str(path), "--text", "--gpu", "H200", "--", "-m", "--", "1"]) == 7
+    output = capfd.readouterr()
+    assert "['-m', '--', '1']" in output.err
+    assert "2 launches" in output.out.splitlines()[0]
+
+
+def test_a_module_takes_all_arguments_after_its_name_and_pytests_tests_are_captured(
+    tmp_path, monkeypatch, capfd
+):
+    """Without a GPU, a test that reads a result fails, and the next test runs."""
+    body = """
+    x = torch.zeros(1024, device="cuda")
+    copy[(2,)](x, x, 1024, 1, BLOCK=512)
+"""
+    kernels = SCRIPT.partition("x = torch")[0]
+    tests = f"def test_read():{body}    assert x[0].item() == 0\ndef test_other():{body}"
+    (tmp_path / "test_copy.py").write_text(kernels + tests, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    own = ["test_copy.py", "-q", "-p", "no:cacheprovider"]
+    assert run_command(show, ["--json", "--gpu", "H200", "-m", "pytest", *own]) == FINE
+    output = capfd.readouterr()
+    content = json.loads(output.out)
+    assert [launch["kernel"] for launch in content["launches"]] == ["copy", "copy"]
+    assert "1 failed, 1 passed" in output.err
+
+
+def test_flags_after_a_modules_name_are_named_before_its_page_is_served(monkeypatch, capfd):
+    monkeypatch.delenv("SPACE_ID", raising=False)
+    port = str(free_port())
+    arguments = ["--port", port, "-m", "no_such_module", "--brief", "-q", "--html=a.html"]
+    assert run_command(show, arguments) == USAGE
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[:2] == [
+        f"Capturing no_such_module, then serving the page on http://127.0.0.1:{port}.",
+        "--brief and --html=a.html: passed to no_such_module; flags of `show` come before -m.",
+    ]
+
+
+@pytest.mark.parametrize("own", [["x", "--", "y", "-m", "--"], ["--text", "--"]])
+def test_all_arguments_after_a_modules_name_reach_it_unchanged(own, tmp_path, monkeypatch, capfd):
+    (tmp_path / "prints.py").write_text("import sys\nprint(sys.argv[1:])\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(show, ["--text", "-m", "prints", *own]) == USAGE
+    assert capfd.readouterr().err.startswith(f"{own}\nprints launched no Triton kernels.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-m"], "argument -m: expected one argument"),
+        (["-m", "--", "x"], "argument -m: expected one argument"),
+        (["script.py", "-m", "pytest"], "give a script, or -m and a module"),
+    ],
+)
+def test_a_module_needs_a_name_and_excludes_a_script(arguments, sentence, capfd):
+    with pytest.raises(SystemExit) as ended:
+        show(arguments)
+    assert ended.value.code == USAGE
+    assert sentence in capfd.readouterr().err
+
+
+def test_json_is_one_object_and_against_names_what_grew(tmp_path, capfd):
+    script = tmp_path / "script.py"
+    script.write_text(SHORT_SCRIPT, encoding="utf-8")
+    capture = script.with_suffix(".tilescope")
+    options = [str(script), "--gpu", "H200"]
+    assert run_command(show, [*options, "--json", "--out", str(capture)]) == FINE
+    text = capfd.readouterr().out
+    assert json.loads(text)["gpu"] == "H200"
+    before = tmp_path / "before.json"
+    before.write_text(text, encoding="utf-8")
+    assert run_command(show, [str(capture), "--text", "--against", str(before)]) == FINE
+    worse = SHORT_SCRIPT.replace("1024, 1, BLOCK", "1024, 2, BLOCK")
+    script.write_text(worse, encoding="utf-8")
+    assert run_command(show, [*options, "--text", "--against", str(before)]) == GREW
+    output = capfd.readouterr()
+    assert "script.py:10 in copy, load x: sectors rose from 128 to 1,024." in output.out
+    assert f"regressions since {before}." in output.err
+    before.write_text(text.replace('"gpu": "H200"', '"gpu": "L4"'), encoding="utf-8")
+    assert run_command(show, [str(capture), "--text", "--against", str(before)]) == FINE
+    assert ", L4 to Triton " in capfd.readouterr().out.splitlines()[0]
+    assert run_command(show, [str(capture), "--json", "--against", str(before)]) == FINE
+    assert json.loads(capfd.readouterr().out)["differences"] == []
+    shifted = tmp_path / "renamed.py"
+    shifted.write_text(f"# A comment moves all lines.\n{SHORT_SCRIPT}", encoding="utf-8")
+    assert (
+        run_command(show, [str(shifted), "--text", "--gpu", "H200", "--against", str(before)])
+        == FINE
+    )
+
+
+def test_a_copy_of_a_script_has_its_own_name_although_triton_has_compiled_the_original(
+    launches, tmp_path, capfd
+):
+    path = tmp_path / "copied.py"
+    path.write_text(SHORT_SCRIPT, encoding="utf-8")
+    assert run_command(show, [str(path), "--json", "--gpu", "h200"]) == FINE
+    copied = json.loads(capfd.readouterr().out)["launches"]
+    assert {op["file"] for launch in copied for op in launch["ops"]} == {"copied.py"}
+    assert {op.file for launch in launches for op in launch.ops} == {"script.py"}
+
+
+def test_a_script_that_fails_has_a_table_of_its_launches_and_a_status_that_ci_sees(
+    capture_path, tmp_path, capfd
+):
+    whole = tmp_path / "whole.json"
+    assert run_command(show, [str(capture_path), "--json"]) == FINE
+    whole.write_text(capfd.readouterr().out, encoding="utf-8")
+    part = tmp_path / "part.py"
+    command = [str(part), "--text", "--gpu", "H200", "--against", str(whole)]
+    part.write_text(SHORT_SCRIPT.replace("unmasked[(4,)]", "x.missing"), encoding="utf-8")
+    assert run_command(show, command) == USAGE
+    output = capfd.readouterr()
+    assert "1 launch" in output.out
+    assert "unmasked: launches fell from 1 to 0." in output.out
+    part.write_text(SHORT_SCRIPT.replace("unmasked[(4,)]", "exit(3)"), encoding="utf-8")
+    assert run_command(show, command) == 3
+    output = capfd.readouterr()
+    assert "part.py exited with status 3" in output.out
+    assert "exited with status" not in output.err
+
+
+def test_a_script_that_exits_before_its_first_launch_keeps_its_status(tmp_path, capfd):
+    path = tmp_path / "exits.py"
+    path.write_text("raise SystemExit(5)\n", encoding="utf-8")
+    assert run_command(show, [str(path), "--text", "--gpu", "H200"]) == 5
+    assert "exits.py exited with status 5" in capfd.readouterr().out
+
+
+def test_an_interrupted_script_has_a_report_of_its_launches(tmp_path, compiled_before):
+    path = tmp_path / "waits.py"
+    interrupt = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    interrupt += "os.killpg(0, signal.SIGINT)\nsignal.pause()\n"
+    path.write_text(SHORT_SCRIPT + interrupt, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), "show", str(path), "--text", "--gpu", "H200"],
+        env={**os.environ, "TRITON_CACHE_DIR": str(compiled_before)},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
+    )
+    fault, _, title, *_ = done.stdout.splitlines()
+    assert (done.returncode, title[-10:]) == (USAGE, "2 launches")
+    assert "waits.py raised KeyboardInterrupt" in fault
+    assert "app.py" not in done.stderr
+
+
+def test_a_report_ends_quietly_when_the_reader_closes_the_pipe():
+    capture = Path(EXAMPLES[0]).with_suffix(".tilescope")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), "show", str(capture), "--text"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (BROKEN_PIPE, b"")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_command_ends_well_without_a_standard_stream(closed):
+    capture = Path(EXAMPLES[0]).with_suffix(".tilescope")
+    command = shlex.join([sys.executable, str(ROOT / "app.py"), "show", str(capture), "--brief"])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (FINE, "")
+    assert done.stdout.startswith("No findings." if closed == "2>&-" else "")
+
+
+def test_an_interrupted_command_has_no_traceback(capfd):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    assert run_command(interrupt) == INTERRUPTED
+    assert capfd.readouterr().err == ""
+
+
+def test_a_load_that_becomes_asynchronous_copies_is_the_same_operation():
+    """Each pipeline stage of a load through a table may access other tensors. A `red` is an atomic without a result."""
+
+    def launch(*ops):
+        return LaunchReport("k", "a.py", 1, (1, 1, 1), 16, 0, 0, tuple(map(operation, ops)))
+
+    def operation(fields):
+        op, counter, tensor, sectors = fields
+        return OperationReport(op, counter, tensor, "a.py", 8, requests=0, sectors=sectors)
+
+    before = launch(("load", "ld", "a, b", 8), ("atomic", "atom", "c", 2))
+    copies = ("async copy", "ld", "a", 2), ("async copy", "ld", "a, b", 6)
+    after = launch(*copies, ("atomic", "red", "c", 2))
+    assert list(differences([before], [after])) == []
+    (difference,) = differences([launch(*copies)], [launch(("load", "ld", "a, b", 9))])
+    assert difference.sentence == "a.py:8 in k, load a, b: sectors rose from 8 to 9."
+
+
+def inside_report(*shared, **fields):
+    """A launch whose lines access shared memory: each a line, an opcode, wavefronts and ideal wavefronts."""
+    accesses = tuple(
+        SharedAccess("a.py", line, opcode, 64, wavefronts, ideal)
+        for line, opcode, wavefronts, ideal in shared
+    )
+    fields = {"instructions_executed": 5000, "shared": accesses, **fields}
+    return LaunchReport("k", "a.py", 1, (1, 1, 1), 16, 0, 4096, (), **fields)
+
+
+def test_bank_conflicts_and_spill_traffic_that_increase_are_regressions_with_their_lines():
+    spills = LineSpills("a.py", 7, 1, 1, stored_bytes=4, moved_bytes=256)
+    before = inside_report((4, "LDS", 64, 64), (9, "STS", 64, 64))
+    after = inside_report((4, "LDS", 512, 64), (9, "STS", 64, 64), spills_by_line=(spills,))
+    changed = differences([before], [after])
+    assert [each.sentence for each in changed if each.is_worse] == [
+        "a.py:1 k: wavefronts of shared memory rose from 128 to 576 (line 4 LDS +448).",
+        "a.py:1 k: bank conflicts rose from 0 to 448 (line 4 LDS +448).",
+        "a.py:1 k: bytes of spill traffic rose from 0 to 256.",
+    ]
+    assert not any(each.is_worse for each in differences([after], [before]))
+
+
+@pytest.mark.parametrize(
+    ("times", "grows", "is_worse"),
+    [
+        ((9.0, 8.0), {"registers": 20}, False),
+        ((9.0, 9.0), {"shared_bytes": 5000}, False),
+        ((9.0, 8.0), {"shared": (SharedAccess("a.py", 4, "LDS", 64, 512, 64),)}, False),
+        ((9.0, 9.01), {"registers": 20}, True),
+        ((9.0, None), {"registers": 20}, True),
+        ((None, 8.0), {"shared_bytes": 5000}, True),
+        ((9.0, 8.0), {"spilled_bytes": 4}, True),
+        ((9.0, 8.0), {"ops": (OperationReport("load", "ld", "x", "a.py", 4, 9, 9),)}, True),
+    ],
+)
+def test_more_resources_are_no_regression_if_the_predicted_time_does_not_grow(
+    times, grows, is_worse
+):
+    before = inside_report((4, "LDS", 64, 64), predicted_us=times[0])
+    changed = differences([before], [replace(before, predicted_us=times[1], **grows)])
+    (grown, *_) = [each for each in changed if each.what != "predicted_us"]
+    assert any(each.is_worse for each in changed) == is_worse
+    assert ("but the predicted time did not" in grown.sentence) != is_worse
+
+
+def test_a_report_of_an_earlier_version_has_no_bank_conflicts_to_compare(tmp_path):
+    path = tmp_path / "earlier.json"
+    after = inside_report((4, "LDS", 512, 64))
+    content = Report("3", "H200", (after,)).to_json()
+    for field in vars(Inside()):
+        del content["launches"][0][field]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert differences(read_report(path).launches, [after]) == []
+    assert "bank conflicts" not in table(read_report(path))
+
+
+def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
+    launch = inside_report((4, "LDS", 96, 64), (5, "STS", 64, 64), (9, "ATOMS", 640, 64))
+    lines = table(Report("3", "H200", (launch,))).splitlines()
+    assert "   warp instructions executed: 5,000" in lines
+    assert "   shared-memory wavefronts: loads 96, stores 64, atomics 640" in lines
+    assert "   bank conflicts: 608" in lines
+    assert lines[-2:] == [
+        "   ATOMS at line 9: 576 bank conflicts in 640 wavefronts",
+        "   LDS at line 4: 32 bank conflicts in 96 wavefronts",
+    ]
+    first, _, total = brief(Report("3", "H200", (launch, launch))).partition("\n\n")
+    assert first.splitlines() == [
+        "a.py:9 in k, ATOMS (launch 0; 1 more like it): 576 bank conflicts in 640 wavefronts.",
+        "a.py:4 in k, LDS (launch 0; 1 more like it): 32 bank conflicts in 96 wavefronts.",
+    ]
+    assert total.endswith("Shared memory: 1,600 wavefronts, 1,216 bank conflicts.")
+
+
+def test_wavefronts_that_are_unknown_on_one_line_make_the_totals_unknown():
+    unknown = SharedAccess("a.py", 4, "LDS", 64, None, None, why="The address is unknown.")
+    launch = inside_report(shared=(unknown,))
+    text = table(Report("3", "H200", (launch,)))
+    assert "shared-memory wavefronts: loads unknown" in text
+    assert "bank conflicts: unknown" in text
+    assert "LDS at line 4: The address is unknown." in text
+    assert (
+        launch.predict_counters()["lds_wavefronts"],
+        launch.predict_counters()["sts_wavefronts"],
+    ) == (None, 0)
+    assert differences([inside_report()], [launch]) == []
+    launches = (launch, inside_report((4, "LDS", 96, 64)))
+    assert "96 wavefronts, 32 bank conflicts; unknown in 1 launch." in brief(
+        Report("3", "", launches)
+    )
+
+
+LOOP = f"""{SCRIPT.partition("x = torch")[0]}
+x = torch.zeros(1000, device="cuda")
+aligned = torch.zeros(2048, device="cuda")
+for repeat in range(3):
+    unmasked[(4,)](x, torch.empty(1024, device="cuda"), BLOCK=256)
+    for _ in range(2):
+        copy[(2,)](aligned, torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+copy[(2,)](aligned[1:], torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
+"""
+FAULT = (
+    "loop.py:16 in unmasked, load x, 3 equal launches (0, …, 6): Program 3, warp 3, lane 20: "
+    "element (232) of the block lies outside x, 0 bytes past its end."
+)
+
+
+@pytest.fixture(scope="module")
+def loop_path(tmp_path_factory, compiled_before):
+    path = tmp_path_factory.mktemp("loop") / "loop.py"
+    path.write_text(LOOP, encoding="utf-8")
+    out = path.with_suffix(".tilescope")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        assert run_command(show, [str(path), "--text", "--gpu", "H200", "--out", str(out)]) == FINE
+    return out
+
+
+def test_equal_launches_are_counted_and_printed_once(loop_path):
+    """Memory of an earlier launch's result is unknown, but the kernel does not read it for an address."""
+    counted = []
+    launches = Launches(Capture(loop_path))
+    count = launches.counts
+    report = make_report(
+        launches.capture, counts=lambda number: counted.append(number) or count(number)
+    )
+    assert {*counted} == {0, 1, 9}
+    firsts = [None, None, 1, 0, 1, 1, 0, 1, 1, None]
+    assert [launch.equal_to for launch in report.launches] == firsts
+    names = ["3 equal launches (0, …, 6)", "6 equal launches (1, …, 8)", "9"]
+    headings = [line for line in table(report).splitlines() if "  grid " in line]
+    assert [line.partition("  ")[0] for line in headings] == names
+    assert [line.count("equal launches") for line in markdown(report).splitlines()].count(1) == 3
+    form = json.loads(launch_form(launches, 0, None))
+    assert form["fields"][0]["choices"] == [0, 1, 9]
+    assert "<option>9: copy</option>" in form["html"]
+    assert "copy: 7 launches, " in brief(report)
+    assert "unmasked: 3 equal launches (0, …, 6), " in brief(report)
+
+
+def test_a_fault_is_the_first_thing_in_every_form_of_a_report(loop_path, capfd, tmp_path):
+    before = tmp_path / "before.json"
+    assert run_command(show, [str(loop_path), "--json", "--text"]) == FINE
+    before.write_text(capfd.readouterr().out, encoding="utf-8")
+    content = json.loads(before.read_text(encoding="utf-8"))
+    assert (next(iter(content)), content["faults"]) == ("faults", [FAULT])
+    assert content["text"].startswith(f"{FAULT}\n")
+    assert content["html"].partition(">")[2].startswith(f"{FAULT}\n")
+    assert content["brief"].startswith(f"{FAULT}\n")
+    for flags in (["--text"], ["--brief"], ["--markdown"], ["--text", "--against", str(before)]):
+        assert run_command(show, [str(loop_path), *flags]) == FINE
+        assert capfd.readouterr().out.lstrip("-* ").startswith(FAULT.partition(" (")[0])
+    page = Scripts({"script.loop": Script(loop_path, "loop.py")}, "script.loop")
+    slots = page.fill(page.find({"open": ""}))
+    assert slots["launches"].striptags().startswith(FAULT)
+    assert "Line 16: Program 3" in slots["requests-headline"]
+
+
+def test_failed_checks_exceptions_and_launches_that_do_not_fit_are_faults(launches):
+    wrong = replace(launches[0], results={"out": OutputErrors(0.25, 1.0, False)})
+    excess = Finding("shared memory", "script.py", 7, "", "", "The launch fails.")
+    report = Report(
+        "3", "H200", (wrong, replace(wrong, findings=(excess,))), stopped="It raised.", failed=True
+    )
+    assert table(report).splitlines()[:3] == [
+        "It raised.",
+        "script.py:7 in copy, output out (launch 0; 1 more like it): "
+        "It is wrong: its relative RMS error is 0.25.",
+        "script.py:7 in copy (launch 1): The launch fails.",
+    ]
+
+
+def test_no_control_character_reaches_the_terminal(capfd, monkeypatch, launches):
+    """Names in a report or a capture may be hostile. A script's own output passes through."""
+    hostile = "\x1b[2J\x9b31m\r\x07\u202etxt.\x00\x7f\udcff"
+
+    def command():
+        print(brief(Report("3", hostile, (replace(launches[2], kernel=f"k{hostile}"),))))
+        print(hostile, file=sys.stderr)
+        os.write(1, b"\x1b[1mscript")
+        raise CommandFailed(f"No {hostile}.", USAGE)
+
+    assert run_command(command) == USAGE
+    output = capfd.readouterr()
+    assert "in k[2J31mtxt., load x" in output.out
+    assert output.err == "[2J31mtxt.\nNo [2J31mtxt..\n"
+    assert "\x1b[1mscript" in output.out
+    assert not set(output.out.replace("\x1b[1m", "")) & {
+        *hostile[:1],
+        "\x9b",
+        "\r",
+        "\x07",
+        "\u202e",
+    }
+
+
+def test_totals_that_are_bounds_say_so(launches):
+    exact, other = launches[0].ops
+    lower = replace(exact, refused="Locks retry.")
+    upper = replace(other, refused="Some lanes may be off.", is_upper_bound=True)
+    sums = {
+        (exact, other): "256",
+        (lower, other): "at least 256",
+        (exact, upper): "at most 256",
+        (lower, upper): "at least 128",
+    }
+    for ops, total in sums.items():
+        refused = tuple(Refusal(op.line, op.refused) for op in ops if op.refused)
+        launch = replace(launches[0], ops=ops, refused=refused)
+        assert describe_total([launch], "sectors") == total
+        assert f", {total} sectors (ideal: {total})." in brief(Report("3", "H200", (launch,)))
+
+
+def test_the_table_shortens_file_names_and_no_line_number(launches):
+    name = "a_name_of_more_than_20_letters"
+    ops = [replace(op, file="a_script_with_a_long_name.py", tensor=name) for op in launches[0].ops]
+    report = Report("3", "", (replace(launches[0], ops=tuple(ops)),))
+    line = next(line for line in table(report).splitlines() if "load" in line)
+    assert line.split()[:3] == [f"a_script_with_a_long…:{ops[0].line}", "load", name]
+
+
+def test_markdown_has_a_table_per_launch_and_what_grew(launches):
+    op = replace(launches[0].ops[0], tensor="a|b", why="Use *x* < y\n&amp; $z$.")
+    text = markdown(Report("3", "H200", (replace(launches[0], ops=(op,)),)))
+    assert "| line | op | tensor | bytes | requests | sectors | ideal% |" in text
+    assert rf"| {op.file}:{op.line} | load | a\|b | 16 | 8 | 128 | 100% |" in text
+    assert rf"- {op.file}:{op.line}, load a\|b: Use \*x\* \< y \&amp; \$z\$." in text.splitlines()
+    changed = list(differences(launches[:1], launches[2:3]))
+    short = launches[:3]
+    report = Report("3", "H200", short, untried="No changes were tried.", stopped="It *ended*.")
+    grown = markdown_growth("Differences", changed, report)
+    assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
+    assert grown.splitlines()[-1] == r"It \*ended\*."
+    assert len(grown.splitlines()) == 6 + sum(each.after > each.before for each in changed)
+    empty = markdown_growth("Differences", [], Report("3", "H200", short))
+    assert empty == "### Differences: 0 regressions"
+
+
+def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(launches):
+    lines = brief(Report("3", "H200", launches[1:4])).splitlines()
+    assert "in unmasked, load x (launch 2): Program 3, warp 3, lane 20" in lines[0]
+    assert "in copy, load x (launch 1): " in lines[1]
+
+
+def test_a_brief_report_drops_whole_findings_with_the_least_saving_and_counts_them(launches):
+    cause = launches[1].findings[0]
+
+    def finding(number):
+        before = {"sectors": 800 - number, "predicted_ns": 9_000}
+        after = {"sectors": 100, "predicted_ns": 9_000 - 100 * number}
+        condition = f"Condition {number} must hold. {'It must. ' * 40}"
+        return replace(
+            cause,
+            line=number,
+            change=f"Change {number}.",
+            before=before,
+            after=after,
+            needs=condition,
+        )
+
+    findings = tuple(map(finding, range(30)))
+    report = Report("3", "H200", (replace(launches[1], findings=findings),))
+    *lines, count, _, _ = brief(report).splitlines()
+    for number, line in zip(range(29, 0, -1), lines, strict=False):
+        assert line.startswith(f"script.py:{number} in copy, load x (launch 0): x starts 4 bytes")
+        assert f"; change {number}; condition {number} must hold." in line
+        saving = f"the predicted time 9.0 µs → {9 - number / 10:.1f} µs"
+        assert line.endswith(f" (sectors {800 - number} → 100, {saving}).")
+    assert len(lines) > 5
+    assert count == f"{30 - len(lines)} more findings: see --text."
+
+
+def test_similar_findings_are_one_line_that_claims_the_numbers_of_one_launch(launches):
+    smaller = replace(
+        launches[1],
+        findings=tuple(replace(each, text=f"Another {each.text}") for each in launches[1].findings),
+    )
+    lines = brief(Report("3", "H200", (launches[1], smaller))).splitlines()
+    assert "in copy, load x (launch 0; 1 more like it): " in lines[0]
+    assert "Another" not in "".join(lines)
+
+
+def test_a_brief_report_of_any_size_has_at_most_4_kb(launches):
+    wide = [replace(launch, kernel="k" * 300 + str(n)) for n, launch in enumerate(launches * 40)]
+    many = Report("3", "H200", tuple(wide), stopped="é" * 1000, not_captured=("ü" * 900,) * 3)
+    text = brief(many, ["A difference."] * 999)
+    assert 3000 < len(f"{text}\n".encode()) <= 4096
+    assert text.startswith("script.py:16 in kkk")
+    assert "\n\nA difference.\n" in text
+    assert "more differences: see --text.\n\n" in text
+    assert "é…\n" in text
+    assert " (launch " in text
+    assert "more findings: see --text." in text
+    assert "more remarks: see --text." in text
+
+
+def test_differences_name_the_line_and_both_values(launches):
+    sentences = [each.sentence for each in differences(launches[:1], launches[2:3])]
+    assert any("load x: sectors rose from 128 to 1,024." in sentence for sentence in sentences)
+
+
+def test_launches_in_another_order_are_compared_with_those_of_the_same_kernel(launches):
+    copy, worse, other = launches[0], launches[2], launches[4]
+    (sectors,) = (
+        each for each in differences([copy, other], [other, worse]) if each.what == "sectors"
+    )
+    assert (sectors.before, sectors.after) == (128, 1024)
+    assert list(differences([copy, other], [other, copy])) == []
+
+
+def test_a_missing_launch_is_worse_and_an_added_one_is_not(launches):
+    once, twice = launches[:1], launches[:1] * 2
+    assert [each.is_worse for each in differences(twice, once)] == [True]
+    assert [each.is_worse for each in differences(once, twice)] == [False]
+    assert [each.is_worse for each in differences([], once)] == [False]
+
+
+def test_the_largest_increase_comes_first_and_equal_differences_are_merged(launches):
+    copy, worse, other = launches[0], launches[2], launches[4]
+    changed = differences([copy, copy, other], [worse, worse])
+    sentences = [each.sentence for each in changed]
+    assert sentences[0] == "rows: launches fell from 1 to 0."
+    assert sentences[1].endswith("copy, load x (2 launches): sectors rose from 128 to 1,024.")
+    ranks = [each.is_worse for each in changed]
+    assert ranks == sorted(ranks, reverse=True)
+
+
+def test_a_report_is_read_back_from_its_json(capture_path, tmp_path):
+    report = make_report(Capture(capture_path))
+    first = replace(report.launches[0], results={"out": OutputErrors(math.inf, 1e-3, False)})
+    path = tmp_path / "report.json"
+    content = replace(report, launches=(first, *report.launches[1:])).to_json()
+    content["of_a_later_version"] = 1
+    path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+    read = read_report(path)
+    assert math.isnan(read.launches[0].results["out"].relative_rms)  # JSON has null for it
+    assert (
+        replace(read, launches=(replace(read.launches[0], results=None), *read.launches[1:]))
+        == report
+    )
+
+
+def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
+    """They lack fields that were added later."""
+    content = Report("3.6.0", "H200", launches).to_json()
+    for launch in content["launches"]:
+        for name in ("settings", "results", "findings", "counted", "agrees"):
+            del launch[name]
+        for op in launch["ops"]:
+            del op["refused"], op["is_upper_bound"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({**content, "notes": []}), encoding="utf-8")
+    assert list(differences(read_report(path).launches, launches)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["missing.py", "--text"], "There is no script missing.py."),
+        (["--host", "0.0.0.0", EXAMPLES[0]], "listens only on this machine"),
+        ([str(ROOT / "README.md") + ".tilescope", "--text"], "There is no script"),
+        ([EXAMPLES[0], "--text", "--against", "missing.json"], "is not a report of `show --json`"),
+        ([EXAMPLES[0], "--text", "--triton", "3.2.0"], "Tilescope needs Triton 3.6 or later"),
+        (
+            [EXAMPLES[0], "--triton", "3.6.0", "--against", "a"],
+            "--triton and --against are mutually",
+        ),
+        ([EXAMPLES[0], "--json", "--brief"], "--json and --brief are mutually exclusive."),
+        ([EXAMPLES[0], "--markdown", "--text"], "--text and --markdown are mutually exclusive."),
+        (
+            ["{capture}", "--text", "--gpu", "L4"],
+            "is a capture, not a script: --gpu can't be used.",
+        ),
+        (["{capture}", "--triton", "3.6.0"], "--triton can't be used."),
+        (
+            ["{capture}", "--set", "n=1", "--out", "x.tilescope", "--text", "--", "1"],
+            "--set, --out and arguments after -- can't be used.",
+        ),
+    ],
+)
+def test_bad_input_ends_with_status_2_and_one_sentence(arguments, sentence, capture_path, capfd):
+    assert run_command(show, [each.format(capture=capture_path) for each in arguments]) == USAGE
+    assert sentence in capfd.readouterr().err
+
+
+def test_an_unknown_gpu_is_refused_with_the_names_that_exist(capfd):
+    with pytest.raises(SystemExit) as ended:
+        show(["missing.py", "--gpu", "RTX 4091"])
+    assert ended.value.code == USAGE
+    assert "there is no GPU 'RTX 4091'" in capfd.readouterr().err
+
+
+def test_a_space_serves_no_scripts(monkeypatch, capfd):
+    monkeypatch.setenv("SPACE_ID", "somebody/space")
+    assert run_command(show, [EXAMPLES[0]]) == USAGE
+    assert "does not serve its page on a Space" in capfd.readouterr().err
+
+
+def test_a_version_of_triton_is_installed_once_per_version_of_python_by_its_own_pip(
+    tmp_path, capfd
+):
+    python = tmp_path / "python"
+    pip = 'while [ "$1" != --target ]; do shift; done; mkdir "$2"; echo "$3" >> "$2/installed"'
+    python.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo cpython-399; else {pip}; fi\n')
+    python.chmod(0o755)
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        folder = install_triton("3.6.0", cache, str(python), tmp_path)
+        assert folder == cache / "triton-3.6.0-cpython-399"
+        assert (folder / "installed").read_text() == "triton==3.6.0\n"
+    assert list(cache.iterdir()) == [folder]
+    announced = capfd.readouterr().err
+    assert (
+        announced.count(f"downloads about 200 MB and unpacks to about 900 MB in {folder}; delete")
+        == 1
+    )
+
+
+def test_a_script_without_a_launch_says_so(tmp_path, capfd):
+    empty = tmp_path / "empty.py"
+    shutil.copy(ROOT / "kernels" / "examples" / "__init__.py", empty)
+    assert run_command(show, [str(empty), "--text"]) == USAGE
+    assert "launched no Triton kernel" in capfd.readouterr().err
+
+
+def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
+    capture_path, tmp_path
+):
+    source, captures = tmp_path / "script.py", []
+    source.touch()
+    script = Script(
+        capture_path, str(source), lambda *request: captures.append(request) or capture_path
+    )
+    scripts = Scripts({"script.mine": script}, "script.mine")
+    states = [scripts.find({"open": ""}) for _ in range(2)]
+    os.utime(source, (1, 1))
+
+    def redraw(state):
+        return "request-plot" in run_coroutine(anext(scripts.watch(state)))
+
+    # The first page sees the save before the other page asks.
+    for state in states:
+        until(lambda state=state: redraw(state))
+    assert len(captures) == 1
+
+
+def test_pages_are_answered_during_a_capture_that_a_later_change_of_the_script_ends(
+    capture_path, tmp_path
+):
+    source = tmp_path / "script.py"
+    source.touch()
+    hung = []
+
+    def recapture(source, options, is_superseded):
+        hung.append(options)
+        if len(hung) == 1:
+            until(is_superseded)
+            raise CaptureFailed("It was killed.")
+        return capture_path
+
+    script = Script(capture_path, str(source), recapture)
+    scripts = Scripts({"script.mine": script}, "script.mine")
+    states = [scripts.find({"open": ""}) for _ in range(20)]
+    os.utime(source, (1, 1))
+    for state in states:
+        assert run_coroutine(anext(scripts.watch(state))) == {"watch": "0"}
+        assert "is being captured again" in scripts.fill(state)["problems"]
+    os.utime(source, (2, 2))
+    for state in states:
+        until(lambda state=state: "request-plot" in run_coroutine(anext(scripts.watch(state))))
+    assert (len(hung), script.version, script.problem) == (2, 1, "")
+
+
+def test_a_module_is_captured_again_when_a_file_with_its_kernels_is_saved(capture_path, tmp_path):
+    captures = []
+    module = Script(
+        capture_path, "package.module", lambda *given: captures.append(given) or capture_path
+    )
+    for count in (0, 1, 1):
+        module.follow()
+        until(lambda: not module.is_capturing)
+        assert len(captures) == count
+        if count == 0:
+            os.utime(capture_path.with_suffix(".py"), (2, 2))
+
+
+def test_an_example_opens_without_being_captured_and_follows_its_controls():
+    captures = []
+
+    def recapture(source, options, _):
+        captures.append((source, options))
+        return Path(source).with_suffix(".tilescope")
+
+    scripts = Scripts(shipped_scripts(recapture))
+    settings = {
+        "kernel": "script.softmax",
+        "form_of": "matmul.grouped",
+        "tab": "sweep",
+        "case_cols": 7,
+    }
+    state = scripts.find({"settings": settings})
+    assert (state.view.tab, captures) == ("requests", [])
+    form = json.loads(scripts.fill(state)["script"])
+    assert form["values"]["case_cols"] == 1000
+    for _ in range(2):
+        scripts.find({"settings": {**settings, "form_of": "script.softmax", "case_cols": 1024}})
+    until(lambda: not scripts.scripts["script.softmax"].is_capturing)
+    assert captures == [(EXAMPLES[1], ["--set=cols=1024"])]
+
+
+def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(
+    tmp_path, monkeypatch, compiled_before
+):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+    script, path = tmp_path / "tuned.py", tmp_path / "tuned.tilescope"
+    config = '@triton.autotune([triton.Config({"BLOCK": block}) for block in (256, 512, 1024)], key=["n"])\n@triton.jit'
+    head, _, rest = SCRIPT.partition("@triton.jit")
+    kernel = rest.partition("@triton.jit")[0]
+    launch = (
+        'copy[(4,)](torch.zeros(4096, device="cuda"), torch.zeros(4096, device="cuda"), 1024, 1)\n'
+    )
+    script.write_text(head + config + kernel + launch, encoding="utf-8")
+    assert run_command(show, [str(script), "--text", "--gpu", "H200", "--out", str(path)]) == FINE
+    launches = Launches(Capture(path))
+    form = json.loads(launch_form(launches, 0, {}))
+    (control,) = (field for field in form["fields"] if field["name"] == "config_copy")
+    assert (control["low"], control["high"], form["values"]["config_copy"]) == (0, 3, 0)
+    given = {"config_copy": 2, "launch": 0, "gpu": "H200"}
+    assert changed_values(launches, given, "H200") == {"config_copy": 2}

@@ -1,0 +1,170 @@
+"""When and where each program ran: the timed build, its record, and the reply. Without a GPU."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.experiments import experiment_of
+from tests.results_made_up import H200
+from tilescope.compiling import compiler
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knobs
+from tilescope.declare.spec import Launch
+from tilescope.measure.fair_queue import Call
+from tilescope.measure.pool import Pool
+from tilescope.measure.timeline import MAX_PROGRAMS, read_record
+from tilescope.results import Compiled, Failure, Timeline, Timing
+from visualize.views.order.view import timeline_json
+
+pytestmark = pytest.mark.xdist_group("timed builds")
+
+EXPERIMENT = experiment_of("matmul.grouped gpu=H200")
+TIMING = Timing(0.25, 0.24, 0.26, 20, 10.0, None)
+
+
+# Three programs on two SMs.
+TIMES = dict(sm=(0, 131, 0), start_ns=(0, 32, 1056), end_ns=(1024, 960, 2080))
+
+
+def timeline(**changed):
+    builds = dict(
+        kernel_ms=0.004,
+        plain=TIMING,
+        instrumented=replace(TIMING, median_ms=0.26),
+        registers=(32, 38),
+    )
+    return Timeline(
+        EXPERIMENT,
+        "cuda",
+        H200,
+        **{**TIMES, **builds, "passed": True, "clock_mhz": 1980, **changed},
+    )
+
+
+@pytest.fixture(scope="module")
+def pool(compiled_before):
+    pool = Pool("compile", str(compiled_before))
+    yield pool
+    pool.close()
+
+
+def both_builds(kernel_id, gpu):
+    """Compile a kernel with small tiles, plain and as a timed build. In a compile worker."""
+    declared = discover()[kernel_id]
+    tile = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+    config = {name: value for name, value in tile.items() if name in knobs(declared.config)}
+    launch = Launch(declared.family.problem(), declared.config(**config), gpu)
+    return [
+        compiler.compile_launch(build, launch)
+        for build in (declared, compiler.timed_build(declared, launch))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kernel_id", "gpu"), [*zip(discover(), itertools.cycle(("H200", "A100-40GB")), strict=False)]
+)
+def test_the_timed_build_does_what_the_kernel_does_and_records_its_times(pool, kernel_id, gpu):
+    builds = pool.submit(Call("compile", both_builds, (kernel_id, GPUS[gpu]))).result()
+    assert isinstance(builds, list), builds
+    plain, timed = builds
+    assert isinstance(plain, Compiled), plain
+    assert isinstance(timed, Compiled), timed
+    assert timed.operations == plain.operations
+    assert timed.shared_bytes == plain.shared_bytes
+    assert timed.spilled_bytes <= plain.spilled_bytes
+    ptx = timed.ptx
+    first = ptx.index("%globaltimer")
+    last = ptx.rindex("%globaltimer")
+    moves = [
+        place for word in ("ld.global", "cp.async", "bulk.tensor") if (place := ptx.find(word)) >= 0
+    ]
+    assert first < min(moves)
+    assert max(ptx[:last].rfind(word) for word in ("bar.sync", "barrier.sync")) > max(
+        ptx[:last].rfind(word)
+        for word in ("st.global", "red.global", "atom.global", "bulk.tensor", "st.async")
+    )
+    assert ptx.count("%globaltimer") == 2
+    assert ptx.count("%smid") == 1
+
+
+def test_the_grid_and_the_rest_of_a_timed_kernel_are_the_kernels_own(kernel, launch_of):
+    launch = launch_of((300, 200, 100))
+    build = compiler.timed_build(kernel, launch)
+    assert build.grid(launch) == kernel.grid(launch)
+    assert [p.name for p in build.jitted.params] == [
+        "record",
+        *(p.name for p in kernel.jitted.params),
+    ]
+    assert [p.is_constexpr for p in build.jitted.params][1:] == [
+        p.is_constexpr for p in kernel.jitted.params
+    ]
+
+
+def test_times_are_counted_from_the_first_start():
+    written = read_record(np.array([(1_000_064, 1_002_000, 5, 0), (1_000_000, 1_001_000, 131, 0)]))
+    assert written == ((5, 131), (64, 0), (2000, 1000))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (-1, -1, -1, -1),
+        (1000, 2000, 3, 1),
+        (1000, 2000, 3, -1),
+        (1000, 999, 3, 0),
+        (1000, -1, 3, 0),
+    ],
+    ids=["never", "twice", "uncounted", "backwards", "no end"],
+)
+def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
+    failure = read_record(np.array([(1000, 2000, 3, 0), row]))
+    assert isinstance(failure, Failure)
+    assert failure.stage == "time"
+    assert failure.kind == "not_written_once"
+    assert "1 of 2 programs" in failure.message
+    assert failure.message.endswith("program 1.")
+
+
+def test_the_tick_divides_all_differences_and_the_step_is_the_smallest():
+    assert timeline().tick_ns == 32
+    assert timeline().step_ns == 32
+    assert timeline().span_ns == 2080
+    coarse = timeline(start_ns=(0, 0, 96), end_ns=(160, 160, 320))
+    assert coarse.tick_ns == 32
+    assert coarse.step_ns == 64
+    still = timeline(start_ns=(0, 0, 0), end_ns=(0, 0, 0))
+    assert still.tick_ns == 0
+    assert still.step_ns == 0
+    assert still.span_ns == 0
+
+
+def test_the_reply_lists_every_program_and_what_recording_costs():
+    reply = json.loads(json.dumps(timeline_json(timeline(note="The clock is unknown."))))
+    assert reply["programs"][1] == {"sm": 131, "start_ns": 32, "end_ns": 960}
+    assert len(reply["programs"]) == 3
+    assert {"plain_ms": 0.25, "instrumented_ms": 0.26, "kernel_ms": 0.004}.items() <= reply.items()
+    assert {
+        "span_ns": 2080,
+        "tick_ns": 32,
+        "backend": "cuda",
+        "registers": [32, 38],
+    }.items() <= reply.items()
+    assert reply["note"].startswith(
+        "The clock is unknown. Each program reads the GPU's timer first"
+    )
+    assert "sm" not in reply
+
+
+def test_more_programs_than_a_timeline_holds_are_refused_with_the_number(session):
+    text = "transpose.tiled M=8192 N=16384 BLOCK_M=64 BLOCK_N=32"
+    most = session.submit(experiment_of(text), "timeline").result()
+    assert most.kind == "not_recorded"
+    failure = session.submit(experiment_of(f"{text} M=8193"), "timeline").result()
+    assert failure.stage == "config"
+    assert failure.kind == "too_many_programs"
+    assert f"{MAX_PROGRAMS + 512:,} programs" in failure.message
+    assert f"at most {MAX_PROGRAMS:,}" in failure.message

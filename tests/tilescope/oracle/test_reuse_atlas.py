@@ -1,0 +1,300 @@
+"""Predicted DRAM reads against GPUs' counts, by GROUP_SIZE, and the recommended GROUP_SIZE against measured times.
+
+Some constants were fitted to these counts, so the bars also hold with each shape left out of a fit.
+"""
+
+import csv
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import recorded_reuse
+from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
+from tilescope.declare.spec import DTYPE_BYTES
+from visualize.predict.bounds import time_resources
+from visualize.predict.l2 import CONSTANTS
+from visualize.predict.reuse import reuse
+from visualize.predict.schedule import schedule
+from visualize.views.library.scoreboard import shipped_predictions
+
+FILE = Path(__file__).parent / "h200_dram.csv"
+TRUTH = list(csv.DictReader(FILE.read_text().splitlines()))
+
+# The Triton that predictions are shipped for; tests may run with another.
+PINNED = re.search(r"triton==([\d.]+)", (FILE.parents[3] / "requirements.txt").read_text())
+
+pytestmark = pytest.mark.xdist_group("reuse")
+
+
+@pytest.fixture(scope="session")
+def everywhere(compiled_before):
+    """Every recorded launch on any GPU; predicting one compiles its kernel once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+        yield recorded_reuse.recorded_launches()
+
+
+@pytest.fixture(scope="session")
+def sampled_everywhere(everywhere, all_combinations):
+    """Launches that are predicted here: by default every third, because each kernel must be compiled."""
+    return everywhere if all_combinations else everywhere[::3]
+
+
+@pytest.fixture(scope="session")
+def sampled(sampled_everywhere):
+    """Those on an H200."""
+    return [each for each in sampled_everywhere if each.launch.gpu.name == "H200"]
+
+
+@pytest.fixture(scope="session")
+def shipped_rows(everywhere):
+    """Every order of all launches as in the scoreboard's file, which a test below compares with the model."""
+    return recorded_reuse.scoreboards(everywhere)
+
+
+def on(gpu, judged):
+    return [row for row in judged if row.of.launch.gpu.name == gpu]
+
+
+def sentence(judged):
+    return "; ".join(f"{row.of}, GROUP_SIZE {row.group_size}: {row.error:+.0%}" for row in judged)
+
+
+def misses(judged):
+    """The rows further off than 20 % without a flag."""
+    return [row for row in judged if not row.is_flagged and abs(row.error) > 0.2]
+
+
+def test_the_recordings_cover_kernels_and_inputs_below_and_above_the_l2(everywhere):
+    launches = [each for each in everywhere if each.launch.gpu.name == "H200"]
+    assert len({each.kernel.id for each in launches}) >= 8
+    matmuls = [each.launch.problem for each in launches if each.is_matmul]
+    inputs = [problem.K * (problem.M + problem.N) * 2 for problem in matmuls]
+    l2 = launches[0].launch.gpu.l2_bytes
+    assert min(inputs) < 0.5 * l2 < 4 * l2 < max(inputs)
+
+
+def test_half_of_the_orders_are_within_3_percent_and_92_of_100_within_20(shipped_rows, sampled):
+    judged = on("H200", shipped_rows)
+    assert median_error(judged) <= 0.025
+    assert within(judged) >= 0.92
+    assert within(row for row in rows(sampled) if not row.predicted.is_drift) >= 0.95
+
+
+def test_on_an_h100_too_92_of_100_orders_are_within_20_percent(shipped_rows):
+    judged = on("H100", shipped_rows)
+    assert len(judged) > 200
+    assert median_error(judged) <= 0.04
+    assert within(judged) >= 0.92
+    assert len(misses(judged)) <= 2
+
+
+def test_the_scoreboards_predictions_are_the_models(sampled_everywhere):
+    """If the model changes, `python -m scripts.predict_records` regenerates them."""
+    predictions = {
+        prediction.experiment: prediction
+        for prediction in shipped_predictions()
+        if prediction.reads
+    }
+    assert len(predictions) == len(STUDIES)
+    for each in sampled_everywhere:
+        prediction = predictions[replace(each.study.experiment, gpu=each.launch.gpu.name)]
+        assert prediction.triton == PINNED[1], "Triton has changed since they were written"
+        for (size, read_bytes, is_flagged), row in zip(prediction.reads, rows([each]), strict=True):
+            assert size == row.group_size
+            assert is_flagged == row.is_flagged
+            assert read_bytes == pytest.approx(row.read_bytes, rel=1e-6), str(each)
+
+
+def test_nearly_all_orders_that_are_further_off_are_flagged(shipped_rows):
+    """All but four of 78, up to 26 % off; 42 % are flagged."""
+    judged = on("H200", shipped_rows)
+    plain = [row for row in judged if not row.is_flagged]
+    missed = misses(judged)
+    assert len(plain) > 0.57 * len(judged), "a flag on everything would say nothing"
+    assert len(missed) <= 4, sentence(missed)
+    assert all(abs(row.error) < 0.27 for row in missed), sentence(missed)
+    assert median_error(plain) < 0.008
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "most_median", "fewest_within", "most_missed"),
+    [
+        ("H200", "first", 0.033, 0.92, 1),
+        ("H200", "second", 0.032, 0.94, 0),
+        ("H200", "third", 0.042, 0.93, 2),
+        ("H200", "fourth", 0.05, 0.92, 0),
+        ("H200", "fifth", 0.042, 0.94, 0),
+        ("H100", "first", 0.046, 0.94, 2),
+        ("H100", "fourth", 0.034, 0.91, 0),
+    ],
+)
+def test_of_launches_drawn_at_random_nine_of_ten_orders_are_within_20_percent(
+    shipped_rows, gpu, name, most_median, fewest_within, most_missed
+):
+    judged = [row for row in on(gpu, shipped_rows) if row.of.shape in DRAWN[name]]
+    assert {row.of.shape for row in judged} == set(DRAWN[name])
+    assert len(judged) > 50
+    assert median_error(judged) <= most_median
+    assert within(judged) >= fewest_within
+    assert len(misses(judged)) <= most_missed, sentence(misses(judged))
+
+
+def test_nearly_all_are_within_a_factor_of_two(shipped_rows):
+    """All but one order, which is 2.04 times the count."""
+    off = [row for row in shipped_rows if not 0.5 < row.read_bytes / row.counted < 2]
+    assert len(off) <= 1, sentence(off)
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({"drift": 0.0, "jitter": 0.0, "ahead_slope": 0.0}, 0.72),
+        ({"drift": 0.0}, 0.77),
+        ({"ahead_slope": 0.0}, 0.88),
+        ({"ways": 600}, 0.86),
+    ],
+)
+def test_without_an_effect_fewer_orders_are_within_20_percent(sampled, changes, most):
+    """So the model holds the bars above, and not what any model would say."""
+    assert within(rows(sampled, replace(CONSTANTS, **changes))) < most
+
+
+def test_float8_programs_are_staggered_from_the_start(sampled):
+    float8 = [each for each in sampled if each.launch.problem.dtype.startswith("float8")]
+    assert (
+        within(rows(float8, replace(CONSTANTS, staggered_warps=1000)))
+        < 0.5
+        < 0.8
+        <= within(rows(float8))
+    )
+
+
+@pytest.mark.all_combinations
+def test_with_each_shape_left_out_of_a_fit_the_bars_hold(sampled):
+    candidates = recorded_reuse.grid(drift=(0.005, 0.007, 0.009), ways=(16, 32))
+    judged = recorded_reuse.left_out([rows(sampled, each) for each in candidates])
+    assert len(judged) == len(rows(sampled))
+    assert median_error(judged) <= 0.05
+    assert within(judged) >= 0.87
+
+
+def test_no_count_is_below_what_must_be_read(sampled):
+    """Caches are flushed before each count, so each input is read once at least."""
+    for row in rows(sampled):
+        assert row.counted > 0.99 * row.predicted.compulsory_bytes, row
+
+
+def test_sms_receive_the_bytes_that_all_programs_request(sampled):
+    """To the byte, where rows begin at multiples of a sector; elsewhere sectors are received more often than once."""
+    exact = 0
+    for row in rows(sampled):
+        problem = row.of.launch.problem
+        counted = row.of.rows[row.group_size]
+        # Sectors in parts; copies of 4 bytes and loads into registers, which go through the L1.
+        if row.of.is_matmul and problem.M != 6000 and DTYPE_BYTES[problem.dtype] == 2:
+            assert counted.received_bytes == row.predicted.requested_bytes, (
+                str(row.of),
+                row.group_size,
+            )
+            assert counted.l2_read_bytes <= counted.received_bytes
+            exact += 1
+    assert exact > 60
+
+
+def test_a_launch_takes_at_least_what_each_resource_needs(sampled):
+    """At the higher of the datasheet's clock and the measured one.
+
+    The L2's rate is that of long launches; short ones, at a higher clock, and blocks of K as long as a line
+    are up to a fifth faster.
+    """
+    for each in (each for each in sampled if each.is_matmul):
+        clock = max(each.study.clock_mhz, each.launch.gpu.clock_mhz)
+        for size, row in each.rows.items():
+            dram = statistics.median(row.dram_read_bytes) + statistics.median(row.dram_write_bytes)
+            operations = each.traffic.operations
+            found = time_resources(each.kernel, each.launch, operations, row.received_bytes, clock)
+            assert list(found) == ["L2", "load and store", "arithmetic"]
+            found["DRAM"] = dram / each.launch.gpu.dram_gbps / 1e6
+            for name, ms in found.items():
+                allowed = 0.84 if name == "L2" else 1.0
+                assert each.times_ms[size] > allowed * ms, (str(each), size, name)
+
+
+def test_the_recommended_group_size_is_within_2_percent_of_the_fastest(sampled_everywhere):
+    """Of the sizes that were timed. One launch of 168 is further off, by 4.4 %.
+
+    Its fastest order reads 2.8 times as many bytes as the recommended one.
+    """
+    regrets = {str(each): each.regret for each in sampled_everywhere if None not in each.rows}
+    assert sum(regret > 0.02 for regret in regrets.values()) <= 1, regrets
+    assert max(regrets.values()) < 0.045, regrets
+
+
+def test_on_every_shape_the_best_tile_with_its_recommended_group_size_is_within_2_percent_of_the_best_there_is(
+    sampled,
+):
+    compared = [each for each in sampled if None not in each.rows]
+    for shape, dtype in {(each.shape, each.launch.problem.dtype) for each in compared}:
+        alike = [
+            each for each in compared if (each.shape, each.launch.problem.dtype) == (shape, dtype)
+        ]
+        if len(alike) == 1:
+            continue  # of shapes that were drawn at random one tile was counted
+        best = min(min(each.times_ms.values()) for each in alike)
+        assert min(each.recommended_ms for each in alike) <= 1.02 * best, shape
+
+
+def truth(launches):
+    """Each row of the file: bytes as counted there, as recorded, and as predicted for the file's resident programs."""
+    for row in TRUTH:
+        values = dict(zip(row["parameters"].split(), row["values"].split(), strict=True))
+        sizes = {name: int(value) for name, value in values.items() if name != "dtype"}
+        like = next(
+            each
+            for each in launches
+            if (each.kernel.id, each.launch.problem.dtype) == ("matmul.grouped", "float16")
+            and each.launch.gpu.name == "H200"
+            and each.shape == tuple(sizes[name] for name in "MNK")
+            and each.tile == (sizes["BLOCK_M"], sizes["BLOCK_N"])
+        )
+        launch = replace(
+            like.launch, config=replace(like.launch.config, GROUP_SIZE=sizes["GROUP_SIZE"])
+        )
+        planned = schedule(like.kernel, launch, int(row["resident_programs_per_sm"]))
+        assert planned.resident_programs == like.traffic.schedule.resident_programs
+        found = reuse(planned, like.traffic.l2_pressure)
+        yield (
+            int(row["dram_read_bytes"]),
+            statistics.median(like.rows[sizes["GROUP_SIZE"]].dram_read_bytes),
+            found,
+        )
+
+
+def test_another_file_of_counts_agrees_as_far_as_it_agrees_with_the_records(everywhere):
+    """It was counted with several metrics at once: caches warm from the pass before, another state in each.
+
+    Three of ten counts differ from the records' by 15 to 48 %. Of the others, all predictions but one are within 20 %
+    of both, and the model flags it.
+    """
+    counts = list(truth(everywhere))
+    alike = [each for each in counts if each[1] == pytest.approx(each[0], rel=0.1)]
+    assert len(counts) == 10
+    assert len(alike) == 7
+    off = [
+        predicted
+        for counted, recorded, predicted in alike
+        if not all(
+            predicted.read_bytes == pytest.approx(count, rel=0.2) for count in (counted, recorded)
+        )
+    ]
+    assert [predicted.is_drift for predicted in off] == [True]
+    assert (
+        statistics.median(
+            abs(predicted.read_bytes / counted - 1) for counted, _, predicted in counts
+        )
+        < 0.16
+    )

@@ -1,0 +1,300 @@
+"""Cancelled, killed and resumed sweeps; what the store and files keep of them."""
+
+import csv
+import json
+import sqlite3
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from fakes import (
+    ALL,
+    GPU,
+    FakeBuilder,
+    FakeDevice,
+    explored,
+    grid,
+    make_run,
+    predicting,
+    swept,
+)
+
+from tests.experiments import experiment_of
+from tests.stores import again
+from tests.waiting import PATIENCE_S
+from tilescope.declare.discovery import discover
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import space
+from tilescope.export.script import config_line
+from tilescope.results import Failure, Strategy, Sweep, SweepRow, codec
+from tilescope.results.sweep import DONE, ResumePoint
+from tilescope.search import files
+from tilescope.search.search import MAX_PER_TRIAL, REFERENCE_AMONG
+from tilescope.search.sweep_run import estimate_seconds
+
+GRID = Strategy("grid")
+STRATEGIES = [GRID, Strategy("random", seed=3), Strategy("guided")]
+SOME = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64], "num_warps": [2, 4, 8]})
+REFUSED = Failure("compile", "out_of_resources", "Too much shared memory.")
+
+
+def cut_off(trials, strategy=GRID, **options):
+    """Cancel a sweep after a number of trials."""
+    device = FakeDevice()
+    run = make_run(strategy, device, predicting(error=0.1), **options)
+    device.before = lambda trial: run.cancel() if len(device.trials) > trials else None
+    run.start()
+    return run.result(PATIENCE_S)
+
+
+def without_builds(rows):
+    """Rows without the compiles of untried configs: how many are compiled ahead depends on time."""
+    return [(row.experiment, row.status) if row.status == "not tried" else row for row in rows]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize("trials", [1, 5])
+def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupted_one(
+    store, strategy, trials
+):
+    whole = swept(strategy, FakeDevice(), predicting(error=0.1))
+    cut = cut_off(trials, strategy, store=store)
+    assert cut.ended == "cancelled"
+    assert cut.final is None
+    reopened = again(store)
+    device = FakeDevice()
+    run = make_run(strategy, device, predicting(error=0.1), store=reopened)
+    done = {row.experiment for row in cut.rows if row.status in DONE}
+    assert run.resumed == len(done) < len(ALL)
+    run.start()
+    resumed = run.result(PATIENCE_S)
+    assert without_builds(resumed.rows) == without_builds(whole.rows)
+    assert resumed.best.experiment == whole.best.experiment
+    assert resumed.ended == whole.ended
+    assert not done & set(explored(device))
+    assert len(reopened.sweeps(9)) == 1, "the same sweep goes on"
+    assert without_builds(again(store).load_sweep(grid(), GPU)[0].rows) == without_builds(
+        resumed.rows
+    )
+
+
+@pytest.mark.parametrize(
+    "changed", [{"device": "A100-80GB"}, {"status": "failed", "reason": "It died."}], ids=str
+)
+def test_rows_of_another_gpu_and_failed_rows_are_tried_again(changed):
+    strategy = Strategy("grid", budget=20)
+    device = FakeDevice()
+    rows = tuple(replace(row, **changed) for row in swept(strategy).rows)
+    sweep = swept(strategy, device, resume=ResumePoint(rows))
+    assert len(explored(device)) == sweep.count("timed") == 20
+    assert sweep.count("failed") == 0
+    assert {row.device for row in sweep.rows} == {"H200"}
+
+
+def test_a_machine_that_takes_no_times_keeps_timed_rows_and_one_that_does_times_predicted_rows():
+    few = grid({"BLOCK_M": [16, 32]})
+    whole = swept(GRID, within=few)
+    checking = FakeDevice()
+    checking.takes_times = False
+    resumed = swept(GRID, checking, within=few, resume=ResumePoint(whole.rows))
+    assert resumed.rows == whole.rows
+    assert resumed.best == whole.best
+    assert checking.trials == []
+    predicted = tuple(
+        SweepRow(experiment, "predicted", "No GPU.", GPU.name) for experiment in few.experiments
+    )
+    assert swept(GRID, within=few, resume=ResumePoint(predicted)).count("timed") == few.size
+
+
+def test_an_exception_in_a_compile_is_a_failed_row():
+    builder = FakeBuilder()
+    submit = builder.submit
+
+    def submit_or_break(experiment):
+        if experiment != ALL[0]:
+            return submit(experiment)
+        result = Future()
+        result.set_exception(EOFError("half an answer"))
+        return result
+
+    builder.submit = submit_or_break
+    sweep = swept(GRID, builder=builder)
+    assert sweep.rows[0].status == "failed"
+    assert sweep.rows[0].reason == "EOFError: half an answer"
+    assert sweep.count("timed") == len(ALL) - 1
+
+
+def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
+    cut = cut_off(19)
+    best = min(
+        (row for row in cut.rows if row.status == "timed"), key=lambda row: row.relative
+    ).experiment
+    died = Failure("compile", "worker_died", "The compiler died.")
+    builder = FakeBuilder(failures=lambda experiment: died if experiment == best else None)
+    sweep = swept(GRID, builder=builder, resume=ResumePoint(cut.rows))
+    assert [row.experiment for row in sweep.rows if row.status == "failed"] == [best]
+    assert best not in {finalist.experiment for finalist in sweep.final.finalists}
+
+
+def test_updates_end_with_the_sweep():
+    run = make_run(GRID)
+    run.start()
+    *_, last = run.updates(0.01)
+    assert last.phase == "over"
+    assert last.done == last.total == len(ALL)
+    assert last.remaining_s == 0.0
+    assert last.best.experiment == run.result(0).best.experiment
+    assert run.changes > 0
+
+
+def test_rows_are_stored_before_anyone_sees_them(store):
+    device = FakeDevice()
+    reader = again(store)
+    seen = []
+    run = make_run(GRID, device, store=store)
+
+    def look(trial):
+        sweep = run.snapshot()
+        stored = reader.load_sweep(grid(), GPU)[0]
+        seen.append((sweep.ended, sweep.count("timed"), stored.count("timed")))
+
+    device.before = look
+    run.start()
+    run.result(PATIENCE_S)
+    first = [0, REFERENCE_AMONG, REFERENCE_AMONG + MAX_PER_TRIAL]
+    assert [shown for _, shown, _ in seen[:3]] == first
+    assert all((ended, shown) == ("running", stored) for ended, shown, stored in seen)
+
+
+def test_a_device_that_does_not_start_ends_the_sweep_with_its_reason():
+    device = FakeDevice()
+    device.describe = lambda: Failure("worker", "error", "There is no driver.")
+    sweep = swept(GRID, device)
+    assert sweep.ended == "failed"
+    assert sweep.note == "There is no driver."
+
+
+def test_the_estimate_is_the_time_of_the_compiles_or_of_the_trials_whichever_is_longer():
+    assert estimate_seconds(200, 15) == pytest.approx(200 * 1.9 / 15 + 6, abs=1)
+    assert estimate_seconds(200, 1000) == pytest.approx(26)
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    """A sweep with timed, wrong, set-aside and untried configs."""
+    device = FakeDevice(noise=0.01, wrong=lambda experiment: experiment.config.BLOCK_M == 16)
+    builder = FakeBuilder(
+        failures=lambda experiment: REFUSED if experiment.config.BLOCK_K == 64 else None
+    )
+    return swept(Strategy("random", budget=40), device, builder=builder)
+
+
+def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
+    builder = FakeBuilder(
+        failures=lambda experiment: REFUSED if experiment.config.num_warps == 2 else None
+    )
+    device = FakeDevice(noise=0.01, wrong=lambda experiment: experiment.config.BLOCK_M == 16)
+    sweep = swept(GRID, device, within=SOME, builder=builder, store=store)
+    assert {row.status for row in sweep.rows} == {"timed", "wrong", "set aside"}
+    back = again(store).load_sweep(SOME, GPU)[0]
+    recorded = replace(
+        sweep, backend="recorded", device=replace(sweep.device, backend="recorded"), note=back.note
+    )
+    assert back == recorded
+    assert back.source == "recorded"
+    assert back.note.startswith("Swept on this machine, 20")
+    moved = replace(SOME, base=SOME.experiments[-1])
+    assert store.load_sweep(moved, GPU)[0].space == moved, (
+        "the base's own values of varied knobs have no effect"
+    )
+    assert store.load_sweep(grid({"BLOCK_M": [16, 32]}), GPU) is None
+
+
+def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
+    swept(GRID, within=SOME, store=store)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("UPDATE sweep SET triton = '99.1'")
+    sweep, resume_point = store.load_sweep(SOME, GPU)
+    assert "with Triton 99.1. Triton 3" in sweep.note
+    assert "is installed now, so the next sweep starts from scratch." in sweep.note
+    assert resume_point == ResumePoint()
+    device = FakeDevice()
+    swept(GRID, device, within=SOME, store=store)
+    assert len(explored(device)) == SOME.size
+    assert [stored.triton == "99.1" for stored in store.sweeps(5)] == [False, True]
+
+
+def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
+    swept(GRID, within=SOME, store=store)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("""UPDATE sweep_row SET row = '{"median_ms": "fast"}' WHERE place = 0""")
+    assert store.load_sweep(SOME, GPU) is None
+    assert "A stored sweep can't be read" in caplog.text
+    assert make_run(GRID, within=SOME, store=store).resumed == 0
+
+
+@pytest.mark.parametrize("suffix", files.RESUMABLE)
+def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
+    float8 = experiment_of("matmul.grouped dtype=float8_e4m3fn")
+    refused = space(float8, {"BLOCK_K": [16, 32]}).experiments[0]
+    sweep = replace(
+        sweep, rows=(*sweep.rows, SweepRow(refused, "set aside", "BLOCK_K is 16.", GPU.name))
+    )
+    path = tmp_path / f"rows{suffix}"
+    files.write_sweep(path, sweep)
+    assert files.read_rows(path) == sweep.rows
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert (
+        suffix != ".json" or codec.from_json(Sweep, json.loads(path.read_text()), "sweep") == sweep
+    )
+
+
+def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path):
+    path = tmp_path / "rows.csv"
+    files.write_sweep(path, sweep)
+    with path.open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["status"] for line in lines] == [row.status for row in sweep.rows]
+    best = lines[sweep.rows.index(sweep.best)]
+    assert float(best["median_ms"]) == sweep.best.median_ms
+    assert int(best["BLOCK_M"]) == sweep.best.experiment.config.BLOCK_M
+    columns = "kernel M dtype low_ms high_ms predicted_ms predicted_resource device"
+    assert set(columns.split()) <= set(best)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("rows.csv", "", "must end in .jsonl or .json"),
+        ("rows.jsonl", "not JSON", "line 1: this is not JSON"),
+        ("rows.jsonl", "[]", "line 1: this is not a JSON object"),
+        (
+            "rows.jsonl",
+            '{"experiment": {"kernel": "matmul.grouped"}, "status": 7}',
+            "line 1: status: Input should be",
+        ),
+        ("rows.jsonl", '{"experiment": {"kernel": "x"}, "status": "timed"}', "line 1: "),
+        ("rows.json", '{"space": {}}', "rows.json: "),
+    ],
+)
+def test_a_file_without_rows_is_refused_with_its_place_and_the_reason(
+    tmp_path, name, text, message
+):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises((ConfigError, codec.UnreadableRecording), match=message):
+        files.read_rows(path)
+
+
+def test_the_line_of_a_config_is_a_valid_triton_config():
+    triton = pytest.importorskip("triton")
+    kernel = discover()["matmul.persistent"]
+    experiment = experiment_of(f"{kernel.id} PROGRAMS_PER_SM=2 num_warps=8")
+    line = config_line(kernel, experiment)
+    assert line.endswith("# launch: PROGRAMS_PER_SM=2")
+    (made,) = eval(f"[{line}\n]", {"triton": triton})
+    config = vars(experiment.config)
+    assert made.num_warps == 8
+    assert made.kwargs.items() <= config.items()
+    assert made.kwargs.keys() == {"BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_SIZE"}

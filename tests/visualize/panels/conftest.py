@@ -1,0 +1,77 @@
+"""A page without a browser."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.visualize.panels.sweeps_made_up import Started
+from tilescope.declare.experiment import Experiment
+from tilescope.measure.fair_queue import INTERNAL
+from tilescope.measure.session import Session
+from visualize.views.prediction_process import PredictionProcess
+from visualize.views.tune.view import SweepPanel
+from visualize.web.redraw import Redraw
+
+
+class ScriptedSession(Session):
+    """A session in which a test may replace the compiler and the cache of compiled kernels.
+
+    Attributes:
+        compiler: makes the future of each compile.
+        finder: experiment → what `find_compiled` returns.
+    """
+
+    compiler: Callable[[], Future[Any]] | None = None
+    finder: Callable[[Experiment], Any] | None = None
+
+    def compile(self, experiment, client=INTERNAL):
+        return self.compiler() if self.compiler else super().compile(experiment, client)
+
+    def find_compiled(self, experiment):
+        return self.finder(experiment) if self.finder else super().find_compiled(experiment)
+
+
+@pytest.fixture
+def make_page(compiled_before):
+    """A function that makes the handlers of the page on a machine with this GPU."""
+    with ExitStack() as closing:
+
+        def make(gpu=None):
+            session = ScriptedSession(gpu, compiled_before)
+            closing.callback(session.close)
+            return Redraw(session, PredictionProcess(session))
+
+        yield make
+
+
+@pytest.fixture
+def page(make_page):
+    """The handlers on a machine without a GPU."""
+    return make_page()
+
+
+@pytest.fixture(scope="module")
+def shared_page(tmp_path_factory):
+    """The handlers of one page for all tests of a file, with nothing compiled."""
+    session = Session(None, tmp_path_factory.mktemp("cache"))
+    yield Redraw(session, PredictionProcess(session))
+    session.close()
+
+
+@pytest.fixture
+def started():
+    """Sweeps on made-up devices."""
+    made = Started()
+    yield made
+    made.go.set()
+
+
+@pytest.fixture
+def panel(started):
+    """The Sweep panel, whose sweeps run on made-up devices."""
+    made = SweepPanel()
+    made.sweeps = started.sweeps()
+    return made

@@ -1,0 +1,151 @@
+"""Requests, sectors and lines against plain counting: every execution, lane and byte, one by one.
+
+The lanes are the textbook's. tests/tilescope/oracle compares the layouts that compilers choose with counts of hardware.
+"""
+
+import itertools
+import operator
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.visualize.predict.plain_counting import executions, plain_count, small_launches
+from tilescope.captures.layouts import Layout
+from tilescope.declare.accesses import Access, Axis
+from tilescope.declare.discovery import discover
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.spec import FlatAccess, Launch
+from tilescope.evaluate import declared
+from tilescope.evaluate.instructions import Instruction
+from visualize.predict.textbook import Textbook, count_accesses, textbook
+
+MACHINE = Textbook(warp_size=4, line_bytes=16)
+
+
+BOARDS = st.builds(
+    Textbook,
+    warp_size=st.sampled_from((2, 4, 8, 32, 64)),
+    line_bytes=st.sampled_from((16, 32, 64, 128, 512)),
+    element_bytes=st.sampled_from(("dtype", "1", "2", "8", "16")),
+    lanes=st.sampled_from(("tile", "loaded")),
+)
+
+
+LAUNCHES = small_launches(list(discover().values()), (GPUS["A100-40GB"], GPUS["H200"]))
+
+
+@given(LAUNCHES, BOARDS)
+def test_a_launch_and_its_first_tile_cost_what_counting_every_lane_gives(launch, board):
+    kernel, launch = launch
+    for op in count_accesses(kernel, launch, board):
+        starts = list(executions(op.access, kernel.extents(launch)))
+        assert op.launch == plain_count(op.pattern, starts)
+        assert op.tile == plain_count(op.pattern, starts[:1])
+        assert op.width_bytes == board.bytes_of(launch.problem.dtype)
+        assert 0 < op.launch.efficiency <= 1
+        assert op.launch.requests <= op.launch.lines <= op.launch.sectors
+
+
+@given(LAUNCHES, BOARDS)
+def test_lanes_take_consecutive_elements_in_the_order_of_the_tensor_or_of_the_load(launch, board):
+    for op in count_accesses(*launch, board):
+        access = op.access
+        places, owner = op.pattern.lanes
+        number = np.flatnonzero(owner)
+        assert number.tolist() == list(range(access.elements))
+        places = places[:, owner]
+        if isinstance(access, FlatAccess):
+            (index,) = places
+        elif access.transposed and board.lanes == "loaded":
+            index = places[1] * access.rows.block + places[0]
+        else:
+            index = places[0] * access.columns.block + places[1]
+        assert (index == number).all()
+
+
+def test_an_element_larger_than_a_line_is_refused(kernels):
+    problem = kernels["transpose.tiled"].family.problem()
+    Textbook(line_bytes=16, element_bytes="16").refuse(problem)
+    with pytest.raises(
+        ConfigError, match=r"Element size \(element_bytes\) must be at most line_bytes, which is 8"
+    ) as caught:
+        Textbook(line_bytes=8, element_bytes="16").refuse(problem)
+    assert caught.value.kind == "out_of_range"
+    assert caught.value.field == "element_bytes"
+
+
+def test_a_textbook_machine_from_json_defaults_to_a_gpus_numbers():
+    assert textbook(None) == textbook({}) == Textbook(32, 128, "dtype", "tile")
+    assert textbook({"warp_size": "4", "line_bytes": 16.0}) == MACHINE
+
+
+@pytest.mark.parametrize(
+    "options", [[], "abc", True, {"warp_size": 3}, {"element_bytes": 4.5}, {"lane": 1}], ids=str
+)
+def test_a_textbook_machine_from_other_json_is_refused(options):
+    with pytest.raises(ConfigError):
+        textbook(options)
+
+
+@pytest.mark.parametrize("kernel_id", ["transpose.flat", "transpose.tiled"])
+def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernels, kernel_id):
+    """Program classes are counted, not programs."""
+    kernel = kernels[kernel_id]
+    launch = Launch(kernel.family.problem(M=16384, N=4096), kernel.config(), GPUS["H200"])
+    tracemalloc.start()
+    count_accesses(kernel, launch, Textbook())
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 8 * 16384 * 4096 / 16
+
+
+@pytest.mark.parametrize(
+    ("register", "lane"),
+    [
+        ((), ((1,), (2,), (4,), (8,), (16,))),
+        ((), ((16,), (8,), (4,), (2,), (1,))),
+        (((16,),), ((1,), (2,), (4,), (8,), (0,))),  # two lanes hold each element
+    ],
+)
+def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(
+    kernels, register, lane
+):
+    """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
+    kernel = kernels["transpose.flat"]
+    layout = Layout((32,), register, lane, ())
+    made = [Instruction(op, ("", 0), layout, 4, 4) for op in ("load", "store")]
+    for rows, columns in itertools.product(range(1, 15), repeat=2):
+        problem = kernel.family.problem(M=rows, N=columns)
+        launch = Launch(problem, kernel.config(BLOCK=32), GPUS["H200"])
+        for op in declared.count_accesses(kernel, launch, made):
+            starts = executions(op.access, kernel.extents(launch))
+            assert op.launch == plain_count(op.pattern, starts), (rows, columns, op.op)
+
+
+def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructions():
+    """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
+    lane = ((4,), (8,), (16,), (0,), (0,))
+    layout = Layout((32,), ((1,), (2,)), lane, ())
+    assigned = Instruction("load", ("", 0), layout, 4, 4, "ld.global.b32").textbook
+    place, owner = assigned.lanes()
+    assert place.tolist() == [[list(range(32))]]
+    assert owner.all()
+    assert assigned.count == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "swizzle_bytes", "boxes"),
+    [(2, 128, 32, 8), (2, 128, 64, 4), (2, 128, 128, 2), (512, 64, 0, 2)],
+)
+def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows(
+    rows, columns, swizzle_bytes, boxes
+):
+    axes = (Axis(name, side, operator.mul) for name, side in (("m", rows), ("n", columns)))
+    access = Access("descriptor", "A", *axes, ("m", "n"), ("", 0))
+    copy = Instruction("descriptor", ("", 0), None, 0, 0, swizzle_bytes=swizzle_bytes)
+    pattern = declared.AccessPattern(access, declared.Matrix(1 << 12, 1 << 12, 2), copy)
+    assert pattern.box_count == boxes

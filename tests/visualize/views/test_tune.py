@@ -1,0 +1,294 @@
+"""The Tune view beside its search: the pictures and the text of a sweep, and the endpoint /history."""
+
+import datetime
+import itertools
+import json
+import re
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pytest
+
+from tests.experiments import experiment_of
+from tests.messages import opened, text_of
+from tests.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
+from tests.stores import put_sweep
+from tests.tilescope.search.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
+from tests.visualize.panels.sweeps_made_up import space_of
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.results import Failure, Strategy, SweepRow
+from tilescope.results.store import Store
+from tilescope.search.text import time_ms
+from visualize.views.tune import text
+from visualize.views.tune.figures import (
+    convergence_figure,
+    expected_best,
+    heatmap_figure,
+)
+from visualize.views.tune.history import STORE_OFF, history_endpoint
+from visualize.views.tune.view import plan_sweep, swept_space
+
+ONE = experiment_of(M=2048, N=2048)
+H100 = replace(H200, name="NVIDIA H100")
+DAY = datetime.timedelta(days=1)
+
+
+def put_runs(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind="run"):
+    """Store runs with these medians, a day apart."""
+    for place, median_ms in enumerate(medians):
+        assert store.put(MEASUREMENTS[kind], gpu, run(of, median_ms, device), since + place * DAY)
+
+
+def ask(store, experiment=None, **arguments):
+    """Return the reply of /history."""
+    endpoint = history_endpoint(SimpleNamespace(store=store))
+    return endpoint.function(experiment, **arguments)
+
+
+def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(store):
+    put_runs(store, noisy(0.2, 6))
+    put_runs(store, noisy(0.216, 4), NEWER, since=START + 10 * DAY)
+    put_runs(store, [0.9], of=experiment_of())
+    upgrades = ["torch 2.11.0 → 2.13.0", "triton 3.6.0 → 3.7.1"]
+    reply = ask(store, {"kernel": "transpose.tiled", "problem": {"M": 2048, "N": 2048}})
+    assert reply["total"] == 10
+    (change,) = reply["changes"]
+    expected = {
+        "device": "NVIDIA H200",
+        "before": 6,
+        "after": 4,
+        "since": "2026-11-11T09:00:00+00:00",
+    }
+    assert {**expected, "versions": upgrades}.items() <= change.items()
+    assert change["low"] < change["ratio"] == pytest.approx(1.08, rel=0.01)
+    assert ask(store)["changes"] == []
+
+
+def test_a_store_that_is_off_or_unusable_is_one_sentence(tmp_path):
+    assert ask(Store(None))["problem"] == STORE_OFF
+    with closing(Store(tmp_path)) as folder:
+        assert ask(folder)["problem"].startswith(f"New results are not stored in {tmp_path.name}: ")
+
+
+def test_the_address_of_a_result_opens_its_experiment(store):
+    of = experiment_of("matmul.grouped M=96 seed=3")
+    own = replace(of, gpu="this")
+    put_runs(store, [0.2], H100, of=of, gpu="H100")
+    put_runs(store, [0.2], of=own, device=replace(H200, name="RTX 3090"), gpu="RTX 3090")
+    put_runs(store, [None], INTERPRETER, of=of)
+    results = ask(store)["history"]
+    for result, gpu in zip(results, ("", "", "H100"), strict=True):
+        state = opened(dict(parse_qsl(result["address"])))
+        assert state.experiment == replace(of, gpu=gpu)
+        assert state.view.tab == "result"
+
+
+def test_a_reply_is_a_part_of_the_list_and_next_leads_to_the_rest(store):
+    for place in range(7):
+        put_runs(store, [0.1 + place], of=experiment_of(M=1 + place))
+    parts = [ask(store, limit=3)]
+    while parts[-1]["next"]:
+        parts.append(ask(store, limit=3, before=parts[-1]["next"]))
+    assert [(part["total"], part["limit"], len(part["history"])) for part in parts] == [
+        (7, 3, 3),
+        (7, 3, 3),
+        (7, 3, 1),
+    ]
+    medians = [result["median_ms"] for part in parts for result in part["history"]]
+    assert medians == pytest.approx([0.1 + place for place in reversed(range(7))])
+    result = parts[-1]["history"][0]
+    experiment = {"kernel": "transpose.tiled", "problem": {"M": 1}, "gpu": "H200"}
+    expected = {
+        "ended": "2026-11-01T09:00:00+00:00",
+        "kind": "run",
+        "passed": True,
+        "triton": "3.6.0",
+    }
+    assert {**expected, "experiment": experiment, "ratio_low": 1.19}.items() <= result.items()
+    assert "tab=result" in result["address"]
+    assert json.loads(json.dumps(parts)) == parts
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kernel", "sort"),
+        ("kind", "dance"),
+        ("device", "'; DROP TABLE measured; --"),
+        ("device", ["NVIDIA H200"]),
+        ("limit", 501),
+        ("before", 2**64),
+        ("before", "9" * 200),
+        ("experiment", ["kernel"]),
+    ],
+)
+def test_a_bad_argument_is_refused_by_its_name(store, field, value):
+    with pytest.raises(ConfigError, match=rf"^(\w+ )*{field} ") as error:
+        ask(store, **{field: value})
+    assert error.value.field in (field, "")
+    assert len(str(error.value)) < 400
+
+
+# Stored sweeps.
+
+
+def put_two_configs(store, ended="complete", when=START, **flat):
+    """Store a sweep of two configs, of which one is timed."""
+    space = space_of("BLOCK_M=32,64", **flat)
+    row = SweepRow(space.experiments[0], "timed", median_ms=0.25)
+    put_sweep(store, f"sweep {len(store.sweeps(99))}", space, {0: row}, ended, when)
+    return space
+
+
+def test_the_endpoint_lists_sweeps_of_a_kernel_or_of_a_problem(store):
+    space = put_two_configs(store)
+    put_two_configs(store, M=128)
+    newer, older = ask(store)["sweeps"]
+    assert newer["experiment"]["problem"] == {"M": 128}
+    assert older["experiment"].get("problem") is None
+    expected = {"vary": {"BLOCK_M": [32, 64]}, "done": 1, "total": 2, "best_ms": 0.25}
+    ended = {"gpu": "H200", "ended": "complete", "began": START.isoformat()}
+    assert (expected | ended).items() <= older.items()
+    state = opened(dict(parse_qsl(older["address"])))
+    assert state.view.tab == "sweep"
+    assert swept_space(state).identity == space.identity
+    assert ask(store, kernel="transpose.tiled")["sweeps"] == []
+    assert ask(store, {"kernel": "matmul.grouped", "problem": {"M": 128}})["sweeps"] == [newer]
+
+
+def test_a_result_of_a_removed_kernel_is_listed_without_an_address_and_its_sweeps_are_not(store):
+    put_runs(store, [0.2])
+    put_two_configs(store)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute(
+            """UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'"""
+        )
+        connection.execute(
+            "UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')"
+        )
+    reply = ask(store)
+    (result,) = reply["history"]
+    assert result["kernel"] == "old.one"
+    assert result["experiment"] is None
+    assert result["address"] is None
+    assert reply["sweeps"] == []
+
+
+STATE = opened("matmul.grouped")
+VARY = {"BLOCK_M": [16, 32, 64], "BLOCK_N": [32, 64], "num_warps": [2, 4]}
+
+
+@pytest.fixture(scope="module")
+def timed():
+    """A sweep in which configs of BLOCK_M 16 are wrong, and some others cannot be compiled."""
+    refused = Failure("compile", "out_of_resources", "Too much shared memory.")
+    builder = FakeBuilder(
+        failures=lambda e: refused if (e.config.BLOCK_M, e.config.num_warps) == (64, 2) else None
+    )
+    device = FakeDevice(wrong=lambda e: e.config.BLOCK_M == 16)
+    return swept(
+        Strategy("grid"), device, predicting(error=0.2), within=grid(VARY), builder=builder
+    )
+
+
+def predict_only(sweep, ms_of=lambda ms: ms):
+    """Return the same sweep on a machine that cannot time configs, with other predicted times."""
+    untimed = dict.fromkeys(("median_ms", "low_ms", "high_ms", "relative", "turn"))
+    rows = []
+    for row in sweep.rows:
+        predicted = row.predicted and replace(row.predicted, ms=ms_of(row.predicted.ms))
+        status = {"status": "predicted"} if row.status == "timed" else {}
+        rows.append(replace(row, predicted=predicted, **untimed, **status))
+    return replace(sweep, rows=tuple(rows), final=None, backend="predicted")
+
+
+@pytest.mark.parametrize("has_times", [True, False])
+def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
+    sweep = timed if has_times else predict_only(timed)
+    figure = heatmap_figure(sweep, "BLOCK_M", "BLOCK_N")
+    (cells,) = figure.data
+    assert list(cells.x) == ["16", "32", "64"]
+    assert list(cells.y) == ["32", "64"]
+    for (i, n), (j, m) in itertools.product(enumerate((32, 64)), enumerate((16, 32, 64))):
+        rows = [
+            row
+            for row in sweep.rows
+            if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)
+        ]
+        times = {time_ms(row, has_times): row for row in rows if row.is_right}
+        assert cells.z[i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
+        linked = sweep.rows[cells.customdata[i][j]]
+        assert linked == times[min(times)] if times else linked in rows
+
+
+def test_the_figures_are_the_approved_ones(timed, approve):
+    figures = {
+        "heatmap": heatmap_figure(timed, "BLOCK_M", "BLOCK_N"),
+        "one row": heatmap_figure(timed, "num_warps", "num_warps"),
+        "one value": heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N"),
+        "expected order": heatmap_figure(plan_sweep(grid(VARY), GPU), "BLOCK_M", "BLOCK_N"),
+        "convergence": convergence_figure(timed),
+    }
+    approve("tune_figures", figures)
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    return swept(
+        Strategy("grid"), FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]})
+    )
+
+
+def predict_times(sweep, *times):
+    """Return the same sweep with these predicted times alone."""
+    remaining = iter(times)
+    return predict_only(sweep, lambda _: next(remaining))
+
+
+def test_the_texts_are_the_approved_ones(sweep, approve):
+    message = "error:\n<a href='//x'>here</a>\n" + "x " * 500
+    refused = replace(sweep.rows[0], status="set aside", median_ms=None, reason=message)
+    texts = {}
+    for unit, times in (("µs", (0.009996, 0.012, 1.5, 0.2)), ("ms", (0.2, 0.3, 0.4, 0.5))):
+        predicted = predict_times(sweep, *times)
+        texts[unit] = "<p>".join(
+            (
+                text.sweep_headline(predicted),
+                text.point_label(predicted.rows[2], predicted),
+                text.point_label(refused, predicted),
+                text.ranking_table(predicted).render([*predicted.rows, refused], STATE),
+            )
+        )
+    approve("tune", texts)
+
+
+def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_five_percent_are_ties(
+    sweep,
+):
+    lines = re.findall(r"triton\.Config\((.*?)\),", text_of(text.config_lines(sweep, "", "")))
+    for line, row in zip(lines, sweep.ranked, strict=True):
+        assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line
+        assert f"num_warps={row.experiment.config.num_warps}, " in line
+    for second, is_tie in ((0.209, True), (0.211, False)):
+        headline = text_of(text.sweep_headline(predict_times(sweep, 0.2, second, 0.22, 0.3)))
+        assert ("2 configs are predicted within 5 % of the best" in headline) is is_tie
+
+
+@pytest.mark.parametrize(
+    "times", [[], [5.0], [2.0, 2.0], [3.0, 1.0, 2.0], [4.0, 1.0, 1.0, 9.0, 2.5]]
+)
+def test_the_expected_best_of_a_random_search_is_the_mean_over_all_orders(times):
+    mean = np.minimum.accumulate(np.array(list(itertools.permutations(times))), axis=1).mean(axis=0)
+    assert expected_best(np.array(times)) == pytest.approx(mean)
+
+
+def test_the_expected_best_of_thousands_falls_from_the_mean_to_the_fastest():
+    times = np.random.default_rng(0).lognormal(0, 1, 4096)
+    found = expected_best(times)
+    assert (found[0], found[-1]) == pytest.approx((times.mean(), times.min()))
+    assert (np.diff(found) <= 1e-12).all()
