@@ -11,7 +11,7 @@ import pytest
 
 from scripts.make_space import ROOT
 
-# What `tilescope` needs at least besides Python's own modules, torch and Triton.
+# The wheel's required dependencies, besides torch and Triton.
 REQUIRED = ["markupsafe", "numpy", "orjson", "pydantic"]
 
 SCRIPT = """

@@ -153,7 +153,7 @@ Alternatives = Sequence[Candidate]
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a launch does after a trial.
+    """The results of a trial: the changed launch and its counts.
 
     Attributes:
         inside: the inspection of the captured SASS; None if the kernel was compiled again.

@@ -39,7 +39,7 @@ NVMMASharedLayout.modules = [
 
 @dataclass(frozen=True)
 class Facts:
-    """What a capture needs to know about a kernel. Arguments are named by their numbers.
+    """Properties of a kernel that a capture stores. Arguments are identified by their index.
 
     Attributes:
         layouts: the layout of each memory operation's pointers; None for a scalar pointer.

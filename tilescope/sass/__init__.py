@@ -1,1 +1,1 @@
-"""What the instructions of a kernel's SASS do: the parser, the table of opcodes, control flow and semantics."""
+"""Read a kernel's SASS: the parser, the table of opcodes, control flow and semantics."""

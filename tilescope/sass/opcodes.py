@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Opcode:
-    """What is known about an opcode, without its suffixes.
+    """The properties of an opcode without suffixes.
 
     Attributes:
         pipe: that executes it; "" if its rate is unknown.
@@ -69,7 +69,7 @@ class Opcode:
         return not {"store", "copy"}.isdisjoint((self.gmem, self.smem))
 
 
-# Opcode, pipe ("-" if unknown), and the other attributes. Hyphens stand for spaces.
+# Each row: opcode, pipe ("-" if unknown), other attributes. A hyphen in a value stands for a space.
 _TABLE = """
 MOV           alu        semantics=move
 ISETP         alu        semantics=compare

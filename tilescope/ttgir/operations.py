@@ -1,11 +1,11 @@
-"""What is known about operations of the TTGIR. A new operation is a row of `TRAITS`."""
+"""The table of TTGIR operations, `TRAITS`. To support another operation, add a row."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known about an operation. A field is empty where it does not apply.
+    """The properties of an operation. A field is empty where it does not apply.
 
     Attributes:
         kind: its noun, such as "reduction", if it needs a certain layout. An access to global memory is a "load", an
