@@ -18,8 +18,7 @@ from tilescope.declare.spec import Launch
 from tilescope.measure.group_sizes import GROUP_SIZES
 from tilescope.results import Compiled, records
 from tilescope.results.counters import any_group_size
-from visualize.predict.bounds import writes_in_parts
-from visualize.predict.l2 import CONSTANTS
+from tilescope.timing.l2 import CONSTANTS, writes_in_parts
 from visualize.predict.reuse import DramTraffic, Reuse, by_group_size, recommended, reuse
 from visualize.views.library.scoreboard import shipped_predictions
 
@@ -97,7 +96,10 @@ class RecordedLaunch:
         if None in self.rows:
             return {
                 None: reuse(
-                    model.schedule, model.l2_pressure, writes_in_parts(model.operations), constants
+                    model.schedule,
+                    model.l2_pressure,
+                    any(map(writes_in_parts, model.operations)),
+                    constants,
                 )
             }
         return by_group_size(model.schedule, model.l2_pressure, tuple(self.rows), constants)

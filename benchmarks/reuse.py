@@ -134,7 +134,7 @@ def _print_cross_validation(launches: Sequence[RecordedLaunch]) -> None:
 
 def _print_regret(launches: Sequence[RecordedLaunch]) -> None:
     """Print how much slower the recommended GROUP_SIZE is than the fastest timed GROUP_SIZE."""
-    from visualize.predict.l2 import CONSTANTS
+    from tilescope.timing.l2 import CONSTANTS
     from visualize.predict.reuse import recommended
 
     print(f"\n{'launch':62} {'pressure':>8} {'recommended':>11} {'fastest':>8} {'slower by':>9}")

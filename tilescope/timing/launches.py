@@ -12,7 +12,7 @@ from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
-from tilescope.evaluate.sectors import LANES
+from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
 from tilescope.inside.execution import Executions
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
@@ -20,18 +20,28 @@ from tilescope.sass.listing import Instruction, parse
 from tilescope.timing.changes import estimate_changes
 from tilescope.timing.constants import Constants
 from tilescope.timing.gpus import find_constants, find_gpu, scale_steps
-from tilescope.timing.model import Execution, Prediction, Traffic, predict, time_launch
+from tilescope.timing.l2 import is_staggered, l2_gbps, l2_pressure, load_store_cycles
+from tilescope.timing.model import (
+    LOADS,
+    PRODUCTS,
+    QUARTERS,
+    Execution,
+    Prediction,
+    Traffic,
+    predict,
+    time_launch,
+)
 from tilescope.timing.scores import classify, stated_ranges
 from tilescope.timing.steps import read_steps
-from tilescope.timing.traffic import predict_traffic
+from tilescope.timing.traffic import find_kind, predict_traffic
 from tilescope.ttgir.operations import LOOPS
 from tilescope.ttgir.parser import Source
 from tilescope.ttgir.parser import parse as parse_ttgir
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
 _MOST_SCHEDULED = 1 << 16
-# Fraction of the L2 that keeps distinct blocks between two uses: its halves hold copies of each other's blocks.
-_L2_SHARE = 0.46
+# Fraction of the L2 that keeps spilled registers: its halves hold copies of each other's blocks.
+_SPILLED_SHARE = 0.46
 # Fraction of the L1 that keeps blocks between two uses: measured, 0.65 of it did, and 0.96 did not.
 _L1_SHARE = 0.8
 # Part of the L2 whose data survive until the next launch: measured, 34 MB did, and 39 MB did not.
@@ -165,42 +175,43 @@ def describe_launch(
     if not resident:
         raise UnsupportedOperation("The launch fails, because a program does not fit on an SM.")
     shared = resident * (kernel.shared_bytes + _SYSTEM_SHARED_BYTES)
+    steps = list(scale_steps(read_steps(codes["sass"]), instructions, gpu))
+    executed_times = executions.times.tolist()
+    for number, wavefronts in executions.wavefronts.items():
+        if executed := executed_times[number]:  # these wavefronts include bank conflicts
+            steps[number] = replace(steps[number], wavefronts=wavefronts.actual / executed)
+    products = sum(
+        step.busy * executed
+        for step, executed in zip(steps, times, strict=True)
+        if step.effect in PRODUCTS
+    )
+    has_half = all(
+        op.instruction.element_bytes == 2
+        for op in counts.operations
+        if op.loop and op.instruction and find_kind(op) in ("async copy", "descriptor load")
+    )
     traffic = predict_traffic(
         counts.operations,
         programs,
         sms=gpu.sms,
         resident=resident,
         l1_bytes=_L1_SHARE * (gpu.shared_bytes_per_sm - shared),
-        l2_bytes=_L2_SHARE * gpu.l2_bytes,
+        l2_bytes=gpu.l2_bytes,
         kept_bytes=constants.kept_bytes,
         held_bytes=_HELD_SHARE * gpu.l2_bytes,
+        pressure=_find_pressure(counts.operations, products, gpu),
+        is_staggered=products > 0 and is_staggered(has_half, resident, kernel.num_warps),
     )
-    steps = list(scale_steps(read_steps(codes["sass"]), instructions, gpu))
-    executed_times = executions.times.tolist()
-    for number, wavefronts in executions.wavefronts.items():
-        if executed := executed_times[number]:  # these wavefronts include bank conflicts
-            steps[number] = replace(steps[number], wavefronts=wavefronts.actual / executed)
-    # Spilled registers that do not fit in the L1 reach the L2, and then DRAM: each byte is written and read.
     spilled = resident * kernel.num_warps * LANES * kernel.spilled_bytes
     if spilled > gpu.shared_bytes_per_sm - shared:
+        excess = spilled * gpu.sms / (_SPILLED_SHARE * gpu.l2_bytes) - 1
+        traffic = _add_spills(
+            traffic, instructions, times, min(1.0, max(0.0, excess / _SPILL_RAMP))
+        )
         steps = [
             replace(step, traffic=_SPILLS.get(instruction.traits.lmem, step.traffic))
             for step, instruction in zip(steps, instructions, strict=True)
         ]
-        moved = dict.fromkeys(_SPILLS, 0.0)
-        for instruction, executed in zip(instructions, times, strict=True):
-            if kind := instruction.traits.lmem:
-                moved[kind] += executed * instruction.lane_bytes * LANES
-        excess = spilled * gpu.sms / (_L2_SHARE * gpu.l2_bytes) - 1
-        reaches_dram = min(1.0, max(0.0, excess / _SPILL_RAMP))
-        traffic = replace(
-            traffic,
-            l2_bytes={**traffic.l2_bytes, **{_SPILLS[kind]: size for kind, size in moved.items()}},
-            read_bytes=traffic.read_bytes + moved["load"] * reaches_dram,
-            written_bytes=traffic.written_bytes + moved["store"] * reaches_dram,
-            warm_read_bytes=traffic.warm_read_bytes + moved["load"] * reaches_dram,
-            warm_written_bytes=traffic.warm_written_bytes + moved["store"] * reaches_dram,
-        )
     partitions = []
     if "ttg.warp_specialize(" in codes["ttgir"]:
         # Another partition loads the data for which a barrier makes a warp wait.
@@ -222,6 +233,46 @@ def describe_launch(
         partitions,
     )
     return execution, traffic
+
+
+def _add_spills(
+    traffic: Traffic, instructions: Sequence[Instruction], times: Sequence[int], dram_share: float
+) -> Traffic:
+    """Add the spilled registers that do not fit in the L1. They reach the L2, which moves a share of them to DRAM."""
+    moved = dict.fromkeys(_SPILLS, 0.0)
+    for instruction, executed in zip(instructions, times, strict=True):
+        if kind := instruction.traits.lmem:
+            moved[kind] += executed * instruction.lane_bytes * LANES
+    read = moved["load"] * dram_share
+    written = moved["store"] * dram_share
+    return replace(
+        traffic,
+        l2_bytes={**traffic.l2_bytes, **{_SPILLS[kind]: size for kind, size in moved.items()}},
+        read_bytes=traffic.read_bytes + read,
+        written_bytes=traffic.written_bytes + written,
+        warm_read_bytes=traffic.warm_read_bytes + read,
+        warm_written_bytes=traffic.warm_written_bytes + written,
+    )
+
+
+def _find_pressure(operations: Sequence[OperationCounts], products: float, gpu: Gpu) -> float:
+    """Return the L2 pressure of a launch; 0 if the loads of a loop wait for their data.
+
+    Args:
+        products: cycles in which tensor cores are busy, summed over the quarters of all SMs.
+    """
+    if any(op.op == "load" and op.loop for op in operations):
+        return 0.0
+    received = sum(
+        op.launch.ideal_sectors * SECTOR_BYTES for op in operations if find_kind(op) in LOADS
+    )
+    cycles_per_ms = gpu.clock_mhz * 1e3 * gpu.sms
+    load_store = sum(load_store_cycles(op) for op in operations if op.op != "descriptor")
+    return l2_pressure(
+        received / l2_gbps(gpu) / 1e6,
+        products / QUARTERS / cycles_per_ms,
+        load_store / cycles_per_ms,
+    )
 
 
 def _find_partitions(executions: Executions) -> list[np.ndarray]:

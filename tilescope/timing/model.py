@@ -19,7 +19,8 @@ _FIRST_STEPS = 12_000
 _HIGHEST_LOAD = 0.9
 _BOUND_SHARE = 0.6
 LOADS = ("load", "async copy", "descriptor load", "spill load")
-_QUARTERS = 4
+PRODUCTS = ("product", "group product")
+QUARTERS = 4
 _L2_SLICES = 96
 _DESCRIPTOR_CYCLES = 200
 _COPIES = ("async copy", "descriptor load", "descriptor store")
@@ -140,7 +141,7 @@ def time_launch(
     products = sum(
         step.busy * executed
         for step, executed in zip(execution.steps, execution.executed, strict=True)
-        if step.effect in ("product", "group product")
+        if step.effect in PRODUCTS
     )
     moved = sum(traffic.l2_bytes.values())
     clock = constants.matrix_clock_ghz if products else constants.clock_ghz
@@ -170,7 +171,7 @@ def time_launch(
     first_steps = min(_FIRST_STEPS, most_steps)
     cycles = simulate(constants, first_steps)
     if products:
-        activity = products / _QUARTERS + moved / constants.port_bytes
+        activity = products / QUARTERS + moved / constants.port_bytes
         activity = min(2.0, activity / gpu.sms / cycles)
         excess = max(0.0, activity - constants.matrix_clock_activity)
         clock -= constants.matrix_clock_drop_ghz * excess
@@ -200,9 +201,9 @@ def time_resources(
         # The counter of the data path excludes asynchronous copies.
         if step.traffic not in _COPIES:
             own = step.wavefronts + _count_wavefronts(step, request)
-            cycles["L1"] += _QUARTERS * own * executed
+            cycles["L1"] += QUARTERS * own * executed
     del cycles["control"], cycles["lsu"], cycles["uniform"]
-    times = {name: busy / gpu.sms / _QUARTERS / clock / 1e3 for name, busy in cycles.items()}
+    times = {name: busy / gpu.sms / QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, traffic, constants)
     moved = sum(traffic.l2_bytes.values()) * (1 - merged)
     times["L2"] = moved / constants.l2_tbps / 1e6
@@ -272,7 +273,7 @@ def _simulate_launch(
 ) -> float:
     """Return the cycles of a launch: simulate part of its loops and programs, and extrapolate."""
     launched = execution.programs * warps
-    quarters = min(_QUARTERS, execution.resident * warps)
+    quarters = min(QUARTERS, execution.resident * warps)
     per_sm = math.ceil(execution.programs / gpu.sms)
     unevenness = max(1.0, execution.unevenness * execution.programs / gpu.sms / per_sm)
     in_quarter = max(1, warps // quarters)

@@ -1,12 +1,11 @@
 """Predict the bytes that a launch moves between the SMs, the L2 and DRAM from the addresses of its accesses.
 
-An access hits in the L2 if the bytes touched since its block's last use fit in the L2. Programs
-run in waves; within a wave, all programs progress alike. The operations of a loop alternate.
-Omitted: programs that drift apart, and blocks of different shapes that overlap.
+`l2.py` says which accesses hit in the L2. All programs progress alike, and the operations of a loop alternate.
+Omitted: blocks of different shapes that overlap.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -18,16 +17,25 @@ from tilescope.evaluate.global_memory import storage_number
 from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.evaluate.touches import Touches
 from tilescope.timing.l1 import find_hits
+from tilescope.timing.l2 import (
+    Timeline,
+    Uses,
+    expected_timeline,
+    missed_shares,
+    sides,
+    writes_in_parts,
+)
 from tilescope.timing.model import LOADS, Request, Traffic
 from tilescope.ttgir.parser import Source
 
 
 @dataclass(frozen=True)
 class _Accesses:
-    """Executions of accesses, (executions,) each. `time` is in waves of programs.
+    """Executions of accesses, (executions,) each.
 
     Attributes:
         op: number of the operation.
+        progress: of the program, from 0 to 1.
         scale: see `Touches`.
     """
 
@@ -36,7 +44,7 @@ class _Accesses:
     low: np.ndarray
     high: np.ndarray
     bytes: np.ndarray
-    time: np.ndarray
+    progress: np.ndarray
     scale: int
 
     def select(self, where: np.ndarray) -> "_Accesses":
@@ -44,7 +52,7 @@ class _Accesses:
         return replace(self, **arrays)
 
 
-_ARRAYS = ("op", "program", "low", "high", "bytes", "time")
+_ARRAYS = ("op", "program", "low", "high", "bytes", "progress")
 
 
 def find_kind(op: OperationCounts) -> str:
@@ -63,6 +71,8 @@ def predict_traffic(
     l2_bytes: float,
     kept_bytes: float,
     held_bytes: float,
+    pressure: float = 0.0,
+    is_staggered: bool = False,
 ) -> Traffic:
     """Predict the traffic of a launch.
 
@@ -70,18 +80,18 @@ def predict_traffic(
         sms: number of SMs.
         resident: programs that run on an SM at a time.
         l1_bytes: size of an SM's L1.
-        l2_bytes: maximum bytes touched between two uses of a block that stays in the L2.
+        l2_bytes: size of the L2.
         kept_bytes: written bytes that remain in the L2 when the launch ends.
         held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
+        pressure, is_staggered: see `l2.expected_timeline`.
     """
-    at_once = sms * resident
     hits = find_hits(operations, resident, math.ceil(programs / sms), l1_bytes)
-    by_kind: dict[str, list[_Accesses]] = {}
     lines: dict[str, float] = {}
     moved: dict[str, float] = {}
     sizes = np.zeros(len(operations))
-    placed = _place(operations, at_once)
-    for number, (op, accesses) in enumerate(zip(operations, placed, strict=True)):
+    loads = []
+    stores = []
+    for number, (op, accesses) in enumerate(zip(operations, _place(operations), strict=True)):
         if not op.tally.touches.bytes:
             continue
         kind = find_kind(op)
@@ -92,21 +102,27 @@ def predict_traffic(
         sizes[number] = requested * (1 - hits[number])
         lines[kind] = lines.get(kind, 0.0) + op.launch.lines
         moved[kind] = moved.get(kind, 0.0) + float(sizes[number])
-        if accesses is not None:
-            by_kind.setdefault(kind, []).append(accesses)
-    # The L2 reads what atomics update.
-    loads = [part for kind in (*LOADS, "atomic") for part in by_kind.get(kind, ())]
-    stores = [part for kind, parts in by_kind.items() if kind not in LOADS for part in parts]
+        if accesses is None:
+            continue
+        # The L2 reads what atomics update, and what a store of partial sectors leaves.
+        if kind in LOADS or kind == "atomic" or writes_in_parts(op):
+            loads.append(accesses)
+        if kind not in LOADS:
+            stores.append(accesses)
     spans = _measure_storages(operations)
     written = 0.0
     if stores:
         written = sum(_count_distinct(*each) for each in _split(_join(stores), spans))
-    waves = math.ceil(programs / at_once)
     distinct = 0.0
-    reads = np.zeros(len(operations))
+    reads: np.ndarray = np.zeros(len(operations))
     if loads:
-        parts = _split(_join(loads), spans)
-        distinct, reads = _count_reads(parts, len(operations), written, waves, l2_bytes)
+        accesses = _join(loads)
+        schedule = programs, sms, resident, pressure, is_staggered
+        timeline = expected_timeline(accesses.program, *schedule)
+        uses, distinct = _find_uses(accesses, spans, timeline)
+        end = float((timeline.start + timeline.duration).max())
+        (missed,) = missed_shares(uses, end, written, [l2_bytes])
+        reads = np.bincount(accesses.op, missed * uses.size, len(operations))
     read = float(reads.sum())
     traffic = Traffic(
         lines,
@@ -151,7 +167,7 @@ def _describe_requests(
     }
 
 
-def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesses | None]:
+def _place(operations: Sequence[OperationCounts]) -> list[_Accesses | None]:
     """Return the sampled accesses of each operation.
 
     Loops, and operations outside loops, share a program's time in proportion to their bytes.
@@ -164,25 +180,23 @@ def _place(operations: Sequence[OperationCounts], at_once: int) -> list[_Accesse
         tallies = [op.tally.touches for _, op in group]
         share = sum(touches.bytes for touches in tallies) / whole
         placed += [
-            _place_one(number, touches, at_once, begin, share)
+            _place_one(number, touches, begin, share)
             for number, touches in enumerate(tallies, len(placed))
         ]
         begin += share
     return placed
 
 
-def _place_one(
-    op: int, touches: Touches, at_once: int, begin: float, share: float
-) -> _Accesses | None:
+def _place_one(op: int, touches: Touches, begin: float, share: float) -> _Accesses | None:
     if not any(len(part[0]) for part in touches.parts):
         return None
     program, low, high, size, number = map(np.concatenate, zip(*touches.parts, strict=True))
     progress = np.full(1, 0.5)
     if len(touches.executed):
         progress = (number + 0.5) / touches.executed[program]
-    time = program // at_once + begin + share * progress
+    progress = np.broadcast_to(begin + share * progress, program.shape)
     size = size * (touches.bytes / float(size.sum()))
-    return _Accesses(np.full(len(program), op), program, low, high, size, time, touches.scale)
+    return _Accesses(np.full(len(program), op), program, low, high, size, progress, touches.scale)
 
 
 def _join(parts: Sequence[_Accesses]) -> _Accesses:
@@ -231,44 +245,31 @@ def _split(accesses: _Accesses, spans: Mapping[int, float]) -> Iterator[tuple[_A
         yield accesses.select(storage == number), spans.get(number, math.inf)
 
 
-def _count_reads(
-    loads: Iterable[tuple[_Accesses, float]],
-    operations: int,
-    written: float,
-    waves: int,
-    l2_bytes: float,
-) -> tuple[float, np.ndarray]:
-    """Return the distinct bytes that loads need, and those that each operation reads from DRAM, (operations,).
+def _find_uses(
+    loads: _Accesses, spans: Mapping[int, float], timeline: Timeline
+) -> tuple[Uses, float]:
+    """Return the uses of blocks by loads, and the distinct bytes that these need.
 
     Args:
-        loads: those from each storage, and their span.
+        spans: see `_measure_storages`.
+        timeline: of the loads' programs.
     """
+    time = timeline.start + timeline.duration * loads.progress
+    side = sides(int(timeline.sm.max()) + 1)[timeline.sm]
+    block = np.empty(len(time), np.int64)
+    size = loads.bytes.copy()
     distinct = 0.0
-    read = np.zeros(operations)
-    ops = []
-    gaps = []
-    sizes = []
-    for part, span in loads:
-        part = part.select(np.lexsort((part.time, part.high, part.low)))
-        is_new = np.append(
-            True, (part.low[1:] != part.low[:-1]) | (part.high[1:] != part.high[:-1])
-        )
+    blocks = 0
+    storage = storage_number(loads.low)
+    for number in np.unique(storage).tolist():
+        (where,) = np.nonzero(storage == number)
+        where = where[np.lexsort((loads.high[where], loads.low[where]))]
+        part = loads.select(where)
+        is_new = np.append(True, (np.diff(part.low) != 0) | (np.diff(part.high) != 0))
         first_bytes = float(part.bytes[is_new].sum())
-        covered = min(_count_distinct(part, span), first_bytes)
+        covered = min(_count_distinct(part, spans.get(number, math.inf)), first_bytes)
         distinct += covered
-        size = part.bytes * (covered / max(first_bytes, 1.0))
-        read += np.bincount(part.op[is_new], size[is_new], operations)
-        ops.append(part.op[~is_new])
-        gaps.append(np.diff(part.time)[~is_new[1:]])
-        sizes.append(size[~is_new])
-    gap = np.concatenate(gaps)
-    order = np.argsort(gap)
-    gap = gap[order]
-    size = np.concatenate(sizes)[order]
-    # The mean number of distinct bytes touched in a time is the integral of the rate of accesses to bytes not yet
-    # touched in it.
-    longer = size.sum() - np.cumsum(size)
-    touched = (np.cumsum(size * gap) + (longer + distinct + written) * gap) / waves
-    evicted = touched > l2_bytes
-    op = np.concatenate(ops)[order]
-    return distinct, read + np.bincount(op[evicted], size[evicted], operations)
+        size[where] *= covered / max(first_bytes, 1.0)
+        block[where] = blocks - 1 + np.cumsum(is_new)
+        blocks += int(is_new.sum())
+    return Uses(block, time, side, size), distinct

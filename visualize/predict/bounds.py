@@ -7,28 +7,11 @@ Omitted: latency, interference between resources, and shared memory's own traffi
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilescope.declare.gpus import GPUS, Gpu
+from tilescope.declare.gpus import Gpu
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.declared import DeclaredCounts
-from tilescope.evaluate.sectors import SECTOR_BYTES
-
-# `benchmarks.l2` measures the rate at which an SM receives data from the L2 in long, L2-bound launches, for each GPU.
-# Short launches, at a higher clock, reach 86 GB/s on an H200 instead of 77, and 91 GB/s with blocks of K as long as a
-# line. GPUs without a measurement are assumed to have the H200's rate.
-_L2_ASSUMED = GPUS["H200"].l2_gbps_per_sm
-
-# The sustained fraction of the datasheet's matrix rate in compute-bound launches. The same benchmark recorded 0.68 to
-# 0.77 with 128 × 256 float16 tiles, at the device's power limit. Other GPUs are assumed to sustain the same fraction.
-SUSTAINED = 0.73
-
-# Bytes that an SM loads or stores per cycle, and float32 multiply-adds per SM and cycle: 64 for the listed compute
-# capabilities, else 128 (CUDA C++ Programming Guide 13.0, table "Throughput of Native Arithmetic Instructions").
-_LSU_BYTES = 128
-_MULTIPLY_ADDS = 128
-_FEWER = {(7, 5): 64, (8, 0): 64}
-
-# A store below this efficiency writes partial sectors, and not only at the tensor's edges.
-_WHOLE = 0.9
+from tilescope.timing.gpus import RESULTS
+from tilescope.timing.l2 import l2_gbps, l2_pressure, load_store_cycles
 
 
 def time_resources(
@@ -54,26 +37,15 @@ def time_resources(
     return times
 
 
-def l2_gbps(gpu: Gpu) -> float:
-    """Return the rate at which all SMs together receive bytes from the L2."""
-    return (gpu.l2_gbps_per_sm or _L2_ASSUMED) * gpu.sms
-
-
-def l2_pressure(times_ms: Mapping[str, float], operations: Sequence[DeclaredCounts]) -> float:
-    """Return the L2's time divided by the longer of load-and-store and arithmetic time; 0 if unknown.
+def pressure(times_ms: Mapping[str, float], operations: Sequence[DeclaredCounts]) -> float:
+    """Return the L2 pressure of a launch: see `l2_pressure`. It is 0 if unknown.
 
     It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
     """
-    are_staged = any(op.pattern.instruction.op == "load" for op in operations)
-    if are_staged or "arithmetic" not in times_ms:
+    if any(op.pattern.instruction.op == "load" for op in operations):
         return 0.0
-    others_ms = times_ms["arithmetic"] / SUSTAINED, times_ms.get("load and store", 0.0)
-    return times_ms["L2"] / max(others_ms)
-
-
-def writes_in_parts(operations: Sequence[DeclaredCounts]) -> bool:
-    """Return whether a store covers only parts of the sectors that it touches."""
-    return any(op.access.op == "store" and op.launch.efficiency < _WHOLE for op in operations)
+    arithmetic_ms = times_ms.get("arithmetic", 0.0)
+    return l2_pressure(times_ms["L2"], arithmetic_ms, times_ms.get("load and store", 0.0))
 
 
 def _time_load_store(
@@ -87,10 +59,9 @@ def _time_load_store(
     for op in operations:
         if op.is_box:
             continue
-        needed = max(op.launch.requests, op.launch.sectors * SECTOR_BYTES / _LSU_BYTES)
         is_load = op.pattern.instruction.op == "load"
         staged = is_load and op.access.tensor in (kernel.family.panels or ())
-        cycles += needed * (2 if staged else 1)
+        cycles += load_store_cycles(op) * (2 if staged else 1)
     return cycles / gpu.sms / clock_mhz / 1e3
 
 
@@ -100,8 +71,8 @@ def _time_arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> float:
     dtype = launch.problem.dtype
     passes = kernel.family.matrix_passes(launch.problem)
     if gpu.compute_capability < (8, 0) or not passes:
-        units = _FEWER.get(gpu.compute_capability, _MULTIPLY_ADDS)
-        tflops = 2 * units * gpu.sms * gpu.clock_mhz / 1e6
+        single, _ = RESULTS[gpu.compute_capability]
+        tflops = 2 * single * gpu.sms * gpu.clock_mhz / 1e6
     else:
         is_float8 = dtype.startswith("float8")
         rate = gpu.matrix_tflops.get("float16" if is_float8 else dtype, 0.0)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from visualize.predict.l2 import BINS_PER_OCTAVE, CONSTANTS, evicted_share, touched_bytes
+from tilescope.timing.l2 import BINS_PER_OCTAVE, CONSTANTS, evicted_share, touched_bytes
 from visualize.predict.schedule import Panels, Schedule, Steps, loads, slice_blocks, stable_order
 
 # Maximum number of time spans for which contents are modelled: contents change slowly.

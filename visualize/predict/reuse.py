@@ -1,8 +1,8 @@
 """Predict how many bytes of its inputs a launch reads from DRAM, depending on the order of its programs.
 
 Each program of a matmul reads a panel of A (its rows, all of K) and a panel of B. Programs that run at the same time
-share one fetch of a panel, and later programs hit it if the L2 still holds it (`l2.py`). A family without panels reads
-each input once.
+share one fetch of a panel, and later programs hit it if the L2 still holds it (`timing/l2.py`). A family without panels
+reads each input once.
 """
 
 import math
@@ -16,15 +16,21 @@ from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.declared import DeclaredCounts, count_accesses
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.results import GroupSizeRow, GroupSizeStudy
-from visualize.predict.bounds import l2_gbps, l2_pressure, time_resources, writes_in_parts
-from visualize.predict.l2 import (
+from tilescope.timing.l2 import (
     CONSTANTS,
-    Constants,
+    L2Constants,
+    Timeline,
+    Uses,
     ahead,
     evicted_share,
     expected_timeline,
-    fetched_bytes,
+    is_staggered,
+    l2_gbps,
+    missed_shares,
+    sides,
+    writes_in_parts,
 )
+from visualize.predict.bounds import pressure, time_resources
 from visualize.predict.schedule import (
     MAX_TILES,
     KernelSchedule,
@@ -52,6 +58,10 @@ _SPARE_BYTES = 4.2
 # In other launches, a smaller group may read this many times the fewest bytes. This changes the recommendation for 11
 # launches: 10 became faster, two of them by 3 to 4 %, and one took 0.1 % longer.
 _NEARLY_FEWEST = 1.16
+
+# Maximum number of panel uses counted per order. If there are more, some panels represent their neighbours.
+_MAX_USES = 1 << 12
+_MIN_PANELS = 16
 
 # Limit on compared GROUP_SIZEs × tiles × waves: a few hundred milliseconds.
 _MAX_WORK = 1 << 25
@@ -135,12 +145,13 @@ class DramTraffic:
 
     @cached_property
     def l2_pressure(self) -> float:
-        return l2_pressure(self.times_ms, self.operations)
+        return pressure(self.times_ms, self.operations)
 
     @cached_property
     def own(self) -> Reuse:
         """The prediction for the launch's own order."""
-        return reuse(self.schedule, self.l2_pressure, writes_in_parts(self.operations))
+        in_parts = any(map(writes_in_parts, self.operations))
+        return reuse(self.schedule, self.l2_pressure, in_parts)
 
     @cached_property
     def sizes(self) -> dict[int, Reuse]:
@@ -168,7 +179,7 @@ def reuse(
     schedule: KernelSchedule,
     l2_pressure: float,
     in_parts: bool = False,
-    constants: Constants = CONSTANTS,
+    constants: L2Constants = CONSTANTS,
 ) -> Reuse:
     """Predict one launch's DRAM traffic.
 
@@ -188,7 +199,7 @@ def by_group_size(
     schedule: KernelSchedule,
     l2_pressure: float,
     sizes: Sequence[int],
-    constants: Constants = CONSTANTS,
+    constants: L2Constants = CONSTANTS,
 ) -> dict[int, Reuse]:
     """Predict the traffic with each GROUP_SIZE. The other arguments are those of `reuse`."""
     pids = np.arange(schedule.programs, dtype=np.int32)  # int32 divides faster than int64
@@ -199,7 +210,7 @@ def by_group_size(
 
 
 def _predict(
-    orders: Sequence[KernelSchedule], l2_pressure: float, constants: Constants
+    orders: Sequence[KernelSchedule], l2_pressure: float, constants: L2Constants
 ) -> list[Reuse]:
     """Predict the traffic of several orders of the same programs. Requires panels."""
     schedule = orders[0]
@@ -210,22 +221,24 @@ def _predict(
     once, written = _bytes_once(schedule)
     besides = once + _added_bytes(schedule, read, constants)
     pieces = [order.pieces for order in orders]
-    tile_bytes = bytes_per_tile(kernel, launch)
+    written_bytes = bytes_per_tile(kernel, launch) * count_tiles(kernel, launch)
+    resident = schedule.programs_per_sm
+    is_half = launch.element_bytes == 2
+    staggered = is_staggered(is_half, resident, launch.config.num_warps, constants)
 
     def fetch(pressure: float, is_staggered: bool, shares: tuple[float, ...]) -> np.ndarray:
-        timeline = expected_timeline(schedule, pressure, is_staggered, constants)
+        timeline = tile_timeline(schedule, pressure, is_staggered, constants)
         capacities = [launch.gpu.l2_bytes * share for share in shares]
-        return (
-            fetched_bytes(read, tile_bytes, timeline, pieces, capacities, constants.ways) + besides
-        )
+        fetched = fetched_bytes(read, written_bytes, timeline, pieces, capacities, constants.ways)
+        return fetched + besides
 
-    expected = fetch(l2_pressure, _is_staggered(schedule, constants), _CAPACITIES).tolist()
+    expected = fetch(l2_pressure, staggered, _CAPACITIES).tolist()
     in_lockstep = fetch(0.0, False, _CAPACITIES[:1])[:, 0].tolist()
     compulsory = read.total_bytes + once
-    asked = read.requested_bytes(schedule) + once
+    requested = read.requested_bytes(schedule) + once
     lead = ahead(l2_pressure, constants) if schedule.turns == 1 else 0.0
     return [
-        Reuse(read_bytes, low, high, lockstep, compulsory, asked, written, lead)
+        Reuse(read_bytes, low, high, lockstep, compulsory, requested, written, lead)
         for (read_bytes, low, high), lockstep in zip(expected, in_lockstep, strict=True)
     ]
 
@@ -241,13 +254,75 @@ def bytes_per_tile(kernel: Kernel, launch: Launch) -> float:
     return elements * launch.element_bytes / count_tiles(kernel, launch)
 
 
-def _is_staggered(schedule: KernelSchedule, constants: Constants) -> bool:
-    per_sm = schedule.programs_per_sm
-    is_half = schedule.launch.element_bytes == 2
-    has_warps = (
-        per_sm > 1 and per_sm * schedule.launch.config.num_warps >= constants.staggered_warps
-    )
-    return not is_half and schedule.programs > schedule.sms and has_warps
+def tile_timeline(
+    schedule: KernelSchedule,
+    pressure: float,
+    is_staggered: bool = False,
+    constants: L2Constants = CONSTANTS,
+) -> Timeline:
+    """Return the expected timeline of a launch's tiles, in tile times: see `expected_timeline`."""
+    programs = schedule.tiles.program, schedule.programs, schedule.sms, schedule.programs_per_sm
+    start, duration, sm = expected_timeline(*programs, pressure, is_staggered, constants)
+    return Timeline(start * schedule.turns + schedule.turn, duration, sm)
+
+
+def fetched_bytes(
+    panels: Panels,
+    written_bytes: float,
+    timeline: Timeline,
+    orders: Sequence[tuple[np.ndarray, np.ndarray]],
+    capacities: Sequence[float],
+    ways: int = CONSTANTS.ways,
+) -> np.ndarray:
+    """Estimate the bytes of panels that each order fetches from DRAM.
+
+    The uses of one byte of each panel represent all of its bytes.
+
+    Args:
+        written_bytes: bytes that all tiles write.
+        orders: orders of the same tiles: for each order, the row panel and the column panel that each tile reads.
+        capacities: L2 capacities to evaluate, in bytes of both halves together.
+
+    Returns:
+        (orders, capacities).
+    """
+    tiles = len(timeline.start)
+    end = float((timeline.start + timeline.duration).max())
+    random = np.random.default_rng(0)
+    sizes = panels.row_bytes, panels.column_bytes
+    number, weight = _sampled_panels(sizes, -(-2 * tiles // _MAX_USES), random)
+    place = random.random(len(weight))
+    start, duration = (np.tile(each, 2) for each in timeline[:2])
+    side = np.tile(sides(int(timeline.sm.max()) + 1)[timeline.sm], 2)
+    rows, columns = orders[0]
+    requested = panels.row_bytes[rows].sum() + panels.column_bytes[columns].sum()
+    fetched = np.empty((len(orders), len(capacities)))
+    for order, (rows, columns) in zip(fetched, orders, strict=True):
+        panel = number[np.concatenate([rows, len(panels.row_bytes) + columns])]
+        used = np.flatnonzero(panel >= 0)
+        panel = panel[used]
+        time = start[used] + place[panel] * duration[used]
+        uses = Uses(panel, time, side[used], weight[panel])
+        order[:] = missed_shares(uses, end, written_bytes, capacities, ways) @ uses.size
+    return np.minimum(fetched, requested)
+
+
+def _sampled_panels(
+    sides: tuple[np.ndarray, np.ndarray], every: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sample one in `every` panels. Return each panel's sample number (-1: none), and the bytes per sample."""
+    numbers = []
+    weights = []
+    known = 0
+    for sizes in sides:
+        first = np.arange(0, len(sizes), max(1, min(every, len(sizes) // _MIN_PANELS)))
+        chosen = first + (random.random(len(first)) * np.diff(first, append=len(sizes))).astype(int)
+        number = np.full(len(sizes), -1)
+        number[chosen] = known + np.arange(len(chosen))
+        known += len(chosen)
+        numbers.append(number)
+        weights.append(np.add.reduceat(sizes, first).astype(float))
+    return np.concatenate(numbers), np.concatenate(weights)
 
 
 def requested_bytes(schedule: KernelSchedule) -> int:
@@ -277,7 +352,7 @@ def _bytes_once(schedule: KernelSchedule) -> tuple[int, int]:
     return once + sum(bytes_of[name] for name in read), bytes_of[output] + workspaces
 
 
-def _added_bytes(schedule: KernelSchedule, read: Panels, constants: Constants) -> float:
+def _added_bytes(schedule: KernelSchedule, read: Panels, constants: L2Constants) -> float:
     """Return the bytes of the output that the L2 must read from DRAM because it adds to them.
 
     Slices add one after the other. The next slice finds the output still in the L2 if the output fits there together

@@ -13,10 +13,20 @@ import pytest
 
 from benchmarks import recorded_reuse
 from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
+from tilescope.compiling.compiler import compile_experiment
+from tilescope.compiling.launches import capture_launches
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.spec import DTYPE_BYTES
+from tilescope.evaluate.captured import count_launch
+from tilescope.inside.execution import execute
+from tilescope.inside.launches import make_launch
+from tilescope.results.counters import with_group_size
+from tilescope.sass.listing import parse
+from tilescope.timing.gpus import find_constants
+from tilescope.timing.l2 import CONSTANTS
+from tilescope.timing.launches import describe_launch
 from visualize.predict.bounds import time_resources
-from visualize.predict.l2 import CONSTANTS
-from visualize.predict.reuse import reuse
+from visualize.predict.reuse import DramTraffic, reuse
 from visualize.predict.schedule import schedule
 from visualize.views.library.scoreboard import shipped_predictions
 
@@ -107,6 +117,30 @@ def test_the_scoreboards_predictions_are_the_models(sampled_everywhere):
             assert size == row.group_size
             assert is_flagged == row.is_flagged
             assert read_bytes == pytest.approx(row.read_bytes, rel=1e-6), str(each)
+
+
+def test_the_compiled_launch_reads_as_much_as_its_declared_order(sampled):
+    """The Order view uses declarations, the predicted time uses addresses. Both ask the same model of the L2."""
+    differences = []
+    for like in sampled[:12:2]:
+        size = like.rows and next(iter(like.rows))
+        experiment = with_group_size(like.study.experiment, size)
+        kernel, launch = launch_of(experiment, like.launch.gpu)
+        capture = capture_launches(kernel, launch)
+        compiled = compile_experiment(experiment, like.launch.gpu)
+        declared = DramTraffic(kernel, launch, compiled).own.read_bytes
+        differences.append(predict_reads(capture, like.launch.gpu) / declared - 1)
+    assert statistics.median(map(abs, differences)) < 0.02, differences
+    assert max(map(abs, differences)) < 0.2, differences
+
+
+def predict_reads(capture, gpu):
+    """Return the bytes that the launch of a capture is predicted to read from DRAM."""
+    (launch,) = capture.content.launches
+    counts = count_launch(capture, launch)
+    executions = execute(parse(capture.read_code(0, "sass")), make_launch(capture, launch))
+    constants, _ = find_constants(gpu)
+    return describe_launch(capture, launch, counts, executions, gpu, constants)[1].read_bytes
 
 
 def test_nearly_all_orders_that_are_further_off_are_flagged(shipped_rows):

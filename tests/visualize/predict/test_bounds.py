@@ -11,7 +11,8 @@ from tilescope.declare.spec import Launch
 from tilescope.evaluate.declared import count_accesses
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
-from visualize.predict.bounds import SUSTAINED, l2_gbps, l2_pressure, time_resources
+from tilescope.timing.l2 import SUSTAINED, l2_gbps
+from visualize.predict.bounds import pressure, time_resources
 
 H200, A100, T4, L4 = (GPUS[name] for name in ("H200", "A100-80GB", "T4", "L4"))
 GROUPED = discover()["matmul.grouped"]
@@ -53,7 +54,7 @@ def test_the_l2s_rate_is_the_gpus_own_if_measured_and_else_an_h200s_per_sm():
 def test_without_a_known_rate_of_products_the_pressure_is_0():
     found = times_of(launch_of(replace(H200, matrix_tflops={})), received_bytes=1e12)
     assert set(found) == {"L2"}
-    assert l2_pressure(found, ()) == 0
+    assert pressure(found, ()) == 0
 
 
 def test_products_take_their_number_over_the_rate_and_longer_at_a_lower_clock():
@@ -137,11 +138,11 @@ def test_pressure_is_the_l2s_time_over_that_of_the_slowest_other_resource():
     )
     arithmetic = found["arithmetic"] / SUSTAINED
     units = found["load and store"]
-    assert l2_pressure(found, operations) == pytest.approx(found["L2"] / max(arithmetic, units))
-    assert l2_pressure(twice, operations) == pytest.approx(2 * l2_pressure(found, operations))
+    assert pressure(found, operations) == pytest.approx(found["L2"] / max(arithmetic, units))
+    assert pressure(twice, operations) == pytest.approx(2 * pressure(found, operations))
     alone = times_of(launch, received_bytes=1e9)
     assert "load and store" not in alone
-    assert l2_pressure(alone, ()) == pytest.approx(found["L2"] / arithmetic)
+    assert pressure(alone, ()) == pytest.approx(found["L2"] / arithmetic)
     launch, operations, _ = next(counted(GROUPED, lambda ops: "load" in ops))
     staged = times_of(launch, operations=operations, received_bytes=1e12)
-    assert l2_pressure(staged, operations) == 0, "operands are staged through registers"
+    assert pressure(staged, operations) == 0, "operands are staged through registers"

@@ -8,7 +8,7 @@ import pytest
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
-from visualize.predict.l2 import CONSTANTS
+from tilescope.timing.l2 import CONSTANTS
 from visualize.predict.l2_steps import step_loads
 from visualize.predict.reuse import bytes_per_tile, reuse
 from visualize.predict.schedule import panels, row_major, schedule, steps
