@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,6 @@ from tilescope.timing.gpus import find_constants, find_gpu, scale_steps
 from tilescope.timing.l2 import is_staggered, l2_gbps, l2_pressure, load_store_cycles
 from tilescope.timing.model import (
     LOADS,
-    PRODUCTS,
     QUARTERS,
     Execution,
     Prediction,
@@ -32,7 +31,7 @@ from tilescope.timing.model import (
     time_launch,
 )
 from tilescope.timing.scores import classify, stated_ranges
-from tilescope.timing.steps import read_steps
+from tilescope.timing.steps import PRODUCTS, Step, read_steps
 from tilescope.timing.traffic import find_kind, predict_traffic
 from tilescope.ttgir.operations import LOOPS
 from tilescope.ttgir.parser import Source
@@ -53,6 +52,7 @@ _SPILL_RAMP = 0.4
 _SPILLS = {"load": "spill load", "store": "spill store"}
 
 _LOOPS = (*LOOPS, "cf.cond_br")
+_WARP_SPECIALIZED = "ttg.warp_specialize("
 _ASSUMED_BRANCHES = (
     "The predicted time assumes that warps take both sides of branches that depend on unknown values, but not the slow "
     "paths of mathematical functions."
@@ -175,11 +175,7 @@ def describe_launch(
     if not resident:
         raise UnsupportedOperation("The launch fails, because a program does not fit on an SM.")
     shared = resident * (kernel.shared_bytes + _SYSTEM_SHARED_BYTES)
-    steps = list(scale_steps(read_steps(codes["sass"]), instructions, gpu))
-    executed_times = executions.times.tolist()
-    for number, wavefronts in executions.wavefronts.items():
-        if executed := executed_times[number]:  # these wavefronts include bank conflicts
-            steps[number] = replace(steps[number], wavefronts=wavefronts.actual / executed)
+    steps = _read_steps(codes, instructions, executions, gpu)
     products = sum(
         step.busy * executed
         for step, executed in zip(steps, times, strict=True)
@@ -213,12 +209,7 @@ def describe_launch(
             for step, instruction in zip(steps, instructions, strict=True)
         ]
     partitions = []
-    if "ttg.warp_specialize(" in codes["ttgir"]:
-        # Another partition loads the data for which a barrier makes a warp wait.
-        steps = [
-            replace(step, effect="") if step.effect == "wait for descriptor" else step
-            for step in steps
-        ]
+    if _WARP_SPECIALIZED in codes["ttgir"]:
         for rows in _find_partitions(executions):
             own = replace(executions, by_warp=rows)
             partitions.append((_assume_executed(instructions, own), len(rows)))
@@ -233,6 +224,23 @@ def describe_launch(
         partitions,
     )
     return execution, traffic
+
+
+def _read_steps(
+    codes: Mapping[str, str], instructions: Sequence[Instruction], executions: Executions, gpu: Gpu
+) -> list[Step]:
+    """Return the steps of a kernel on a GPU. Wavefronts of executed instructions include bank conflicts."""
+    steps = list(scale_steps(read_steps(codes["sass"]), instructions, gpu))
+    times = executions.times.tolist()
+    for number, wavefronts in executions.wavefronts.items():
+        if times[number]:
+            steps[number] = replace(steps[number], wavefronts=wavefronts.actual / times[number])
+    if _WARP_SPECIALIZED not in codes["ttgir"]:
+        return steps
+    # Another partition loads the data for which a barrier makes a warp wait.
+    return [
+        replace(step, effect="") if step.effect == "wait for descriptor" else step for step in steps
+    ]
 
 
 def _add_spills(

@@ -9,7 +9,7 @@ from tilescope.declare.gpus import Gpu
 from tilescope.sass.listing import Instruction
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import Access, Quarter, simulate
-from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, Step
+from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, PRODUCTS, Step
 from tilescope.timing.trace import trace_warp
 from tilescope.ttgir.parser import Source
 
@@ -19,7 +19,6 @@ _FIRST_STEPS = 12_000
 _HIGHEST_LOAD = 0.9
 _BOUND_SHARE = 0.6
 LOADS = ("load", "async copy", "descriptor load", "spill load")
-PRODUCTS = ("product", "group product")
 QUARTERS = 4
 _L2_SLICES = 96
 _DESCRIPTOR_CYCLES = 200

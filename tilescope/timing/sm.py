@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilescope.timing.steps import PIPES, Step
+from tilescope.timing.steps import PIPES, PRODUCTS, Step
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,179 @@ class Simulation:
     spent: Sequence[float]
 
 
+class _Memory:
+    """The path of a quarter's accesses. Each part serves one after the other, and is free from the named cycle on."""
+
+    def __init__(self, quarter: Quarter) -> None:
+        self._wavefront_cycles = quarter.wavefront_cycles
+        self._write_buffer = quarter.write_buffer
+        self._deferred = quarter.write_buffer
+        self.data_path = self._port = self._l2 = self._dram = self._atomics = 0.0
+
+    def move_shared(self, wavefronts: float, time: float) -> float:
+        """Occupy the data path to shared memory. Return when that begins."""
+        begin = max(self.data_path, time)
+        self.data_path = begin + self._wavefront_cycles * wavefronts
+        return begin
+
+    def access(self, access: Access, time: float) -> tuple[float, float]:
+        """Carry out an access to global memory. Return when the request is sent, and when its data have arrived."""
+        begin = max(self.data_path, time)
+        self.data_path = begin + access.data_path
+        sent = max(self._port, begin)
+        self._port = sent + access.port
+        self._l2 = max(self._l2, begin) + access.l2
+        if self._dram < begin:  # idle DRAM writes what the L2 has deferred
+            self._deferred = max(0.0, self._deferred - (begin - self._dram))
+            self._dram = begin
+        self._dram += access.dram_read
+        self._deferred += access.dram_write
+        if self._deferred > self._write_buffer:
+            self._dram += self._deferred - self._write_buffer
+            self._deferred = self._write_buffer
+        end = max(self._port, self._l2, self._dram if access.dram_read else 0.0)
+        if access.atomic:
+            self._atomics = max(self._atomics, time) + access.atomic
+            end = max(end, self._atomics)
+            sent = max(sent, self._atomics)
+        return sent, end + access.latency
+
+
+class _Simulator:
+    """The state of a quarter: its warps, and the cycles from which its units are free."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        accesses: Sequence[Access | None],
+        quarter: Quarter,
+        programs: int,
+    ) -> None:
+        self._steps = steps
+        self._accesses = accesses
+        self._quarter = quarter
+        self._programs = programs
+        self._registers = 1 + max(max((*step.reads, *step.writes), default=0) for step in steps)
+        self._memory = _Memory(quarter)
+        self._issue = self._tensor = self._starting = 0.0
+        self._pipes = [0.0] * len(PIPES)
+        self._ready: list[
+            tuple[float, int]
+        ] = []  # cycles from which warps can issue, and their numbers
+        self._warps: list[_Warp] = []
+        self._running: dict[int, int] = {}  # warps of each program
+        self._arrived: dict[int, list[tuple[float, int]]] = {}  # at the barrier of each program
+        self.starts: list[float] = []
+        self.spent = [0.0] * len(steps)
+        self.finished = 0.0
+
+    def run(self) -> None:
+        for _ in range(min(self._quarter.slots, self._programs)):
+            self._start(0.0)
+        while self._ready:
+            time, number = heapq.heappop(self._ready)
+            warp = self._warps[number]
+            step = self._steps[warp.position]
+            time = self._issue_step(warp, step, time)
+            end = self._execute(warp, step, time)
+            for register in step.writes:
+                warp.ready[register] = end
+            warp.position += 1
+            if warp.position == len(self._steps):
+                self._finish(warp, time)
+            else:
+                self._schedule(warp, number, time + 1)
+
+    def _start(self, time: float) -> None:
+        """Start a program when the GPU's scheduler is free."""
+        quarter = self._quarter
+        self._starting = max(self._starting, time) + quarter.start_busy
+        program = len(self._running)
+        self._running[program] = quarter.warps
+        self.starts.append(time)
+        for _ in range(quarter.warps):
+            heapq.heappush(self._ready, (self._starting + quarter.start_cycles, len(self._warps)))
+            self._warps.append(_Warp(program, time, [0.0] * self._registers))
+
+    def _issue_step(self, warp: _Warp, step: Step, time: float) -> float:
+        """Return the cycle in which a warp issues its step."""
+        time = max(time, self._issue)
+        is_slowed = self._tensor > time and step.effect != "group product"
+        self._issue = time + 1 + is_slowed * self._quarter.matrix_issue_cycles
+        if step.busy and step.effect not in PRODUCTS:
+            time = max(time, self._pipes[step.pipe])
+            self._pipes[step.pipe] = time + step.busy
+        self.spent[warp.position] += time - warp.issued
+        warp.issued = time
+        return time
+
+    def _execute(self, warp: _Warp, step: Step, time: float) -> float:
+        """Return the cycle from which a step's results can be read."""
+        end = time + step.latency
+        if step.wavefronts:
+            begin = self._memory.move_shared(step.wavefronts, time)
+            end = begin + step.wavefronts + step.latency
+        access = self._accesses[warp.position]
+        if access is not None:
+            sent, end = self._memory.access(access, time)
+            if step.traffic == "async copy":
+                warp.copied = max(warp.copied, end)
+            elif step.traffic == "descriptor load":
+                warp.descriptors.append(end)
+            elif not step.writes:
+                warp.stored = max(warp.stored, sent + self._quarter.store_cycles)
+        elif step.effect == "group product":
+            warp.product_begin = max(self._tensor, time)
+            own = self._quarter.wavefront_cycles * step.wavefronts
+            self._tensor = max(warp.product_begin, self._memory.data_path - own) + step.busy
+            if step.pending:
+                warp.products.append(self._tensor + step.latency)
+        elif step.effect == "product":
+            begin = max(self._tensor, time)
+            self._tensor = begin + step.busy
+            end = begin + step.latency
+        elif step.effect == "commit":
+            warp.copies.append(warp.copied)
+        return end
+
+    def _finish(self, warp: _Warp, time: float) -> None:
+        """End a warp, and start another program after the last warp of one."""
+        end = max(time + 1, warp.stored, *warp.descriptors)
+        self.finished = max(self.finished, end)
+        self.spent[-1] += end - time
+        self._running[warp.program] -= 1
+        if not self._running[warp.program] and len(self._running) < self._programs:
+            self._start(end)
+
+    def _schedule(self, warp: _Warp, number: int, time: float) -> None:
+        """Find when a warp can issue its next step, and whether it waits for the other warps of its program."""
+        step = self._steps[warp.position]
+        for register in step.reads:
+            if warp.ready[register] > time:
+                time = warp.ready[register]
+        waits = step.effect
+        if waits == "barrier":
+            group = self._arrived.setdefault(warp.program, [])
+            group.append((time, number))
+            if len(group) == self._running[warp.program]:
+                time = max(group)[0] + self._quarter.barrier_cycles
+                for _, other in group:
+                    heapq.heappush(self._ready, (time, other))
+                del self._arrived[warp.program]
+            return
+        if waits == "group product":
+            time = max(time, warp.product_begin)  # one product of a warp may queue
+        elif waits == "wait for copies":
+            time = _wait(warp.copies, step.pending, time)
+        elif waits == "wait for products":
+            time = _wait(warp.products, step.pending, time)
+        elif waits == "wait for descriptor" and warp.descriptors:
+            time = max(time, warp.descriptors.pop(0))
+        elif waits == "fence":
+            time = max(time, warp.stored) + self._quarter.fence_cycles
+        heapq.heappush(self._ready, (time, number))
+
+
 def simulate(
     steps: Sequence[Step], accesses: Sequence[Access | None], quarter: Quarter, programs: int
 ) -> Simulation:
@@ -90,127 +263,9 @@ def simulate(
         steps: of one warp, in order.
         accesses: the access of each step to global memory; None without one.
     """
-    registers = 1 + max((max(step.reads + step.writes, default=0) for step in steps), default=0)
-    wavefront = quarter.wavefront_cycles
-    matrix_issue = 1 + quarter.matrix_issue_cycles
-    free = [0.0] * len(PIPES)
-    issue = tensor = data_path = port = l2 = dram = atomics = starting = finished = 0.0
-    deferred = quarter.write_buffer
-    heap: list[tuple[float, int]] = []
-    warps: list[_Warp] = []
-    running: dict[int, int] = {}
-    arrived: dict[int, list[tuple[float, int]]] = {}
-    starts: list[float] = []
-    spent = [0.0] * len(steps)
-
-    def start(time: float) -> None:
-        nonlocal starting
-        starting = max(starting, time) + quarter.start_busy
-        program = len(running)
-        running[program] = quarter.warps
-        starts.append(time)
-        for _ in range(quarter.warps):
-            heapq.heappush(heap, (starting + quarter.start_cycles, len(warps)))
-            warps.append(_Warp(program, time, [0.0] * registers))
-
-    for _ in range(min(quarter.slots, programs)):
-        start(0.0)
-    while heap:
-        time, number = heapq.heappop(heap)
-        warp = warps[number]
-        step = steps[warp.position]
-        access = accesses[warp.position]
-        effect = step.effect
-        time = max(time, issue)
-        issue = time + (matrix_issue if tensor > time and effect != "group product" else 1)
-        pipe = step.pipe
-        if step.busy and effect != "group product" and effect != "product":
-            time = max(time, free[pipe])
-            free[pipe] = time + step.busy
-        spent[warp.position] += time - warp.issued
-        warp.issued = time
-        after = time + 1
-        end = time + step.latency
-        if step.wavefronts:
-            begin = max(data_path, time)
-            data_path = begin + wavefront * step.wavefronts
-            end = begin + step.wavefronts + step.latency
-        if access is not None:
-            begin = max(data_path, time)
-            data_path = begin + access.data_path
-            begin_port = max(port, begin)
-            port = begin_port + access.port
-            l2 = max(l2, begin) + access.l2
-            if dram < begin:
-                deferred = max(0.0, deferred - (begin - dram))
-                dram = begin
-            dram += access.dram_read
-            deferred += access.dram_write
-            if deferred > quarter.write_buffer:
-                dram += deferred - quarter.write_buffer
-                deferred = quarter.write_buffer
-            end = max(port, l2, dram if access.dram_read else 0.0)
-            if access.atomic:
-                atomics = max(atomics, time) + access.atomic
-                end = max(end, atomics)
-            end += access.latency
-            if step.traffic == "async copy":
-                warp.copied = max(warp.copied, end)
-            elif step.traffic == "descriptor load":
-                warp.descriptors.append(end)
-            elif not step.writes:
-                sent = max(begin_port, atomics if access.atomic else 0.0)
-                warp.stored = max(warp.stored, sent + quarter.store_cycles)
-        elif effect == "group product":
-            begin = max(tensor, time)
-            warp.product_begin = begin
-            tensor = max(begin, data_path - wavefront * step.wavefronts) + step.busy
-            if step.pending:
-                warp.products.append(tensor + step.latency)
-        elif effect == "product":
-            begin = max(tensor, time)
-            tensor = begin + step.busy
-            end = begin + step.latency
-        elif effect == "commit":
-            warp.copies.append(warp.copied)
-        for register in step.writes:
-            warp.ready[register] = end
-        warp.position += 1
-        if warp.position == len(steps):
-            end = max(after, warp.stored, *warp.descriptors)
-            finished = max(finished, end)
-            spent[-1] += end - time
-            running[warp.program] -= 1
-            if not running[warp.program] and len(running) < programs:
-                start(end)
-            continue
-        following = steps[warp.position]
-        ready = warp.ready
-        for register in following.reads:
-            if ready[register] > after:
-                after = ready[register]
-        waits = following.effect
-        if waits == "group product":
-            after = max(after, warp.product_begin)  # one product of a warp may queue
-        if waits == "barrier":
-            group = arrived.setdefault(warp.program, [])
-            group.append((after, number))
-            if len(group) == running[warp.program]:
-                after = max(group)[0] + quarter.barrier_cycles
-                for _, other in group:
-                    heapq.heappush(heap, (after, other))
-                del arrived[warp.program]
-            continue
-        elif waits == "wait for copies":
-            after = _wait(warp.copies, following.pending, after)
-        elif waits == "wait for products":
-            after = _wait(warp.products, following.pending, after)
-        elif waits == "wait for descriptor" and warp.descriptors:
-            after = max(after, warp.descriptors.pop(0))
-        elif waits == "fence":
-            after = max(after, warp.stored) + quarter.fence_cycles
-        heapq.heappush(heap, (after, number))
-    return Simulation(finished, starts, spent)
+    simulator = _Simulator(steps, accesses, quarter, programs)
+    simulator.run()
+    return Simulation(simulator.finished, simulator.starts, simulator.spent)
 
 
 def _wait(ends: list[float], pending: int, time: float) -> float:

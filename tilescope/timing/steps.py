@@ -30,6 +30,8 @@ _PIPES = {
     "tensor": (0, 0),
 }
 PIPES = tuple(_PIPES)
+# Effects of the instructions that occupy a tensor core.
+PRODUCTS = ("product", "group product")
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
 _WIDE_PRODUCT_CYCLES = 4
 # Latency of a load that finds its block in the L1 (Luo et al.), and of a fence of device scope (assumed).
@@ -82,6 +84,23 @@ def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
     return reads, writes
 
 
+def _describe_group_product(step: Step, instruction: Instruction, columns: int) -> list[str]:
+    """Describe the product of a warp group, which reads B, and A if it is not in registers. Return the registers read.
+
+    Its four warps share the wavefronts. The accumulator is ready when their last product ends: see the wait.
+    """
+    operands = instruction.operands
+    step.effect = "group product"
+    step.busy = columns / 2
+    step.latency = _GROUP_PRODUCT_CYCLES
+    step.wavefronts = count_group_rows(instruction) * 32 / 128 / 4
+    step.pending = int("gsb0" in operands[-1])
+    if operands[1].startswith("gdesc"):
+        return []
+    first = int(operands[1][1:])
+    return [f"R{first + offset}" for offset in range(4)]
+
+
 @functools.lru_cache(maxsize=8)
 def read_steps(sass: str) -> tuple[Step, ...]:
     """Return the steps of a listing, one per instruction."""
@@ -93,7 +112,6 @@ def read_steps(sass: str) -> tuple[Step, ...]:
     steps = []
     for instruction in parse(sass):
         opcode = instruction.opcode
-        operands = instruction.operands
         traits = instruction.traits
         pipe = traits.pipe or "control"
         busy, latency = _PIPES[pipe]
@@ -109,7 +127,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             traits.gmem,
         )
         if step.effect in ("wait for copies", "wait for products"):
-            step.pending = int(operands[1], 0)
+            step.pending = int(instruction.operands[1], 0)
         if traits.gmem or traits.lmem:
             step.nominal_bytes = LANES * instruction.lane_bytes
         if traits.gmem == "atomic":
@@ -121,17 +139,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
         elif traits.widths == "wide product" and re.search("WIDE|HI", opcode):
             step.busy = _WIDE_PRODUCT_CYCLES
         elif product := _GROUP_PRODUCT.match(opcode):
-            columns = int(product[1])
-            is_shared = operands[1].startswith("gdesc")
-            # A warp group reads B, and A if it is not in registers: its four warps share the wavefronts.
-            step.effect = "group product"
-            step.busy = columns / 2
-            step.latency = _GROUP_PRODUCT_CYCLES
-            step.wavefronts = count_group_rows(instruction) * 32 / 128 / 4
-            step.pending = int("gsb0" in operands[-1])
-            # The accumulator is ready when the warp group's last product ends: see the wait.
-            first = 0 if is_shared else int(operands[1][1:])
-            reads = [] if is_shared else [f"R{first + offset}" for offset in range(4)]
+            reads = _describe_group_product(step, instruction, int(product[1]))
             writes = []
         elif pipe == "tensor":
             starts = (start for start in PRODUCT_CYCLES if opcode.startswith(start))

@@ -113,16 +113,8 @@ def predict_traffic(
     written = 0.0
     if stores:
         written = sum(_count_distinct(*each) for each in _split(_join(stores), spans))
-    distinct = 0.0
-    reads: np.ndarray = np.zeros(len(operations))
-    if loads:
-        accesses = _join(loads)
-        schedule = programs, sms, resident, pressure, is_staggered
-        timeline = expected_timeline(accesses.program, *schedule)
-        uses, distinct = _find_uses(accesses, spans, timeline)
-        end = float((timeline.start + timeline.duration).max())
-        (missed,) = missed_shares(uses, end, written, [l2_bytes])
-        reads = np.bincount(accesses.op, missed * uses.size, len(operations))
+    schedule = programs, sms, resident, pressure, is_staggered
+    distinct, reads = _predict_reads(loads, spans, schedule, written, l2_bytes, len(operations))
     read = float(reads.sum())
     traffic = Traffic(
         lines,
@@ -243,6 +235,31 @@ def _split(accesses: _Accesses, spans: Mapping[int, float]) -> Iterator[tuple[_A
     storage = storage_number(accesses.low)
     for number in np.unique(storage).tolist():
         yield accesses.select(storage == number), spans.get(number, math.inf)
+
+
+def _predict_reads(
+    loads: Sequence[_Accesses],
+    spans: Mapping[int, float],
+    schedule: tuple[int, int, int, float, bool],
+    written: float,
+    l2_bytes: float,
+    operations: int,
+) -> tuple[float, np.ndarray]:
+    """Return the distinct bytes that loads need, and those that each operation reads from DRAM, (operations,).
+
+    Args:
+        spans: see `_measure_storages`.
+        schedule: further arguments of `expected_timeline`.
+        written: bytes that the launch writes.
+    """
+    if not loads:
+        return 0.0, np.zeros(operations)
+    accesses = _join(loads)
+    timeline = expected_timeline(accesses.program, *schedule)
+    uses, distinct = _find_uses(accesses, spans, timeline)
+    end = float((timeline.start + timeline.duration).max())
+    (missed,) = missed_shares(uses, end, written, [l2_bytes])
+    return distinct, np.bincount(accesses.op, missed * uses.size, operations)
 
 
 def _find_uses(
