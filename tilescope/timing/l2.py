@@ -226,8 +226,7 @@ def missed_shares(
     # A line that both sides read is kept twice. A line that one side reads is kept 1.5 times on average.
     for key, copies in ((2 * uses.block + uses.side, 0.5), (uses.block, 1.0)):
         gap = _gaps(key, tick, ticks)
-        bin_ = np.where(gap > 0, 1 + np.log2(np.maximum(gap, 1)) * BINS_PER_OCTAVE, 0).astype(int)
-        bin_ = np.where(gap < 0, bins, bin_)
+        bin_ = _find_bins(gap, bins)
         place = tick * spans // ticks * (bins + 1) + bin_
         rates += copies * np.bincount(place, uses.size, rates.size).reshape(rates.shape)
         gaps += np.bincount(bin_, gap, bins + 1)[:-1]
@@ -241,6 +240,13 @@ def missed_shares(
     for row, capacity in zip(shares, capacities, strict=True):
         row[is_again] = evicted_share(touched / capacity, ways)[middle, bin_[is_again]]
     return shares
+
+
+def _find_bins(gap: ndarray, first: int) -> ndarray:
+    """Return the bin of each gap; `first` for first uses."""
+    octaves = np.log2(np.maximum(gap, 1))
+    bins = np.where(gap > 0, 1 + octaves * BINS_PER_OCTAVE, 0).astype(int)
+    return np.where(gap < 0, first, bins)
 
 
 def _gaps(key: ndarray, tick: ndarray, ticks: int) -> ndarray:

@@ -25,7 +25,7 @@ from tilescope.timing.model import (
     LOADS,
     QUARTERS,
     Execution,
-    Prediction,
+    TimePrediction,
     Traffic,
     predict,
     time_launch,
@@ -106,7 +106,7 @@ def predict_launch(
     executions: Executions,
     gpu: Gpu,
     constants: Constants,
-) -> Prediction:
+) -> TimePrediction:
     """Predict the time of a launch.
 
     Raises:
@@ -161,13 +161,7 @@ def describe_launch(
     """
     kernel, codes = build or capture.build(launch.kernel)
     instructions = parse(codes["sass"])
-    loops = {op.source for op in parse_ttgir(codes["ttgir"]).walk() if op.name in _LOOPS}
-    times = _assume_executed(instructions, executions)
-    _check_traffic(counts.operations, instructions, times)
-    _check_loops(instructions, executions.uncertain, loops)
-    for instruction, executed in zip(instructions, times, strict=True):
-        if executed and not instruction.traits.pipe:
-            raise UnsupportedOperation(f"The rate of {instruction.opcode} is unknown.")
+    times = _count_executed(counts, instructions, executions, codes["ttgir"])
     programs = math.prod(launch.grid)
     resident = occupancy(
         gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes
@@ -181,11 +175,6 @@ def describe_launch(
         for step, executed in zip(steps, times, strict=True)
         if step.effect in PRODUCTS
     )
-    has_half = all(
-        op.instruction.element_bytes == 2
-        for op in counts.operations
-        if op.loop and op.instruction and find_kind(op) in ("async copy", "descriptor load")
-    )
     traffic = predict_traffic(
         counts.operations,
         programs,
@@ -196,7 +185,8 @@ def describe_launch(
         kept_bytes=constants.kept_bytes,
         held_bytes=_HELD_SHARE * gpu.l2_bytes,
         pressure=_find_pressure(counts.operations, products, gpu),
-        is_staggered=products > 0 and is_staggered(has_half, resident, kernel.num_warps),
+        is_staggered=products > 0
+        and is_staggered(_has_half(counts.operations), resident, kernel.num_warps),
     )
     spilled = resident * kernel.num_warps * LANES * kernel.spilled_bytes
     if spilled > gpu.shared_bytes_per_sm - shared:
@@ -224,6 +214,24 @@ def describe_launch(
         partitions,
     )
     return execution, traffic
+
+
+def _count_executed(
+    counts: LaunchCounts, instructions: Sequence[Instruction], executions: Executions, ttgir: str
+) -> list[int]:
+    """Return the executions of each instruction by all warps.
+
+    Raises:
+        UnsupportedOperation: traffic, iterations of a loop, or the rate of an instruction are unknown.
+    """
+    loops = {op.source for op in parse_ttgir(ttgir).walk() if op.name in _LOOPS}
+    times = _assume_executed(instructions, executions)
+    _check_traffic(counts.operations, instructions, times)
+    _check_loops(instructions, executions.uncertain, loops)
+    for instruction, executed in zip(instructions, times, strict=True):
+        if executed and not instruction.traits.pipe:
+            raise UnsupportedOperation(f"The rate of {instruction.opcode} is unknown.")
+    return times
 
 
 def _read_steps(
@@ -280,6 +288,15 @@ def _find_pressure(operations: Sequence[OperationCounts], products: float, gpu: 
         received / l2_gbps(gpu) / 1e6,
         products / QUARTERS / cycles_per_ms,
         load_store / cycles_per_ms,
+    )
+
+
+def _has_half(operations: Sequence[OperationCounts]) -> bool:
+    """Return whether all copies in loops move numbers of 16 bits, as operands of products do."""
+    return all(
+        op.instruction.element_bytes == 2
+        for op in operations
+        if op.loop and op.instruction and find_kind(op) in ("async copy", "descriptor load")
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tilescope.declare.gpus import Gpu
 from tilescope.sass.listing import Instruction
 from tilescope.timing.constants import Constants
-from tilescope.timing.sm import Access, Quarter, simulate
+from tilescope.timing.sm import GlobalAccess, Quarter, simulate
 from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, PRODUCTS, Step
 from tilescope.timing.trace import trace_warp
 from tilescope.ttgir.parser import Source
@@ -22,7 +22,7 @@ LOADS = ("load", "async copy", "descriptor load", "spill load")
 QUARTERS = 4
 _L2_SLICES = 96
 _DESCRIPTOR_CYCLES = 200
-_COPIES = ("async copy", "descriptor load", "descriptor store")
+COPIES = ("async copy", "descriptor load", "descriptor store")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class TimePrediction:
     """The predicted time of a launch.
 
     Attributes:
@@ -108,7 +108,7 @@ def predict(
     traffic: Traffic,
     gpu: Gpu,
     constants: Constants,
-) -> Prediction:
+) -> TimePrediction:
     """Predict a launch's time."""
     total_us, clock = time_launch(execution, traffic, gpu, constants)
     warm = replace(
@@ -116,7 +116,7 @@ def predict(
     )
     warm_us, _ = time_launch(execution, warm, gpu, constants)
     by_resource_us = time_resources(execution, traffic, gpu, constants, clock)
-    return Prediction(total_us, warm_us, by_resource_us, find_bound(by_resource_us, total_us))
+    return TimePrediction(total_us, warm_us, by_resource_us, find_bound(by_resource_us, total_us))
 
 
 def find_bound(by_resource: Mapping[str, float], total: float) -> str:
@@ -198,7 +198,7 @@ def time_resources(
         cycles["issue"] += executed
         cycles[PIPES[step.pipe]] += step.busy * executed
         # The counter of the data path excludes asynchronous copies.
-        if step.traffic not in _COPIES:
+        if step.traffic not in COPIES:
             own = step.wavefronts + _count_wavefronts(step, request)
             cycles["L1"] += QUARTERS * own * executed
     del cycles["control"], cycles["lsu"], cycles["uniform"]
@@ -271,17 +271,16 @@ def _simulate_launch(
     most_steps: int,
 ) -> float:
     """Return the cycles of a launch: simulate part of its loops and programs, and extrapolate."""
-    launched = execution.programs * warps
-    quarters = min(QUARTERS, execution.resident * warps)
     per_sm = math.ceil(execution.programs / gpu.sms)
     unevenness = max(1.0, execution.unevenness * execution.programs / gpu.sms / per_sm)
-    in_quarter = max(1, warps // quarters)
-    slots = max(1, round(execution.resident * warps / quarters / in_quarter))
-    programs = per_sm * warps / quarters / in_quarter
     # Shared resources serve an average SM, but the busiest SM determines the time.
     share = execution.programs / gpu.sms / per_sm / unevenness
+    quarters = min(QUARTERS, execution.resident * warps)
+    in_quarter = max(1, warps // quarters)
+    programs = per_sm * warps / quarters / in_quarter
     count = math.ceil(programs)
     busy_quarters = quarters * programs / count
+    slots = max(1, round(execution.resident * warps / quarters / in_quarter))
     # The partition that uses a program's first block waits until another one has loaded it.
     first_load = constants.dram_cycles + _DESCRIPTOR_CYCLES if execution.partitions else 0
     quarter = Quarter(
@@ -297,6 +296,24 @@ def _simulate_launch(
         write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
     )
     accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share, busy_quarters)
+    cycles = _simulate_programs(execution, executed, warps, accesses, quarter, programs, most_steps)
+    return cycles * unevenness
+
+
+def _simulate_programs(
+    execution: Execution,
+    executed: Sequence[float],
+    warps: int,
+    accesses: Sequence[GlobalAccess | None],
+    quarter: Quarter,
+    programs: float,
+    most_steps: int,
+) -> float:
+    """Return the cycles in which a quarter of an SM runs a number of programs."""
+    launched = execution.programs * warps
+    slots = quarter.slots
+    in_quarter = quarter.warps
+    count = math.ceil(programs)
     per_warp = [times / launched for times in executed]
     copies = {
         number: per_warp[number] * warps
@@ -322,7 +339,7 @@ def _simulate_launch(
         cycles *= programs / count
     # The weight of an instruction in the trace is the number of the launch's instructions that it represents.
     stretch = sum(map(operator.mul, weights, simulation.spent)) / sum(simulation.spent)
-    return cycles * stretch * unevenness
+    return cycles * stretch
 
 
 def _cost_accesses(
@@ -333,7 +350,7 @@ def _cost_accesses(
     clock: float,
     share: float,
     busy_quarters: float,
-) -> list[Access | None]:
+) -> list[GlobalAccess | None]:
     """Return the cost of an access of each instruction."""
     requests = _find_requests(execution, traffic)
     read = sum(
@@ -353,7 +370,7 @@ def _cost_accesses(
     dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarters / clock / share
     merged = _merged(execution, traffic, constants)
     l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarters / clock / share
-    accesses: list[Access | None] = []
+    accesses: list[GlobalAccess | None] = []
     for step, request in zip(execution.steps, requests, strict=True):
         if request is None:
             accesses.append(None)
@@ -368,7 +385,7 @@ def _cost_accesses(
         if step.traffic == "descriptor load":
             latency += _DESCRIPTOR_CYCLES
         accesses.append(
-            Access(
+            GlobalAccess(
                 data_path=busy_quarters * _count_wavefronts(step, request),
                 port=busy_quarters * size / constants.port_bytes,
                 l2=size / l2,

@@ -20,7 +20,7 @@ from tilescope.inside.launches import make_launch
 from tilescope.sass.listing import parse
 from tilescope.timing.gpus import find_constants, find_gpu
 from tilescope.timing.launches import predict_launch
-from tilescope.timing.model import Prediction
+from tilescope.timing.model import TimePrediction
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def _open(path: Path) -> Capture:
     return Capture(path)
 
 
-def predict_captured(capture: BaseCapture, launch: CapturedLaunch) -> Prediction:
+def predict_captured(capture: BaseCapture, launch: CapturedLaunch) -> TimePrediction:
     """Evaluate a captured launch, and predict its time.
 
     Raises:

@@ -35,7 +35,7 @@ class TimeScore:
         measured_us: the median time.
         predicted_us: None without a prediction.
         unseen_us: predicted with constants that were fitted to the other families alone; None without a prediction.
-        bound_by: see `model.Prediction`.
+        bound_by: see `model.TimePrediction`.
         why: why nothing is predicted, or what the launch waits for if the error is large.
         spilled_bytes, grid, config: set only for unseen launches.
     """

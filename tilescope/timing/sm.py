@@ -14,7 +14,7 @@ from tilescope.timing.steps import PIPES, PRODUCTS, Step
 
 
 @dataclass(frozen=True)
-class Access:
+class GlobalAccess:
     """Cycles for which an access to global memory occupies each resource, and its latency without queueing."""
 
     data_path: float = 0.0
@@ -96,7 +96,7 @@ class _Memory:
         self.data_path = begin + self._wavefront_cycles * wavefronts
         return begin
 
-    def access(self, access: Access, time: float) -> tuple[float, float]:
+    def access(self, access: GlobalAccess, time: float) -> tuple[float, float]:
         """Carry out an access to global memory. Return when the request is sent, and when its data have arrived."""
         begin = max(self.data_path, time)
         self.data_path = begin + access.data_path
@@ -125,7 +125,7 @@ class _Simulator:
     def __init__(
         self,
         steps: Sequence[Step],
-        accesses: Sequence[Access | None],
+        accesses: Sequence[GlobalAccess | None],
         quarter: Quarter,
         programs: int,
     ) -> None:
@@ -255,7 +255,7 @@ class _Simulator:
 
 
 def simulate(
-    steps: Sequence[Step], accesses: Sequence[Access | None], quarter: Quarter, programs: int
+    steps: Sequence[Step], accesses: Sequence[GlobalAccess | None], quarter: Quarter, programs: int
 ) -> Simulation:
     """Run a number of programs.
 

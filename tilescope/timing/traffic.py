@@ -25,7 +25,7 @@ from tilescope.timing.l2 import (
     sides,
     writes_in_parts,
 )
-from tilescope.timing.model import LOADS, Request, Traffic
+from tilescope.timing.model import COPIES, LOADS, Request, Traffic
 from tilescope.ttgir.parser import Source
 
 
@@ -95,11 +95,7 @@ def predict_traffic(
         if not op.tally.touches.bytes:
             continue
         kind = find_kind(op)
-        is_merged = kind in ("async copy", "descriptor load", "descriptor store")
-        requested = op.tally.touches.bytes
-        if not is_merged:
-            requested = max(requested, op.sectors * SECTOR_BYTES)
-        sizes[number] = requested * (1 - hits[number])
+        sizes[number] = _count_requested(op, kind) * (1 - hits[number])
         lines[kind] = lines.get(kind, 0.0) + op.launch.lines
         moved[kind] = moved.get(kind, 0.0) + float(sizes[number])
         if accesses is None:
@@ -129,6 +125,14 @@ def predict_traffic(
     if distinct + written <= held_bytes:
         return replace(traffic, warm_read_bytes=read - distinct, warm_written_bytes=0.0)
     return traffic
+
+
+def _count_requested(op: OperationCounts, kind: str) -> float:
+    """Return the bytes that an operation requests. Copies that bypass the L1 merge requests for one sector."""
+    requested = op.tally.touches.bytes
+    if kind in COPIES:
+        return requested
+    return max(requested, op.sectors * SECTOR_BYTES)
 
 
 def _describe_requests(
