@@ -384,7 +384,6 @@ def _save(
     rows: Callable[[Snapshot], Sequence[R]],
     session: Session,
     state: State,
-    page: str,
 ) -> Iterator[Slots]:
     yield table.save(rows(Snapshot(state, store=session.store)), state)
 

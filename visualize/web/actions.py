@@ -68,7 +68,7 @@ class Actions:
         state = self._redraw.read(message)
         if isinstance(action, RunAction):
             return self._measure(page, state, action.measurement)
-        return self._answer(page, state, action)
+        return self._answer(state, action)
 
     def _cancel(self, page: str) -> None:
         if job := self._jobs.get(page):
@@ -77,10 +77,10 @@ class Actions:
     async def _share(self, message: Mapping[str, Any]) -> AsyncIterator[Slots]:
         yield {"share": await run_in_slot(qr, message)}
 
-    async def _answer(self, page: str, state: State, action: StreamAction) -> AsyncIterator[Slots]:
+    async def _answer(self, state: State, action: StreamAction) -> AsyncIterator[Slots]:
         context = contextvars.copy_context()  # for `current_client` in the thread
         loop = asyncio.get_running_loop()
-        answers = action.question(self.session, state, page)
+        answers = action.question(self.session, state)
 
         def step() -> Slots | None:
             return context.run(next, answers, None)
