@@ -6,7 +6,7 @@ import json
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from functools import partial
 from itertools import zip_longest
@@ -14,14 +14,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from markupsafe import Markup
 
-from tilescope.declare.experiment import Experiment, JsonSchema, argument_schemas
+from tilescope.declare.experiment import JsonSchema, argument_schemas
 from tilescope.declare.knobs import knob
-from tilescope.declare.spec import shape_text
 from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, format_number
 from visualize.views import slots
 from visualize.views.panel import Panel, Slots, StreamAction
-from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, hint, kind_name
+from visualize.views.prose import Link, Sourced, hint
 from visualize.views.state import Snapshot, State
 
 ALL = "all"
@@ -128,39 +127,6 @@ class Column(Generic[R]):
             if isinstance(value, int | float)
             else value
         )
-
-
-def kind_column(kinds: Collection[str], facet: str) -> Column[Any]:
-    """Return a column with the name of a row's kind of measurement."""
-    labels = {kind: kind_name(kind, plural=True) for kind in kinds}
-    return Column(
-        "kind",
-        "What",
-        cell=lambda row: kind_name(row.kind),
-        facet=facet,
-        choices=tuple(kinds),
-        labels=labels,
-    )
-
-
-def experiment_columns(
-    experiment: Callable[[R], Experiment], omit: Callable[[R], Sequence[str]] = lambda _: ()
-) -> tuple[Column[R], ...]:
-    """Return columns with the shape, dtype and config of a row's experiment.
-
-    Args:
-        omit: knobs that the config leaves out.
-    """
-
-    def config(row: R) -> str:
-        return config_text(experiment(row).config, omit(row))
-
-    return (
-        Column("shape", "Shape", lambda row: shape_text(experiment(row).problem)),
-        Column("dtype", "Type", lambda row: dtype_text(experiment(row).problem)),
-        # The style sheet truncates the config, so its hover text repeats it.
-        Column("config", "Config", config, lambda row: Hint(config(row), config(row))),
-    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from functools import partial
 
 from tilescope.declare.discovery import opening
 from visualize.views.inside.view import INSIDE
-from visualize.views.library.view import RecordedPanel, ScoreboardPanel
+from visualize.views.library.view import ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
@@ -42,7 +42,6 @@ TABS = (
     ),
     Tab("Sweep", (SweepPanel,)),
     Tab("Scoreboard", (ScoreboardPanel,)),
-    Tab("Recorded", (RecordedPanel,)),
 )
 
 # The views, each with its pictures; a view opens on its first one. The Library is opened from the header, too.
@@ -53,7 +52,7 @@ VIEWS = {
     "Result": ("result",),
     "Tune": ("sweep",),
 }
-LIBRARY = ("recorded", "scoreboard")
+LIBRARY = "scoreboard"
 
 SETTINGS = Settings(
     tabs={tab.name: tab.title for tab in TABS},

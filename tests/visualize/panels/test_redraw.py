@@ -116,7 +116,7 @@ def test_a_reply_says_whether_more_follows(page):
     assert "M=640" in slots["link"]
     assert slots["program-order-plot"]
     assert slots[WATCH], "the kernel is not compiled yet"
-    assert not change(page, "tab=recorded")[WATCH]
+    assert not change(page, "tab=scoreboard")[WATCH]
     assert set(page.change({})) == {"problems"}, "more of the settings before may follow"
 
 
