@@ -13,7 +13,7 @@ from tilescope.declare.knobs import ConfigError, quote
 from tilescope.measure.measurement import Job
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure
-from visualize.tours.guide import Guide
+from visualize.tours.guide import show_stop
 from visualize.views import status
 from visualize.views.panel import RunAction, Slots, StreamAction, current_client, run_in_slot
 from visualize.views.slots import DISABLED, ENABLED, REDRAW, problems_value
@@ -40,7 +40,6 @@ class Actions:
         for panel in redraw.all_panels:
             self.actions |= panel.actions()
         self._redraw = redraw
-        self._guide = Guide(redraw.session)
         self._jobs: dict[str, Job] = {}  # each page's running measurement
         self._threads = ThreadPoolExecutor(_MAX_STREAM_ACTIONS, "action")
 
@@ -61,7 +60,7 @@ class Actions:
         if name == "share":
             return self._share(message)
         if name == "tour":
-            return self._guide.show_stop(message)
+            return once(show_stop(message, self.session.gpu))
         action = self.actions.get(name)
         if action is None:
             raise ConfigError("no_action", f"The page has no action {quote(name)}.")
