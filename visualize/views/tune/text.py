@@ -39,7 +39,7 @@ _PHASES = {
 _EXPECTED = "The picture shows the expected order: 1 is the config expected to be the fastest."
 CANCELLED_EARLY = hint("The sweep was cancelled before its first result.", _EXPECTED)
 NOT_SWEPT = hint(
-    _EXPECTED, "Sweep tries all configs, except those that cannot launch or would spill."
+    _EXPECTED, "Sweep tries the configs, except those that cannot launch or would spill."
 )
 CLICK_HINT = hint("Click the picture to set a config.")
 CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
