@@ -8,20 +8,18 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
-from functools import partial
 from itertools import zip_longest
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup
 
 from tilescope.declare.experiment import JsonSchema, argument_schemas
 from tilescope.declare.knobs import knob
-from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, format_number
 from visualize.views import slots
-from visualize.views.panel import Panel, Slots, StreamAction
+from visualize.views.panel import Slots
 from visualize.views.prose import Link, Sourced, hint
-from visualize.views.state import Snapshot, State
+from visualize.views.state import State
 
 ALL = "all"
 
@@ -133,7 +131,7 @@ class Column(Generic[R]):
 class Table(Generic[R]):
     """A list of rows with facets, sorting, pages and CSV. The page's address holds its options.
 
-    Its panel answers the action `<name>-csv` (see `ListPanel`).
+    Its panel answers the action `<name>-csv` with `save`.
 
     Attributes:
         name: prefix of its options in the address.
@@ -322,36 +320,6 @@ def _natural_key(value: Any) -> Any:
     return [
         int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", value))
     ]
-
-
-Lists = tuple[tuple[str, Table[Any], Callable[[Snapshot], Sequence[Any]]], ...]
-
-
-class ListPanel(Panel):
-    """A panel with lists. It depends neither on the compiler nor on a pinned experiment.
-
-    Attributes:
-        lists: the slot of each table, the table, and snapshot → its rows.
-    """
-
-    uses_compiler = False
-    is_compared = False
-    lists: ClassVar[Lists]
-
-    def actions(self) -> Mapping[str, StreamAction]:
-        return {
-            f"{table.name}-csv": StreamAction(partial(_save, table, rows))
-            for _, table, rows in self.lists
-        }
-
-
-def _save(
-    table: Table[R],
-    rows: Callable[[Snapshot], Sequence[R]],
-    session: Session,
-    state: State,
-) -> Iterator[Slots]:
-    yield table.save(rows(Snapshot(state, store=session.store)), state)
 
 
 def save_file(name: str, text: str) -> Slots:

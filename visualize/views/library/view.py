@@ -1,7 +1,7 @@
 """The Library: a scoreboard of predictions against recorded counts."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,6 +11,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Json, JsonSchema
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import shape_text
+from tilescope.measure.session import Session
 from tilescope.numbers import bytes_of, count_noun, join_names, percent, significant
 from tilescope.results.codec import to_json
 from tilescope.timing import scores as times
@@ -34,10 +35,20 @@ from visualize.views.library.scoreboard import (
     Scoreboard,
     scoreboard,
 )
-from visualize.views.panel import Api, Endpoint, Reply, Slots, encode, read_options, select_fields
+from visualize.views.panel import (
+    Api,
+    Endpoint,
+    Panel,
+    Reply,
+    Slots,
+    StreamAction,
+    encode,
+    read_options,
+    select_fields,
+)
 from visualize.views.slots import NONE, plot, plot_value, slot
-from visualize.views.state import Snapshot
-from visualize.views.tables import ALL, Column, ListPanel, Table
+from visualize.views.state import Snapshot, State
+from visualize.views.tables import ALL, Column, Table
 
 NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM reads"}
 
@@ -120,7 +131,7 @@ def scores_of(counts: Sequence[str], gpu: str, kernel: str) -> Scoreboard:
     return scoreboard().part(counts, *("" if value == ALL else value for value in (gpu, kernel)))
 
 
-def by_error(snapshot: Snapshot) -> list[Score]:
+def by_error() -> list[Score]:
     """Return all scores, largest error first."""
     return sorted(scoreboard().scores, key=lambda score: -abs(score.error))
 
@@ -183,11 +194,12 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
     return encode(reply)
 
 
-class ScoreboardPanel(ListPanel):
+class ScoreboardPanel(Panel):
     """All recorded counts against their predictions."""
 
     options = (ScoreView,)
-    lists = (("scoreboard-rows", SCORES, by_error),)
+    uses_compiler = False
+    is_compared = False
 
     def layout(self) -> Markup:
         picture = slots.picture(
@@ -199,12 +211,18 @@ class ScoreboardPanel(ListPanel):
         lists = slot("scoreboard-shared") + slot("scoreboard-rows")
         return slot("scoreboard-headline") + picture + lists
 
+    def actions(self) -> Mapping[str, StreamAction]:
+        return {"score-csv": StreamAction(self._save)}
+
+    def _save(self, session: Session, state: State) -> Iterator[Slots]:
+        yield SCORES.save(by_error(), state)
+
     def draw(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view.of(ScoreView)
         count = view.score_count
         launches = (view.score_gpu, view.score_kernel)
         board = scores_of((count,), *launches)
-        rows = SCORES.render(by_error(snapshot), snapshot.state, score_address)
+        rows = SCORES.render(by_error(), snapshot.state, score_address)
         return {
             "scoreboard-headline": scoreboard_headline(
                 board, count, scores_of(EXACT_COUNTS, *launches)
