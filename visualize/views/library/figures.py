@@ -4,7 +4,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -34,6 +34,14 @@ _COUNTS_BOTTOM = 0.24
 _MIN_ERROR_RANGE_PERCENT = 5.0
 
 
+class _Group(NamedTuple):
+    """Points of one colour and symbol. `color` is an operation, or whether DRAM reads are flagged."""
+
+    is_miss: bool
+    color: str
+    gpu: str
+
+
 def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     """Draw one point per score on logarithmic axes. Exact predictions lie on the diagonal, and at 0 % below.
 
@@ -42,60 +50,73 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
 
     Args:
         scores: scores of `count`, at least one.
-        count: one of `scores.COUNTS`.
+        count: one of COUNTS.
     """
     unit = _UNITS[count][2]
     values = np.array(
         [(score.predicted / unit, score.counted / unit, 100 * score.error) for score in scores]
     )
-    groups = _group(scores, count)
+    groups = _group_points(scores, count)
     drawn = [index for indices in groups.values() for index in indices]
     x, y, errors = values[drawn].T if drawn else np.ones((3, 1))
     ends = (min(x.min(), y.min()) / 2, 2 * max(x.max(), y.max()))
     error_range = 1.25 * max(_MIN_ERROR_RANGE_PERCENT, np.abs(errors).max())
     traces = [_allowed_band(ends)] if count == DRAM else []
     in_legend = set[str]()
-    for (is_miss, color, gpu), indices in groups.items():
-        x, y, errors = values[indices].T
-        marker = {
-            "color": _COLORS[color],
-            "symbol": _SYMBOLS[gpu],
-            "opacity": 0.9,
-            "line": _RING if is_miss else _OUTLINE,
-        }
-        shared: dict[str, Any] = {
-            "x": x,
-            "mode": "markers",
-            "name": color,
-            "legendgroup": color,
-            "customdata": np.array(indices, dtype=np.uint32),
-            "hovertemplate": "%{text}<extra></extra>",
-        }
-        counts = {**marker, "size": 11 if is_miss else _SIZES[color]}
-        traces += [
-            go.Scatter(y=y, marker=counts, showlegend=color not in in_legend, **shared),
-            go.Scatter(
-                y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared
-            ),
-        ]
-        in_legend.add(color)
+    for group, indices in groups.items():
+        is_listed = group.color not in in_legend
+        traces += _group_traces(
+            group, values[indices], np.array(indices, dtype=np.uint32), is_listed
+        )
+        in_legend.add(group.color)
     gpus = sorted({score.experiment.gpu for score in scores})
     traces += [_legend_entry(gpu, _SYMBOLS[gpu], _OUTLINE) for gpu in gpus]
-    if any(is_miss for is_miss, _, _ in groups):
+    if any(group.is_miss for group in groups):
         traces.append(_legend_entry("miss", "circle", _RING))
     return go.Figure(traces, _layout(count, ends, error_range))
 
 
-def _group(scores: Sequence[Score], count: str) -> dict[tuple[bool, str, str], list[int]]:
-    """Group the indices of scores without a zero by miss, colour and GPU; misses last, so that no point covers them."""
-    groups: dict[tuple[bool, str, str], list[int]] = defaultdict(list)
+def _group_points(scores: Sequence[Score], count: str) -> dict[_Group, list[int]]:
+    """Group the indices of scores without a zero. Misses come last, so that no other point covers them."""
+    groups: dict[_Group, list[int]] = defaultdict(list)
     for index, score in enumerate(scores):
         if score.predicted and score.counted:
             color = list(_FLAGS)[score.is_flagged] if count == DRAM else score.operation
-            groups[score.is_miss, color, score.experiment.gpu].append(index)
+            groups[_Group(score.is_miss, color, score.experiment.gpu)].append(index)
     colors = list(_COLORS)
-    order = sorted(groups, key=lambda group: (group[0], colors.index(group[1]), group[2]))
+    order = sorted(groups, key=lambda group: (group.is_miss, colors.index(group.color), group.gpu))
     return {group: groups[group] for group in order}
+
+
+def _group_traces(
+    group: _Group, values: np.ndarray, indices: np.ndarray, is_listed: bool
+) -> tuple[go.Scatter, go.Scatter]:
+    """Draw the points of a group, above as counts and below as errors.
+
+    Args:
+        values: (points, 3), predicted, counted, and the error in percent.
+        is_listed: whether the legend names the colour here.
+    """
+    x, y, errors = values.T
+    marker = {
+        "color": _COLORS[group.color],
+        "symbol": _SYMBOLS[group.gpu],
+        "opacity": 0.9,
+        "line": _RING if group.is_miss else _OUTLINE,
+    }
+    shared: dict[str, Any] = {
+        "x": x,
+        "mode": "markers",
+        "name": group.color,
+        "legendgroup": group.color,
+        "customdata": indices,
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+    counts = {**marker, "size": 11 if group.is_miss else _SIZES[group.color]}
+    return (
+        go.Scatter(y=y, marker=counts, showlegend=is_listed, **shared),
+        go.Scatter(y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared),
+    )
 
 
 def _allowed_band(ends: tuple[float, float]) -> go.Scatter:
