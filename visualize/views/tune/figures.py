@@ -77,7 +77,7 @@ def heatmap_figure(sweep: Sweep) -> go.Figure:
         template = "%{z:,.3r}"
     else:
         title = f"Expected order: the best rank {title}"
-        scale_title = "rank"
+        scale_title = ""
         template = "%{z}"
     trace = go.Heatmap(
         z=cells.best,
