@@ -13,9 +13,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browser import chromium
-from visualize.predict.scores import EXACT_COUNTS, Scoreboard
 from visualize.views.library.figures import scoreboard_figure
-from visualize.views.library.scoreboard import scoreboard
+from visualize.views.library.scoreboard import EXACT_COUNTS, Scoreboard, scoreboard
 from visualize.views.library.view import agreement
 from visualize.views.prose import count_noun, join_names
 from visualize.views.slots import PLOTLY_JS

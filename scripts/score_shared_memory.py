@@ -24,7 +24,7 @@ from tilescope.inside.inspect import inspect
 from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.measure.counters import METRICS
 from tilescope.results import codec
-from visualize.views.library.shared_scores import FILE, Counts, LaunchScore, LineScore
+from visualize.views.library.other_kernels import FILE, Counts, LaunchScore, LineScore
 
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / "tests" / "oracle" / "shared_memory"

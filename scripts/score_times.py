@@ -24,7 +24,7 @@ from tilescope.results import codec
 from tilescope.timing.gpus import find_constants
 from tilescope.timing.launches import predict_launch
 from tilescope.timing.scores import FILE, TimeScore
-from visualize.views.library.time_scores import list_errors, list_ranges, list_worst
+from visualize.views.library.other_kernels import list_errors, list_ranges, list_worst
 
 _DEVICE = "NVIDIA H100 80GB HBM3"
 _NOT_CAPTURED = "Its arguments depend on a value that the host reads from an earlier launch."

@@ -163,11 +163,11 @@ KERNEL = replace(
     presets=(
         preset("Large: 4096³", "M=4096&N=4096&K=4096", "BLOCK_K=64&num_warps=8"),
         preset(
-            "The article's grid search, at six K",
+            "The article's grid search",
             "M=8192&N=8192&K=1024",
             "BLOCK_K=64&num_warps=8",
             "tab=sweep&sweep_vary=BLOCK_M=64,128,256+BLOCK_N=64,128,256+BLOCK_K=32,64,128+num_warps=4,8"
-            "&sweep_over=K=512,1024,2048,4096,8192,16384&sweep_strategy=grid&sweep_picture=library",
+            "&sweep_configs=all",
         ),
     ),
 )

@@ -14,7 +14,7 @@ usage: tilescope [COMMAND] [ARGUMENTS]
   show    run a script, and show the memory requests of every Triton launch in it
   serve   serve the page of Tilescope's own kernels (the default)
   sweep   find the fastest config of one of these kernels
-  doctor  check what works on this machine
+  doctor  find what does not work on this machine
 
 `tilescope COMMAND --help` lists a command's arguments; `tilescope --version` prints the version."""
 COMMANDS = ("show", "serve", "sweep", "doctor")

@@ -125,11 +125,27 @@ def render_comparison(
     knobs = [_change(*row[:3]) for row in rows[:_MAX_KNOBS]]
     if len(rows) > _MAX_KNOBS:
         knobs.append(say("{} more", len(rows) - _MAX_KNOBS))
-    left, right = (
-        {number.name: number for number in reversed(side)} for side in (numbers, pinned_numbers)
+    changes, number_rows = _compare_numbers(numbers, pinned_numbers)
+    unknown = "The two experiments have no known numbers in common. Press Run; for the pinned one, press Swap first."
+    equal = "In this view, all numbers known for both are equal."
+    unchanged = equal if any(quotient for *_, quotient in number_rows) else unknown
+    line = Markup('<p>Pinned → now: {}. <span class="numbers quiet">{}</span></p>').format(
+        join(knobs), join(changes, " · ") if changes else unchanged
     )
+    if not number_rows:
+        return line
+    folded = Markup("<details><summary>All numbers</summary>{}</details>")
+    return line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows + number_rows))
+
+
+def _compare_numbers(
+    numbers: Sequence[Number], pinned: Sequence[Number]
+) -> tuple[list[Sentence], list[tuple[Any, ...]]]:
+    """Return the two or three changes of the strip, and a row of the table for each number."""
+    left, right = ({number.name: number for number in reversed(side)} for side in (numbers, pinned))
     changes: list[Sentence] = []
-    for name in dict.fromkeys(number.name for number in (*numbers, *pinned_numbers)):
+    rows: list[tuple[Any, ...]] = []
+    for name in dict.fromkeys(number.name for number in (*numbers, *pinned)):
         pair = left.get(name), right.get(name)
         quotient = ratio(*pair)
         sources = dict.fromkeys(number.source for number in pair if number)
@@ -137,19 +153,7 @@ def render_comparison(
         rows.append((label, *(number or "–" for number in pair), quotient))
         if quotient not in ("", "same") and (len(changes) < _MAX_NUMBERS or name == "time"):
             changes.append(say("{} ({})", _change(name, *pair), quotient))
-    unknown = "The two experiments have no known numbers in common. Press Run; for the pinned one, press Swap first."
-    equal = "In this view, all numbers known for both are equal."
-    unchanged = equal if any(quotient for *_, quotient in rows) else unknown
-    summary = join(changes, " · ") if changes else unchanged
-    line = Markup('<p>Pinned → now: {}. <span class="numbers quiet">{}</span></p>').format(
-        join(knobs), summary
-    )
-    folded = Markup("<details><summary>All numbers</summary>{}</details>")
-    return (
-        line + folded.format(table(("", "Now", "Pinned", "Now / pinned"), rows))
-        if left or right
-        else line
-    )
+    return changes, rows
 
 
 def _change(name: str, now: object, pinned: object) -> Sentence:

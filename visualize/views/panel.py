@@ -34,8 +34,8 @@ V = TypeVar("V")
 # New values by slot. A slot that is left out stays unchanged.
 Slots = dict[str, str]
 
-# (session, the page's state, the page's name) → values as they become available. Raises ConfigError if it cannot start.
-Question = Callable[[Session, State, str], Iterator[Slots]]
+# (session, the page's state) → values as they become available. Raises ConfigError if it cannot start.
+Question = Callable[[Session, State], Iterator[Slots]]
 
 # The parameter that takes an experiment.
 EXPERIMENT = "experiment"
@@ -372,12 +372,8 @@ class Panel(ABC):
         """
         return False
 
-    def stream_updates(self, snapshot: Snapshot, page: str) -> Generator[Slots, None, None]:
-        """Draw what is running until it ends: {} if nothing has changed since the last value.
-
-        Args:
-            page: the name of the open page that watches.
-        """
+    def stream_updates(self, snapshot: Snapshot) -> Generator[Slots, None, None]:
+        """Draw what is running until it ends: {} if nothing has changed since the last value."""
         yield from ()
 
     def fill(self, snapshot: Snapshot) -> Slots:

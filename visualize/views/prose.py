@@ -4,7 +4,7 @@ A sentence is a template with values. MarkupSafe escapes every value that is not
 """
 
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,6 @@ from visualize.glossary import glossary, mark, meaning
 
 # An entry of a list of definitions.
 LIST_ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
-
-# Names of the kinds of recordings: singular, plural.
-KIND_NAMES = {
-    "run": ("run", "Runs"),
-    "counters": ("counts", "Counts"),
-    "reuse": ("GROUP_SIZE study", "GROUP_SIZE studies"),
-    "timeline": ("timeline", "Timelines"),
-}
 
 
 @dataclass(frozen=True)
@@ -201,15 +193,6 @@ def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool
     )
 
 
-def kind_name(kind: str, plural: bool = False) -> str:
-    """Return the name of a kind of measurement.
-
-    >>> kind_name("reuse"), kind_name("check", plural=True)
-    ('GROUP_SIZE study', 'Checks')
-    """
-    return KIND_NAMES.get(kind, (kind, f"{kind.capitalize()}s"))[plural]
-
-
 def dtype_text(problem: Any) -> str:
     """Return the problem's dtype, followed by its other choices, such as a layout, that are not the default."""
     usual = {**vars(type(problem)()), "dtype": problem.dtype}
@@ -221,14 +204,14 @@ def dtype_text(problem: Any) -> str:
     return ", ".join([problem.dtype, *changed])
 
 
-def config_text(config: Any, omit: Sequence[str] = ()) -> str:
+def config_text(config: Any) -> str:
     """Return a config in short: tile, further knobs, warps, stages.
 
     >>> from tilescope.declare.experiment import from_json
-    >>> config_text(from_json({"kernel": "matmul.grouped", "config": {"num_warps": 1}}).config, omit=["GROUP_SIZE"])
-    '64 × 128 × 32, 1 warp, 3 stages'
+    >>> config_text(from_json({"kernel": "matmul.grouped", "config": {"num_warps": 1}}).config)
+    '64 × 128 × 32, GROUP_SIZE 4, 1 warp, 3 stages'
     """
-    fields = {name: value for name, value in vars(config).items() if name not in omit}
+    fields = dict(vars(config))
     tile = " × ".join(str(fields.pop(name)) for name in list(fields) if name.startswith("BLOCK"))
     warps = count_noun(fields.pop("num_warps"), "warp")
     stages = count_noun(fields.pop("num_stages"), "stage")

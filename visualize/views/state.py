@@ -30,13 +30,14 @@ T = TypeVar("T")
 # The URL parameter that holds the pinned experiment.
 PINNED = "with"
 
-# The tabs' names in addresses that people saved before the names equalled the titles.
+# Names of tabs in old addresses.
 _OLD_TABS = {
     "schedule": "program-order",
     "order": "program-order",
     "reuse": "dram-reads",
     "coalescing": "requests",
     "code": "compiler",
+    "recorded": "scoreboard",
 }
 
 COLORS = ("order", "group", "wave", "sm")

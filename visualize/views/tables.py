@@ -6,23 +6,20 @@ import json
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
-from functools import partial
 from itertools import zip_longest
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup
 
-from tilescope.declare.experiment import Experiment, JsonSchema, argument_schemas
+from tilescope.declare.experiment import JsonSchema, argument_schemas
 from tilescope.declare.knobs import knob
-from tilescope.declare.spec import shape_text
-from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, format_number
 from visualize.views import slots
-from visualize.views.panel import Panel, Slots, StreamAction
-from visualize.views.prose import Hint, Link, Sourced, config_text, dtype_text, hint, kind_name
-from visualize.views.state import Snapshot, State
+from visualize.views.panel import Slots
+from visualize.views.prose import Link, Sourced, hint
+from visualize.views.state import State
 
 ALL = "all"
 
@@ -130,44 +127,11 @@ class Column(Generic[R]):
         )
 
 
-def kind_column(kinds: Collection[str], facet: str) -> Column[Any]:
-    """Return a column with the name of a row's kind of measurement."""
-    labels = {kind: kind_name(kind, plural=True) for kind in kinds}
-    return Column(
-        "kind",
-        "What",
-        cell=lambda row: kind_name(row.kind),
-        facet=facet,
-        choices=tuple(kinds),
-        labels=labels,
-    )
-
-
-def experiment_columns(
-    experiment: Callable[[R], Experiment], omit: Callable[[R], Sequence[str]] = lambda _: ()
-) -> tuple[Column[R], ...]:
-    """Return columns with the shape, dtype and config of a row's experiment.
-
-    Args:
-        omit: knobs that the config leaves out.
-    """
-
-    def config(row: R) -> str:
-        return config_text(experiment(row).config, omit(row))
-
-    return (
-        Column("shape", "Shape", lambda row: shape_text(experiment(row).problem)),
-        Column("dtype", "Type", lambda row: dtype_text(experiment(row).problem)),
-        # The style sheet truncates the config, so its hover text repeats it.
-        Column("config", "Config", config, lambda row: Hint(config(row), config(row))),
-    )
-
-
 @dataclass(frozen=True)
 class Table(Generic[R]):
     """A list of rows with facets, sorting, pages and CSV. The page's address holds its options.
 
-    Its panel answers the action `<name>-csv` (see `ListPanel`).
+    Its panel answers the action `<name>-csv` with `save`.
 
     Attributes:
         name: prefix of its options in the address.
@@ -356,37 +320,6 @@ def _natural_key(value: Any) -> Any:
     return [
         int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", value))
     ]
-
-
-Lists = tuple[tuple[str, Table[Any], Callable[[Snapshot], Sequence[Any]]], ...]
-
-
-class ListPanel(Panel):
-    """A panel with lists. It depends neither on the compiler nor on a pinned experiment.
-
-    Attributes:
-        lists: the slot of each table, the table, and snapshot → its rows.
-    """
-
-    uses_compiler = False
-    is_compared = False
-    lists: ClassVar[Lists]
-
-    def actions(self) -> Mapping[str, StreamAction]:
-        return {
-            f"{table.name}-csv": StreamAction(partial(_save, table, rows))
-            for _, table, rows in self.lists
-        }
-
-
-def _save(
-    table: Table[R],
-    rows: Callable[[Snapshot], Sequence[R]],
-    session: Session,
-    state: State,
-    page: str,
-) -> Iterator[Slots]:
-    yield table.save(rows(Snapshot(state, store=session.store)), state)
 
 
 def save_file(name: str, text: str) -> Slots:

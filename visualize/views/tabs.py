@@ -6,12 +6,13 @@ from functools import partial
 
 from tilescope.declare.discovery import opening
 from visualize.views.inside.view import INSIDE
-from visualize.views.library.view import RecordedPanel, ScoreboardPanel
+from visualize.views.library.view import ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
 from visualize.views.panel import Panel
-from visualize.views.result.view import ExportPanel, ResultPanel
+from visualize.views.result.export import ExportPanel, TracePanel
+from visualize.views.result.view import ResultPanel
 from visualize.views.state import Settings
 from visualize.views.tune.view import SweepPanel
 
@@ -31,7 +32,7 @@ class Tab:
 
 TABS = (
     Tab("Result", (ResultPanel, ExportPanel)),
-    Tab("Program order", (ProgramOrderPanel, TimelinePanel)),
+    Tab("Program order", (ProgramOrderPanel, TimelinePanel, TracePanel)),
     Tab("DRAM reads", (DramReadsPanel,)),
     Tab("Requests", (RequestsPanel,)),
     Tab("Compiler", (CompilerPanel,)),
@@ -41,7 +42,6 @@ TABS = (
     ),
     Tab("Sweep", (SweepPanel,)),
     Tab("Scoreboard", (ScoreboardPanel,)),
-    Tab("Recorded", (RecordedPanel,)),
 )
 
 # The views, each with its pictures; a view opens on its first one. The Library is opened from the header, too.
@@ -52,7 +52,7 @@ VIEWS = {
     "Result": ("result",),
     "Tune": ("sweep",),
 }
-LIBRARY = ("recorded", "scoreboard")
+LIBRARY = "scoreboard"
 
 SETTINGS = Settings(
     tabs={tab.name: tab.title for tab in TABS},

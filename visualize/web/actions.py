@@ -13,7 +13,7 @@ from tilescope.declare.knobs import ConfigError, quote
 from tilescope.measure.measurement import Job
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure
-from visualize.tours.guide import Guide
+from visualize.tours.guide import show_stop
 from visualize.views import status
 from visualize.views.panel import RunAction, Slots, StreamAction, current_client, run_in_slot
 from visualize.views.slots import DISABLED, ENABLED, REDRAW, problems_value
@@ -40,7 +40,6 @@ class Actions:
         for panel in redraw.all_panels:
             self.actions |= panel.actions()
         self._redraw = redraw
-        self._guide = Guide(redraw.session)
         self._jobs: dict[str, Job] = {}  # each page's running measurement
         self._threads = ThreadPoolExecutor(_MAX_STREAM_ACTIONS, "action")
 
@@ -61,14 +60,14 @@ class Actions:
         if name == "share":
             return self._share(message)
         if name == "tour":
-            return self._guide.show_stop(message)
+            return once(show_stop(message, self.session.gpu))
         action = self.actions.get(name)
         if action is None:
             raise ConfigError("no_action", f"The page has no action {quote(name)}.")
         state = self._redraw.read(message)
         if isinstance(action, RunAction):
             return self._measure(page, state, action.measurement)
-        return self._answer(page, state, action)
+        return self._answer(state, action)
 
     def _cancel(self, page: str) -> None:
         if job := self._jobs.get(page):
@@ -77,10 +76,10 @@ class Actions:
     async def _share(self, message: Mapping[str, Any]) -> AsyncIterator[Slots]:
         yield {"share": await run_in_slot(qr, message)}
 
-    async def _answer(self, page: str, state: State, action: StreamAction) -> AsyncIterator[Slots]:
+    async def _answer(self, state: State, action: StreamAction) -> AsyncIterator[Slots]:
         context = contextvars.copy_context()  # for `current_client` in the thread
         loop = asyncio.get_running_loop()
-        answers = action.question(self.session, state, page)
+        answers = action.question(self.session, state)
 
         def step() -> Slots | None:
             return context.run(next, answers, None)

@@ -28,12 +28,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tilescope.declare.experiment import Json
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.request_slots import (
-    BURST,
-    MAX_OPEN,
-    RATE,
     REQUEST_SLOTS,
     UNIT_BYTES,
-    UNIT_S,
     UNITS_PER_ASSET,
     UNITS_PER_EVENT,
     UNITS_PER_FILE,
@@ -42,7 +38,7 @@ from tilescope.measure.request_slots import (
 )
 from visualize.startup import AUTH
 from visualize.web.assets import MESSAGES, PREFIX
-from visualize.web.mailboxes import MAX_UNREAD_BYTES, set_address
+from visualize.web.mailboxes import set_address
 
 LOG = logging.getLogger("tilescope.guard")
 
@@ -66,12 +62,6 @@ MAX_SESSION_HASH = 64
 
 # Delay of each login attempt in seconds. Attempts from one address run one at a time.
 LOGIN_S = 1.0
-
-# The limits of requests that a visitor meets first, for `tilescope doctor`.
-LIMITS = (
-    f"bodies of {MAX_BODY_BYTES >> 10} KiB. Per address: {MAX_OPEN} open requests, {MAX_UNREAD_BYTES >> 20} MiB of "
-    f"unread replies, and {BURST * UNIT_S:g} s of CPU time at once, then {100 * RATE * UNIT_S:g} % of a core"
-)
 
 # Routes of events that bypass Gradio's queue: the page's messages, and Gradio's own.
 _DIRECT = (MESSAGES, "/run/", "/api/")

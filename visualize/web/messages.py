@@ -45,7 +45,7 @@ class Messages:
             if "action" in message:
                 updates = self._actions.start(message, page)
             elif WATCH in message:
-                updates = self._redraw.stream(message, page)
+                updates = self._redraw.stream(message)
             else:
                 updates = once(await run_in_slot(self._redraw.change, message))
             async for slots in updates:

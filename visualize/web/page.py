@@ -186,7 +186,7 @@ def _header(gpu: Gpu | None) -> Markup:
         slots.button("cancel", "Cancel", is_enabled=False),
         slots.row(slot("card", "result"), slot("status"), name="outcome"),
         slot("tours", content=menu(tours())),
-        _LIBRARY.format(" ".join(LIBRARY)),
+        _LIBRARY.format(LIBRARY),
         _SHARE,
         _MORE.format(ways, slot("link", "link", _COPY)),
         slot("drawer", content=_DRAWER),
@@ -197,9 +197,7 @@ def _header(gpu: Gpu | None) -> Markup:
 
 def _pictures(name: str) -> Markup:
     """Return the switch between the pictures of a view; an empty one if the view has one picture."""
-    names = next(
-        (names for names in (*VIEWS.values(), LIBRARY) if name in names and len(names) > 1), ()
-    )
+    names = next((names for names in VIEWS.values() if name in names and len(names) > 1), ())
     return slots.pictures({tab.name: tab.title for tab in TABS if tab.name in names})
 
 

@@ -247,20 +247,17 @@ class Redraw:
             self.session, pinned, inspections=inspections
         ) if pinned else None
 
-    def stream(self, message: Mapping[str, Any], page: str) -> AsyncIterator[Slots]:
+    def stream(self, message: Mapping[str, Any]) -> AsyncIterator[Slots]:
         """Return the open view's slower parts: compiled results, slow predictions, running sweeps and new captures.
-
-        Args:
-            page: the page's name.
 
         Raises:
             ConfigError: if the view cannot be drawn, also during the iteration.
         """
         if script := self.scripts.find(message):
             return self.scripts.watch(script)
-        return self._stream_view(self.read(message), page)
+        return self._stream_view(self.read(message))
 
-    async def _stream_view(self, state: State, page: str) -> AsyncIterator[Slots]:
+    async def _stream_view(self, state: State) -> AsyncIterator[Slots]:
         panels = self.panels[state.view.tab]
         client = current_client()
         snapshots = self.take_snapshots(state)
@@ -305,7 +302,7 @@ class Redraw:
             yield await run_in_slot(draw_view, panels, *snapshots)
         for panel in panels:
             if panel.has_live_updates(snapshots[0]):
-                async for slots in self._follow(panel.stream_updates(snapshots[0], page)):
+                async for slots in self._follow(panel.stream_updates(snapshots[0])):
                     yield slots
 
     async def _follow(self, updates: Generator[Slots, None, None]) -> AsyncIterator[Slots]:

@@ -2,7 +2,6 @@
 
 import _thread
 import csv
-import itertools
 import json
 import signal
 import socket
@@ -14,20 +13,15 @@ from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, make
 from tests.trees import ROOT, python
 from tilescope.cli.command import run_command
 from tilescope.cli.doctor import (
-    FAILS,
-    LIMITED,
-    WORKS,
-    Check,
+    Problem,
     check_cache,
     check_database,
-    check_gpu,
     check_packages,
     check_python,
-    print_checks,
-    run_checks,
+    find_problems,
+    print_problems,
 )
 from tilescope.cli.sweep import sweep
-from tilescope.declare.gpus import GPUS
 from tilescope.results import Failure
 from tilescope.results.store import Store
 from tilescope.search import files
@@ -237,8 +231,11 @@ def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):
 
 
 def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if_it_can(tmp_path):
-    versions = {(3, 10): FAILS, (3, 11): WORKS, (3, 13): WORKS, (3, 14): FAILS}
-    assert {version: check_python(version).state for version in versions} == versions
+    def failures(problems):
+        return [problem.is_failure for problem in problems]
+
+    versions = {(3, 10): [True], (3, 11): [], (3, 13): [], (3, 14): [True]}
+    assert {version: failures(check_python(version)) for version in versions} == versions
     installed = {
         "gradio": "6",
         "torch": "2",
@@ -246,50 +243,36 @@ def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if
         "segno": "1",
         **dict.fromkeys(("pandas", "plotly"), "3"),
     }
-    assert check_packages(installed).state == WORKS
-    check = check_packages({"gradio": "6"})
-    assert check.state == LIMITED
-    assert check.remedy == 'pip install "tilescope[torch,page]"'
-    assert "pandas missing" in check.detail
-    assert check_packages(installed | {"triton": "3.5.1"}).state == FAILS
-    assert check_gpu(GPUS["H200"]).detail == "H200, 132 SMs"
-    assert check_gpu(None).state == LIMITED
+    assert list(check_packages(installed)) == []
+    (problem,) = check_packages({"gradio": "6"})
+    assert not problem.is_failure
+    assert problem.remedy == 'pip install "tilescope[torch,page]"'
+    assert problem.detail == "torch, triton, pandas, plotly, segno missing."
+    assert failures(check_packages(installed | {"triton": "3.5.1"})) == [True]
     (tmp_path / "file").write_text("")
     caches = ((tmp_path / "new", 0), (tmp_path, 1 << 62), (tmp_path / "file" / "below", 0))
-    assert [check_cache(path, free).state for path, free in caches] == [WORKS, LIMITED, FAILS]
-    databases = {
-        tmp_path / "a.db": (WORKS, "a.db"),
-        None: (LIMITED, "off"),
-        tmp_path: (LIMITED, "not stored"),
-    }
-    for path, (state, detail) in databases.items():
+    assert [failures(check_cache(path, free)) for path, free in caches] == [[], [False], [True]]
+    for path, details in ((tmp_path / "a.db", []), (None, ["off"]), (tmp_path, ["not stored"])):
         with closing(Store(path)) as store:
-            check = check_database(store)
-        assert check.state == state
-        assert detail in check.detail
+            problems = list(check_database(store))
+        for problem, detail in zip(problems, details, strict=True):
+            assert detail in problem.detail
+            assert not problem.is_failure
 
 
-def test_the_doctor_runs_a_kernel_and_ends_with_1_if_a_check_fails(tmp_path, monkeypatch, capsys):
+def test_the_doctor_names_what_is_missing_and_ends_with_1_if_a_check_fails(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
-    failing = [Check("Python", FAILS, "3.10")]
-    assert run_command(print_checks, failing) == 1
-    assert "fails    Python       3.10" in capsys.readouterr().out
+    assert run_command(print_problems, []) == 0
+    assert capsys.readouterr().out == "Everything works.\n"
+    failing = [Problem("Python", "3.10", "Use another.", is_failure=True)]
+    assert run_command(print_problems, failing) == 1
+    assert "fails  Python: 3.10\n         Use another." in capsys.readouterr().out
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         taken.listen()
-        checks = itertools.takewhile(
-            lambda check: check.name != "cache", run_checks("127.0.0.1", port, None)
-        )
-        assert run_command(print_checks, checks) == 0
-        assert (
-            f"limited  address      Port {port} of 127.0.0.1 is in use" in capsys.readouterr().out
-        )
-    print_checks(run_checks("127.0.0.1", port, None))
-    lines = capsys.readouterr().out
-    assert "works    compiler     matmul.grouped: " in lines
-    assert max(map(len, lines.splitlines())) <= max(120, 30 + len(str(tmp_path)))
-    assert "works    run          matmul.grouped equals torch (interpreter)" in lines
-    assert f"works    database     {tmp_path / 'tilescope.db'}" in lines
-    assert "limited  GPU          none: Triton's interpreter checks results" in lines
-    assert "\n                      With an NVIDIA GPU: install its driver" in lines
+        gpu, address = find_problems("127.0.0.1", port, None)
+    assert address.detail.startswith(f"Port {port} of 127.0.0.1 is in use")
+    assert gpu.detail.startswith("none. Triton's interpreter checks results")

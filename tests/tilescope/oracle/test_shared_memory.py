@@ -17,7 +17,7 @@ from tilescope.inside.inspect import inspect
 from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.reports.launch import make_report
 from tilescope.reports.text import table
-from visualize.views.library.shared_scores import shipped_scores
+from visualize.views.library.other_kernels import shipped_scores
 
 FOLDER = Path(__file__).parent / "shared_memory"
 FAMILIES = sorted(path.stem for path in FOLDER.glob("*.tilescope"))

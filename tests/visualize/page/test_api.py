@@ -26,7 +26,6 @@ from tests.waiting import PATIENCE_S, until
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from visualize.views.panel import encode
-from visualize.views.result.view import SAVED_REPLIES
 
 
 def test_gradios_own_schema_shows_every_field_with_its_choices_and_default(app):
@@ -139,9 +138,7 @@ def test_every_endpoint_takes_its_default_arguments(app, client, kernel):
         for name, endpoint in named.items()
         if [argument["parameter_name"] for argument in endpoint["parameters"]][:1] == ["experiment"]
     ]
-    assert {"/sweep", "/script", "/trace", *(f"/{name}" for name in SAVED_REPLIES)} <= set(
-        takes_kernel
-    )
+    assert {"/sweep", "/script", "/trace", "/run", "/schedule", "/history"} <= set(takes_kernel)
     for name in takes_kernel:
         if name in ("/run", "/sweep") or name.startswith("/mcp_"):
             continue

@@ -8,7 +8,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.results.store import Store
 from tilescope.search.sweep_run import SweepRun
 from visualize.views.tabs import SETTINGS
-from visualize.views.tune.shared_sweeps import SharedSweeps
+from visualize.views.tune.sweeps import Sweeps
 from visualize.views.tune.view import swept_space
 
 FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"
@@ -76,12 +76,12 @@ class Started:
 
     def sweeps(self, **bounds):
         """Return the sweeps of a page, on these devices."""
-        return SharedSweeps(self.sweep_here, **bounds)
+        return Sweeps(self.sweep_here, **bounds)
 
 
-def press(panel, button, session, state, page="page"):
+def press(panel, button, session, state):
     """Return the slots after a press of a panel's button, named by its DOM id."""
-    (slots,) = panel.actions()[button].question(session, state, page)
+    (slots,) = panel.actions()[button].question(session, state)
     return slots
 
 

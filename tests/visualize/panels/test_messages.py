@@ -31,8 +31,8 @@ class Page:
             "token": request.headers["x-ip-token"],
         }
 
-    async def stream(self, message, page):
-        yield {"page": page}
+    async def stream(self, message):
+        yield {"card": "running"}
         raise ZeroDivisionError
 
     async def start(self, message, page):
@@ -64,7 +64,7 @@ def test_a_message_is_the_clients_and_carries_the_headers_that_zerogpus_hub_need
         ({"action": "refuse"}, {"card": "0 s"}, {"M": "A sweep runs."}),
         (
             {"watch": "enabled", "page": "p"},
-            {"page": "p"},
+            {"card": "running"},
             {"": "Tilescope had an internal error: ZeroDivisionError."},
         ),
     ],

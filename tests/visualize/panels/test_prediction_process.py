@@ -96,7 +96,7 @@ def test_another_process_refuses_with_the_same_sentence(shared_page):
     """The pinned experiment makes the prediction long."""
     pinned = urllib.parse.urlencode(fields(FAR.removesuffix(" tab=dram-reads")))
     message = settings_of(f"{TOO_MANY} with={pinned}", watch="enabled")
-    refused = updates(shared_page.stream(message, "page"))[-1]
+    refused = updates(shared_page.stream(message))[-1]
     assert (
         "16,777,216 tiles are too many to schedule; at most 2,097,152 are allowed."
         in refused["problems"]

@@ -51,7 +51,7 @@ def change(page, flat, shown=""):
 
 def stream(page, flat):
     """Return the updates that follow for these fields."""
-    return updates(page.stream(settings_of(flat, watch=ENABLED), "page"))
+    return updates(page.stream(settings_of(flat, watch=ENABLED)))
 
 
 def press(page, flat, action):
@@ -103,7 +103,7 @@ def test_a_page_that_leaves_the_stream_cancels_its_compile(page):
     page.session.compiler = lambda: compiled
 
     async def leave():
-        stream = page.stream(settings_of("tab=compiler", watch=ENABLED), "page")
+        stream = page.stream(settings_of("tab=compiler", watch=ENABLED))
         await anext(stream)
         await stream.aclose()
 
@@ -116,7 +116,7 @@ def test_a_reply_says_whether_more_follows(page):
     assert "M=640" in slots["link"]
     assert slots["program-order-plot"]
     assert slots[WATCH], "the kernel is not compiled yet"
-    assert not change(page, "tab=recorded")[WATCH]
+    assert not change(page, "tab=scoreboard")[WATCH]
     assert set(page.change({})) == {"problems"}, "more of the settings before may follow"
 
 

@@ -70,8 +70,8 @@ def test_a_saved_address_of_the_dram_reads_opens_them(page):
 
 def test_the_library_is_open_to_a_page_that_shows_a_script(page):
     script = send(page, open="?kernel=script.softmax")
-    library = change(page, script, tab="recorded")
-    assert library["tab"] == "recorded"
+    library = change(page, script, tab="scoreboard")
+    assert library["tab"] == "scoreboard"
     assert json.loads(library["settings"])["kernel"] == "matmul.grouped"
 
 

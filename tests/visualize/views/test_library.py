@@ -1,7 +1,6 @@
-"""The Library: recordings listed once with links to their states, and every recorded count compared once and drawn."""
+"""The Library: every recorded count compared once and drawn, and the list of recordings for the API."""
 
 import json
-import re
 import urllib.parse
 from collections import Counter
 from html import unescape
@@ -13,17 +12,17 @@ import pytest
 from scripts import predict_records
 from scripts.draw_scoreboard import summary
 from tests.experiments import experiment_of
-from tests.messages import decode, text_of
+from tests.messages import decode
 from tilescope.declare.discovery import read_text
 from tilescope.declare.experiment import from_json
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.numbers import key_numbers
 from tilescope.results import records
-from visualize.predict.scores import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import compare, theme
-from visualize.views.library import scoreboard, shared_scores, view
+from visualize.views.library import other_kernels, recorded, scoreboard, view
 from visualize.views.library.figures import scoreboard_figure
+from visualize.views.library.scoreboard import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views.panel import encode
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
@@ -36,12 +35,8 @@ EXACT = BOARD.part(EXACT_COUNTS)
 READS = BOARD.part((DRAM,))
 
 
-def snapshot(tab="recorded", **flat):
+def snapshot(tab="scoreboard", **flat):
     return Snapshot(SETTINGS.state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
-
-
-def draw_recorded(**flat):
-    return view.RecordedPanel().draw(snapshot(**flat))["recorded"]
 
 
 def draw_scoreboard(**flat):
@@ -52,9 +47,10 @@ def state_at(query):
     return SETTINGS.state(dict(urllib.parse.parse_qsl(query)), None)
 
 
-def ask(panel, *arguments, **named):
-    """Return the reply of a panel's endpoint."""
-    (endpoint,) = panel().endpoints(SimpleNamespace())
+def ask(name, *arguments, **named):
+    """Return the reply of an endpoint of the panel."""
+    endpoints = {each.name: each for each in view.ScoreboardPanel().endpoints(SimpleNamespace())}
+    endpoint = endpoints[name]
     return orjson.loads(encode(endpoint.function(*arguments, **named)))
 
 
@@ -62,18 +58,18 @@ def ask(panel, *arguments, **named):
 
 
 def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
-    counts = Counter(entry.kind for entry in view.entries())
+    counts = Counter(entry.kind for entry in recorded.entries())
     assert counts == {word: len(records.shipped(form)) for word, form in FORMS.items()}
-    for entry in view.entries():
+    for entry in recorded.entries():
         assert 1 <= len(entry.numbers) <= 2
         assert all(number.source == "recorded" and number.value >= 0 for number in entry.numbers)
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_link_opens_the_state_that_has_the_recording(kind):
-    for entry in [entry for entry in view.entries() if entry.kind == kind][:40]:
-        state = state_at(view.address(entry.experiment, kind))
-        assert state.view.tab == view.TABS_BY_KIND[kind]
+    for entry in [entry for entry in recorded.entries() if entry.kind == kind][:40]:
+        state = state_at(recorded.address(entry.experiment, kind))
+        assert state.view.tab == recorded.TABS_BY_KIND[kind]
         assert state.gpu.name == entry.experiment.gpu
         assert (
             key_numbers(records.find(FORMS[kind], state.experiment, entry.experiment.gpu))
@@ -81,48 +77,24 @@ def test_a_link_opens_the_state_that_has_the_recording(kind):
         )
 
 
-def test_the_library_opens_on_the_agreement_and_a_page_of_rows_within_40_kilobytes():
-    slots = view.RecordedPanel().draw(snapshot())
-    headline = text_of(slots["recorded-headline"])
-    rows = slots["recorded"]
-    agree = f"{EXACT.exact:,} of {len(EXACT.scores):,}"
-    assert headline.startswith(
-        f"{agree} sector and request counts are predicted exactly {len(view.entries()):,} recordings, "
-    )
-    assert rows.count("<tr>") == view.RECORDED.rows_per_page + 1
-    assert len(rows.encode()) <= 40_000
-    assert "No recording matches." in draw_recorded(recorded_gpu="B200")
-    link = "kernel=matmul.grouped&amp;M=640&amp;tab=recorded&amp;recorded_kind=timeline&amp;recorded_kernel="
-    assert link in draw_recorded(M=640, recorded_kind="timeline"), (
-        "a filter keeps the experiment and other filters"
-    )
-
-
-@pytest.mark.parametrize("kernel", ["transpose.flat", "matmul.split_k_race"])
-def test_recordings_of_the_pages_kernel_come_first(kernel):
-    kernels = re.findall(r'<td class="kernel"><a [^>]*>(.*?)</a>', draw_recorded(kernel=kernel))
-    count = min(
-        view.RECORDED.rows_per_page,
-        sum(entry.experiment.kernel == kernel for entry in view.entries()),
-    )
-    assert kernels[:count] == [kernel] * count
+def test_an_old_address_of_the_recordings_opens_the_scoreboard():
+    state = state_at("tab=recorded&recorded_kind=timeline&recorded_page=3")
+    assert state.view.tab == "scoreboard"
 
 
 def test_the_endpoint_lists_every_recording_part_by_part():
-    first = ask(view.RecordedPanel)
-    assert first["total"] == len(view.entries())
+    first = ask("recorded")
+    assert first["total"] == len(recorded.entries())
     assert len(json.dumps(first)) < 40_000
     starts = range(0, first["total"] + 1, 500)
     replies = [
-        row
-        for start in starts
-        for row in ask(view.RecordedPanel, limit=500, offset=start)["recorded"]
+        row for start in starts for row in ask("recorded", limit=500, offset=start)["recorded"]
     ]
     assert replies[:50] == first["recorded"]
     experiments = [from_json(reply["experiment"]) for reply in replies]
-    assert experiments == [entry.experiment for entry in view.entries()]
+    assert experiments == [entry.experiment for entry in recorded.entries()]
     chosen = ("transpose.tiled", "H200", "counters")
-    part = ask(view.RecordedPanel, *chosen, limit=2, offset=1)["recorded"]
+    part = ask("recorded", *chosen, limit=2, offset=1)["recorded"]
     assert [(row["experiment"]["kernel"], row["gpu"], row["kind"]) for row in part] == [chosen] * 2
 
 
@@ -137,7 +109,7 @@ def test_an_endpoint_refuses_an_argument_by_its_name():
     ]
     for field, value in bad:
         with pytest.raises(ConfigError, match=f"^{field} must be ") as error:
-            ask(view.ScoreboardPanel if field == "count" else view.RecordedPanel, **{field: value})
+            ask("scoreboard" if field == "count" else "recorded", **{field: value})
         assert error.value.field == field
 
 
@@ -243,7 +215,7 @@ def test_the_picture_is_the_same_for_every_experiment_and_pin_and_is_sent_in_100
 
 
 def test_the_endpoint_has_every_point_once_and_their_totals():
-    reply = ask(view.ScoreboardPanel)
+    reply = ask("scoreboard")
     assert set(reply["totals"]) == set(COUNTS)
     for count, total in reply["totals"].items():
         points = [point for point in reply["points"] if point["count"] == count]
@@ -253,7 +225,7 @@ def test_the_endpoint_has_every_point_once_and_their_totals():
         assert from_json(reply["launches"][point["launch"]]["experiment"]) == score.experiment
         assert point["predicted"] == score.predicted
         assert point["counted"] == score.counted
-    part = ask(view.ScoreboardPanel, "transpose.flat", "H200", "requests")
+    part = ask("scoreboard", "transpose.flat", "H200", "requests")
     assert {point["count"] for point in part["points"]} == {"requests"}
 
 
@@ -293,28 +265,28 @@ def test_colours_differ_for_each_operation_and_for_misses():
 
 def test_the_fold_of_shared_memory_has_the_agreement_and_names_what_differs_or_is_not_compared():
     text = unescape(str(draw_scoreboard()["scoreboard-shared"]))
-    total = shared_scores.summarize(shared_scores.shipped_scores())
+    total = other_kernels.summarize(other_kernels.shipped_scores())
     assert f"{total['exact_lines']} of {total['lines']} lines agree exactly" in text
     assert total["exact_lines"] >= 0.98 * total["lines"]
     assert total["exact_launches"] >= 0.95 * total["launches"]
     assert total["exact_instructions"] >= 0.9 * total["instructions"]
     assert "Not compared: 9 launches of liger's fused_moe." in text
-    others = list(shared_scores.differences(shared_scores.shipped_scores()))
+    others = list(other_kernels.differences(other_kernels.shipped_scores()))
     assert all(each["why"] in text for each in others)
     assert all(each["why"] for each in others)
 
 
 def test_a_wrong_line_and_an_unknown_count_are_not_exact():
-    wrong = shared_scores.LineScore("a.py", 4, "LDS", (8, 8, 8), (8, 16, 8), "Its address is odd.")
-    right = shared_scores.LineScore("a.py", 5, "STS", (8, 8, 8))
+    wrong = other_kernels.LineScore("a.py", 4, "LDS", (8, 8, 8), (8, 16, 8), "Its address is odd.")
+    right = other_kernels.LineScore("a.py", 5, "STS", (8, 8, 8))
     launches = [
-        shared_scores.LaunchScore(
+        other_kernels.LaunchScore(
             "rows", "sum", 0, "k", (None, 100), (wrong, right), why="A lock."
         ),
-        shared_scores.LaunchScore("rows", "sum", 1, "k", (90, 90), (right,)),
-        shared_scores.LaunchScore("rows", "sum", 2, "k", (None, 90), (right,), is_compared=False),
+        other_kernels.LaunchScore("rows", "sum", 1, "k", (90, 90), (right,)),
+        other_kernels.LaunchScore("rows", "sum", 2, "k", (None, 90), (right,), is_compared=False),
     ]
-    assert shared_scores.summarize(launches) == {
+    assert other_kernels.summarize(launches) == {
         "lines": 3,
         "exact_lines": 2,
         "launches": 2,
@@ -324,7 +296,7 @@ def test_a_wrong_line_and_an_unknown_count_are_not_exact():
     }
     assert [
         (each["count"], each["predicted"], each["counted"], each["why"])
-        for each in shared_scores.differences(launches)
+        for each in other_kernels.differences(launches)
     ] == [
         ("executed instructions", None, 100, "A lock."),
         ("a.py:4 LDS, wavefronts", 16, 8, "Its address is odd."),
@@ -332,7 +304,7 @@ def test_a_wrong_line_and_an_unknown_count_are_not_exact():
 
 
 def test_the_endpoint_has_the_agreement_of_shared_memory():
-    reply = ask(view.ScoreboardPanel)["shared_memory"]
+    reply = ask("scoreboard")["shared_memory"]
     assert reply["lines"] - reply["exact_lines"] == len(
         {each["count"].partition(",")[0] for each in reply["differences"] if "," in each["count"]}
     )

@@ -25,11 +25,7 @@ from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.store import Store
 from tilescope.search.text import time_ms
 from visualize.views.tune import text
-from visualize.views.tune.figures import (
-    convergence_figure,
-    expected_best,
-    heatmap_figure,
-)
+from visualize.views.tune.figures import heatmap_figure
 from visualize.views.tune.history import STORE_OFF, history_endpoint
 from visualize.views.tune.view import plan_sweep, swept_space
 
@@ -210,7 +206,7 @@ def predict_only(sweep, ms_of=lambda ms: ms):
 @pytest.mark.parametrize("has_times", [True, False])
 def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
     sweep = timed if has_times else predict_only(timed)
-    figure = heatmap_figure(sweep, "BLOCK_M", "BLOCK_N")
+    figure = heatmap_figure(sweep)
     (cells,) = figure.data
     assert list(cells.x) == ["16", "32", "64"]
     assert list(cells.y) == ["32", "64"]
@@ -228,11 +224,10 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
 
 def test_the_figures_are_the_approved_ones(timed, approve):
     figures = {
-        "heatmap": heatmap_figure(timed, "BLOCK_M", "BLOCK_N"),
-        "one row": heatmap_figure(timed, "num_warps", "num_warps"),
-        "one value": heatmap_figure(predict_only(timed, lambda _: 0.5), "BLOCK_M", "BLOCK_N"),
-        "expected order": heatmap_figure(plan_sweep(grid(VARY), GPU), "BLOCK_M", "BLOCK_N"),
-        "convergence": convergence_figure(timed),
+        "heatmap": heatmap_figure(timed),
+        "one row": heatmap_figure(swept(Strategy("grid"), within=grid({"num_warps": [2, 4]}))),
+        "one value": heatmap_figure(predict_only(timed, lambda _: 0.5)),
+        "expected order": heatmap_figure(plan_sweep(grid(VARY), GPU)),
     }
     approve("tune_figures", figures)
 
@@ -277,18 +272,3 @@ def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_
     for second, is_tie in ((0.209, True), (0.211, False)):
         headline = text_of(text.sweep_headline(predict_times(sweep, 0.2, second, 0.22, 0.3)))
         assert ("2 configs are predicted within 5 % of the best" in headline) is is_tie
-
-
-@pytest.mark.parametrize(
-    "times", [[], [5.0], [2.0, 2.0], [3.0, 1.0, 2.0], [4.0, 1.0, 1.0, 9.0, 2.5]]
-)
-def test_the_expected_best_of_a_random_search_is_the_mean_over_all_orders(times):
-    mean = np.minimum.accumulate(np.array(list(itertools.permutations(times))), axis=1).mean(axis=0)
-    assert expected_best(np.array(times)) == pytest.approx(mean)
-
-
-def test_the_expected_best_of_thousands_falls_from_the_mean_to_the_fastest():
-    times = np.random.default_rng(0).lognormal(0, 1, 4096)
-    found = expected_best(times)
-    assert (found[0], found[-1]) == pytest.approx((times.mean(), times.min()))
-    assert (np.diff(found) <= 1e-12).all()

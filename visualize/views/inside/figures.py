@@ -11,7 +11,7 @@ from tilescope.evaluate.sectors import LANES
 from tilescope.inside.banks import BANKS, WORD_BYTES, Access, serve_words
 from tilescope.inside.pipeline import unroll
 from tilescope.inside.registers import count_live
-from tilescope.inside.report import Moment, Pipeline, SharedBuffer
+from tilescope.inside.report import Moment, Pipeline, SharedBuffer, SharedMap
 from tilescope.numbers import count_noun
 from tilescope.sass.listing import Instruction
 from visualize.views import theme
@@ -216,27 +216,6 @@ def memory_map_figure(program: Program) -> dict[str, Any] | None:
     shared = program.inside.shared_map
     if shared is None or not shared.buffers:
         return None
-    buffers = shared.buffers
-    lines = list(dict.fromkeys(map(place, buffers)))
-    colors = [lines.index(place(buffer)) % len(theme.CATEGORIES) for buffer in buffers]
-    bars = _BARS | {
-        "x": [(buffer.first + buffer.last) / 2 for buffer in buffers],
-        "width": [buffer.last + 1 - buffer.first for buffer in buffers],
-        "base": [buffer.offset_bytes for buffer in buffers],
-        "y": [buffer.size_bytes for buffer in buffers],
-        "text": [_buffer_name(buffer) for buffer in buffers],
-        "hovertemplate": "%{text}<br>%{y:,} bytes from %{base:,}<extra></extra>",
-        "marker": {
-            "color": [theme.CATEGORIES[color] for color in colors],
-            "line": {"color": theme.BORDER, "width": 1},
-        },
-    }
-    limit = shared.limit_bytes
-    limits = []
-    if 0 < limit < shared.shared_bytes:
-        line = {"color": theme.WRONG, "width": 3}
-        label = {"text": f"limit: {limit:,} bytes", "textposition": "end"}
-        limits = [_border("y", limit) | {"line": line, "label": label}]
     note = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
     edges = {edge for loop in shared.loops for edge in (loop.first - 0.5, loop.last + 0.5)}
     ticks = range(0, len(shared.steps), 1 + len(shared.steps) // _MOST_TICKS)
@@ -254,11 +233,39 @@ def memory_map_figure(program: Program) -> dict[str, Any] | None:
             {**note, "x": (loop.first + loop.last) / 2, "text": f"loop on line {loop.line}"}
             for loop in shared.loops
         ],
-        shapes=[*(_border("x", edge) for edge in edges), *limits],
+        shapes=[*(_border("x", edge) for edge in edges), *_limit_lines(shared)],
         margin={"l": 60, "r": 10, "t": 56, "b": 48},
         **_OVERLAID_BARS,
     )
-    return {"data": [bars], "layout": layout}
+    return {"data": [_buffer_bars(shared.buffers)], "layout": layout}
+
+
+def _buffer_bars(buffers: Sequence[SharedBuffer]) -> dict[str, Any]:
+    """Return a bar per buffer, in the colour of its source line."""
+    lines = list(dict.fromkeys(map(place, buffers)))
+    colors = [lines.index(place(buffer)) % len(theme.CATEGORIES) for buffer in buffers]
+    return _BARS | {
+        "x": [(buffer.first + buffer.last) / 2 for buffer in buffers],
+        "width": [buffer.last + 1 - buffer.first for buffer in buffers],
+        "base": [buffer.offset_bytes for buffer in buffers],
+        "y": [buffer.size_bytes for buffer in buffers],
+        "text": [_buffer_name(buffer) for buffer in buffers],
+        "hovertemplate": "%{text}<br>%{y:,} bytes from %{base:,}<extra></extra>",
+        "marker": {
+            "color": [theme.CATEGORIES[color] for color in colors],
+            "line": {"color": theme.BORDER, "width": 1},
+        },
+    }
+
+
+def _limit_lines(shared: SharedMap) -> list[dict[str, Any]]:
+    """Return a labelled line at the limit of a program that exceeds it."""
+    limit = shared.limit_bytes
+    if not 0 < limit < shared.shared_bytes:
+        return []
+    line = {"color": theme.WRONG, "width": 3}
+    label = {"text": f"limit: {limit:,} bytes", "textposition": "end"}
+    return [_border("y", limit) | {"line": line, "label": label}]
 
 
 def _buffer_name(buffer: SharedBuffer) -> str:

@@ -38,21 +38,16 @@ def shared_headline(program: Program) -> Markup:
     lead = say("Every access takes the minimum number of {}.", term("wavefront", "wavefronts"))
     if total:
         counts = worst.wavefronts, worst.ideal_wavefronts
-        lead = say(
-            "{} at {}: {:,} wavefronts instead of {:,}.",
-            Strong(worst.opcode),
-            Code(place(worst)),
-            *counts,
-        )
+        lead = say("{} takes {:,} wavefronts instead of {:,}.", Code(place(worst)), *counts)
+    opcode = f"The instruction is {worst.opcode}." if total else ""
     copies = (
         "A wavefront of a copy (LDGSTS) takes data from one 128-byte line of global memory. "
         "A copy of shorter rows therefore needs more wavefronts than the picture of its writes shows."
     )
     reasons = dict.fromkeys(each.why for each in accesses)
     what = Sourced(term("bank conflict", "bank conflicts" if total != 1 else ""), "predicted")
-    return headline(
-        f"{total:,}", what, lead, copies if worst.opcode == "LDGSTS" and total else "", *reasons
-    )
+    is_copy = worst.opcode == "LDGSTS" and total
+    return headline(f"{total:,}", what, lead, opcode, copies if is_copy else "", *reasons)
 
 
 def shared_table(program: Program) -> Markup:

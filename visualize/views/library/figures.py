@@ -4,14 +4,14 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from tilescope.declare.gpus import GPUS
-from visualize.predict.scores import ALLOWED_ERROR, DRAM, Score
 from visualize.views import theme
+from visualize.views.library.scoreboard import ALLOWED_ERROR, DRAM, Score
 
 # Short name, axis title with unit, and the divisor that gives this unit.
 _UNITS = {
@@ -26,11 +26,20 @@ _FLAGS = {"no flag": theme.MODEL, "flagged": theme.CATEGORIES[7]}
 _COLORS = theme.OPERATIONS | _FLAGS
 # Later traces have smaller points, so that a point stays visible under one of another operation.
 _SIZES = dict(zip(_COLORS, (12, 11, 9, 8, 7, 9, 9), strict=True))
-_OUTLINE = "rgba(15,23,42,0.5)"
+_OUTLINE = {"color": "rgba(15,23,42,0.5)", "width": 0.7}
+_RING = {"color": theme.WRONG, "width": 2}  # of a miss
 # Fractions of the height: errors fill the part below _ERRORS_TOP, counts the part above _COUNTS_BOTTOM.
 _ERRORS_TOP = 0.19
 _COUNTS_BOTTOM = 0.24
 _MIN_ERROR_RANGE_PERCENT = 5.0
+
+
+class _Group(NamedTuple):
+    """Points of one colour and symbol. `color` is an operation, or whether DRAM reads are flagged."""
+
+    is_miss: bool
+    color: str
+    gpu: str
 
 
 def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
@@ -41,68 +50,96 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
 
     Args:
         scores: scores of `count`, at least one.
-        count: one of `scores.COUNTS`.
+        count: one of COUNTS.
     """
     unit = _UNITS[count][2]
-    colors = list(_COLORS)
     values = np.array(
         [(score.predicted / unit, score.counted / unit, 100 * score.error) for score in scores]
     )
-    groups: dict[tuple[bool, int, str], list[int]] = defaultdict(list)
+    groups = _group_points(scores, count)
+    drawn = [index for indices in groups.values() for index in indices]
+    x, y, errors = values[drawn].T if drawn else np.ones((3, 1))
+    ends = (min(x.min(), y.min()) / 2, 2 * max(x.max(), y.max()))
+    error_range = 1.25 * max(_MIN_ERROR_RANGE_PERCENT, np.abs(errors).max())
+    traces = [_allowed_band(ends)] if count == DRAM else []
+    in_legend = set[str]()
+    for group, indices in groups.items():
+        is_listed = group.color not in in_legend
+        traces += _group_traces(
+            group, values[indices], np.array(indices, dtype=np.uint32), is_listed
+        )
+        in_legend.add(group.color)
+    gpus = sorted({score.experiment.gpu for score in scores})
+    traces += [_legend_entry(gpu, _SYMBOLS[gpu], _OUTLINE) for gpu in gpus]
+    if any(group.is_miss for group in groups):
+        traces.append(_legend_entry("miss", "circle", _RING))
+    return go.Figure(traces, _layout(count, ends, error_range))
+
+
+def _group_points(scores: Sequence[Score], count: str) -> dict[_Group, list[int]]:
+    """Group the indices of scores without a zero. Misses come last, so that no other point covers them."""
+    groups: dict[_Group, list[int]] = defaultdict(list)
     for index, score in enumerate(scores):
         if score.predicted and score.counted:
             color = list(_FLAGS)[score.is_flagged] if count == DRAM else score.operation
-            groups[score.is_miss, colors.index(color), score.experiment.gpu].append(index)
-    drawn = (
-        values[[index for group in groups.values() for index in group]]
-        if groups
-        else np.ones((1, 3))
+            groups[_Group(score.is_miss, color, score.experiment.gpu)].append(index)
+    colors = list(_COLORS)
+    order = sorted(groups, key=lambda group: (group.is_miss, colors.index(group.color), group.gpu))
+    return {group: groups[group] for group in order}
+
+
+def _group_traces(
+    group: _Group, values: np.ndarray, indices: np.ndarray, is_listed: bool
+) -> tuple[go.Scatter, go.Scatter]:
+    """Draw the points of a group, above as counts and below as errors.
+
+    Args:
+        values: (points, 3), predicted, counted, and the error in percent.
+        is_listed: whether the legend names the colour here.
+    """
+    x, y, errors = values.T
+    marker = {
+        "color": _COLORS[group.color],
+        "symbol": _SYMBOLS[group.gpu],
+        "opacity": 0.9,
+        "line": _RING if group.is_miss else _OUTLINE,
+    }
+    shared: dict[str, Any] = {
+        "x": x,
+        "mode": "markers",
+        "name": group.color,
+        "legendgroup": group.color,
+        "customdata": indices,
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+    counts = {**marker, "size": 11 if group.is_miss else _SIZES[group.color]}
+    return (
+        go.Scatter(y=y, marker=counts, showlegend=is_listed, **shared),
+        go.Scatter(y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared),
     )
-    ends = (drawn[:, :2].min() / 2, 2 * drawn[:, :2].max())
-    error_range = 1.25 * max(_MIN_ERROR_RANGE_PERCENT, np.abs(drawn[:, 2]).max())
-    figure = go.Figure(layout=_layout(count, ends, error_range))
-    if count == DRAM:
-        low, high = np.array(ends) / (1 + ALLOWED_ERROR), np.array(ends) / (1 - ALLOWED_ERROR)
-        figure.add_scatter(
-            x=[*ends, *ends[::-1]], y=[*low, *high[::-1]], mode="lines", line={"width": 0}, fill="toself",
-            fillcolor="rgba(91,108,230,0.14)", name=f"within {100 * ALLOWED_ERROR:.0f} %", hoverinfo="skip",
-        )  # fmt: skip
-    ring = {"color": theme.WRONG, "width": 2}
-    outline = {"color": _OUTLINE, "width": 0.7}
-    in_legend = set()
-    for (is_miss, place, gpu), indices in sorted(
-        groups.items()
-    ):  # misses last, so that no other point covers them
-        color = colors[place]
-        x, y, errors = values[indices].T
-        line, size = (ring, 11) if is_miss else (outline, _SIZES[color])
-        marker = {"color": _COLORS[color], "symbol": _SYMBOLS[gpu], "opacity": 0.9, "line": line}
-        style = {
-            "mode": "markers",
-            "name": color,
-            "legendgroup": color,
-            "hovertemplate": "%{text}<extra></extra>",
-        }
-        shared: dict[str, Any] = {"x": x, "customdata": np.array(indices, dtype=np.uint32), **style}
-        figure.add_scatter(
-            y=y, marker={**marker, "size": size}, showlegend=color not in in_legend, **shared
-        )
-        figure.add_scatter(
-            y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared
-        )
-        in_legend.add(color)
-    legend = [
-        (gpu, _SYMBOLS[gpu], outline) for gpu in sorted({score.experiment.gpu for score in scores})
-    ]
-    if any(is_miss for is_miss, _, _ in groups):
-        legend.append(("miss", "circle", ring))
-    for name, symbol, line in legend:
-        # No points, so a click on the entry does nothing: its points belong to several traces.
-        marker = {"symbol": symbol, "size": 9, "color": theme.CATEGORIES[7], "line": line}
-        figure.add_scatter(
-            x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2"
-        )
-    return figure
+
+
+def _allowed_band(ends: tuple[float, float]) -> go.Scatter:
+    """Draw the area of DRAM reads that are no misses."""
+    low, high = np.array(ends) / (1 + ALLOWED_ERROR), np.array(ends) / (1 - ALLOWED_ERROR)
+    return go.Scatter(
+        x=[*ends, *ends[::-1]],
+        y=[*low, *high[::-1]],
+        mode="lines",
+        line={"width": 0},
+        fill="toself",
+        fillcolor="rgba(91,108,230,0.14)",
+        name=f"within {100 * ALLOWED_ERROR:.0f} %",
+        hoverinfo="skip",
+    )
+
+
+def _legend_entry(name: str, symbol: str, line: dict[str, Any]) -> go.Scatter:
+    # No points, so a click on the entry does nothing: its points belong to several traces.
+    marker = {"symbol": symbol, "size": 9, "color": theme.CATEGORIES[7], "line": line}
+    return go.Scatter(
+        x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2"
+    )
 
 
 def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[str, Any]:

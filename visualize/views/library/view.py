@@ -1,89 +1,56 @@
-"""The Library: a list of all recordings, and a scoreboard of predictions against recorded counts."""
+"""The Library: a scoreboard of predictions against recorded counts."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.caching import once
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, Json, JsonSchema, argument_schemas
+from tilescope.declare.experiment import Json, JsonSchema
 from tilescope.declare.gpus import GPUS
-from tilescope.declare.knobs import knob, read_fields
 from tilescope.declare.spec import shape_text
-from tilescope.measure.session import MEASUREMENTS
-from tilescope.numbers import (
-    Number,
-    bytes_of,
-    count_noun,
-    join_names,
-    key_numbers,
-    percent,
-    significant,
-)
-from tilescope.results import records
+from tilescope.measure.session import Session
+from tilescope.numbers import bytes_of, count_noun, join_names, percent, significant
 from tilescope.results.codec import to_json
 from tilescope.timing import scores as times
-from visualize.predict.scores import ALLOWED_ERROR, COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
 from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
-from visualize.views.library.scoreboard import recorded_launch, scoreboard
-from visualize.views.library.shared_scores import (
+from visualize.views.library.other_kernels import (
     SOURCE,
     differences,
     render_scores,
+    render_times,
     shipped_scores,
     summarize,
 )
-from visualize.views.library.time_scores import render_times
-from visualize.views.panel import Api, Endpoint, Reply, Slots, encode, read_options, select_fields
+from visualize.views.library.recorded import RECORDED, address
+from visualize.views.library.scoreboard import (
+    ALLOWED_ERROR,
+    COUNTS,
+    DRAM,
+    EXACT_COUNTS,
+    Score,
+    Scoreboard,
+    scoreboard,
+)
+from visualize.views.panel import (
+    Api,
+    Endpoint,
+    Panel,
+    Reply,
+    Slots,
+    StreamAction,
+    encode,
+    read_options,
+    select_fields,
+)
 from visualize.views.slots import NONE, plot, plot_value, slot
-from visualize.views.state import Snapshot, query
-from visualize.views.tables import ALL, Column, ListPanel, Table, experiment_columns, kind_column
+from visualize.views.state import Snapshot, State
+from visualize.views.tables import ALL, Column, Table
 
-# The picture that shows a kind of recording. A kind without one opens the page's first picture.
-TABS_BY_KIND = {
-    "run": "result",
-    "timeline": "program-order",
-    "counters": "requests",
-    "reuse": "dram-reads",
-}
-
-# How a recording's key numbers are written, by kind and how many there are.
-_RESULTS = {
-    ("run", 1): "{} wrong elements",
-    ("counters", 2): "{} requests, {} DRAM",
-    ("reuse", 1): "{} DRAM reads",
-    ("reuse", 2): "{} to {} DRAM reads",
-    ("timeline", 2): "{} programs in {}",
-}
 NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM reads"}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One recording.
-
-    Attributes:
-        kind: the word of its kind.
-        experiment: what was measured, on the GPU that measured it.
-        numbers: its key numbers.
-    """
-
-    kind: str
-    experiment: Experiment
-    date: str
-    numbers: tuple[Number, ...]
-
-
-def _result(entry: Entry) -> str:
-    numbers = entry.numbers
-    return _RESULTS.get((entry.kind, len(numbers)), ", ".join(["{}"] * len(numbers))).format(
-        *numbers
-    )
 
 
 _KERNEL = Column[Any](
@@ -101,21 +68,10 @@ _GPU = Column[Any](
     choices=tuple(GPUS),
 )
 
-RECORDED: Table[Entry] = Table(
-    "recorded",
-    "recording",
-    (
-        _KERNEL,
-        kind_column(prose.KIND_NAMES, "The kind of recording."),
-        Column("result", prose.Sourced("Result", "recorded"), _result),
-        *experiment_columns(
-            attrgetter("experiment"), lambda entry: ("GROUP_SIZE",) if entry.kind == "reuse" else ()
-        ),
-        _GPU,
-        Column("date", "Date"),
-    ),
-)
-RecordedView = RECORDED.make_options("RecordedView", __name__)
+
+def _config(score: Score) -> str:
+    return prose.config_text(score.experiment.config)
+
 
 SCORES: Table[Score] = Table(
     "score",
@@ -149,20 +105,17 @@ SCORES: Table[Score] = Table(
             unit="%",
         ),
         _GPU,
-        *experiment_columns(attrgetter("experiment")),
+        Column("shape", "Shape", lambda score: shape_text(score.experiment.problem)),
+        Column("dtype", "Type", lambda score: prose.dtype_text(score.experiment.problem)),
+        # The style sheet truncates the config, so its hover text repeats it.
+        Column(
+            "config", "Config", _config, lambda score: prose.Hint(_config(score), _config(score))
+        ),
         # The model flags DRAM reads only.
         Column("flag", "Flag", lambda score: "flagged" if score.is_flagged else ""),
     ),
 )
 ScoreView = SCORES.make_options("ScoreView", __name__)
-
-
-@dataclass(frozen=True)
-class Part:
-    """The part of the list that a reply of /recorded holds."""
-
-    limit: int = knob(50, "", "Maximum number of recordings in a reply.", low=1, high=500)
-    offset: int = knob(0, "", "Number of recordings to skip.", low=0, high=1_000_000)
 
 
 # The page shows one count. The API replies with all counts unless the client names one.
@@ -173,100 +126,12 @@ _COUNT: JsonSchema = {
 }
 
 
-def address(experiment: Experiment, kind: str) -> str:
-    """Return the query that shows an experiment's result of a kind."""
-    return query(
-        experiment.short_address() | ({"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {})
-    )
-
-
-@once
-def entries() -> tuple[Entry, ...]:
-    """Return all recordings by kernel, kind and size."""
-    rows = []
-    for form in dict.fromkeys(measurement.form for measurement in MEASUREMENTS.values()):
-        for recording in records.shipped(form):
-            recorded = form.recall(recording.measured, recording.measured.experiment, "")
-            rows.append(
-                Entry(form.word, recorded_launch(recording), recording.date, key_numbers(recorded))
-            )
-    order = list(discover())
-    return tuple(sorted(rows, key=lambda row: order.index(row.experiment.kernel)))
-
-
-def entries_for(snapshot: Snapshot) -> list[Entry]:
-    """Return all recordings, those of the page's kernel first."""
-    return sorted(entries(), key=lambda row: row.experiment.kernel != snapshot.state.kernel.id)
-
-
-class RecordedPanel(ListPanel):
-    """All recordings, each with a link to the state that shows it."""
-
-    options = (RecordedView,)
-    lists = (("recorded", RECORDED, entries_for),)
-
-    def layout(self) -> Markup:
-        return slot("recorded-headline") + slots.picture(slot("recorded"))
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        table = RECORDED.render(
-            entries_for(snapshot), state, lambda row: address(row.experiment, row.kind)
-        )
-        return {
-            "recorded-headline": recorded_headline(state.link(tab="scoreboard")),
-            "recorded": table,
-        }
-
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def recorded(
-            kernel: str = "",
-            gpu: str = "",
-            kind: str = "",
-            limit: int = Part.limit,
-            offset: int = Part.offset,
-        ) -> Json:
-            """Lists recordings from real GPUs: all of them, or those of one kernel, GPU or kind.
-
-            `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
-            address that shows it. `total` counts the whole list. A reply holds `limit` recordings, from `offset` on.
-            """
-            part = read_fields(Part, {"limit": limit, "offset": offset}, "/recorded")
-            view = read_options(
-                RecordedView, "recorded_", {"kernel": kernel, "gpu": gpu, "kind": kind}, "/recorded"
-            )
-            rows = RECORDED.select(entries(), vars(view))
-            return {
-                "total": len(rows),
-                **vars(part),
-                "recorded": [
-                    {
-                        "kind": row.kind,
-                        "experiment": row.experiment.short_json(),
-                        "gpu": row.experiment.gpu,
-                        "date": row.date,
-                        "numbers": [vars(number) for number in row.numbers],
-                        "address": address(row.experiment, row.kind),
-                    }
-                    for row in rows[part.offset : part.offset + part.limit]
-                ],
-            }
-
-        return (
-            Endpoint(
-                "recorded",
-                recorded,
-                schemas=RECORDED.schemas(RecordedView) | argument_schemas(Part),
-            ),
-        )
-
-
 def scores_of(counts: Sequence[str], gpu: str, kernel: str) -> Scoreboard:
     """Return the part of the scoreboard that the filters of a GPU and a kernel select."""
     return scoreboard().part(counts, *("" if value == ALL else value for value in (gpu, kernel)))
 
 
-def by_error(snapshot: Snapshot) -> list[Score]:
+def by_error() -> list[Score]:
     """Return all scores, largest error first."""
     return sorted(scoreboard().scores, key=lambda score: -abs(score.error))
 
@@ -329,11 +194,12 @@ def compare_scores(view: Any, has_count: bool) -> bytes:
     return encode(reply)
 
 
-class ScoreboardPanel(ListPanel):
+class ScoreboardPanel(Panel):
     """All recorded counts against their predictions."""
 
     options = (ScoreView,)
-    lists = (("scoreboard-rows", SCORES, by_error),)
+    uses_compiler = False
+    is_compared = False
 
     def layout(self) -> Markup:
         picture = slots.picture(
@@ -345,12 +211,18 @@ class ScoreboardPanel(ListPanel):
         lists = slot("scoreboard-shared") + slot("scoreboard-rows")
         return slot("scoreboard-headline") + picture + lists
 
+    def actions(self) -> Mapping[str, StreamAction]:
+        return {"score-csv": StreamAction(self._save)}
+
+    def _save(self, session: Session, state: State) -> Iterator[Slots]:
+        yield SCORES.save(by_error(), state)
+
     def draw(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view.of(ScoreView)
         count = view.score_count
         launches = (view.score_gpu, view.score_kernel)
         board = scores_of((count,), *launches)
-        rows = SCORES.render(by_error(snapshot), snapshot.state, score_address)
+        rows = SCORES.render(by_error(), snapshot.state, score_address)
         return {
             "scoreboard-headline": scoreboard_headline(
                 board, count, scores_of(EXACT_COUNTS, *launches)
@@ -378,11 +250,8 @@ class ScoreboardPanel(ListPanel):
             )
             return compare_scores(view, bool(count))
 
-        return (
-            Endpoint(
-                "scoreboard", scoreboard_of, schemas=SCORES.schemas(ScoreView) | {"count": _COUNT}
-            ),
-        )
+        schemas = SCORES.schemas(ScoreView) | {"count": _COUNT}
+        return Endpoint("scoreboard", scoreboard_of, schemas=schemas), RECORDED
 
 
 @functools.lru_cache(maxsize=64)
@@ -403,22 +272,6 @@ def scoreboard_picture(count: str, gpu: str, kernel: str) -> str:
 
 def agreement(board: Scoreboard) -> str:
     return f"{board.exact:,} of {len(board.scores):,}"
-
-
-def recorded_headline(scoreboard_address: str) -> Markup:
-    """Return how many predictions agree, and what is recorded."""
-    gpus = join_names(sorted({entry.experiment.gpu for entry in entries()}))
-    return prose.headline(
-        agreement(scoreboard().part(EXACT_COUNTS)),
-        "sector and request counts are predicted exactly",
-        f"{len(entries()):,} recordings, viewable without a GPU.",
-        f"They are from {gpus}. Each row is a run, a timeline, the counts of a launch, or a study of its GROUP_SIZE. "
-        "Click one to open it.",
-        prose.say(
-            "{} shows each prediction next to its count.",
-            prose.Link("The scoreboard", scoreboard_address),
-        ),
-    )
 
 
 def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard) -> Markup:

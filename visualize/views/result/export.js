@@ -1,5 +1,6 @@
-// Files of the current experiment: replies of the API, or a part of one (see `ExportPanel`). Its value is the experiment as JSON.
-import { fileName, saveFile } from "../../web/assets/files.js";
+// Files of the current experiment: parts of replies of the API (see `export.py`). Its value is the experiment as JSON; without
+// one, it is hidden.
+import { saveFile } from "../../web/assets/files.js";
 
 // Gradio takes a call's arguments with one request, and streams the reply to another.
 async function call(endpoint, fields) {
@@ -15,12 +16,12 @@ async function call(endpoint, fields) {
 }
 
 export default function mountExport(element) {
-  const menu = element.querySelector("select"), status = element.querySelector(".save-status");
+  const status = element.querySelector(".save-status");
   let experiment = {};
 
-  async function save({ endpoint = menu.value, part, suffix }) {
-    const reply = await call(endpoint, experiment), content = part ? reply[part] : reply;
-    const name = (reply.filename ?? `${fileName(`${experiment.kernel} ${endpoint}`)}.json`).replace(/\.\w+$/, suffix);
+  async function save({ endpoint, part, suffix }) {
+    const reply = await call(endpoint, experiment), content = reply[part];
+    const name = reply.filename.replace(/\.\w+$/, suffix);
     saveFile(name, typeof content === "string" ? content : JSON.stringify(content, null, 1));
     return `Saved ${name}.`;
   }
@@ -34,5 +35,8 @@ export default function mountExport(element) {
     status.classList.toggle("problem", await saved.then(() => false, () => true));
     target.disabled = false;
   });
-  return (value) => { experiment = JSON.parse(value); };
+  return (value) => {
+    element.hidden = value === "";
+    experiment = JSON.parse(value || "{}");
+  };
 }

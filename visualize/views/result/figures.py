@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,7 +11,7 @@ from tilescope.numbers import milliseconds, source, time_unit
 from tilescope.results.run import Check, Closeup, Diff, RunResult
 from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
-from visualize.views.result.text import ENQUEUED, SYNCHRONIZED, THIS_KERNEL, rate, timings
+from visualize.views.result.text import THIS_KERNEL, rate, timings
 
 # Borders of more tiles than this along a side would hide the picture.
 _MAX_BORDERS = 64
@@ -24,7 +25,6 @@ _SMALLEST = -2.0
 
 _KERNEL = theme.HARDWARE
 _LIBRARY = theme.CATEGORIES[7]
-_PYTHON = theme.CATEGORIES[3]
 
 
 def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
@@ -193,41 +193,27 @@ def _ring(check: Check) -> go.Scatter:
 
 
 def time_figure(result: RunResult) -> go.Figure:
-    """Draw median times as bars, with whiskers from the 20th to the 80th percentile, in µs below a tenth of a ms.
+    """Draw the median times of the kernel and of the library's call as bars, in µs below a tenth of a ms.
 
-    Bars of the kernel and of the library's calls are GPU times; bars of another colour are host times of a call.
+    Whiskers reach from the 20th to the 80th percentile.
     """
-    times = timings(result)
-    colors = {THIS_KERNEL: _KERNEL, ENQUEUED: _PYTHON, SYNCHRONIZED: _PYTHON}
+    times = dict(list(timings(result).items())[:2])
     own = times[THIS_KERNEL]
-    # Name, 20th percentile, median and 80th percentile, label.
-    rows = [
-        (name, time.p20_ms, time.median_ms, time.p80_ms, rate(time)) for name, time in times.items()
-    ]
-    if cost := result.launch_overhead:
-        host = (
-            (ENQUEUED, cost.enqueue_ms, "call returns"),
-            (SYNCHRONIZED, cost.synchronized_ms, "with kernel"),
-        )
-        rows += [(name, ms, ms, ms, label) for name, ms, label in host]
     unit, scale = time_unit(own.median_ms)
-    names, *parts, _ = zip(*rows, strict=True)
-    p20, median, p80 = scale * np.array(parts)
+    names = list(times)
+    parts = [(time.p20_ms, time.median_ms, time.p80_ms) for time in times.values()]
+    p20, median, p80 = scale * np.array(parts).T
+    whiskers = {"array": p80 - median, "arrayminus": median - p20}
     bars = go.Bar(
         orientation="h",
         width=0.5,
         y=names,
         x=median,
-        error_x={
-            "symmetric": False,
-            "color": theme.BORDER,
-            "array": p80 - median,
-            "arrayminus": median - p20,
-        },
-        marker={"color": [colors.get(name, _LIBRARY) for name in names]},
+        error_x={"symmetric": False, "color": theme.BORDER, **whiskers},
+        marker={"color": [_KERNEL, _LIBRARY][: len(names)]},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
-    texts = [f" <b>{milliseconds(ms)}</b><br> {label}" for _, _, ms, _, label in rows]
+    texts = [f" <b>{milliseconds(time.median_ms)}</b><br> {rate(time)}" for time in times.values()]
     # The axis title has two lines, because one would be too long for a phone.
     title = f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"
     layout = theme.layout(
@@ -253,56 +239,53 @@ def roofline_figure(
         own: this kernel first, then the library's calls; () for a run without times.
     """
     ends = [roof.ridge for roof in roofs] + [point.intensity for point in (*recorded, *own)]
-    low, high = min(ends) / 2, max(ends) * 2
+    elsewhere = [point for point in recorded if point.gpu != gpu]
+    here = [point for point in recorded if point.gpu == gpu]
+    others = f"recorded on {', '.join(dict.fromkeys(point.gpu for point in elsewhere))}"
+    circle = {"symbol": "circle", "size": 6}
+    traces = [_roof_trace(roof, roof.gpu == gpu, min(ends) / 2, max(ends) * 2) for roof in roofs]
+    for points, name, marker in (
+        (elsewhere, others, {**circle, "color": theme.BEFORE, "opacity": 0.6}),
+        (here, f"recorded on {gpu}", {**circle, "color": theme.HARDWARE, "opacity": 0.8}),
+        (own[1:], "library", {"symbol": "diamond", "size": 12, "color": _LIBRARY}),
+        (own[:1], THIS_KERNEL, {"symbol": "star", "size": 17, "color": theme.NEW}),
+    ):
+        if points:
+            traces.append(_points_trace(points, name, marker))
     layout = theme.layout(
         "Roofline: rate over arithmetic intensity",
         showlegend=True,
         height=480,
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         margin={"l": 70, "r": 10, "t": 34, "b": 140},
-        xaxis={
-            "title": {"text": "FLOP per byte, each tensor moved once"},
-            "type": "log",
-            "dtick": 1,
-        },
-        yaxis={"title": {"text": "TFLOP/s"}, "type": "log", "dtick": 1},
+        xaxis={"title": "FLOP per byte, each tensor moved once", "type": "log", "dtick": 1},
+        yaxis={"title": "TFLOP/s", "type": "log", "dtick": 1},
     )
-    figure = go.Figure(layout=layout)
-    for roof in roofs:
-        color, dash = (theme.HARDWARE, "solid") if roof.gpu == gpu else (theme.BEFORE, "dash")
-        intensities = sorted({low, min(max(low, roof.ridge), high), high})
-        figure.add_scatter(
-            x=intensities,
-            y=[roof.at(intensity) for intensity in intensities],
-            name=f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
-            mode="lines",
-            line={"color": color, "dash": dash},
-            hoverinfo="skip",
-        )
-    elsewhere = [point for point in recorded if point.gpu != gpu]
-    here = [point for point in recorded if point.gpu == gpu]
-    others = f"recorded on {', '.join(dict.fromkeys(point.gpu for point in elsewhere))}"
-    for group, name, color, symbol, size, opacity in (
-        (elsewhere, others, theme.BEFORE, "circle", 6, 0.6),
-        (here, f"recorded on {gpu}", theme.HARDWARE, "circle", 6, 0.8),
-        (own[1:], "library", theme.CATEGORIES[7], "diamond", 12, 1),
-        (own[:1], THIS_KERNEL, theme.NEW, "star", 17, 1),
-    ):
-        if group:
-            line = {"width": 0 if symbol == "circle" else 2, "color": color}
-            figure.add_scatter(
-                x=[point.intensity for point in group],
-                y=[point.tflops for point in group],
-                name=name,
-                mode="markers",
-                marker={
-                    "symbol": symbol,
-                    "size": size,
-                    "color": color,
-                    "opacity": opacity,
-                    "line": line,
-                },
-                customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in group],
-                hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
-            )
-    return figure
+    return go.Figure(traces, layout)
+
+
+def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> go.Scatter:
+    intensities = sorted({low, min(max(low, roof.ridge), high), high})
+    return go.Scatter(
+        x=intensities,
+        y=[roof.at(intensity) for intensity in intensities],
+        name=f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
+        mode="lines",
+        line={
+            "color": theme.HARDWARE if is_own else theme.BEFORE,
+            "dash": "solid" if is_own else "dash",
+        },
+        hoverinfo="skip",
+    )
+
+
+def _points_trace(points: Sequence[Point], name: str, marker: dict[str, Any]) -> go.Scatter:
+    return go.Scatter(
+        x=[point.intensity for point in points],
+        y=[point.tflops for point in points],
+        name=name,
+        mode="markers",
+        marker=marker,
+        customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in points],
+        hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
+    )

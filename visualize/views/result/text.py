@@ -29,16 +29,15 @@ from visualize.views.prose import (
     Strong,
     config_text,
     headline,
+    hint,
     say,
     term,
 )
 from visualize.views.state import query
 from visualize.views.tables import table
 
-# The names of a run's times, in its table and in its picture.
+# The name of the kernel's own time, in the table and in the picture.
 THIS_KERNEL = "this kernel"
-ENQUEUED = "launch from Python"
-SYNCHRONIZED = "launch and wait"
 
 _CHECK_HINT = "Compared with torch, element by element. Passed: no error beyond rounding."
 
@@ -103,7 +102,7 @@ def remarks(
     if timing is None:
         return
     yield explain_slow_library(result, kernel, launch)
-    for call in result.baselines[1:]:
+    for call in result.baselines:
         yield f"Compared with {call.name}: {_ratio(call)}."
     if _fits_l2(result, kernel, launch):
         size = bytes_of(kernel.family.minimal_bytes(problem))
@@ -113,8 +112,6 @@ def remarks(
         yield "Event times this short include launch overhead; timer graph times 20 launches in a row."
     if result.clocks:
         yield result.clocks.note
-    if result.launch_overhead:
-        yield _compare_overhead(result.launch_overhead, timing)
 
 
 def explain_slow_library(result: RunResult, kernel: Kernel, launch: Launch) -> str:
@@ -143,7 +140,9 @@ def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
     return f"It passed, but it is still a race: {race}. {why}"
 
 
-def _compare_overhead(overhead: LaunchOverhead, timing: Timing) -> str:
+def _compare_overhead(overhead: LaunchOverhead | None, timing: Timing) -> str:
+    if overhead is None:
+        return ""
     call = milliseconds(overhead.enqueue_ms)
     kernel = milliseconds(timing.median_ms)
     times = f"A call from Python takes {call}; the kernel takes {kernel}"
@@ -165,15 +164,12 @@ def render_headline(
     first = _explain_race(result, kernel, launch)
     # A race passes by luck, which matters more than its speed.
     if check.passed and baseline and result.timing and not first:
-        interval = _interval(baseline)
         number = speed(baseline)
-        beside = f"the speed of {baseline.name}{interval and f' ({interval})'}"
+        beside = f"the speed of {baseline.name}"
         if baseline.is_tie:
             number = "Tied"
-            beside = f"with {baseline.name}: {baseline.ratio:.3f}, {interval}"
+            beside = f"with {baseline.name}: {baseline.ratio:.3f}"
         first = explain_slow_library(result, kernel, launch)
-        if (overhead := result.launch_overhead) and overhead.enqueue_ms > result.timing.median_ms:
-            first = _compare_overhead(overhead, result.timing)  # no faster kernel would help
     elif check.elements == 1:
         number = f"The only element is {'correct' if check.passed else 'wrong'}"
         beside = ""
@@ -331,15 +327,12 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
 
 
 def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
-    cost = run.launch_overhead
     options = run.experiment.run
     clocks = run.clocks
     times = timings(run)
     ratios = {call.name: _ratio(call) for call in run.baselines}
     # The longest time gives all rows one unit.
-    longest = max(
-        [time.median_ms for time in times.values()] + ([cost.synchronized_ms] if cost else [])
-    )
+    longest = max(time.median_ms for time in times.values())
 
     def format_ms(ms: float) -> str:
         return milliseconds(ms, longest)
@@ -355,9 +348,6 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
         best = Hint(f"{_PEAK_OWNERS[peak.unit]} best rate on this GPU", peak.what)
         share = f"this kernel reaches {percent(peak.share)}"
         rows.append((best, "", "", "", f"{significant(peak.rate)} {peak.unit}", share))
-    if cost:
-        rows.append((ENQUEUED, format_ms(cost.enqueue_ms), "", cost.calls))
-        rows.append((SYNCHRONIZED, format_ms(cost.synchronized_ms)))
     per_sample = f" of {run.launches_per_sample} launches" if run.launches_per_sample > 1 else ""
     clock = ""
     if clocks:
@@ -371,7 +361,10 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
         "useful rate, in L2" if is_l2_rate else term("rate"),
     )
     caption = f"Time on {run.device.name}, L2 {options.l2}, {timer}{clock}"
-    return table((Mark(source(run.backend)), *header, term("paired ratio")), rows, caption)
+    overhead = _compare_overhead(run.launch_overhead, times[THIS_KERNEL])
+    return table((Mark(source(run.backend)), *header, term("paired ratio")), rows, caption) + hint(
+        overhead
+    )
 
 
 def render_values(

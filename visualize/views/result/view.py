@@ -1,4 +1,4 @@
-"""The Result view: a run's card, its check, the picture of its error and its times, and what can be exported."""
+"""The Result view: a run's card, its check, the picture of its error, its times and its roofline."""
 
 import datetime
 import json
@@ -12,17 +12,13 @@ from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Json, without_gpu
-from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import Kernel, Launch, shape_text
-from tilescope.export.chrome_trace import chrome_trace
-from tilescope.export.inline import CannotBeWritten
-from tilescope.export.script import script
 from tilescope.inside.report import Inside
 from tilescope.measure.run import RUN
 from tilescope.measure.session import Session
 from tilescope.numbers import Number, count_noun, source
-from tilescope.results import Failure, RunResult, Timeline, records
+from tilescope.results import Failure, RunResult, records
 from tilescope.results.codec import to_json
 from tilescope.results.run import Closeup, Diff
 from visualize.predict.bounds import Point, Roof, intensity
@@ -56,16 +52,19 @@ class ResultPanel(Panel):
         roofline = "This launch, the library's calls and recorded launches below the roofs"
         error = plot("diff-plot", "The error of the last run, by position in the output")
         closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-        times = plot(
-            "time-plot", "Times of the last run, the library's calls and a call from Python"
-        )
+        times = plot("time-plot", "Times of the last run and of the library's call")
         predicted = plot("predicted-plot", "The time that each resource would take alone")
         return (
             slot("result")
             + slot("predicted-time")
             + slots.picture(error, closeup, times, predicted)
-            + fold("result-numbers", "All numbers of this run", slot("result-tables"))
-            + fold("roofline-fold", "Roofline", slot("roofline"), plot("roofline-plot", roofline))
+            + fold(
+                "result-numbers",
+                "All numbers of this run",
+                slot("result-tables"),
+                slot("roofline"),
+                plot("roofline-plot", roofline),
+            )
         )
 
     def on_run_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
@@ -272,8 +271,34 @@ def tile_marks(result: RunResult) -> Json | None:
         return {"wrong": [], "count": 0, "words": "✓ 0 wrong tiles"}
     if diff is None or diff.tile is None:
         return None
+    sides = (max(diff.cell[0], diff.tile[0]), max(diff.cell[1], diff.tile[1]))
+    places = _wrong_places(diff, sides)
+    counts = [-(-size // tile) for size, tile in zip(diff.shape, diff.tile, strict=True)]
+    # Each tile has the mark of its place.
+    rows, columns = (
+        np.minimum(np.arange(count) * tile // side, length - 1)
+        for count, tile, side, length in zip(counts, diff.tile, sides, places.shape, strict=True)
+    )
+    marked = places[np.ix_(rows, columns)]
+    stride = -(-max(counts) // MOST_CELLS)
+    for axis, count in enumerate(counts):
+        marked = np.logical_or.reduceat(marked, np.arange(0, count, stride), axis=axis)
+    is_coarse = stride > 1 or sides != diff.tile
+    total = count_noun(marked.size, "cell" if is_coarse else "tile")
+    return {
+        "wrong": ["".join("01"[value] for value in row) for row in marked.tolist()],
+        "count": int(marked.sum()),
+        "words": f"✗ {marked.sum():,} of {total} wrong",
+    }
+
+
+def _wrong_places(diff: Diff, sides: tuple[int, int]) -> np.ndarray:
+    """Return which places of the output are wrong.
+
+    Args:
+        sides: (rows, columns) of a place: a tile, or a cell of the error's picture if that is larger.
+    """
     is_wrong = ~(diff.cells <= (0 if diff.exact else 1))  # NaN is wrong
-    sides = [max(pair) for pair in zip(diff.cell, diff.tile, strict=True)]
     # A cell belongs to the place of its middle.
     rows, columns = (
         (np.arange(count) * cell + cell // 2) // side
@@ -281,24 +306,7 @@ def tile_marks(result: RunResult) -> Json | None:
     )
     places = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=bool)
     np.logical_or.at(places, np.ix_(rows, columns), is_wrong)
-    counts = [-(-size // tile) for size, tile in zip(diff.shape, diff.tile, strict=True)]
-    stride = -(-max(counts) // MOST_CELLS)
-    tile_rows, tile_columns = (
-        np.minimum(np.arange(count) * tile // side, last)
-        for count, tile, side, last in zip(
-            counts, diff.tile, sides, (rows[-1], columns[-1]), strict=True
-        )
-    )
-    marked = places[np.ix_(tile_rows, tile_columns)]
-    for axis, count in enumerate(counts):
-        marked = np.logical_or.reduceat(marked, np.arange(0, count, stride), axis=axis)
-    is_coarse = stride > 1 or sides != list(diff.tile)
-    total = count_noun(marked.size, "cell" if is_coarse else "tile")
-    return {
-        "wrong": ["".join("01"[value] for value in row) for row in marked.tolist()],
-        "count": int(marked.sum()),
-        "words": f"✗ {marked.sum():,} of {total} wrong",
-    }
+    return places
 
 
 def _strip_pictures(run: RunResult) -> RunResult:
@@ -409,98 +417,3 @@ def _recorded_points(run: RunResult) -> Iterator[Point]:
         if kernel.family.id == family.id and problem.dtype == dtype and recorded.check.passed:
             for point in points(kernel, recorded, recording.gpu, "recorded")[:1]:
                 yield replace(point, name=f"{kernel.id} {shape_text(problem)}")
-
-
-# The endpoint, the part of its reply that is saved, the file's suffix, the button, and what the file holds.
-_EXPORTS = (
-    (
-        "script",
-        "script",
-        ".py",
-        "Python script",
-        "Kernel, launch, check and timing in one file that needs only torch and Triton.",
-    ),
-    ("script", "notebook", ".ipynb", "Notebook", "The same as Jupyter cells."),
-    (
-        "trace",
-        "trace",
-        ".json",
-        "Timeline for Perfetto",
-        "Where and when each program ran, as a Chrome trace.",
-    ),
-)
-
-# The endpoints that need only an experiment, except slow ones and those with a button.
-SAVED_REPLIES = (
-    "run", "recommend", "layouts", "schedule", "timeline", "reuse", "coalescing", "counters", "compile", "history",
-)  # fmt: skip
-
-
-class ExportPanel(Panel):
-    """Buttons that save the current experiment as a script, a notebook, a trace, or a reply of the API."""
-
-    uses_compiler = False
-
-    def layout(self) -> Markup:
-        button = Markup(
-            '<p><button type="button" class="control" data-endpoint="{}" data-part="{}" data-suffix="{}">{}</button> '
-            '<span class="hint">{}</span></p>'
-        )
-        content = Markup(
-            '<div class="take">{}<p><button type="button" class="control" data-suffix=".json">JSON</button> '
-            '<label>reply of <select class="control" aria-label="Endpoint of the API">{}</select></label> '
-            '<span class="hint">Figures: PNG and SVG at their lower right. Tables: CSV.</span></p>'
-            '<p class="save-status" role="status"></p></div>'
-        )
-        buttons = Markup("").join(button.format(*export) for export in _EXPORTS)
-        option = Markup('<option value="{0}">/{0}</option>')
-        replies = Markup("").join(map(option.format, SAVED_REPLIES))
-        take = slot("take", "take", content.format(buttons, replies))
-        return fold("take-it", "Export", take)
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        return {"take": json.dumps(snapshot.state.experiment.to_json())}
-
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def script_of(experiment: Json) -> Reply:
-            """Writes a script and notebook that reproduce a run: kernel, tensors, launch, check, timing against torch.
-
-            Both import only torch, Triton and the standard library. Without a GPU, they check the kernel in Triton's
-            interpreter, untimed. `filename` is a name for the script.
-            """
-            return api.reply_predicted(experiment, script_reply)
-
-        async def trace_of(experiment: Json) -> Reply:
-            """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
-
-            Needs a GPU; without one, a recorded timeline is returned, if there is one. A process of the trace is an
-            SM; times are in µs. `filename` is a name for it.
-            """
-            return await api.reply_measured(experiment, "timeline", trace_reply)
-
-        return Endpoint("script", script_of), Endpoint("trace", trace_of, launches=True)
-
-
-def script_reply(snapshot: Snapshot) -> Reply:
-    """Return the body of /script: the script, the notebook as JSON, and a name for the script's file."""
-    if not HAS_TRITON:
-        return Failure(
-            "worker",
-            "no_triton",
-            "Triton is not installed on this machine, so no script can be written.",
-        )
-    try:
-        written = script(snapshot.state.experiment, snapshot.state.gpu)
-    except CannotBeWritten as error:
-        return Failure("config", "cannot_be_written", str(error))
-    return {
-        "script": written.text,
-        "notebook": written.notebook(),
-        "filename": f"{written.name}.py",
-    }
-
-
-def trace_reply(outcome: Timeline, snapshot: Snapshot) -> Json:
-    """Return the body of /trace: the trace, and a name for its file."""
-    name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
-    return {"trace": chrome_trace(outcome, snapshot.state.gpu), "filename": name}

@@ -13,7 +13,7 @@ from tilescope.declare.space import Space
 from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from visualize.predict.history import find_changes
-from visualize.views.library.view import address
+from visualize.views.library.recorded import address
 from visualize.views.panel import Endpoint, select_fields
 from visualize.views.state import query
 from visualize.views.tables import ALL

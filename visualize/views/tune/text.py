@@ -1,7 +1,7 @@
 """The text and tables of sweeps."""
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -12,14 +12,14 @@ from tilescope.declare.knobs import knobs
 from tilescope.declare.space import Space
 from tilescope.declare.spec import format_duration, shape_text
 from tilescope.export.script import config_line
-from tilescope.numbers import count_noun, milliseconds, percent, significant
+from tilescope.numbers import count_noun, percent, significant
 from tilescope.results import Sweep, SweepRow
 from tilescope.results.sweep import LibraryRatio
 from tilescope.search.sweep_run import Progress
 from tilescope.search.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 from visualize.views.panel import select_fields
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
-from visualize.views.tables import Column, Table, table
+from visualize.views.tables import Column, Table
 
 # triton.Config lines to copy.
 MAX_LINES = 8
@@ -39,10 +39,10 @@ _PHASES = {
 _EXPECTED = "The picture shows the expected order: 1 is the config expected to be the fastest."
 CANCELLED_EARLY = hint("The sweep was cancelled before its first result.", _EXPECTED)
 NOT_SWEPT = hint(
-    _EXPECTED, "Sweep tries all configs, except those that cannot launch or would spill."
+    _EXPECTED, "Sweep tries the configs, except those that cannot launch or would spill."
 )
 CLICK_HINT = hint("Click the picture to set a config.")
-SIZES_HINT = hint("Each point is the best config of one size. The list below links to each size.")
+CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 
 
@@ -106,7 +106,7 @@ def sweep_headline(sweep: Sweep) -> Markup:
         "{} for the {}", Mark(sweep.source), "fastest config so far" if is_running else best_of
     )
     preposition = "on" if sweep.is_timed else "for"
-    libraries = (f"{call.name} takes {ratio_text(call)} times as long." for call in sweep.baselines)
+    libraries = map(_compare_library, sweep.baselines)
     return headline(
         f"{significant(time_ms(sweep.best, sweep.is_timed) * scale)} {unit}", what,
         say("{} {} {}.", best, preposition, sweep.best.device),
@@ -121,16 +121,12 @@ def _predicted_ties(sweep: Sweep) -> object:
     return say(template, ties, Mark("predicted"), percent(_MODEL_ERROR)) if ties > 1 else ""
 
 
-def progress(now: Progress, size: str = "") -> Markup:
-    """Render a progress bar, the number of finished configs, and the remaining time.
-
-    Args:
-        size: the sweep's size, such as "K 512", if there are several.
-    """
+def progress(now: Progress) -> Markup:
+    """Render a progress bar, the number of finished configs, and the remaining time."""
     remaining = (
         "" if now.remaining_s is None else f", about {format_duration(now.remaining_s)} left"
     )
-    counts = f"{f'{size}: ' if size else ''}{now.done:,} of {count_noun(now.total, 'config')} done"
+    counts = f"{now.done:,} of {count_noun(now.total, 'config')} done"
     words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{remaining}"
     bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>')
     paragraph = Markup('<p class="status" role="status">') + bar + Markup(" <span>{}</span></p>")
@@ -156,8 +152,7 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
     elif rank := sweep.ranks.get(id(row)):
         lines.append(f"rank {rank} of {len(sweep.ranked)} in the expected order")
     if row.status not in ("timed", "predicted"):
-        # A compiler's message: on one line, because lines separate the points' labels, and without markup.
-        reason = textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
+        reason = _short_reason(row)
         lines.append(f"{row.status}{': ' if reason else ''}{escape(reason)}")
     return "<br>".join(lines)
 
@@ -176,48 +171,27 @@ KNOBS = tuple(
 )
 
 
+def _short_reason(row: SweepRow) -> str:
+    # A compiler's message: on one line, because lines separate the points' labels.
+    return textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
+
+
+_OUTCOME: tuple[Column[SweepRow], ...] = (
+    Column("registers", "Registers"),
+    Column("spilled_bytes", "Spilled", unit="bytes"),
+    Column("shared_bytes", "Shared", unit="bytes"),
+    Column("status", "Status", facet="The outcome of the config."),
+    Column("reason", "Reason", cell=_short_reason),
+)
+
+
 def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
     """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome. Default: those of all sweeps."""
     names: Sequence[str] = KNOBS
-    unit = "ms"
-    scale = 1.0
-    source = "measured"
-    fastest = 1.0
     ranks: Mapping[int, int] = {}
     if sweep:
         names = [name for name, _ in sweep.space.varied]
-        unit, scale = sweep_unit(sweep)
-        source = sweep.source
-        fastest = (sweep.best and sweep.best.relative) or 1.0
         ranks = sweep.ranks
-
-    def time(ms: float | None) -> str:
-        return "" if ms is None else significant(ms * scale, 4)
-
-    def predicted(row: SweepRow) -> float | None:
-        return row.predicted.ms if row.predicted else None
-
-    times = (
-        Column[SweepRow](
-            "median_ms", Sourced(f"Time, {unit}", source), cell=lambda row: time(row.median_ms)
-        ),
-        Column[SweepRow](
-            "relative",
-            "Time / best",
-            cell=lambda row: row.relative and significant(row.relative / fastest, 4),
-        ),
-    )
-    predictions = (
-        Column[SweepRow](
-            "predicted_ms",
-            Sourced(f"Time, {unit}", "predicted"),
-            predicted,
-            lambda row: time(predicted(row)),
-        ),
-        Column[SweepRow](
-            "predicted_resource", "Bottleneck", lambda row: row.predicted and row.predicted.resource
-        ),
-    )
     return (
         Column("rank", "Rank", lambda row: ranks.get(id(row)), lambda row: ranks.get(id(row), "–")),
         *(
@@ -226,17 +200,48 @@ def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
             )
             for name in names
         ),
-        *(times if sweep is None or sweep.is_timed else ()),
-        *(predictions if sweep is None or (sweep.has_times and not sweep.is_timed) else ()),
-        Column("registers", "Registers"),
-        Column("spilled_bytes", "Spilled", unit="bytes"),
-        Column("shared_bytes", "Shared", unit="bytes"),
-        Column("status", "Status", facet="The outcome of the config."),
-        Column(
-            "reason",
-            "Reason",
-            cell=lambda row: textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …"),
+        *(_measured_columns(sweep) if sweep is None or sweep.is_timed else ()),
+        *(
+            _predicted_columns(sweep)
+            if sweep is None or (sweep.has_times and not sweep.is_timed)
+            else ()
         ),
+        *_OUTCOME,
+    )
+
+
+def _time_cell(sweep: Sweep | None, ms: float | None) -> str:
+    _, scale = sweep_unit(sweep) if sweep else ("ms", 1.0)
+    return "" if ms is None else significant(ms * scale, 4)
+
+
+def _measured_columns(sweep: Sweep | None) -> tuple[Column[SweepRow], ...]:
+    unit, _ = sweep_unit(sweep) if sweep else ("ms", 1.0)
+    heading = Sourced(f"Time, {unit}", sweep.source if sweep else "measured")
+    fastest = (sweep and sweep.best and sweep.best.relative) or 1.0
+
+    def relative(row: SweepRow) -> str:
+        return significant(row.relative / fastest, 4) if row.relative else ""
+
+    return (
+        Column("median_ms", heading, cell=lambda row: _time_cell(sweep, row.median_ms)),
+        Column("relative", "Time / best", cell=relative),
+    )
+
+
+def _predicted_columns(sweep: Sweep | None) -> tuple[Column[SweepRow], ...]:
+    unit, _ = sweep_unit(sweep) if sweep else ("ms", 1.0)
+    heading = Sourced(f"Time, {unit}", "predicted")
+
+    def time(row: SweepRow) -> float | None:
+        return row.predicted.ms if row.predicted else None
+
+    def resource(row: SweepRow) -> str | None:
+        return row.predicted.resource if row.predicted else None
+
+    return (
+        Column("predicted_ms", heading, time, lambda row: _time_cell(sweep, time(row))),
+        Column("predicted_resource", "Bottleneck", resource),
     )
 
 
@@ -266,28 +271,12 @@ def ranking_table(sweep: Sweep) -> Table[SweepRow]:
     return replace(RANKING, columns=sweep_columns(sweep))
 
 
-def explain_no_picture(sweep: Sweep, picture: str) -> Markup:
-    """Say why a sweep has nothing to show in a picture; empty if it has."""
-    reason = ""
-    if not sweep.ranked:
-        reason = (
-            "No config has a result so far."
-            if sweep.ended == "running"
-            else "No config has a result."
-        )
-    elif picture == "library":
-        reason = "Enter sizes in “over”, such as K=512,1024, and press Sweep."
-    elif picture == "convergence" and not sweep.is_timed:
-        reason = "Nothing was timed, so convergence has nothing to show; heatmap shows what is predicted."
-    return hint(reason) if reason else Markup()
-
-
-def say_left(others: int) -> Markup:
-    """Say what Cancel does if the sweep has other watchers, pages or API calls."""
-    if not others:
-        return Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
-    clients = count_noun(others, "other client")
-    return hint(f"You left the sweep. It continues for {clients}, and ends when all have left.")
+def explain_no_picture(sweep: Sweep) -> Markup:
+    """Say why a sweep has no picture; empty if it has one."""
+    if sweep.ranked:
+        return Markup()
+    so_far = " so far" if sweep.ended == "running" else ""
+    return hint(f"No config has a result{so_far}.")
 
 
 def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:
@@ -304,79 +293,6 @@ def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:
     return hint(say(template, *links)) + Markup("<pre>{}</pre>").format(lines)
 
 
-def ratio_text(ratio: LibraryRatio) -> str:
-    return f"{ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-
-
-def sizes_headline(dimension: str, sizes: int, timed: Sequence[tuple[int, Sweep]]) -> Markup:
-    """State the largest and the smallest ratio of the library's time to the best config's.
-
-    Args:
-        sizes: number of sizes to sweep.
-        timed: size and sweep, if its best config was timed against the library.
-    """
-    if not timed:
-        return headline(
-            "",
-            "",
-            f"{count_noun(sizes, 'size')} of {dimension} to sweep. Library ratios need a GPU.",
-        )
-    ratios = {size: sweep.baselines[0] for size, sweep in timed}
-    best, worst = (pick(ratios, key=lambda size: ratios[size].ratio) for pick in (max, min))
-    call = ratios[best]
-    source = timed[0][1].source
-    sentence = f"95 % interval {call.low:.3f} to {call.high:.3f}."
-    if worst != best:
-        sentence += f" At {dimension} {worst:,}: {ratio_text(ratios[worst])}."
-    if missing := sizes - len(timed):
-        sentence += f" Not finished: {count_noun(missing, 'size')}."
-    what = say(
-        "{} at {} {:,}: {} time / best config's time", Mark(source), dimension, best, call.name
-    )
-    return headline(f"{call.ratio:.2f} ×", what, sentence)
-
-
-def sizes_table(
-    dimension: str, sweeps: Mapping[int, Sweep | None], address: Callable[[int], str]
-) -> Markup:
-    """Render the best config at each size, and the ratio of each library call's time to its time.
-
-    Args:
-        address: the query that sets a size.
-    """
-    calls = list(
-        dict.fromkeys(ratio.name for sweep in sweeps.values() if sweep for ratio in sweep.baselines)
-    )
-    source = next(
-        (sweep.source for sweep in sweeps.values() if sweep and sweep.is_timed), "predicted"
-    )
-    rows = []
-    for size, sweep in sweeps.items():
-        config = ""
-        time = ""
-        ratios = dict[str, str]()
-        ended = "not swept"
-        if sweep:
-            ratios = {ratio.name: ratio_text(ratio) for ratio in sweep.baselines}
-            ended = sweep.ended
-        if sweep and sweep.best:
-            config = knobs_text(sweep.best.experiment, sweep.space)
-            time = milliseconds(time_ms(sweep.best, sweep.is_timed)) if sweep.has_times else ""
-        rows.append(
-            (
-                Link(f"{size:,}", address(size)),
-                config,
-                time,
-                *(ratios.get(name, "") for name in calls),
-                ended,
-            )
-        )
-    header = (
-        dimension,
-        "Best config",
-        Sourced("Time", source),
-        *(f"{name} / best" for name in calls),
-        "Ended",
-    )
-    note = hint("Ratios are shown with their 95 % interval. A size opens its sweep.")
-    return table(header, rows, f"The best config at each {dimension}") + note
+def _compare_library(call: LibraryRatio) -> str:
+    ratio = f"{call.ratio:.3f} ({call.low:.3f} to {call.high:.3f})"
+    return f"{call.name} takes {ratio} times as long."

@@ -1,7 +1,6 @@
-"""The sweep of the Tune view: its options, its pictures and rows as it runs, and /sweep."""
+"""The sweep of the Tune view: its options, its picture and rows as it runs, and /sweep."""
 
 import asyncio
-import itertools
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -15,7 +14,7 @@ from tilescope.compiling.estimated_time import estimate_time
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, JsonSchema, argument_schemas
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.knobs import ConfigError, knob, knobs, quote
+from tilescope.declare.knobs import ConfigError, knob, knobs
 from tilescope.declare.space import MAX_CONFIGS, Space, parse_varied, space
 from tilescope.export.script import config_line
 from tilescope.measure.session import Session
@@ -48,33 +47,26 @@ from visualize.views.slots import (
 )
 from visualize.views.state import PINNED, Snapshot, State, pin_text, query
 from visualize.views.tables import save_file
-from visualize.views.tune import figures, text
+from visualize.views.tune import text
+from visualize.views.tune.figures import heatmap_figure
 from visualize.views.tune.history import history_endpoint
-from visualize.views.tune.shared_sweeps import SharedSweeps
-from visualize.views.tune.text import KNOBS, RankingView
-
-AUTO = "auto"
-PICTURES = ("heatmap", "convergence", "library")
-_HEATMAP = ("sweep_picture", ("heatmap",))
+from visualize.views.tune.sweeps import Sweeps
+from visualize.views.tune.text import RankingView
 
 # An estimate takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem estimates
 # all configs again.
 MAX_ESTIMATED = 400
-
-# Each size takes as long as a sweep.
-MAX_SIZES = 12
 
 # Limits of /sweep: the page and the command line, which can be cancelled, take more. At 1.9 s per compile, this many
 # configs take six minutes on one core. In the interpreter a config takes up to 20 s.
 MAX_CONFIGS_PER_CALL = 200
 MAX_CALL_S = 600.0
 _POLL_S = 0.2
-_CALLS = itertools.count()
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """The knobs and sizes that vary, and the picture of the sweep."""
+    """The knobs that vary, and how many of the configs are timed."""
 
     of_kernel = True
 
@@ -82,59 +74,30 @@ class SweepOptions:
         "", "Sweep", "Knobs and their values: BLOCK_M=64,128 num_warps=4,8. Empty: tiles around the current one.",
         longest=400, label="Knobs",
     )  # fmt: skip
-    sweep_over: str = knob(
-        "", "Sweep", "A dimension and its sizes, each with its own sweep: K=512,1024. Empty: the current shape.",
-        longest=200, label="Sizes",
+    sweep_configs: str = knob(
+        "search", "Sweep", "search: in the expected order, until new configs bring no improvement. all: every config.",
+        choices=("search", "all"), label="Configs",
     )  # fmt: skip
-    sweep_picture: str = knob(
-        "heatmap", "Sweep", "heatmap: two knobs, the best of the others. "
-        "convergence: fastest so far. library: its time over the best, by size.",
-        choices=PICTURES, label="Picture",
-    )  # fmt: skip
-    sweep_x: str = knob(
-        AUTO,
-        "Sweep",
-        "The knob on the heatmap's horizontal axis.",
-        choices=(AUTO, *KNOBS),
-        only_with=_HEATMAP,
-        label="Across",
-    )
-    sweep_y: str = knob(
-        AUTO,
-        "Sweep",
-        "The knob on the heatmap's vertical axis.",
-        choices=(AUTO, *KNOBS),
-        only_with=_HEATMAP,
-        label="Up",
-    )
-
-
-@dataclass(frozen=True)
-class SweepSearch:
-    """How a space is searched."""
-
-    sweep_strategy: str = knob(
-        "guided", "Sweep", "guided: in the expected order, ends early. grid: all, in order. random: all, shuffled.",
-        choices=STRATEGIES, label="Strategy",
-    )  # fmt: skip
-    sweep_budget: int = knob(
-        0, "Sweep", "Maximum number of configs to time. 0: no limit.", low=0, high=MAX_CONFIGS, stops="powers",
-        label="Budget",
-    )  # fmt: skip
-    sweep_seed: int = knob(
-        0,
-        "Sweep",
-        "The seed of the random order.",
-        low=0,
-        high=999,
-        only_with=("sweep_strategy", ("random",)),
-        label="Seed",
-    )
 
     @property
     def strategy(self) -> Strategy:
-        seed = self.sweep_seed if self.sweep_strategy == "random" else 0
-        return Strategy(self.sweep_strategy, seed, self.sweep_budget or None)
+        return Strategy("grid" if self.sweep_configs == "all" else "guided")
+
+
+@dataclass(frozen=True)
+class SweepArguments:
+    """How a call of /sweep searches a space."""
+
+    strategy: str = knob(
+        "guided",
+        "",
+        "guided: in the expected order, ends early. grid: all, in order. random: all, shuffled.",
+        choices=STRATEGIES,
+    )
+    seed: int = knob(0, "", "The seed of the random order.", low=0, high=999)
+    budget: int = knob(
+        0, "", "Maximum number of configs to time. 0: no limit.", low=0, high=MAX_CONFIGS
+    )
 
 
 def swept_space(state: State) -> Space:
@@ -155,57 +118,6 @@ def swept_space(state: State) -> Space:
         raise ConfigError(error.kind, str(error), "sweep_vary") from None
 
 
-def swept_sizes(state: State) -> tuple[str, dict[int, Space]]:
-    """Return the dimension that the options vary, and the space of each size, ascending; ("", {}) if there is none.
-
-    Raises:
-        ConfigError: for the field `sweep_over` or `sweep_vary`.
-    """
-    over = state.view.of(SweepOptions).sweep_over
-    own = swept_space(state)
-    if not over.strip():
-        return "", {}
-    problem = own.base.problem
-    dimensions = {
-        name: declared
-        for name, declared in knobs(type(problem)).items()
-        if declared.choices is None
-    }
-    try:
-        values = parse_varied([over], "sweep_over")
-        name, *others = values
-        if others or name not in dimensions:
-            takes = f"one of {', '.join(dimensions)} and its sizes, as in {list(dimensions)[-1]}=512,1024"
-            raise ConfigError("not_a_dimension", f"sweep_over is {quote(over)}; it takes {takes}.")
-        sizes = sorted({int(dimensions[name].validate(name, value)) for value in values[name]})
-        if len(sizes) > MAX_SIZES:
-            raise ConfigError(
-                "too_many_sizes", f"{len(sizes)} sizes are given; at most {MAX_SIZES} are allowed."
-            )
-    except ConfigError as error:
-        raise ConfigError(error.kind, str(error), "sweep_over") from None
-    problems = {size: replace(problem, **{name: size}) for size in sizes}
-    return name, {
-        size: replace(own, base=replace(own.base, problem=sized))
-        for size, sized in problems.items()
-    }
-
-
-def heatmap_axes(
-    options: SweepOptions, varied: Mapping[str, tuple[int | str, ...]]
-) -> tuple[str, str]:
-    """Return the heatmap's knobs, across and up: the chosen ones if they vary, else those with the most values."""
-    longest = sorted(varied, key=lambda name: -len(varied[name]))
-    x = (
-        options.sweep_x
-        if options.sweep_x in varied
-        else next((n for n in longest if n != options.sweep_y), longest[0])
-    )
-    return x, options.sweep_y if options.sweep_y in varied else next(
-        (n for n in longest if n != x), x
-    )
-
-
 class SweepPanel(Panel):
     """A sweep of the current settings, redrawn as it runs.
 
@@ -213,18 +125,18 @@ class SweepPanel(Panel):
         max_call_s: seconds after which a call of /sweep gets the rows so far.
     """
 
-    options = (SweepOptions, SweepSearch, RankingView)
+    options = (SweepOptions, RankingView)
     uses_compiler = False
     is_compared = False
     max_call_s = MAX_CALL_S
 
     def __init__(self) -> None:
-        self.sweeps = SharedSweeps()
+        self.sweeps = Sweeps()
 
     def layout(self) -> Markup:
         start = button("sweep-start", "Sweep", primary=True)
         cancel = button("sweep-cancel", "Cancel", is_enabled=False)
-        form = slots.form("sweep-form", "Values to try, search, picture")
+        form = slots.form("sweep-form", "Values to try")
         restart = slots.row(button("sweep-again", "Sweep again, ignoring stored rows"))
         save = slots.row(button("sweep-json", "The sweep as JSON"))
         return (
@@ -234,7 +146,7 @@ class SweepPanel(Panel):
             + slots.picture(
                 plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead")
             )
-            + fold("sweep-search-fold", "Options: values to try, search, picture", form, restart)
+            + fold("sweep-search-fold", "Options: values to try", form, restart)
             + fold("sweep-ranking", "All configs, the best first", slot("sweep-table"))
             + fold(
                 "sweep-take",
@@ -254,33 +166,16 @@ class SweepPanel(Panel):
         }
 
     def fill(self, snapshot: Snapshot) -> Slots:
-        options = snapshot.state.view.of(SweepOptions)
-        is_set = bool(options.sweep_vary or options.sweep_over)
+        has_values = bool(snapshot.state.view.of(SweepOptions).sweep_vary)
         return {
             "sweep-form": _form(snapshot.state),
-            "sweep-search-fold": OPEN if is_set else CLOSED,
+            "sweep-search-fold": OPEN if has_values else CLOSED,
         }
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        return {
-            **self._draw(snapshot),
-            "sweep-form": _form(snapshot.state, swept_space(snapshot.state)),
-        }
-
-    def _draw(self, snapshot: Snapshot) -> Slots:
-        """Draw the sweep, its plan, or the sizes; all slots except the form."""
         state = snapshot.state
-        store = snapshot.store
-        name = snapshot.state.view.of(SweepOptions).sweep_picture
         space = swept_space(state)
-        (dimension, sizes) = swept_sizes(state)
-        if sizes and name == "library":
-            sweeps = {size: self.sweeps.find(store, sizes[size], state.gpu) for size in sizes}
-            return {
-                **_draw_sizes(state, dimension, sweeps),
-                **self._draw_progress(state, text.SIZES_HINT),
-            }
-        sweep = self.sweeps.find(store, space, state.gpu)
+        sweep = self.sweeps.find(snapshot.store, space, state.gpu)
         if sweep is not None and (sweep.ranked or sweep.ended != "cancelled"):
             headline = text.sweep_headline(sweep)
             advice = text.CLICK_HINT
@@ -288,12 +183,12 @@ class SweepPanel(Panel):
             advice = text.NOT_SWEPT if sweep is None else text.CANCELLED_EARLY
             sweep = plan_sweep(space, state.gpu)
             count = len(sweep.rows) - sweep.count("set aside")
-            budget = state.view.of(SweepSearch).sweep_budget
-            seconds = estimate_seconds(min(count, budget or count), concurrent_compiles())
+            seconds = estimate_seconds(count, concurrent_compiles())
             headline = text.plan_headline(sweep, seconds, has_times=snapshot.here == state.gpu)
-        instead = text.explain_no_picture(sweep, name)
+        instead = text.explain_no_picture(sweep)
         return {
             "sweep-headline": headline,
+            "sweep-form": _form(state, text.varied_text(space)),
             "sweep-instead": instead,
             **_draw_rows(sweep, state, has_picture=not instead),
             **self._draw_progress(state, instead or advice),
@@ -304,52 +199,38 @@ class SweepPanel(Panel):
         run = self._running(state)
         if run is None:
             return {"sweep-progress": hint, "sweep-cancel": DISABLED}
-        dimension, _ = swept_sizes(state)
-        size = f"{dimension} {getattr(run.space.base.problem, dimension):,}" if dimension else ""
-        return {"sweep-progress": text.progress(run.progress, size), "sweep-cancel": ENABLED}
+        return {"sweep-progress": text.progress(run.progress), "sweep-cancel": ENABLED}
 
     def _running(self, state: State) -> SweepRun | None:
-        spaces = [swept_space(state), *swept_sizes(state)[1].values()]
-        return next(
-            (run for space in spaces if (run := self.sweeps.running(space, state.gpu))), None
-        )
+        return self.sweeps.running(swept_space(state), state.gpu)
 
     def has_live_updates(self, snapshot: Snapshot) -> bool:
         return self._running(snapshot.state) is not None
 
-    def stream_updates(self, snapshot: Snapshot, page: str) -> Generator[Slots, None, None]:
+    def stream_updates(self, snapshot: Snapshot) -> Generator[Slots, None, None]:
         before: tuple[SweepRun, int] | None = None
-        with self.sweeps.watched(page):
-            while (run := self._running(snapshot.state)) is not None:
-                now = run, run.changes
-                yield self._draw_progress(snapshot.state) if now == before else self._draw(snapshot)
-                before = now
-        yield self._draw(snapshot)
+        while (run := self._running(snapshot.state)) is not None:
+            now = run, run.changes
+            yield self._draw_progress(snapshot.state) if now == before else self.draw(snapshot)
+            before = now
+        yield self.draw(snapshot)
 
-    def _start(
-        self, session: Session, state: State, page: str, from_scratch: bool = False
-    ) -> Iterator[Slots]:
-        spaces = list(swept_sizes(state)[1].values()) or [swept_space(state)]
-        if len(spaces) > 1 and not from_scratch:  # skip finished sizes, unless all are finished
-            sweeps = {space: self.sweeps.find(session.store, space, state.gpu) for space in spaces}
-            spaces = [
-                space for space, sweep in sweeps.items() if sweep is None or sweep.final is None
-            ] or spaces
-        self.sweeps.start(session, spaces, state.view.of(SweepSearch).strategy, page, from_scratch)
+    def _start(self, session: Session, state: State, from_scratch: bool = False) -> Iterator[Slots]:
+        strategy = state.view.of(SweepOptions).strategy
+        self.sweeps.start(session, swept_space(state), strategy, from_scratch)
         yield {
-            **self._draw(Snapshot(state, store=session.store, here=session.gpu)),
+            **self.draw(Snapshot(state, store=session.store, here=session.gpu)),
             "sweep-search-fold": CLOSED,
         }
 
-    def _cancel(self, session: Session, state: State, page: str) -> Iterator[Slots]:
-        left = (
-            text.say_left(self.sweeps.leave(page))
-            if self._running(state)
-            else text.NOTHING_TO_CANCEL
-        )
-        yield {"sweep-progress": left, "sweep-cancel": DISABLED}
+    def _cancel(self, session: Session, state: State) -> Iterator[Slots]:
+        is_running = self._running(state) is not None
+        if is_running:
+            self.sweeps.cancel()
+        said = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
+        yield {"sweep-progress": said, "sweep-cancel": DISABLED}
 
-    def _save(self, is_csv: bool, session: Session, state: State, page: str) -> Iterator[Slots]:
+    def _save(self, is_csv: bool, session: Session, state: State) -> Iterator[Slots]:
         space = swept_space(state)
         sweep = self.sweeps.find(session.store, space, state.gpu) or plan_sweep(space, state.gpu)
         if is_csv:
@@ -369,24 +250,29 @@ class SweepPanel(Panel):
 
             `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
             """
-            search = {"strategy": strategy, "seed": seed, "budget": budget}
-            options = read_options(SweepSearch, "sweep_", search, "/sweep")
+            given = {"strategy": strategy, "seed": seed, "budget": budget}
+            search = read_options(SweepArguments, "", given, "/sweep")
+            chosen = Strategy(
+                search.strategy,
+                search.seed if search.strategy == "random" else 0,
+                search.budget or None,
+            )
             space = space_of_call(api.read(experiment), vary)
-            name = f"/sweep {next(_CALLS)}"
-            with self.sweeps.watched(name):
-                run = await asyncio.to_thread(
-                    self.sweeps.start, api.session, [space], options.strategy, name
-                )
-                deadline = time.monotonic() + self.max_call_s
-                try:
-                    while not run.has_ended:  # poll: a blocked thread would delay the app's exit
-                        await asyncio.sleep(_POLL_S)
-                        if time.monotonic() > deadline and self.sweeps.leave(name):
-                            break  # the sweep continues for its other watchers
-                except asyncio.CancelledError:  # the client has left
-                    await asyncio.to_thread(self.sweeps.leave, name)
-                    raise
-                sweep = run.result() if run.has_ended else run.snapshot()
+            run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space, chosen)
+            deadline = time.monotonic() + self.max_call_s
+            try:
+                # Poll: a blocked thread would delay the app's exit.
+                while self.sweeps.running(space, run.gpu) is run:
+                    await asyncio.sleep(_POLL_S)
+                    if time.monotonic() > deadline and not is_new:
+                        break  # the sweep continues for the client that started it
+                    if time.monotonic() > deadline:
+                        run.cancel()
+            except asyncio.CancelledError:  # the client has left
+                if is_new:
+                    await asyncio.to_thread(run.cancel)
+                raise
+            sweep = run.result() if run.has_ended else run.snapshot()
             return await asyncio.to_thread(build_reply, sweep)
 
         return (
@@ -407,18 +293,13 @@ def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
     return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
 
 
-def _form(state: State, space: Space | None = None) -> str:
-    """Return the form's value. With a space, it offers the varied knobs as axes, and its values as the default."""
-    fields = {
-        field["name"]: field
-        for kind in (SweepOptions, SweepSearch)
-        for field in slots.controls(kind)
-    }
-    if space:
-        fields["sweep_vary"]["placeholder"] = text.varied_text(space)
-        for axis in ("sweep_x", "sweep_y"):
-            fields[axis]["choices"] = [AUTO, *(name for name, _ in space.varied)]
-    return slots.form_value(list(fields.values()), state.view.to_address())
+def _form(state: State, default_values: str = "") -> str:
+    """Return the form's value, with the knobs and values that an empty field stands for."""
+    fields = slots.controls(SweepOptions)
+    for field in fields:
+        if field["name"] == "sweep_vary":
+            field["placeholder"] = default_values
+    return slots.form_value(fields, state.view.to_address())
 
 
 def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
@@ -432,41 +313,15 @@ def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
         return query({**others, **row.experiment.short_address()})
 
     if has_picture:
-        options = state.view.of(SweepOptions)
-        name = options.sweep_picture
-        axes = heatmap_axes(options, varied) if name == "heatmap" else ()
         words = [text.point_label(row, sweep) for row in sweep.rows]
         meta = {"words": words, "addresses": list(map(address, sweep.rows))}
-        figure = getattr(figures, f"{name}_figure")(sweep, *axes)
-        zoom = f"{name} {axes} {sweep.space.identity}"
-        picture = plot_value(figure, zoom, meta, about=text.sweep_caption(sweep))
+        zoom = str(sweep.space.identity)
+        picture = plot_value(heatmap_figure(sweep), zoom, meta, about=text.sweep_caption(sweep))
     if sweep.best:
         pinned = state.link(**{PINNED: pin_text(sweep.best.experiment)})
         lines = text.config_lines(sweep, address(sweep.best), pinned)
     table = text.ranking_table(sweep).render(text.rows_by_rank(sweep), state, address)
     return {"sweep-plot": picture, "sweep-table": table, "sweep-lines": lines}
-
-
-def _draw_sizes(state: State, dimension: str, sweeps: Mapping[int, Sweep | None]) -> Slots:
-    """Draw the best config at each size against the library."""
-    timed = [(size, sweep) for size, sweep in sweeps.items() if sweep and sweep.baselines]
-    picture = NONE
-    if timed:
-        first = timed[0][1]
-        zoom = f"library {[size for size, _ in timed]} {timed[0][1].space.identity}"
-        picture = plot_value(
-            figures.baselines_figure(dimension, timed), zoom, about=text.sweep_caption(first)
-        )
-    table = text.sizes_table(
-        dimension, sweeps, lambda size: state.link(**{dimension: size, "sweep_picture": ""})
-    )
-    headline = text.sizes_headline(dimension, len(sweeps), timed)
-    tables: Slots = {
-        "sweep-instead": "" if timed else table,
-        "sweep-table": table,
-        "sweep-lines": "",
-    }
-    return {"sweep-headline": headline, "sweep-plot": picture, **tables}
 
 
 # /sweep
@@ -478,7 +333,7 @@ SCHEMAS: dict[str, JsonSchema] = {
         "description": f"Values by knob of the config; {MAX_CONFIGS_PER_CALL} combinations at most. "
         "Default: tiles near its own.",
     },
-    **argument_schemas(SweepSearch, "sweep_"),
+    **argument_schemas(SweepArguments),
 }
 
 

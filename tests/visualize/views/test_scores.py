@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tilescope.declare.experiment import from_json
-from visualize.predict.scores import DRAM, EXACT_COUNTS, Score, Scoreboard
+from visualize.views.library.scoreboard import DRAM, EXACT_COUNTS, Score, Scoreboard
 
 
 def launch(gpu="H200", kernel="matmul.grouped", **config):

@@ -1,0 +1,116 @@
+"""The endpoint /recorded: the shipped recordings, each with the address of the page that shows it."""
+
+from dataclasses import dataclass
+
+from tilescope.caching import once
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, Json, argument_schemas
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knob
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.numbers import Number, key_numbers
+from tilescope.results import records
+from visualize.views.library.scoreboard import recorded_launch
+from visualize.views.panel import Endpoint, read_options
+from visualize.views.state import query
+from visualize.views.tables import ALL
+
+# The picture that shows a kind of recording. A kind without one opens the page's first picture.
+TABS_BY_KIND = {
+    "run": "result",
+    "counters": "requests",
+    "reuse": "dram-reads",
+    "timeline": "program-order",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One recording.
+
+    Attributes:
+        kind: the word of its kind.
+        experiment: what was measured, on the GPU that measured it.
+        numbers: its key numbers.
+    """
+
+    kind: str
+    experiment: Experiment
+    date: str
+    numbers: tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The recordings that a reply of /recorded holds."""
+
+    kernel: str = knob(ALL, "", "The kernel that was launched.", choices=(ALL, *discover()))
+    gpu: str = knob(ALL, "", "The GPU that the kernel ran on.", choices=(ALL, *GPUS))
+    kind: str = knob(ALL, "", "The kind of recording.", choices=(ALL, *TABS_BY_KIND))
+    limit: int = knob(50, "", "Maximum number of recordings in a reply.", low=1, high=500)
+    offset: int = knob(0, "", "Number of recordings to skip.", low=0, high=1_000_000)
+
+    def selects(self, entry: Entry) -> bool:
+        """Return whether a recording is of this kernel, GPU and kind."""
+        pairs = (
+            (self.kernel, entry.experiment.kernel),
+            (self.gpu, entry.experiment.gpu),
+            (self.kind, entry.kind),
+        )
+        return all(chosen in (ALL, value) for chosen, value in pairs)
+
+
+def address(experiment: Experiment, kind: str) -> str:
+    """Return the query that shows an experiment's result of a kind."""
+    tab = {"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {}
+    return query({**experiment.short_address(), **tab})
+
+
+@once
+def entries() -> tuple[Entry, ...]:
+    """Return all recordings by kernel, kind and size."""
+    rows = []
+    for form in dict.fromkeys(measurement.form for measurement in MEASUREMENTS.values()):
+        for recording in records.shipped(form):
+            recorded = form.recall(recording.measured, recording.measured.experiment, "")
+            rows.append(
+                Entry(form.word, recorded_launch(recording), recording.date, key_numbers(recorded))
+            )
+    order = list(discover())
+    return tuple(sorted(rows, key=lambda row: order.index(row.experiment.kernel)))
+
+
+def _recorded(
+    kernel: str = "",
+    gpu: str = "",
+    kind: str = "",
+    limit: int = Part.limit,
+    offset: int = Part.offset,
+) -> Json:
+    """Lists recordings from real GPUs: all of them, or those of one kernel, GPU or kind.
+
+    `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
+    address that shows it. `total` counts the whole list. A reply holds `limit` recordings, from `offset` on.
+    """
+    given = {"kernel": kernel, "gpu": gpu, "kind": kind, "limit": limit, "offset": offset}
+    part = read_options(Part, "", given, "/recorded")
+    rows = [entry for entry in entries() if part.selects(entry)]
+    return {
+        "total": len(rows),
+        "limit": part.limit,
+        "offset": part.offset,
+        "recorded": [
+            {
+                "kind": row.kind,
+                "experiment": row.experiment.short_json(),
+                "gpu": row.experiment.gpu,
+                "date": row.date,
+                "numbers": [vars(number) for number in row.numbers],
+                "address": address(row.experiment, row.kind),
+            }
+            for row in rows[part.offset : part.offset + part.limit]
+        ],
+    }
+
+
+RECORDED = Endpoint("recorded", _recorded, schemas=argument_schemas(Part))
