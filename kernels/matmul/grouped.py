@@ -97,7 +97,7 @@ KERNEL = Kernel(
             "A tail group: 7 rows of tiles in groups of 4",
             "M=448&N=1024&K=256",
             "BLOCK_M=64&BLOCK_N=128",
-            "tab=program-order&color=group",
+            "tab=program-order",
         ),
     ),
 )

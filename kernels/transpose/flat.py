@@ -40,9 +40,9 @@ def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
 
 
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """Return the tile of each program: run number pid. Each run is a group."""
+    """Return the tile of each program: run number pid."""
     zeros = np.zeros_like(pids)
-    return Tiles(pids, pids, zeros, zeros, group=pids)
+    return Tiles(pids, pids, zeros, zeros)
 
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:

@@ -131,8 +131,7 @@ def test_a_recorded_timeline_holds_every_program(tab, here):
     tab.wait_for_draw("program-order-plot")
     tab.says("#timeline", "No timeline", folded=True)
     press(tab, "record-timeline")
-    for plot in ("gantt-plot", "moment-plot", "ideal-plot"):
-        tab.wait_for_draw(plot)
+    tab.wait_for_draw("gantt-plot")
     device, count, sms = match(
         r"On (.+?), ([\d,]+) programs ran on (\d+) SMs", tab.text("#timeline")
     ).groups()
@@ -145,8 +144,6 @@ def test_a_recorded_timeline_holds_every_program(tab, here):
         pid for pids in traces(tab, "gantt-plot", "Array.from(t.customdata[0])") for pid in pids
     ]
     assert sorted(drawn) == list(range(programs))
-    tab.page.get_by_role("button", name="Replay").click()
-    tab.says("#moment-plot", f"programs: {programs:,} done, 0 running", folded=True)
 
 
 def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab, app, here):

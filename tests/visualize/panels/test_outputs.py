@@ -209,7 +209,7 @@ def test_each_cell_that_is_not_masked_lies_between_its_edges_and_has_the_colour_
 
 @pytest.mark.parametrize(
     ("tab", "least"),
-    [("program-order", 2), ("dram-reads", 2), ("requests", 2), ("result", 0), ("sweep", 0)],
+    [("program-order", 1), ("dram-reads", 2), ("requests", 2), ("result", 0), ("sweep", 0)],
 )
 def test_every_figure_says_what_it_is_of(page, tab, least):
     """The experiment, GPU and mark appear below a saved picture."""

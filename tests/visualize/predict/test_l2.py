@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.experiments import fill_sms
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
@@ -31,7 +32,7 @@ def plan(per_sm=1, sms=132, kernel="matmul.grouped", m=2048, n=2048, **config):
     launch = Launch(
         kernel.family.problem(M=m, N=n, K=64), kernel.config(**config), replace(H200, sms=sms)
     )
-    return schedule(kernel, launch, per_sm)
+    return fill_sms(schedule(kernel, launch), per_sm)
 
 
 @pytest.mark.parametrize("per_sm", [1, 2, 3])

@@ -26,7 +26,7 @@ from tilescope.reports.brief import describe_findings
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import LaunchReport, describe_total, name_launches
 from tilescope.reports.text import settings_text, wrong_counters
-from visualize.predict.schedule import steps
+from visualize.predict.schedule import player_steps, steps
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
@@ -427,15 +427,15 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
             "program-order-occupancy": "",
         }
     (tensor,) = planned.transposed
-    order = Order(launch.kernel, planned, steps(planned, "auto"))
+    order = Order(launch.kernel, planned, player_steps(planned))
     waves = waves_sentence(planned, steps(planned) if order.steps.is_single else order.steps)
     stored = f"The picture shows which program stores each block of {tensor}."
     return {
         "program-order-headline": headline(*programs, waves, stored),
         "program-order-plot": plot_value(
-            map_figure([order], "order", ("block row", "block column")),
+            map_figure([order], ("block row", "block column")),
             f"{planned.extents} {launch.kernel}",
-            player_data([order], "order", view.step, 0, 0),
+            player_data([order], view.step, 0, 0),
             about=launches.caption,
         ),
         "program-order-occupancy": occupancy_table(planned, None),

@@ -1,9 +1,9 @@
-// Over the map: the corner above A, with loads and the L2, and the tiles that a reader points at, drags or opens.
+// Over the map: the corner above A, with loads, and the tiles that a reader points at or drags.
 import { Picture } from "./launch.js";
 import { address, emit, listen, make, setBox } from "../../web/assets/dom.js";
-import { inBytes, written } from "../../web/assets/numbers.js";
+import { written } from "../../web/assets/numbers.js";
 
-// The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
+// The corner above A of one order: its loads, and a bar that all orders scale alike.
 class Corner {
   constructor(order) {
     Object.assign(this, { order, node: make("div", { class: "corner" }) });
@@ -11,17 +11,9 @@ class Corner {
   }
 
   show(step, scale) {
-    const { l2, panels } = this.order.meta, { blocks, what, detail } = this.order.load(step);
-    const { hits, requested, fetched, evicted, held } = this.order.l2At(step);
-    const again = evicted < 0.005 * fetched ? "no evictions" : `${inBytes(evicted)} evicted and fetched again`;
-    const about = `Predicted, in lockstep: ${inBytes(fetched)} of ${panels.join(" and ")} fetched from DRAM. ${l2.about}`;
-    const bar = (color, part) => `<i style="background: var(--${color}); width: ${100 * part}%"></i>`;
-    const [isNew, reused, before] = held.map((part) => part / l2.bar); // the most recent at the left
+    const { blocks, what, detail } = this.order.load(step);
     this.node.innerHTML = `<p class="count quiet"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
-      <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>
-      <p class="l2 quiet"><b>L2 cache</b> <span class="hits">${written(hits)} of ${written(requested)} loads hit</span></p>
-      <div class="shelf" title="${about}">${bar("new", isNew)}${bar("reused", reused)}${bar("before", before)}</div>
-      <p class="caption quiet">Predicted: ${again}. The full bar is ${l2.whole}.</p>`;
+      <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>`;
     return { blocks, what: what + detail };
   }
 }
