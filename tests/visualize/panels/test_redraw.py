@@ -394,12 +394,6 @@ def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_r
     assert "time-plot" not in change(page, {**flat, "tab": "requests"}, answer)
 
 
-def test_a_pinned_request_has_no_contrast_when_the_own_one_has_none(shared_page):
-    answer = change(shared_page, f"{SET} tab=requests")
-    assert answer["contrast"] == NONE
-    assert "Versus" not in answer["contrast-title"]
-
-
 def test_pin_swap_and_unpin_are_links_to_states(shared_page):
     pin = dict(links(change(shared_page, f"{SET} with=")["compare"]))["Pin"]
     assert "Nothing differs yet" in followed(shared_page, urllib.parse.urlencode(pin))["compare"]

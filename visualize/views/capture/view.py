@@ -71,7 +71,7 @@ class LaunchView:
         0, "Picture", "Number of the memory operation in the kernel.", low=0, high=10_000
     )
     program: int = knob(
-        0, "Picture", "Linear ID of the program whose request is drawn.", low=0, high=2**40
+        0, "", "Linear ID of the program whose request is drawn.", low=0, high=2**40
     )
     model: str = knob(
         "compiled",
@@ -164,7 +164,7 @@ def draw_launch(
                 "contrast": NONE,
                 "contrast-launch": "",
                 "requests-table": _operations(launches, view.launch, link),
-                "lanes-view": _lanes_form(launch, launches.programs(view.launch), view),
+                "lanes-view": _lanes_form(launch, view),
             }
         case "compiler":
             drawn = {
@@ -267,13 +267,11 @@ def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | N
     )
 
 
-def _lanes_form(launch: LaunchReport, programs: int, view: LaunchView) -> str:
-    _, operation, program = slots.controls(LaunchView)
+def _lanes_form(launch: LaunchReport, view: LaunchView) -> str:
+    _, operation = slots.controls(LaunchView)
     labels = [f"{op.name}, line {op.line}" for op in launch.ops]
     operation |= {"kind": "menu", "choices": list(range(len(labels))), "labels": labels}
-    program |= {"high": programs - 1}
-    values = {"operation": view.operation, "program": view.program}
-    return slots.form_value([operation, program], values)
+    return slots.form_value([operation], {"operation": view.operation})
 
 
 def _flow(launches: Launches, view: LaunchView) -> str:

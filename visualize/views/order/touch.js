@@ -18,7 +18,7 @@ class Corner {
   }
 }
 
-// The layer over a plot. Tiles of the pinned picture can be pointed at, but neither dragged nor opened.
+// The layer over a plot. Tiles of the pinned picture can be pointed at, but not dragged.
 export class Overlay {
   constructor(plot, isOwn) {
     Object.assign(this, { plot, isOwn, sizes: new Map(), isAwaited: false }); // sizes to set, by the knob's name
@@ -66,7 +66,7 @@ export class Overlay {
     layer.prepend(...this.corners.map(({ node }) => node));
     const remains = point && point.m < rows && point.n < columns && (!panels || orders[point.map]);
     this.choose(remains ? point : null);
-    const keys = ["arrow keys move", "Enter opens Memory"];
+    const keys = ["arrow keys move"];
     if (handles.BLOCK_M) keys.push("Shift and arrows change BLOCK_M and BLOCK_N");
     if (handles.GROUP_SIZE) keys.push("plus and minus change GROUP_SIZE");
     if (this.isOwn) layer.setAttribute("aria-label", `Tiles of the map: ${keys.join(", ")}`);
@@ -140,11 +140,9 @@ export class Overlay {
     const { pressed, drag } = this;
     this.pressed = this.drag = null;
     if (drag) this.choose(this.point);
-    if (drag || !pressed?.at || Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) >= 4) return;
-    // A tap arrives without a hover before it: the first one shows the tile.
-    if (event.pointerType === "touch" && !isSame(this.tapped, pressed.at)) this.choose(pressed.at);
-    else this.open(pressed.at);
-    this.tapped = pressed.at;
+    // A tap arrives without a hover before it.
+    const isTap = event.pointerType === "touch" && pressed && Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) < 4;
+    if (!drag && isTap) this.choose(pressed.at);
   }
 
   press(event) {
@@ -154,8 +152,7 @@ export class Overlay {
     if (down || right) {
       if (event.shiftKey) this.step(down ? "BLOCK_M" : "BLOCK_N", down || right);
       else this.choose({ map: 0, m: Math.min(rows - 1, Math.max(0, m + down)), n: Math.min(columns - 1, Math.max(0, n + right)) });
-    } else if (event.key === "Enter") this.open(this.point);
-    else if ("+=-−".includes(event.key)) this.step("GROUP_SIZE", "+=".includes(event.key) ? 1 : -1);
+    } else if ("+=-−".includes(event.key)) this.step("GROUP_SIZE", "+=".includes(event.key) ? 1 : -1);
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -188,15 +185,6 @@ export class Overlay {
     if (next !== drag.value) this.enterSizes([drag.name, next]);
     Object.assign(drag, { value: next, at: event });
     this.choose(this.point);
-  }
-
-  open(point) {
-    if (!point || "k" in point) return;
-    const query = address();
-    query.set("tab", "requests");
-    // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
-    query.set("program", this.picture.reads({ ...point, map: 0 }).program);
-    emit("follow", query.toString());
   }
 
   choose(point) {
