@@ -66,8 +66,5 @@ KERNEL = Kernel(
     tiles=tiles_of,
     accesses=accesses,
     arguments=arguments,
-    presets=(
-        preset("One row per program: 1024²", "M=1024&N=1024", "", "tab=requests"),
-        preset("Large: 8192²", "M=8192&N=8192"),
-    ),
+    presets=(preset("Large: 8192²", "M=8192&N=8192"),),
 )

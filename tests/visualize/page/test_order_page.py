@@ -74,7 +74,7 @@ def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab):
     tab.says("#program-order-plot", "GROUP_SIZE 8")
     tab.reads("#player output", "wave 5 of 8")
     assert "step=5" in tab.page.evaluate("location.search")
-    tab.preset("The 9 × 9 tiles of the article")
+    tab.preset("A tail group: 7 rows of tiles in groups of 4")
     wait_for_step(tab, 0)
     tab.page.wait_for_function("!location.search.includes('step=')")
     tab.follow(LAUNCH + "&step=999")

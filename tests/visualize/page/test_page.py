@@ -15,7 +15,7 @@ def test_a_copied_link_reopens_the_same_page(tab):
     )
     address = tab.page.evaluate("location.search")
     tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    tab.unfold("#header .more")
+    tab.page.get_by_role("button", name="Share", exact=True).click()
     tab.page.get_by_role("button", name="Copy link").click()
     copied = tab.page.evaluate("navigator.clipboard.readText()")
     assert copied.endswith(address)
