@@ -1,5 +1,7 @@
 """Experiments, written as an address: "matmul.grouped M=64 num_warps=8" is a kernel and its fields."""
 
+from dataclasses import replace
+
 from tilescope.declare.experiment import from_json, nest
 
 
@@ -16,3 +18,8 @@ def experiment_of(text="transpose.tiled", **others):
     made = from_json(nest(flat))
     assert flat.keys() <= {*made.to_address(), "gpu"}, "a field that the kernel lacks"
     return made
+
+
+def fill_sms(schedule, programs_per_sm):
+    """Return a schedule with this many programs on each SM."""
+    return replace(schedule, resident_programs=schedule.sms * programs_per_sm)

@@ -75,12 +75,6 @@ KERNEL = Kernel(
     arguments=family.arguments,
     presets=(
         preset(
-            "The 9 × 9 tiles of the article",
-            "M=576&N=576&K=288",
-            "BLOCK_M=64&BLOCK_N=64&BLOCK_K=32&GROUP_SIZE=3",
-            "tab=program-order&first=9",
-        ),
-        preset(
             "Where order matters: 16384 × 16384 × 4096",
             "M=16384&N=16384&K=4096",
             _LARGE_TILES,
@@ -88,16 +82,10 @@ KERNEL = Kernel(
         ),
         preset("Large: 4096³", "M=4096&N=4096&K=4096", _LARGE_TILES),
         preset(
-            "tf32 and its layout: 4096³ float32",
-            "M=4096&N=4096&K=4096&dtype=float32",
-            f"{_LARGE_TILES}&BLOCK_K=32",
-            "tab=result",
-        ),
-        preset(
             "A tail group: 7 rows of tiles in groups of 4",
             "M=448&N=1024&K=256",
             "BLOCK_M=64&BLOCK_N=128",
-            "tab=program-order&color=group",
+            "tab=program-order",
         ),
     ),
 )

@@ -327,12 +327,6 @@ KERNEL = Kernel[Problem, Any](
     presets=(
         preset("Large: 4096³", "M=4096&N=4096&K=4096", "BLOCK_N=256&num_warps=8"),
         preset("No descriptor: K = 4095", "M=4096&N=4096&K=4095", "num_warps=8", "tab=result"),
-        preset(
-            "Odd rows, padded: 4097³",
-            "M=4097&N=4097&K=4097",
-            "BLOCK_N=256&num_warps=8&PAD=auto",
-            "tab=requests",
-        ),
         preset("More tiles than SMs: 2048³", "M=2048&N=2048&K=2048", "", "tab=program-order"),
     ),
 )

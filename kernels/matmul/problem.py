@@ -118,7 +118,7 @@ def tiles_at(program: ndarray, place: ndarray, pid_k: ndarray, launch: Launch[Pr
     tiles = extents(launch)
     size = launch.config.GROUP_SIZE
     pid_m, pid_n = on_arrays(orders.grouped)(place, tiles["m"], tiles["n"], size)
-    return Tiles(program, pid_m, pid_n, pid_k, on_arrays(orders.group_of)(place, tiles["n"], size))
+    return Tiles(program, pid_m, pid_n, pid_k)
 
 
 def axes(launch: Launch[Problem]) -> tuple[Axis, Axis, Axis]:

@@ -131,7 +131,7 @@ KERNEL = Kernel(
             "In measured time: 512 × 512 × 8192",
             "M=512&N=512&K=8192",
             "",
-            "tab=program-order&color=wave",
+            "tab=program-order",
         ),
         preset("Split is slow: 4096³", "M=4096&N=4096&K=4096", "BLOCK_K=64", "tab=result"),
     ),

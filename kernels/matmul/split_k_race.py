@@ -70,8 +70,5 @@ KERNEL = dataclasses.replace(
     accesses=accesses,
     race=race,
     note=lambda launch: "",
-    presets=(
-        preset("The race: 512³, 8 slices", "M=512&N=512&K=512", "", "tab=result"),
-        preset("No race: one slice", "M=512&N=512&K=512", "SPLIT_K=1", "tab=result"),
-    ),
+    presets=(preset("No race: one slice", "M=512&N=512&K=512", "SPLIT_K=1", "tab=result"),),
 )

@@ -40,9 +40,9 @@ def extents(launch: Launch[Problem, Config]) -> dict[str, int]:
 
 
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """Return the tile of each program: run number pid. Each run is a group."""
+    """Return the tile of each program: run number pid."""
     zeros = np.zeros_like(pids)
-    return Tiles(pids, pids, zeros, zeros, group=pids)
+    return Tiles(pids, pids, zeros, zeros)
 
 
 def accesses(launch: Launch[Problem, Config]) -> tuple[FlatAccess, ...]:
@@ -66,8 +66,5 @@ KERNEL = Kernel(
     tiles=tiles_of,
     accesses=accesses,
     arguments=arguments,
-    presets=(
-        preset("One row per program: 1024²", "M=1024&N=1024", "", "tab=requests"),
-        preset("Large: 8192²", "M=8192&N=8192"),
-    ),
+    presets=(preset("Large: 8192²", "M=8192&N=8192"),),
 )

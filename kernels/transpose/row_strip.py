@@ -33,16 +33,11 @@ def transpose_row_strip(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 
 
 def tiles_of(pids: np.ndarray, launch: Launch[Problem, Config]) -> Tiles:
-    """Return the tiles of each program: all tiles of row pid, from left to right. They form a group."""
+    """Return the tiles of each program: all tiles of row pid, from left to right."""
     steps = extents(launch)["n"]
     program = np.repeat(pids, steps)
-    return Tiles(
-        program,
-        program,
-        np.tile(np.arange(steps), len(pids)),
-        np.zeros_like(program),
-        group=program,
-    )
+    pid_n = np.tile(np.arange(steps), len(pids))
+    return Tiles(program, program, pid_n, np.zeros_like(program))
 
 
 KERNEL = Kernel(

@@ -53,6 +53,6 @@ KERNEL = Kernel(
             "tab=requests&model=textbook&warp_size=4&line_bytes=16",
         ),
         preset("Large: 8192²", "M=8192&N=8192"),
-        preset("In measured time: 4096²", "M=4096&N=4096", "", "tab=program-order&color=wave"),
+        preset("In measured time: 4096²", "M=4096&N=4096", "", "tab=program-order"),
     ),
 )

@@ -13,17 +13,14 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.trees import ROOT
-from tests.visualize.views.test_order import RECORDED, recorded
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
 from visualize.predict import textbook
-from visualize.predict.execution import ideal_clock
-from visualize.predict.schedule import loads, row_major, schedule, steps
+from visualize.predict.schedule import loads, player_steps, row_major, schedule
 from visualize.predict.textbook import Textbook
 from visualize.views import theme
 from visualize.views.memory.flow import flow_plot, make_flow
-from visualize.views.order.figures import moment_figure
 from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
 from visualize.views.slots import plot_value
 from visualize.web.assets import FILES, ROUTE
@@ -55,9 +52,9 @@ def step_cells(order, when, step):
 def launch_case(m, k, block_k, size, first, chosen):
     kernel = discover()["matmul.grouped"]
     config = kernel.config(BLOCK_M=64, BLOCK_N=64, BLOCK_K=block_k, GROUP_SIZE=size)
-    own = schedule(kernel, Launch(kernel.family.problem(M=m, N=m, K=k), config, GPUS["H200"]), 1)
+    own = schedule(kernel, Launch(kernel.family.problem(M=m, N=m, K=k), config, GPUS["H200"]))
     orders = [
-        Order(name, plan, steps(plan, "auto"))
+        Order(name, plan, player_steps(plan))
         for name, plan in (("own", own), ("row-major", row_major(own)))
     ]
     is_single = orders[0].steps.is_single
@@ -77,38 +74,9 @@ def launch_case(m, k, block_k, size, first, chosen):
                 what = f"distinct blocks for wave {step}"
             halves.append({"cells": step_cells(order, when, step), "blocks": blocks, "what": what})
         described.append({"step": step, "halves": halves})
-    meta = player_data(orders, "order", 0, first, 0)
-    figure = plot_value(map_figure(orders, "order"), "", meta, about="")
+    meta = player_data(orders, 0, first, 0)
+    figure = plot_value(map_figure(orders), "", meta, about="")
     return {"figure": figure, "steps": described}
-
-
-def timeline_case():
-    experiment = next(e for e in RECORDED if e.kernel == "matmul.grouped" and e.problem.M == 4096)
-    course, plan = recorded(experiment)
-    measured = course.tile_times(plan)
-    clock = ideal_clock(measured[0], plan.step, course.span_ns)
-    ideal = (clock[plan.step], clock[plan.step + 1])
-    figures = {
-        "measured": moment_figure(plan, "", measured),
-        "ideal": moment_figure(plan, "", ideal, ("wave", clock)),
-    }
-    moments = []
-    for now in np.linspace(0, course.span_ns, 7).astype(int).tolist():
-        wave = min(int((clock <= now).sum()), plan.waves)
-        maps = {}
-        for name, (begins, ends), unit in (
-            ("measured", measured, "programs"),
-            ("ideal", ideal, f"wave {wave} of {plan.waves}"),
-        ):
-            done = ends <= now
-            running = (begins <= now) & ~done
-            cells = np.zeros(plan.extents, int)
-            cells[plan.tiles.pid_m, plan.tiles.pid_n] = np.where(done, 1, np.where(running, 2, 0))
-            words = f"{unit}: {done.sum()} done, {running.sum()} running"
-            maps[name] = {"cells": cells.tolist(), "words": words}
-        moments.append({"now": now, "maps": maps})
-    values = {name: plot_value(figure, about="") for name, figure in figures.items()}
-    return {"figures": values, "moments": moments}
 
 
 def test_the_server_has_the_styles_each_module_that_another_imports_and_no_other_file():
@@ -133,7 +101,6 @@ def test_the_scripts_parts_pass_their_tests_in_node(tmp_path):
             "article": launch_case(576, 288, 32, 3, 9, range(1, 10)),
             "waves": launch_case(2048, 512, 64, 4, 132, (1, 2, 5, 8)),
         },
-        "timeline": timeline_case(),
         "requests": flow_plot(
             make_flow(kernel, launch, textbook.count_accesses(kernel, launch, Textbook())[1]),
             31,

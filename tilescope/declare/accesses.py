@@ -10,17 +10,15 @@ from numpy import ndarray
 
 @dataclass(frozen=True)
 class Tiles:
-    """The tiles of each program: five int64 arrays with one entry per tile, in launch order.
+    """The tiles of each program: four int64 arrays with one entry per tile, in launch order.
 
-    A program that computes several tiles has several consecutive entries. `group` is the number of the group to which
-    the order assigns the tile.
+    A program that computes several tiles has several consecutive entries.
     """
 
     program: ndarray
     pid_m: ndarray
     pid_n: ndarray
     pid_k: ndarray
-    group: ndarray
 
 
 def grid_of(extents: Mapping[str, int]) -> tuple[int, ...]:
@@ -31,11 +29,11 @@ def grid_of(extents: Mapping[str, int]) -> tuple[int, ...]:
 def tiles_on_grid(pids: ndarray, extents: Mapping[str, int]) -> Tiles:
     """Return the tile of each program on the grid that `grid_of` returns.
 
-    The first axis varies fastest in `pids`. Tiles with the same index on the last axis form a group.
+    The first axis varies fastest in `pids`.
     """
     rest, pid_m = np.divmod(pids, extents["m"])
     pid_k, pid_n = np.divmod(rest, extents["n"])
-    return Tiles(pids, pid_m, pid_n, pid_k, group=pid_k if "slice" in extents else pid_n)
+    return Tiles(pids, pid_m, pid_n, pid_k)
 
 
 @dataclass(frozen=True)

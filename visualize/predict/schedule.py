@@ -22,8 +22,7 @@ from tilescope.evaluate.instructions import CompiledFacts
 # Maximum number of tiles in a schedule. Arrays of this length take at most a few hundred megabytes and one second.
 MAX_TILES = 1 << 21
 
-# Values of `by`. "auto" steps through single programs if there are only a few or all fit in one wave.
-STEPPING = ("auto", "program", "wave")
+# Up to this many tiles, a player steps through single programs.
 _FEW_PROGRAMS = 256
 
 # Maximum number of tiles for which the blocks of all waves are added up. More would make a slider lag.
@@ -156,15 +155,12 @@ def count_tiles(kernel: Kernel, launch: Launch) -> int:
 
 
 def schedule(
-    kernel: Kernel, launch: Launch, assumed: int = 0, compiled: CompiledFacts | None = None
+    kernel: Kernel, launch: Launch, compiled: CompiledFacts | None = None
 ) -> KernelSchedule:
-    """Predict the schedule of one launch.
-
-    Args:
-        assumed: number of programs per SM; 0 for the compiled kernel's occupancy, or one program before a compile.
+    """Predict the schedule of one launch. Before a compile, an SM is assumed to hold one program.
 
     Raises:
-        ConfigError: an SM can't hold `assumed` programs, or the problem has more than MAX_TILES tiles.
+        ConfigError: the problem has more than MAX_TILES tiles.
     """
     extents = kernel.extents(launch)
     gpu = launch.gpu
@@ -174,13 +170,6 @@ def schedule(
         message = f"{tiles:,} tiles are too many to schedule; at most {MAX_TILES:,} are allowed."
         hint = "Make the tile larger or the shape smaller."
         raise ConfigError("too_many_tiles", f"{message} {hint}", next(iter(knobs(type(config)))))
-    if assumed > (limit := max_programs_per_sm(gpu, num_warps)):
-        most = f"{limit} on the {gpu.name} with {num_warps} warps per program"
-        raise ConfigError(
-            "out_of_range",
-            f"programs_per_sm must be at most {most} (got {assumed}).",
-            "programs_per_sm",
-        )
     pids = np.arange(kernel.programs(launch), dtype=np.int64)
     transposed = {access.tensor: access.transposed for access in reversed(kernel.accesses(launch))}
     return KernelSchedule(
@@ -195,8 +184,8 @@ def schedule(
         },
         k_blocks=extents.get("k", 0),
         slices=extents.get("slice", 1),
-        resident_programs=gpu.sms * (assumed or programs_per_sm(gpu, num_warps, compiled)),
-        resident_source="assumed" if assumed or compiled is None else "compiled",
+        resident_programs=gpu.sms * programs_per_sm(gpu, num_warps, compiled),
+        resident_source="assumed" if compiled is None else "compiled",
         kernel=kernel,
         launch=launch,
     )
@@ -213,7 +202,7 @@ def row_major(like: KernelSchedule) -> KernelSchedule:
     # Entries in the order in which they start, slice by slice.
     place[stable_order(tiles.pid_k * like.turns + like.turn)] = np.arange(len(place))
     pid_m, pid_n = on_arrays(orders.row_major)(place % (num_pid_m * num_pid_n), num_pid_n)
-    return replace(like, tiles=Tiles(tiles.program, pid_m, pid_n, tiles.pid_k, group=pid_m))
+    return replace(like, tiles=Tiles(tiles.program, pid_m, pid_n, tiles.pid_k))
 
 
 def stable_order(key: np.ndarray) -> np.ndarray:
@@ -341,16 +330,14 @@ class Steps:
         return blocks.astype(np.int64)
 
 
-def steps(schedule: Schedule, by: str = "wave") -> Steps:
-    """Divide a launch into steps. `by` is one of STEPPING."""
+def steps(schedule: Schedule) -> Steps:
+    """Divide a launch into its waves or, if programs loop over tiles, the turns of the loop."""
     entries = np.arange(len(schedule.place))
     timed = schedule
     slots = schedule.resident_programs
-    single = "program"
-    full = "wave"
+    name = "wave"
     if schedule.turns > 1:
-        single = "tile"
-        full = "turn" if schedule.waves == 1 else "step"
+        name = "turn" if schedule.waves == 1 else "step"
         by_time = stable_order(schedule.step)
         columns = {name: column[by_time] for name, column in vars(schedule.tiles).items()}
         timed = replace(
@@ -359,10 +346,16 @@ def steps(schedule: Schedule, by: str = "wave") -> Steps:
         entries = by_time
         # A persistent launch starts only as many programs as it needs, even if SMs could hold more.
         slots = min(slots, -(-schedule.programs // schedule.sms) * schedule.sms)
-    tiles = np.bincount(schedule.step)
-    if by == "program" or (by == "auto" and (len(tiles) == 1 or len(entries) <= _FEW_PROGRAMS)):
-        return Steps(single, entries, timed, np.ones_like(entries), 1)
-    return Steps(full, entries, timed, tiles, slots)
+    return Steps(name, entries, timed, np.bincount(schedule.step), slots)
+
+
+def player_steps(schedule: Schedule) -> Steps:
+    """Divide a launch into the steps of a player: single programs if there are only a few or all fit in one wave."""
+    full = steps(schedule)
+    if len(full.tiles) > 1 and len(full.entries) > _FEW_PROGRAMS:
+        return full
+    name = "program" if schedule.turns == 1 else "tile"
+    return replace(full, name=name, tiles=np.ones_like(full.entries), slots=1)
 
 
 def first_reads(launch: Steps) -> tuple[np.ndarray, np.ndarray]:

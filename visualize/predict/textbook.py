@@ -19,20 +19,16 @@ from tilescope.evaluate.instructions import Instruction
 class Textbook:
     """Warp, line and element sizes of the textbook model. A GPU has 32 lanes, 128-byte lines and 32-byte sectors."""
 
-    warp_size: int = knob(
-        32, "Textbook", "Lanes per warp.", choices=powers(2, 64), label="Warp size"
-    )
-    line_bytes: int = knob(
-        128, "Textbook", "Bytes per cache line.", choices=powers(8, 512), label="Line size"
-    )
+    warp_size: int = knob(32, "", "Lanes per warp.", choices=powers(2, 64))
+    line_bytes: int = knob(128, "", "Bytes per cache line.", choices=powers(8, 512))
     element_bytes: str = knob(
-        "dtype", "Textbook", "Bytes per element. dtype: as in the problem.",
-        choices=("dtype", "1", "2", "4", "8", "16"), label="Element size",
+        "dtype", "", "Bytes per element. dtype: as in the problem.",
+        choices=("dtype", "1", "2", "4", "8", "16"),
     )  # fmt: skip
     lanes: str = knob(
-        "tile", "Textbook",
+        "tile", "Picture",
         "tile: lane i accesses element i of the tile. loaded: each lane stores what it loaded.",
-        choices=("tile", "loaded"), label="Lanes",
+        choices=("tile", "loaded"), label="Textbook lanes",
     )  # fmt: skip
 
     @property
@@ -52,7 +48,7 @@ class Textbook:
         """
         size = DTYPE_BYTES[dtype] if self.element_bytes == "dtype" else int(self.element_bytes)
         if size > self.line_bytes:
-            message = f"Element size (element_bytes) must be at most line_bytes, which is {self.line_bytes}"
+            message = f"element_bytes must be at most line_bytes, which is {self.line_bytes}"
             raise ConfigError("out_of_range", f"{message} (got {size}).", "element_bytes")
         return size
 

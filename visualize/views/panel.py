@@ -26,7 +26,6 @@ from tilescope.numbers import Number
 from tilescope.results import Compiled, Failure, codec
 from visualize.views.opening import explain_opening
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.slots import form_of
 from visualize.views.state import Snapshot, State, View, open_experiment, take_snapshot
 
 V = TypeVar("V")
@@ -306,7 +305,6 @@ class Panel(ABC):
 
     Attributes:
         options: the dataclasses of knobs that are its part of the View.
-        forms: the options that have controls, each with the slot of its form.
         uses_compiler: whether its picture changes once the kernel is compiled.
         uses_inspection: whether it needs an inspection of the programs.
         tries_changes: whether it shows the times with changes.
@@ -314,7 +312,6 @@ class Panel(ABC):
     """
 
     options: ClassVar[tuple[type, ...]] = ()
-    forms: ClassVar[tuple[tuple[str, type], ...]] = ()
     uses_compiler: ClassVar[bool] = True
     uses_inspection: ClassVar[bool] = False
     tries_changes: ClassVar[bool] = False
@@ -378,7 +375,7 @@ class Panel(ABC):
 
     def fill(self, snapshot: Snapshot) -> Slots:
         """Fill its forms with the View."""
-        return {slot: form_of(snapshot.state.view.of(kind)) for slot, kind in self.forms}
+        return {}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         """Return the numbers that are compared with a pinned experiment's.

@@ -11,10 +11,9 @@ cartesian traces (`plotly_js`, from npm, in plotly.py's version): a third of the
 """
 
 import base64
-import dataclasses
 import json
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -296,16 +295,6 @@ def _stops(field: Json, values: Mapping[str, Any]) -> list[Any] | None:
         high = min(high, -(-values[size] // values[block]))
     zero = [0] if field["low"] == 0 else []
     return zero + [2**power for power in range(high.bit_length()) if field["low"] <= 2**power]
-
-
-def form_of(declared: Any, hidden: Collection[str] = ()) -> str:
-    """Return the value of a form of a dataclass of knobs, set to `declared`.
-
-    Args:
-        hidden: fields without effect on the current view. They keep their values and have no controls.
-    """
-    fields = [field for field in controls(type(declared)) if field["name"] not in hidden]
-    return form_value(fields, dataclasses.asdict(declared))
 
 
 def controls(declared: type) -> list[Json]:

@@ -22,7 +22,7 @@ from tilescope.inside.inspect import Inspection
 from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.results import Compiled, Failure
 from tilescope.results.store import Store
-from visualize.predict.schedule import STEPPING, KernelSchedule, schedule
+from visualize.predict.schedule import KernelSchedule, schedule
 from visualize.views.opening import opening_config
 
 T = TypeVar("T")
@@ -40,36 +40,22 @@ _OLD_TABS = {
     "recorded": "scoreboard",
 }
 
-COLORS = ("order", "group", "wave", "sm")
-
 
 @dataclass(frozen=True)
 class ProgramOrderView:
-    """Options of the program order, in ideal waves and as it ran."""
+    """Options of the program order, which addresses set."""
 
-    color: str = knob(
-        "order", "Program order", "Meaning of a tile's colour.", choices=COLORS, label="Colours"
-    )
-    programs_per_sm: int = knob(
-        0,
-        "Program order",
-        "Assumed number of programs resident on one SM. 0: the compiled kernel's limit.",
-        low=0,
-        high=32,
-        label="Programs per SM",
-    )
-    by: str = knob(
-        "auto", "Program order", "Step size. auto: single programs if the launch is small or fits in one wave.",
-        choices=STEPPING, label="Steps",
-    )  # fmt: skip
     picture: str = knob(
-        "steps", "Program order", "The picture at the top. timeline: the launch as it ran, if measured or recorded.",
-        choices=("steps", "timeline"), label="Picture at the top",
+        "steps", "", "The picture at the top. timeline: the launch as it ran, if measured or recorded.",
+        choices=("steps", "timeline"),
     )  # fmt: skip
     first: int = knob(
-        0, "Program order", "Compare the loads of this many programs. 0: all resident programs.",
-        low=0, high=2**21, stops="powers", label="Compared programs",
-    )  # fmt: skip
+        0,
+        "",
+        "Compare the loads of this many programs. 0: all resident programs.",
+        low=0,
+        high=2**21,
+    )
 
 
 @dataclass(frozen=True)
@@ -369,10 +355,9 @@ class Snapshot:
         """The launch in ideal waves.
 
         Raises:
-            ConfigError: the launch has too many tiles, or the GPU can't hold that many programs.
+            ConfigError: the launch has too many tiles.
         """
-        assumed = self.state.view.of(ProgramOrderView).programs_per_sm
-        return schedule(self.state.kernel, self.launch, assumed, self.compiled)
+        return schedule(self.state.kernel, self.launch, self.compiled)
 
 
 def take_snapshot(

@@ -48,9 +48,6 @@ OPERATIONS = {
     "atomic": CATEGORIES[3],
 }  # fmt: skip
 
-# Programs at a step, from 0 (not started) to 1 (finished); 2 for running ones.
-STEP_SCALE = ((0, TO_COME), (0.5, REUSED), (0.75, REUSED), (0.75, NEW), (1, NEW))
-
 # Tiles and blocks at a step, from 0 (not loaded yet) to 1 (finished, or loaded earlier); 2 for reused blocks, 3 for
 # blocks that are loaded now.
 BEFORE = "#5F7089"
@@ -165,6 +162,29 @@ def layout(title: str, **more: Any) -> dict[str, Any]:
         "showlegend": False,
         **more,
     }
+
+
+def figure(title: str, traces: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return a figure of traces with the layout that `layout` returns."""
+    return {"data": [*traces], "layout": layout(title, **more)}
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": title}, **more}
+
+
+def scatter(name: str, x: Any, y: Any, mode: str = "lines", **style: Any) -> dict[str, Any]:
+    return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **style}
+
+
+def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
+    """Return an annotation without an arrow."""
+    return {"text": text, "x": x, "y": y, "showarrow": False, **more}
+
+
+def vertical(x: float, line: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a line through the whole height of the plot."""
+    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line, **more}
 
 
 def colorbar(title: str, **more: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tilescope.measure.session import BoundedCache
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.slots import PLOTLY_JS
-from visualize.views.state import ProgramOrderView, Snapshot
+from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.web.guard import collect_reply
 
@@ -117,7 +117,7 @@ def first_picture(gpu: Gpu | None) -> str:
     state = SETTINGS.state(SETTINGS.opening, gpu)
     orders = orders_of(Snapshot(state))  # without recordings, which take long to read
     label = " and ".join(order.name for order in orders)
-    figure = map_figure(orders, state.view.of(ProgramOrderView).color)
+    figure = map_figure(orders)
     if not all("x" in trace for trace in figure["data"]):
         return ""  # too many tiles for a drawing with edges
     drawing = draw_svg(figure)

@@ -65,10 +65,7 @@ _MORE = Markup(
     '<button type="button" popovertarget="glossary">Glossary</button>'
     '<button type="button" class="show-keys">Keys and talk mode</button></div></details>'
 )
-_COPY = (
-    '<div class="link"><button type="button" class="copy-link">Copy link</button>'
-    '<button type="button" class="theme-switch">Light / dark</button></div>'
-)
+_THEME = '<button type="button" class="theme-switch">Light / dark</button>'
 
 # The Share button and its dialog. Opening the dialog starts the action "share".
 _SHARE = slot(
@@ -188,7 +185,7 @@ def _header(gpu: Gpu | None) -> Markup:
         slot("tours", content=menu(tours())),
         _LIBRARY.format(LIBRARY),
         _SHARE,
-        _MORE.format(ways, slot("link", "link", _COPY)),
+        _MORE.format(ways, slot("link", "link", _THEME)),
         slot("drawer", content=_DRAWER),
         name="header",
         classes="bar",

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import recorded_reuse
 from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
+from tests.experiments import fill_sms
 from tilescope.compiling.compiler import compile_experiment
 from tilescope.compiling.launches import capture_launches
 from tilescope.declare.experiment import launch_of
@@ -298,7 +299,7 @@ def truth(launches):
         launch = replace(
             like.launch, config=replace(like.launch.config, GROUP_SIZE=sizes["GROUP_SIZE"])
         )
-        planned = schedule(like.kernel, launch, int(row["resident_programs_per_sm"]))
+        planned = fill_sms(schedule(like.kernel, launch), int(row["resident_programs_per_sm"]))
         assert planned.resident_programs == like.traffic.schedule.resident_programs
         found = reuse(planned, like.traffic.l2_pressure)
         yield (

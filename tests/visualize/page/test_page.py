@@ -11,11 +11,11 @@ pytestmark = pytest.mark.browser
 
 def test_a_copied_link_reopens_the_same_page(tab):
     tab.open(
-        "?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=requests&operation=1&program=3&warp_size=16&seed=7"
+        "?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=requests&operation=1&warp_size=16&seed=7"
     )
     address = tab.page.evaluate("location.search")
     tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    tab.unfold("#header .more")
+    tab.page.get_by_role("button", name="Share", exact=True).click()
     tab.page.get_by_role("button", name="Copy link").click()
     copied = tab.page.evaluate("navigator.clipboard.readText()")
     assert copied.endswith(address)

@@ -115,13 +115,9 @@ def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab, here, query):
     tab.says("#requests-headline", f"Nsight Compute counted the same on {here.name}", folded=True)
     assert tab.page.locator("#requests-headline .mark.counted").count() == 1
     tab.unfold("#operations-fold")
-    tab.unfold("#totals-fold")
-    tab.page.locator("#requests-totals table").wait_for()
+    tab.says("#requests-table", "DRAM traffic")
     assert tab.page.locator("#requests-table .wrong-value").count() == 0, tab.text(
         "#requests-table"
-    )
-    assert tab.page.locator("#requests-totals .wrong-value").count() == 0, tab.text(
-        "#requests-totals"
     )
 
 
@@ -131,8 +127,7 @@ def test_a_recorded_timeline_holds_every_program(tab, here):
     tab.wait_for_draw("program-order-plot")
     tab.says("#timeline", "No timeline", folded=True)
     press(tab, "record-timeline")
-    for plot in ("gantt-plot", "moment-plot", "ideal-plot"):
-        tab.wait_for_draw(plot)
+    tab.wait_for_draw("gantt-plot")
     device, count, sms = match(
         r"On (.+?), ([\d,]+) programs ran on (\d+) SMs", tab.text("#timeline")
     ).groups()
@@ -145,8 +140,6 @@ def test_a_recorded_timeline_holds_every_program(tab, here):
         pid for pids in traces(tab, "gantt-plot", "Array.from(t.customdata[0])") for pid in pids
     ]
     assert sorted(drawn) == list(range(programs))
-    tab.page.get_by_role("button", name="Replay").click()
-    tab.says("#moment-plot", f"programs: {programs:,} done, 0 running", folded=True)
 
 
 def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab, app, here):

@@ -43,7 +43,6 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     tab.page.wait_for_function(f"{PLOT}.layout.yaxis.title.text.includes('A')")
     assert "operation=0" in tab.page.evaluate("location.search")
     tab.says("#requests-headline .number", "100 %")
-    tab.says("#flow-launch", "The other transpose kernels use the same share of their sectors.")
     assert not tab.page.locator("#contrast").is_visible()
     menu.select_option(label="store B")
     tab.page.get_by_role("link", name="transpose: tiles").click()
@@ -95,6 +94,8 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
         "?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=requests"
     )
     wait_for_title(tab, "Textbook: request 201 of 256")
+    lanes = tab.page.get_by_label("Textbook lanes", exact=True)
+    assert lanes.locator("option:checked").inner_text() == "lanes store what they load"
     tab.page.locator("#scrubber input").fill("3")
     wait_for_title(tab, "request 4 of 256")
     tab.preset("Textbook: 8 × 8, tiles of 4 × 4")

@@ -302,8 +302,7 @@ def test_a_table_is_saved_as_it_stands(tab):
     name, file = saved(tab, f"{table} .save-csv")
     assert name == "Totals of the launch.csv"
     assert re.search("^load A,.*,compiled,16 B,4096,65536,", file.decode("utf-8-sig"), re.MULTILINE)
-    tab.unfold("#totals-fold")
-    tab.says("#requests-totals", "DRAM traffic")
+    tab.says("#requests-table", "DRAM traffic, starting with cold caches")
     assert tab.page.get_by_role(
         "button", name="Count with Nsight Compute (needs a GPU)"
     ).is_disabled()

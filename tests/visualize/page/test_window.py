@@ -103,8 +103,8 @@ def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab)
     expect(frame.locator("#card .result-card")).to_contain_text("0 wrong")
     frame.locator("#program-order-plot .touch").press("ArrowRight")
     expect(frame.locator(".tile-tip")).to_contain_text("computes this tile")
-    frame.locator("#header .more > summary").click()
-    frame.locator(".copy-link").click()
+    frame.locator(".open-share").click()
+    frame.locator("#share .copy >> nth=0").click()
     expect(frame.locator(".message")).to_contain_text("refused access to the clipboard")
     refusal = "The Clipboard API has been blocked"  # the browser's own message
     tab.errors[:] = [error for error in tab.errors if refusal not in error]

@@ -32,6 +32,10 @@ from visualize.web.redraw import draw_view
 RUN = MEASUREMENTS["run"]
 
 
+# More than a schedule may have
+MANY_TILES = "transpose.tiled M=16384 N=16384 BLOCK_M=1 BLOCK_N=1"
+
+
 def preset(number):
     """Return the message when a preset is clicked: the controls still hold the previous values."""
     message = settings_of("")
@@ -124,10 +128,10 @@ def test_a_value_that_cannot_be_drawn_is_refused_next_to_its_control(page):
     failed = Future()
     failed.set_result(Failure("compile", "timeout", "It took too long."))
     page.session.compiler = lambda: failed
-    assert change(page, "tab=program-order num_warps=16 programs_per_sm=32")[WATCH]
-    with pytest.raises(ConfigError, match="programs_per_sm must be at most 4") as refused:
-        stream(page, "tab=program-order num_warps=16 programs_per_sm=32")
-    assert refused.value.field == "programs_per_sm"
+    assert change(page, f"tab=program-order {MANY_TILES}")[WATCH]
+    with pytest.raises(ConfigError, match="tiles are too many") as refused:
+        stream(page, f"tab=program-order {MANY_TILES}")
+    assert refused.value.field == "BLOCK_M"
 
 
 def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
@@ -143,10 +147,6 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     loops = next(experiment for experiment in others if experiment.kernel == "matmul.persistent")
     last = last_update({**loops.to_address(), "gpu": "H200", "tab": "program-order"})
     assert "tiles; their equal times are" in last["timeline"]
-    assert (
-        decode(last["moment-plot"])["layout"]["title"]["text"]
-        == "Measured time, tiles spread evenly (assumed)"
-    )
     last = last_update({**recorded, "GROUP_SIZE": 3})
     assert "no timeline of this experiment on H200 was recorded" in last["status"]
     assert set(last) <= {"problems", "status", "cancel"}, "the picture stays"
@@ -394,12 +394,6 @@ def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_r
     assert "time-plot" not in change(page, {**flat, "tab": "requests"}, answer)
 
 
-def test_a_pinned_request_has_no_contrast_when_the_own_one_has_none(shared_page):
-    answer = change(shared_page, f"{SET} tab=requests")
-    assert answer["contrast"] == NONE
-    assert "Versus" not in answer["contrast-title"]
-
-
 def test_pin_swap_and_unpin_are_links_to_states(shared_page):
     pin = dict(links(change(shared_page, f"{SET} with=")["compare"]))["Pin"]
     assert "Nothing differs yet" in followed(shared_page, urllib.parse.urlencode(pin))["compare"]
@@ -443,9 +437,9 @@ def test_an_invalid_pinned_experiment_is_refused_and_the_rest_opens(shared_page,
 
 
 def test_a_pinned_experiment_that_cannot_be_drawn_says_why_beside_the_current_one(shared_page):
-    """An SM holds 64 warps: 32 programs of 2, but not of 4."""
-    answer = change(shared_page, f"{SET} num_warps=2 programs_per_sm=32")
-    assert "programs_per_sm must be at most" in answer["compare"]
+    pinned = MANY_TILES.replace(" ", "&")
+    answer = change(shared_page, f"transpose.tiled M=64 tab=program-order with=kernel={pinned}")
+    assert "tiles are too many" in answer["compare"]
     assert " " not in answer["program-order-plot"]
     assert json.loads(answer["problems"]) == {}
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.experiments import fill_sms
 from tests.visualize.predict.test_schedule import REDUCING, launches
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
@@ -158,7 +159,9 @@ def test_inputs_about_as_large_as_the_l2_holds_are_flagged_as_its_edge():
 
 def test_every_group_size_is_compared_up_to_all_rows_and_in_large_launches_some():
     for m, n, rows in ((8192, 8192, 128), (1000, 1023, 16), (1, 16384, 1)):
-        assert group_sizes(schedule(GROUPED, launch_of(m, n, 64), 8)) == tuple(range(1, rows + 1))
+        assert group_sizes(fill_sms(schedule(GROUPED, launch_of(m, n, 64)), 8)) == tuple(
+            range(1, rows + 1)
+        )
     large = launch_of(16384, 16384, 64, BLOCK_M=16, BLOCK_N=32)
     some = group_sizes(schedule(GROUPED, large))
     assert some[0] == 1
@@ -243,9 +246,8 @@ def one_row_of_one_warp():
 def test_degenerate_shapes_are_predicted(case, pressure, per_sm):
     """One row, column or element; fewer tiles than SMs; a single program."""
     kernel, launch = case
-    planned = schedule(
-        kernel, launch, min(per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps))
-    )
+    most = max_programs_per_sm(launch.gpu, launch.config.num_warps)
+    planned = fill_sms(schedule(kernel, launch), min(per_sm, most))
     prediction = reuse(planned, pressure)
     assert prediction.compulsory_bytes <= (1 + 1e-9) * prediction.read_bytes
     if hasattr(launch.config, "GROUP_SIZE") and planned.panels is not None:

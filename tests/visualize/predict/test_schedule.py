@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import FEW_SMS
+from tests.experiments import fill_sms
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS, occupancy
 from tilescope.declare.knobs import ConfigError, knobs
@@ -82,7 +83,7 @@ def test_the_entry_of_each_slice_of_each_tile_computes_it(launch):
 def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
     kernel, launch = launch
     programs_per_sm = min(programs_per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps))
-    planned = schedule(kernel, launch, programs_per_sm)
+    planned = fill_sms(schedule(kernel, launch), programs_per_sm)
     resident = launch.gpu.sms * programs_per_sm
     waves = []
     left = kernel.programs(launch)
@@ -93,17 +94,6 @@ def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
     assert planned.resident_programs == resident
     assert planned.waves == len(waves)
     assert planned.tail_programs == waves[-1] % resident
-
-
-def test_more_programs_than_an_sm_holds_are_refused(kernel):
-    for gpu in GPUS.values():
-        limit = max_programs_per_sm(gpu, kernel.config().num_warps)
-        schedule(kernel, default(kernel, gpu), limit)
-        message = rf"programs_per_sm must be at most {limit} on .* \(got {limit + 1}\)"
-        with pytest.raises(ConfigError, match=message) as caught:
-            schedule(kernel, default(kernel, gpu), limit + 1)
-        assert caught.value.kind == "out_of_range"
-        assert caught.value.field == "programs_per_sm"
 
 
 def test_more_tiles_than_memory_holds_are_refused_with_the_count(kernels):

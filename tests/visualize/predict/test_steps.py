@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import FEW_SMS
+from tests.experiments import fill_sms
 from tests.visualize.predict.test_schedule import REDUCING, launches
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
@@ -17,6 +18,7 @@ from visualize.predict.schedule import (
     first_loads,
     first_programs,
     first_reads,
+    player_steps,
     row_major,
     schedule,
     slice_blocks,
@@ -64,22 +66,23 @@ def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
     assert in_time == [tile for step in sorted(expected) for tile in expected[step]]
     timed = [tile[1:] for tile in columns(made.timed)]
     assert timed == [tile[1:] for tile in in_time], "each tile as a program"
-    single = steps(planned, "program")
-    assert set(single.tiles.tolist()) == {1}
-    assert single.entries.tolist() == made.entries.tolist()
-    assert single.name == ("program" if planned.turns == 1 else "tile")
+    played = player_steps(planned)
+    assert played.entries.tolist() == made.entries.tolist()
+    if played.name != made.name:
+        assert set(played.tiles.tolist()) == {1}
+        assert played.name == ("program" if planned.turns == 1 else "tile")
 
 
 @pytest.mark.parametrize(
     ("tiles", "programs_per_sm", "name"), [(9, 1, "program"), (32, 1, "wave"), (32, 8, "program")]
 )
-def test_auto_steps_are_single_programs_if_these_are_few_or_all_in_one_wave(
+def test_a_players_steps_are_single_programs_if_these_are_few_or_all_in_one_wave(
     kernels, tiles, programs_per_sm, name
 ):
     kernel = kernels["matmul.grouped"]
     problem = kernel.family.problem(M=tiles * 64, N=tiles * 64, K=64)
     launch = Launch(problem, kernel.config(BLOCK_M=64, BLOCK_N=64), H200)
-    assert steps(schedule(kernel, launch, programs_per_sm), "auto").name == name
+    assert player_steps(fill_sms(schedule(kernel, launch), programs_per_sm)).name == name
 
 
 @given(launches(kernels=REDUCING))
@@ -160,7 +163,7 @@ def test_the_last_step_is_idle_if_it_has_fewer_tiles_than_slots(
 ):
     kernel = kernels[kernel_id]
     launch = Launch(kernel.family.problem(M=2048, N=n, K=64), kernel.config(**config), H200)
-    made = steps(schedule(kernel, launch, per_sm))
+    made = steps(fill_sms(schedule(kernel, launch), per_sm))
     assert made.name == name
     assert made.tiles.tolist() == tiles
     assert made.slots == slots
@@ -192,10 +195,10 @@ def test_the_first_programs_are_compared_with_row_major_order(kernels, launch, w
     planned = schedule(
         kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), H200)
     )
-    for by in ("wave", "program"):
-        own, reference = (steps(order, by) for order in (planned, row_major(planned)))
+    for divide in (steps, player_steps):
+        own, reference = (divide(order) for order in (planned, row_major(planned)))
         compared = first_loads(own, reference, first_programs(planned, own, wanted))
-        assert compared == (expected if by == "wave" else replace(expected, wave_blocks=None))
+        assert compared == (replace(expected, wave_blocks=None) if own.is_single else expected)
 
 
 def test_the_first_turn_of_a_loop_is_compared_by_default(kernels):

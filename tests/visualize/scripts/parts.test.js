@@ -2,16 +2,14 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { links, laneMarks } from "../../../visualize/views/memory/script.js";
-import { drawMoment } from "../../../visualize/views/order/replay.js";
 import { describeChanges } from "../../../visualize/views/result/script.js";
 import { fileName } from "../../../visualize/web/assets/files.js";
-import { counted, inBytes } from "../../../visualize/web/assets/numbers.js";
+import { counted } from "../../../visualize/web/assets/numbers.js";
 import { cases, open } from "./cases.js";
 
 test("numbers and names of files", () => {
   assert.equal(counted(1, "block"), "1 block");
   assert.equal(counted(2048, "block"), "2,048 blocks");
-  assert.deepEqual([999, 33554432, 1500].map(inBytes), ["999 bytes", "33.6 MB", "1.5 kB"]);
   assert.equal(fileName("matmul.grouped: <b>8 × 8</b>, tiles"), "matmul.grouped_8_8_tiles");
 });
 
@@ -21,18 +19,6 @@ test("a result of other settings names the first that differs", () => {
   assert.equal(describe("kernel=a&M=1&N=2", "kernel=a&M=3&N=4"), "M 1, …");
   assert.equal(describe("kernel=a&M=1", "kernel=a&M=1&gpu=H100"), "default GPU");
   assert.equal(describe("kernel=a&M=1", "kernel=a&M=1"), "");
-});
-
-test("a recorded launch at any time has the tiles that run and those that are done", async () => {
-  const { figures, moments } = cases.timeline;
-  for (const { now, maps } of moments) {
-    for (const [name, { cells, words }] of Object.entries(maps)) {
-      const { data, layout } = await open(figures[name]);
-      const drawn = drawMoment(layout.meta.moments, now, data[0], layout);
-      assert.deepEqual(drawn.data[0].z.map((row) => [...row]), cells, `${name} at ${now} ns`);
-      assert.equal(drawn.layout.annotations[0].text, words);
-    }
-  }
 });
 
 test("each lane's line ends at the first byte that it accesses", async () => {

@@ -22,8 +22,8 @@ H100 = GPUS["H100"]
 
 
 def test_every_field_of_the_address_reads_back():
-    state = opened("transpose.tiled M=96 tab=dram-reads color=wave request=3 line_bytes=64")
-    assert state.view.of(ProgramOrderView).color == "wave"
+    state = opened("transpose.tiled M=96 tab=dram-reads first=9 request=3 line_bytes=64")
+    assert state.view.of(ProgramOrderView).first == 9
     assert state.view.of(LaneView).request == 3
     assert opened({name: str(value) for name, value in state.to_address().items()}) == state
 
@@ -97,13 +97,13 @@ def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
 
 
 def test_options_and_config_of_one_kernel_do_not_follow_to_another():
-    state = opened("matmul.grouped M=96 operation=2 color=sm GROUP_SIZE=7")
+    state = opened("matmul.grouped M=96 operation=2 first=9 GROUP_SIZE=7")
     flat = {**state.to_address(), "form_of": "matmul.grouped"}
     other = opened(SETTINGS.change_kernel(flat, "matmul.fused_add_relu"))
     assert other.experiment.problem.M == 96, "an extended family keeps the problem"
     assert other.experiment.config == other.kernel.config()
     assert other.view.of(LaneView) == LaneView()
-    assert other.view.of(ProgramOrderView).color == "sm"
+    assert other.view.of(ProgramOrderView).first == 9
     other = opened(SETTINGS.change_kernel(flat, "transpose.tiled"))
     assert other.experiment.problem.M == 1024, "another family has its own defaults"
 

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from tests.experiments import experiment_of
+from tests.experiments import experiment_of, fill_sms
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
@@ -17,9 +17,15 @@ from tilescope.declare.spec import Launch
 from tilescope.measure.group_sizes import GROUP_SIZES
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, GroupSizeRow, records
-from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic, Reuse
-from visualize.predict.schedule import FirstLoads, first_reads, loads, row_major, schedule, steps
+from visualize.predict.schedule import (
+    FirstLoads,
+    first_reads,
+    player_steps,
+    row_major,
+    schedule,
+    steps,
+)
 from visualize.views.order import figures
 from visualize.views.order.dram_reads import dram_reads_headline, reuse_sentences
 from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
@@ -32,17 +38,17 @@ from visualize.views.order.text import (
 from visualize.views.order.view import reuse_json
 from visualize.views.prose import Link, html, plain
 from visualize.views.slots import plot_value
-from visualize.views.state import COLORS, Snapshot, State, View
+from visualize.views.state import Snapshot, State, View
 
 
-def planned(kernel_id, problem, config, by="wave"):
+def planned(kernel_id, problem, config, divide=steps):
     """Plan a launch on an H200 in its own order and in row-major order."""
     kernel = discover()[kernel_id]
     own = schedule(
         kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"])
     )
     named = {"this order": own, "row-major order": row_major(own)}
-    return [Order(name, order, steps(order, by)) for name, order in named.items()]
+    return [Order(name, order, divide(order)) for name, order in named.items()]
 
 
 def grouped(m, n, size, k=2, kernel_id="matmul.grouped", knob="GROUP_SIZE"):
@@ -75,25 +81,16 @@ LAUNCHES = [
 ]
 
 
-@pytest.mark.parametrize("color", COLORS)
 @pytest.mark.parametrize("orders", [*LAUNCHES, split(2, 3, 16, 3)])
-def test_each_tile_and_block_shows_its_program_group_wave_or_sm(color, orders):
-    picture = map_figure(orders, color)
+def test_each_tile_and_block_shows_its_first_program(orders):
+    picture = map_figure(orders)
     for order, trace, checked in zip(orders, picture["data"], go.Figure(picture).data, strict=True):
         launch = order.schedule
         slice_of = map_grid(order.schedule).slice_of
         rows, columns = first_reads(order.steps)
         entries = launch.entry.min(axis=0), rows[:, slice_of], columns[slice_of]
-        program = launch.tiles.program
-        group = launch.tiles.group
-        values = {
-            "order": program,
-            "group": group % 8,
-            "wave": launch.step % 8,
-            "sm": program % launch.sms,
-        }[color]
         for cells, expected in zip(parts(order, trace["z"]), entries, strict=True):
-            assert np.array_equal(cells, values[expected])
+            assert np.array_equal(cells, launch.tiles.program[expected])
         for edges, along in ((checked.x, 1), (checked.y, 0)):
             assert edges is None or (
                 len(edges) == trace["z"].shape[along] + 1 and (np.diff(edges) > 0).all()
@@ -120,47 +117,38 @@ def test_the_maps_and_what_their_player_gets_are_the_approved_ones(approve):
         "slices": split(3, 9, 4, 8),
         "a copy": planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32}),
     }
-    shown = {name: map_figure(orders, "order") for name, orders in launches.items()}
+    shown = {name: map_figure(orders) for name, orders in launches.items()}
     for name in ("slices", "a copy"):
-        shown[f"player of {name}"] = player_data(launches[name], "order", 2, 9, 1)
-    for by in ("wave", "program"):
-        loop = planned("matmul.persistent", {"M": 2048, "N": 4096, "K": 64}, {}, by)
-        shown[f"player of a loop by {by}"] = player_data(loop, "order", 0, 0, 0)
+        shown[f"player of {name}"] = player_data(launches[name], 2, 9, 1)
+    for unit, divide in (("turn", steps), ("tile", player_steps)):
+        loop = planned("matmul.persistent", {"M": 2048, "N": 2048, "K": 64}, {}, divide)
+        shown[f"player of a loop by {unit}"] = player_data(loop, 0, 0, 0)
     approve("order_maps", shown)
 
 
 def test_the_figures_are_the_approved_ones(approve):
     equal = {size: Reuse(GB, GB, GB, GB, GB, 9 * GB, GB) for size in (1, 2)}
     figures_by_name = {
-        "blocks of the first programs": figures.loads_figure(grouped(3, 3, 3, 3), 4),
         "reads": figures.bytes_figure(PREDICTED, ROWS, 4, "counted"),
         "equal reads": figures.bytes_figure(equal, [], 1, "counted"),
         "times": figures.times_figure(ROWS, 1, "measured"),
     }
     for name, m in (("wide", 2432), ("narrow", 7168)):
         ran = next(each for each in RECORDED if (m, 256) == (each.problem.M, each.config.BLOCK_N))
-        figures_by_name[f"a {name} last wave"] = figures.gantt_figure(*recorded(ran), "wave")
+        figures_by_name[f"a {name} last wave"] = figures.gantt_figure(*recorded(ran))
     validated = {name: go.Figure(figure) for name, figure in figures_by_name.items()}
     approve("order_figures", validated)
-
-
-def test_the_curve_of_loads_holds_both_orders():
-    orders = grouped(9, 9, 3, 9)
-    traces = {trace.name: trace for trace in go.Figure(figures.loads_figure(orders, 9)).data}
-    for order in orders:
-        assert np.array_equal(traces[order.name].y, loads(order.schedule, np.arange(1, 82)))
 
 
 RECORDED = records.experiments(TIMELINE.form, "H200")
 
 
 def recorded(experiment):
-    """Return an experiment's recorded execution and its predicted schedule."""
-    ran = records.find(TIMELINE.form, experiment, "H200")
+    """Return an experiment's recorded timeline and its predicted schedule."""
+    timeline = records.find(TIMELINE.form, experiment, "H200")
     kernel = discover()[experiment.kernel]
     launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
-    execution = Execution(np.array(ran.sm), np.array(ran.start_ns), np.array(ran.end_ns), 132)
-    return execution, schedule(kernel, launch)
+    return timeline, schedule(kernel, launch)
 
 
 def bars(figure):
@@ -178,35 +166,34 @@ def bars(figure):
 
 @pytest.mark.parametrize("experiment", RECORDED, ids=lambda e: e.kernel)
 def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment):
-    execution, plan = recorded(experiment)
-    figure = figures.gantt_figure(execution, plan, "wave")
+    timeline, plan = recorded(experiment)
+    figure = figures.gantt_figure(timeline, plan)
     programs = bars(figure)
     assert sorted(programs) == list(range(plan.programs))
     tiles = plan.tiles
     first = np.searchsorted(plan.tiles.program, np.arange(plan.programs))
     count = np.bincount(tiles.program)
-    waves = {}
+    shades = {}
     for pid, (start, end, top, bottom, color, hover) in programs.items():
         assert (start, end) == pytest.approx(
-            (execution.start_ns[pid] / 1000, execution.end_ns[pid] / 1000)
+            (timeline.start_ns[pid] / 1000, timeline.end_ns[pid] / 1000)
         )
-        assert execution.sm[pid] - 0.5 < top < bottom < execution.sm[pid] + 0.5
-        wave = pid // plan.resident_programs
+        assert timeline.sm[pid] - 0.5 < top < bottom < timeline.sm[pid] + 0.5
         assert hover == [
             pid,
             *(each[first[pid]] for each in (tiles.pid_m, tiles.pid_n, tiles.pid_k)),
-            wave,
+            pid // plan.resident_programs,
             count[pid],
         ]
-        assert waves.setdefault(wave % 8, color) == color
-    assert len(set(waves.values())) == len(waves), "a colour for each wave"
+        assert shades.setdefault(pid * 16 // plan.programs, color) == color
+    assert len(set(shades.values())) == len(shades), "a colour for each sixteenth of the pids"
     rows = sorted(programs.values(), key=lambda bar: (round(bar[2], 4), bar[0]))
     for (_, end, top, *_), (start, _, next_top, *_) in itertools.pairwise(rows):
         assert start >= end or next_top > top, "concurrent bars lie apart"
     x = figure["layout"]["xaxis"]
     y = figure["layout"]["yaxis"]
     assert y["range"] == [131.5, -0.5]
-    assert x["range"] == [0, execution.span_ns / 1000]
+    assert x["range"] == [0, timeline.span_ns / 1000]
 
 
 def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
@@ -216,9 +203,13 @@ def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
     pids = np.arange(8192)
     start = pids // 792 * 11_008 + random.integers(0, 60, 8192) * 32
     end = start + random.integers(200, 400, 8192) * 32
-    execution = Execution(pids * 7 % 132, start - start.min(), end - start.min(), 132)
-    for color in ("order", "wave"):
-        assert len(plot_value(figures.gantt_figure(execution, plan, color), about="x")) < 150_000
+    timeline = replace(
+        recorded(RECORDED[0])[0],
+        sm=tuple((pids * 7 % 132).tolist()),
+        start_ns=tuple((start - start.min()).tolist()),
+        end_ns=tuple((end - start.min()).tolist()),
+    )
+    assert len(plot_value(figures.gantt_figure(timeline, plan), about="x")) < 150_000
 
 
 H200 = GPUS["H200"]
@@ -228,11 +219,8 @@ LINK = Link("All sizes", "")
 
 def plan(kernel_id, m, n, k=64, per_sm=1, **config):
     kernel = discover()[kernel_id]
-    return schedule(
-        kernel,
-        Launch(kernel.family.problem(M=m, N=n, K=k), kernel.config(**config), SEVEN_SMS),
-        per_sm,
-    )
+    launch = Launch(kernel.family.problem(M=m, N=n, K=k), kernel.config(**config), SEVEN_SMS)
+    return fill_sms(schedule(kernel, launch), per_sm)
 
 
 def traffic(text):

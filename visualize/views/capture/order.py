@@ -57,7 +57,7 @@ def _stored_blocks(launches: Launches, number: int) -> Iterator[tuple[str, Tiles
         if is_whole and np.array_equal(np.sort(place), np.arange(math.prod(shape))):
             order = np.argsort(program, kind="stable")
             zeros = np.zeros_like(place)
-            tiles = Tiles(program[order], row[order], column[order], zeros, group=zeros)
+            tiles = Tiles(program[order], row[order], column[order], zeros)
             yield " or ".join(op.tensors), tiles
 
 

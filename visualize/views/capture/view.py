@@ -26,7 +26,7 @@ from tilescope.reports.brief import describe_findings
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import LaunchReport, describe_total, name_launches
 from tilescope.reports.text import settings_text, wrong_counters
-from visualize.predict.schedule import steps
+from visualize.predict.schedule import player_steps, steps
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
@@ -71,7 +71,7 @@ class LaunchView:
         0, "Picture", "Number of the memory operation in the kernel.", low=0, high=10_000
     )
     program: int = knob(
-        0, "Picture", "Linear ID of the program whose request is drawn.", low=0, high=2**40
+        0, "", "Linear ID of the program whose request is drawn.", low=0, high=2**40
     )
     model: str = knob(
         "compiled",
@@ -164,7 +164,7 @@ def draw_launch(
                 "contrast": NONE,
                 "contrast-launch": "",
                 "requests-table": _operations(launches, view.launch, link),
-                "lanes-view": _lanes_form(launch, launches.programs(view.launch), view),
+                "lanes-view": _lanes_form(launch, view),
             }
         case "compiler":
             drawn = {
@@ -267,13 +267,11 @@ def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | N
     )
 
 
-def _lanes_form(launch: LaunchReport, programs: int, view: LaunchView) -> str:
-    _, operation, program = slots.controls(LaunchView)
+def _lanes_form(launch: LaunchReport, view: LaunchView) -> str:
+    _, operation = slots.controls(LaunchView)
     labels = [f"{op.name}, line {op.line}" for op in launch.ops]
     operation |= {"kind": "menu", "choices": list(range(len(labels))), "labels": labels}
-    program |= {"high": programs - 1}
-    values = {"operation": view.operation, "program": view.program}
-    return slots.form_value([operation, program], values)
+    return slots.form_value([operation], {"operation": view.operation})
 
 
 def _flow(launches: Launches, view: LaunchView) -> str:
@@ -427,15 +425,15 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
             "program-order-occupancy": "",
         }
     (tensor,) = planned.transposed
-    order = Order(launch.kernel, planned, steps(planned, "auto"))
+    order = Order(launch.kernel, planned, player_steps(planned))
     waves = waves_sentence(planned, steps(planned) if order.steps.is_single else order.steps)
     stored = f"The picture shows which program stores each block of {tensor}."
     return {
         "program-order-headline": headline(*programs, waves, stored),
         "program-order-plot": plot_value(
-            map_figure([order], "order", ("block row", "block column")),
+            map_figure([order], ("block row", "block column")),
             f"{planned.extents} {launch.kernel}",
-            player_data([order], "order", view.step, 0, 0),
+            player_data([order], view.step, 0, 0),
             about=launches.caption,
         ),
         "program-order-occupancy": occupancy_table(planned, None),

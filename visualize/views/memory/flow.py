@@ -33,7 +33,7 @@ from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import Snapshot, State
 
-# From this ratio of efficiencies, a contrast shows waste; below, it shows lanes beside boxes.
+# From this ratio of efficiencies, another kernel's request is a contrast.
 _NOTABLE_RATIO = 1.1
 
 # Up to these numbers of cells and rows, there are gaps between cells.
@@ -48,7 +48,7 @@ _LANES_AT = -0.45
 
 @dataclass(frozen=True)
 class LaneView:
-    """The operation, program and request in the picture."""
+    """The operation and request in the picture."""
 
     of_kernel: ClassVar[bool] = True
 
@@ -59,10 +59,6 @@ class LaneView:
     model: str = knob(
         "compiled", "", "compiled: lanes and widths the compiler chose. textbook: adjacent lanes, adjacent elements.",
         choices=("compiled", "textbook"), label="Requests",
-    )  # fmt: skip
-    program: int = knob(
-        0, "Picture", "The program (pid) whose first tile is drawn.",
-        low=0, high=2**28, stops="powers", label="Program",
     )  # fmt: skip
     request: int = knob(
         0, "", "The warp request that is drawn. The scrubber sets it.", low=0, high=2**20
@@ -148,10 +144,10 @@ class Flow:
         return replace(lines, sectors=np.full_like(lines.sectors, counts[SECTORS]))
 
 
-def make_flow(kernel: Kernel, launch: Launch, op: DeclaredCounts, program: int = 0) -> Flow:
-    """Return the first execution of an operation in a program."""
+def make_flow(kernel: Kernel, launch: Launch, op: DeclaredCounts) -> Flow:
+    """Return the first execution of an operation in program 0."""
     access = op.access
-    tiles = kernel.tiles(np.array([min(program, kernel.programs(launch) - 1)]), launch)
+    tiles = kernel.tiles(np.array([0]), launch)
     extents = kernel.extents(launch)
     step, _ = on_arrays(orders.slice_of_k)(
         tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1)
@@ -287,79 +283,80 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
 
     A line of memory runs from x = 0 to 1, and the rows fill y = 0 to 1.
     """
+    line = {"color": theme.BORDER, "width": 1.2, "simplify": False}
+    lines = {"type": "scatter", "mode": "lines", "line": line, "hoverinfo": "skip"}
+    border = {"color": theme.BORDER, "width": 1, "dash": "dot"}
+    figure = theme.figure(
+        "",
+        [_memory_cells(requests), lines, _lane_nodes(flow)],
+        margin={"l": 40, "r": 72, "t": 60, "b": 44},
+        xaxis=_byte_axis(requests, flow),
+        yaxis=theme.axis(
+            f"address in {flow.tensor}, bytes", range=[1, 0], side="right",
+            tickvals=(_tick_rows(requests.rows) + 0.5) / requests.rows, automargin=True,
+        ),
+        shapes=[theme.vertical(at, border, yref="y") for at in _sector_starts(requests)],
+    )  # fmt: skip
+    # Plotly would lift the second line of the title above the title's place.
+    figure["layout"]["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
+    return figure
+
+
+def _sector_starts(requests: RequestLines) -> np.ndarray:
+    """Return where the sectors of a line start, from x = 0 to 1, and where the last one ends."""
+    width = requests.line_bytes
+    return np.arange(0, width + 1, requests.sector_bytes) / width
+
+
+def _byte_axis(requests: RequestLines, flow: Flow) -> dict[str, Any]:
+    longest = int(requests.lines.max())
+    title = "byte within the line"
+    if longest > requests.rows:
+        title = f"first {requests.rows} of {longest:,} lines"
+    labels = {} if flow.is_box else {_LANES_AT: "lanes"}
+    labels |= {at: str(round(at * requests.line_bytes)) for at in _sector_starts(requests).tolist()}
+    return theme.axis(
+        title, range=[_LANES_AT - 0.03, 1], tickvals=list(labels), ticktext=list(labels.values()),
+        tickangle=0,
+    )  # fmt: skip
+
+
+def _memory_cells(requests: RequestLines) -> dict[str, Any]:
     rows = requests.rows
     cells = requests.cells
-    line_bytes = requests.line_bytes
-    names = (
-        ["TMA"]
-        if flow.is_box
-        else [str(at) if at % 4 == 0 else "" for at in range(flow.lanes.address.shape[1])]
-    )
-    sectors = np.arange(0, line_bytes + 1, requests.sector_bytes)
-    longest = int(requests.lines.max())
-    labels = {} if flow.is_box else {_LANES_AT: "lanes"}
-    labels |= {byte / line_bytes: str(byte) for byte in sectors.tolist()}
-    across = {
-        "title": {
-            "text": f"first {rows} of {longest:,} lines"
-            if longest > rows
-            else "byte within the line"
-        },
-        "range": [_LANES_AT - 0.03, 1],
-        "tickvals": list(labels),
-        "ticktext": list(labels.values()),
-        "tickangle": 0,
-    }
-    down = {
-        "title": {"text": f"address in {flow.tensor}, bytes"},
-        "range": [1, 0],
-        "side": "right",
-        "tickvals": (_tick_rows(rows) + 0.5) / rows,
-        "automargin": True,
-    }
-    border = {
-        "type": "line",
-        "yref": "y",
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": theme.BORDER, "width": 1, "dash": "dot"},
-    }
-    borders = [{**border, "x0": at, "x1": at} for at in sectors / line_bytes]
-    layout = theme.layout(
-        "", margin={"l": 40, "r": 72, "t": 60, "b": 44}, xaxis=across, yaxis=down, shapes=borders
-    )
-    # Plotly would lift the second line of the title above the title's place.
-    layout["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
-    places = {"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows}
-    memory = {
+    colors = theme.NOTHING, theme.TO_COME, theme.WASTED, theme.USED
+    return {
         "type": "heatmap",
         "hoverinfo": "text",
         "zmin": request_lines.ABSENT,
         "zmax": USED,
         "showscale": False,
-        **places,
-        "colorscale": theme.discrete_scale(
-            (theme.NOTHING, theme.TO_COME, theme.WASTED, theme.USED)
-        ),
+        **{"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows},
+        "colorscale": theme.discrete_scale(colors),
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
         "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
     }
-    line = {"color": theme.BORDER, "width": 1.2, "simplify": False}
-    lines = {"type": "scatter", "mode": "lines", "line": line, "hoverinfo": "skip"}
-    colors = [1] * len(names)  # 0 for an inactive lane, otherwise 1
+
+
+def _lane_nodes(flow: Flow) -> dict[str, Any]:
+    names = ["TMA"]
+    if not flow.is_box:
+        lanes = flow.lanes.address.shape[1]
+        names = [str(lane) if lane % 4 == 0 else "" for lane in range(lanes)]
+    count = len(names)
+    colors = [1] * count  # 0 for an inactive lane, otherwise 1
     scale = {"colorscale": [[0, theme.TO_COME], [1, theme.USED]], "cmin": 0, "cmax": 1}
-    lanes = {
+    return {
         "type": "scatter",
         "mode": "markers+text",
         "hoverinfo": "text",
         "text": names,
         "textposition": "middle left",
-        "x": np.full(len(names), _LANES_AT),
-        "y": (np.arange(len(names)) + 0.5) / len(names),
+        "x": np.full(count, _LANES_AT),
+        "y": (np.arange(count) + 0.5) / count,
         "marker": {"symbol": "square", "size": 9, "color": colors, **scale},
         "cliponaxis": False,
     }
-    return {"data": [memory, lines, lanes], "layout": layout}
 
 
 @dataclass(frozen=True)
@@ -369,13 +366,11 @@ class Contrast:
     Attributes:
         experiment: the other kernel with its own default config.
         operations: its accesses of the tensor in the same direction; `operation` wastes the most sectors of them.
-        is_alike: whether this kernel's operation costs about the same, so that a second picture would show nothing new.
     """
 
     experiment: Experiment
     launch: Launch
     operations: tuple[DeclaredCounts, ...]
-    is_alike: bool = False
 
     @property
     def kernel(self) -> Kernel:
@@ -387,13 +382,13 @@ class Contrast:
 
 
 def find_contrast(state: State, own: DeclaredCounts) -> Contrast | None:
-    """Return the kernel of the same family whose access of a tensor differs most from this kernel's.
+    """Return the kernel of the same family whose access of a tensor has the largest ratio of efficiencies to this one.
 
-    The largest ratio of efficiencies wins. If all are alike, a TMA box is a contrast to lanes, and lanes to a box. The
-    layouts are those of recorded code, so that no compile is needed.
+    The layouts are those of recorded code, so that no compile is needed.
 
     Returns:
-        None if no such kernel was recorded for a problem that compiles to the same code.
+        None if no such kernel was recorded for a problem that compiles to the same code, or if all are about as
+        efficient.
     """
     contrasts = []
     for kernel in discover().values():
@@ -404,22 +399,15 @@ def find_contrast(state: State, own: DeclaredCounts) -> Contrast | None:
             same = tuple(op for op in recorded.operations if same_access(op.access, own.access))
             contrasts += [replace(recorded, operations=same)] if same else []
 
-    def difference(contrast: Contrast) -> tuple[float, bool, int, bool]:
+    def difference(contrast: Contrast) -> tuple[float, int, bool]:
         op = contrast.operation
         is_sibling = contrast.kernel.family is state.kernel.family
-        ratio = max(op.launch.efficiency, own.launch.efficiency) / min(
-            op.launch.efficiency, own.launch.efficiency
-        )
-        notable = ratio if ratio >= _NOTABLE_RATIO else 1.0
-        return (
-            notable,
-            op.is_box != own.is_box,
-            -abs(op.launch.sectors - own.launch.sectors),
-            is_sibling,
-        )
+        efficiencies = op.launch.efficiency, own.launch.efficiency
+        ratio = max(efficiencies) / min(efficiencies)
+        return ratio, -abs(op.launch.sectors - own.launch.sectors), is_sibling
 
     best = max(contrasts, key=difference, default=None)
-    return best and replace(best, is_alike=difference(best)[:2] == (1.0, False))
+    return best if best and difference(best)[0] >= _NOTABLE_RATIO else None
 
 
 def same_access(access: AnyAccess, other: AnyAccess) -> bool:

@@ -62,66 +62,88 @@ def request_lines(lanes: Requests, numbers: ndarray) -> RequestLines:
     matrix = lanes.matrix
     width = lanes.width_bytes
     count = len(numbers)
-    sector_bytes = matrix.sector_bytes
     line_bytes = matrix.line_bytes
     request, lane = np.nonzero(lanes.active[numbers])
     # If several lanes access the same bytes, the first lane is written last, so it is shown.
     request = request[::-1]
     lane = lane[::-1]
     address = lanes.address[numbers][request, lane]
-    existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // line_bytes)
-    span_bytes = (int(address.max(initial=0)) // line_bytes + 1) * line_bytes
+    units = line_bytes, matrix.sector_bytes, width
+    lines, sectors, wanted = (
+        np.bincount(_touched(request, address, unit)[0], minlength=count) for unit in units
+    )
+    line, row = _place_lines(lanes, request, address, lines)
+    rows = line.shape[1]
+    has_row = row < rows
+    cell = address % line_bytes // width
+    holder = np.full((count, rows, line_bytes // width), -1, dtype=np.int64)
+    holder[request[has_row], row[has_row], cell[has_row]] = lane[has_row]
+    return RequestLines(
+        number=numbers,
+        line=line,
+        state=_cell_states(line, holder, matrix.sector_bytes // width),
+        lane=holder,
+        lines=lines,
+        sectors=sectors,
+        used_bytes=wanted * width,
+        cell_bytes=width,
+        sector_bytes=matrix.sector_bytes,
+        line_bytes=line_bytes,
+    )
 
-    def distinct(unit_bytes: int) -> tuple[ndarray, ...]:
-        """Number the units by request, then address: each unit's request and number, and each access's unit."""
-        units, unit_of = np.unique(
-            request * (span_bytes // unit_bytes) + address // unit_bytes, return_inverse=True
-        )
-        return *np.divmod(units, span_bytes // unit_bytes), unit_of.ravel()
 
-    owner, touched_line, which = distinct(line_bytes)
-    units = line_bytes, sector_bytes, width
-    lines, sectors, wanted = (np.bincount(distinct(unit)[0], minlength=count) for unit in units)
+def _touched(
+    request: ndarray, address: ndarray, unit_bytes: int
+) -> tuple[ndarray, ndarray, ndarray]:
+    """Number the touched units by request, then address.
+
+    Returns:
+        The request and the number (from the tensor's start) of each touched unit, and the unit of each access.
+    """
+    span = int(address.max(initial=0)) // unit_bytes + 1
+    units, unit_of = np.unique(request * span + address // unit_bytes, return_inverse=True)
+    return *np.divmod(units, span), unit_of.ravel()
+
+
+def _place_lines(
+    lanes: Requests, request: ndarray, address: ndarray, lines: ndarray
+) -> tuple[ndarray, ndarray]:
+    """Return the line in each row of each request, (requests, rows), and the row of each access.
+
+    Args:
+        lines: (requests,) int64, number of lines that each request touches.
+    """
+    matrix = lanes.matrix
+    count = len(lines)
+    existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // matrix.line_bytes)
+    owner, touched, line_of = _touched(request, address, matrix.line_bytes)
     if existing <= MOST_LINES:
         rows = max(FEWEST_LINES, existing)
-        row_of = touched_line
+        row = touched
         line = np.broadcast_to(np.arange(rows), (count, rows))
     else:
         rows = max(FEWEST_LINES, min(MOST_LINES, int(lines.max(initial=0))))
-        row_of = np.arange(len(owner)) - np.searchsorted(owner, owner)
-        kept = row_of < rows
+        row = np.arange(len(owner)) - np.searchsorted(owner, owner)
+        kept = row < rows
         line = np.full((count, rows), -1, dtype=np.int64)
-        line[owner[kept], row_of[kept]] = touched_line[kept]
+        line[owner[kept], row[kept]] = touched[kept]
         # Free rows show the lines after the last touched line.
-        line = np.where(
-            line < 0, line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None], line
-        )
-    line = np.where(line < existing, line, -1)
+        free = line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None]
+        line = np.where(line < 0, free, line)
+    return np.where(line < existing, line, -1), row[line_of]
 
-    row = row_of[which]
-    cell = address % line_bytes // width
-    has_row = row < rows
-    holder = np.full((count, rows, line_bytes // width), -1, dtype=np.int64)
-    holder[request[has_row], row[has_row], cell[has_row]] = lane[has_row]
-    per_sector = sector_bytes // width
-    fetched = np.repeat(
-        (holder.reshape(count, rows, -1, per_sector) >= 0).any(axis=3), per_sector, axis=2
-    )
-    state = np.where(line[:, :, None] < 0, ABSENT, UNTOUCHED + fetched + (holder >= 0)).astype(
-        np.uint8
-    )
-    return RequestLines(
-        numbers,
-        line,
-        state,
-        holder,
-        lines,
-        sectors,
-        wanted * width,
-        width,
-        sector_bytes,
-        line_bytes,
-    )
+
+def _cell_states(line: ndarray, holder: ndarray, cells_per_sector: int) -> ndarray:
+    """Return the state of each cell: (requests, rows, cells) uint8.
+
+    Args:
+        holder: (requests, rows, cells) int64, the lane that accesses the cell, or -1.
+    """
+    is_used = holder >= 0
+    by_sector = is_used.reshape(*line.shape, -1, cells_per_sector)
+    is_fetched = np.repeat(by_sector.any(axis=3), cells_per_sector, axis=2)
+    state = np.where(line[:, :, None] < 0, ABSENT, UNTOUCHED + is_fetched + is_used)
+    return state.astype(np.uint8)
 
 
 def matching_requests(leader: Requests, numbers: ndarray, follower: Requests) -> ndarray:

@@ -1,18 +1,17 @@
-"""The Memory view's tables: every operation, the launch's counters, and shared memory."""
+"""The Memory view's tables: every operation, and the launch's counters."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.evaluate.counts import Cost, OperationCounts, sum_costs
-from tilescope.evaluate.sectors import SECTOR_BYTES
-from tilescope.numbers import percent
+from tilescope.evaluate.counts import Cost, OperationCounts
+from tilescope.numbers import bytes_of, percent
 from tilescope.reports.launch import AMOUNTS
 from visualize.predict.agreement import LaunchCosts, count_of, launch_totals
-from visualize.views.memory.text import explain, place, used_bytes
-from visualize.views.prose import Hint, Strong, hint, term
-from visualize.views.tables import table, traffic_funnel
+from visualize.views.memory.text import explain, place
+from visualize.views.prose import Hint, Strong, term
+from visualize.views.tables import table
 
 # Sign, hover text and style of each agreement between a prediction and a count.
 _SIGNS = {
@@ -39,9 +38,6 @@ _SIGNS = {
 
 _REASON = Markup("<li>{}: {}</li>")
 _REASONS = Markup('<ul class="reasons quiet">{}</ul>')
-
-_NOT_COMPILED = "Available once the kernel is compiled."
-
 
 _HEADER = (
     "operation",
@@ -91,7 +87,7 @@ def cost_row(source: str, op: OperationCounts, place: Any, cost: Cost) -> tuple[
 
 
 def declared_operations_table(costs: LaunchCosts) -> Markup:
-    """Render the textbook, compiled and counted cost of each operation, and the reasons for them."""
+    """Render the textbook, compiled and counted cost of each operation, the reasons for them, and counted totals."""
     counters = costs.counters
     rows = []
     reasons = []
@@ -108,50 +104,34 @@ def declared_operations_table(costs: LaunchCosts) -> Markup:
         parts += [("counted", op, count) for op in predicted if (count := count_of(op, costs))]
         rows += [cost_row(source, op, place(op.access), cost) for source, op, cost in parts]
         reasons += [(op.name, explain(op, costs)) for op in compiled or [textbook]]
-    return operations_table(rows, reasons)
+    return operations_table(rows, reasons) + _totals_table(costs)
 
 
-def traffic_section(costs: LaunchCosts) -> Markup:
-    """Render the bytes from lanes to DRAM as bars, and the hardware's counters next to their predictions."""
-    operations = costs.compiled
+def _totals_table(costs: LaunchCosts) -> Markup:
+    """Render the launch's hardware counters next to their predictions."""
     counters = costs.counters
-    parts = Markup()
-    if operations:
-        stages = [
-            ("used by lanes and boxes", sum(map(used_bytes, operations)), "predicted"),
-            (
-                "moved in sectors, through L1",
-                SECTOR_BYTES * sum_costs(operations).sectors,
-                "predicted",
-            ),
-            (
-                "minimum: each tensor once",
-                costs.kernel.family.minimal_bytes(costs.launch.problem),
-                "predicted",
-            ),
-        ]
-        if counters:
-            moved = counters.launch["dram_read_bytes"] + counters.launch["dram_write_bytes"]
-            stages.append(("DRAM traffic, starting with cold caches", int(moved), "counted"))
-        parts += traffic_funnel(stages, "Bytes from lanes to DRAM")
-    if counters:
-        header = (
-            "counters of the launch",
-            "requests predicted",
-            "counted",
-            "sectors predicted",
-            "counted",
-            "agrees",
+    if counters is None:
+        return Markup()
+    header = (
+        "counters of the launch",
+        "requests predicted",
+        "counted",
+        "sectors predicted",
+        "counted",
+        "agrees",
+    )
+    rows = []
+    for kind, (predicted, counted) in launch_totals(costs).items():
+        sign = "≥ " * predicted.is_lower_bound
+        requests = (
+            f"{sign}{predicted.requests:,}",
+            f"{counted.requests:,}" if counted.has_requests else "",
         )
-        caption = f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. {counters.note}"
-        rows = []
-        for kind, (predicted, counted) in launch_totals(costs).items():
-            sign = "≥ " * predicted.is_lower_bound
-            requests = (
-                f"{sign}{predicted.requests:,}",
-                f"{counted.requests:,}" if counted.has_requests else "",
-            )
-            sectors = f"{sign}{predicted.sectors:,}", f"{counted.sectors:,}"
-            rows.append((f"{kind}s", *requests, *sectors, _SIGNS[counted.agreement]))
-        parts += table(header, rows, caption.strip())
-    return parts or hint(_NOT_COMPILED)
+        sectors = f"{sign}{predicted.sectors:,}", f"{counted.sectors:,}"
+        rows.append((f"{kind}s", *requests, *sectors, _SIGNS[counted.agreement]))
+    traffic = counters.launch["dram_read_bytes"] + counters.launch["dram_write_bytes"]
+    caption = (
+        f"{counters.tool}, {counters.device.name}, Triton {counters.device.triton}. DRAM traffic, starting with cold "
+        f"caches: {bytes_of(traffic)}. {counters.note}"
+    )
+    return table(header, rows, caption.strip())

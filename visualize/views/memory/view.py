@@ -38,6 +38,9 @@ SCHEMAS: dict[str, JsonSchema] = {
 _AMOUNTS = (*AMOUNTS, "bytes_wanted")
 _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 
+# What each choice of textbook lanes means.
+_LANES = ("lane i takes element i", "lanes store what they load")
+
 SCRUBBER = Markup(
     '<div class="switch" role="group" aria-label="Requests">'
     '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Textbook</button>'
@@ -54,7 +57,6 @@ class RequestsPanel(Panel):
     """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
 
     options = (LaneView, Textbook)
-    forms = (("machine-view", Textbook),)
 
     def layout(self) -> Markup:
         request = plot(
@@ -67,7 +69,6 @@ class RequestsPanel(Panel):
         )
         scrubber = slot("scrubber", "scrubber", SCRUBBER)
         table = slot("requests-table")
-        machine = "The textbook machine"
         own = slots.row(
             slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"
         )
@@ -87,16 +88,6 @@ class RequestsPanel(Panel):
             + fold(
                 "operations-fold", "Every operation of the launch: requests, sectors, lines", table
             )
-            + fold(
-                "totals-fold",
-                "From lanes to DRAM: the launch's counters",
-                slot("requests-totals"),
-            )
-            + fold(
-                "machine-fold",
-                f"{machine}: warp, line and element",
-                slots.form("machine-view", machine),
-            )
             + slots.row(button("count", "Count with Nsight Compute"), name="count-row")
         )
 
@@ -110,7 +101,7 @@ class RequestsPanel(Panel):
         problem = _problem(snapshot)
         is_textbook = view.model == "textbook"
         costs, wasteful, number = flow.find_operation(snapshot)
-        main = flow.make_flow(state.kernel, state.launch, costs.textbook[number], view.program)
+        main = flow.make_flow(state.kernel, state.launch, costs.textbook[number])
         other = None
         pending = (
             "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
@@ -118,7 +109,7 @@ class RequestsPanel(Panel):
         if compiled and not problem:
             pending = ""
             op = [op for op in costs.compiled if op.number == number][-1]
-            other = flow.make_flow(state.kernel, state.launch, op, view.program)
+            other = flow.make_flow(state.kernel, state.launch, op)
             if not is_textbook:
                 main, other = other, main
         headline = (
@@ -138,7 +129,6 @@ class RequestsPanel(Panel):
             ),
             "lanes-view": lanes_form(snapshot),
             "requests-table": tables.declared_operations_table(costs),
-            "requests-totals": tables.traffic_section(costs),
         }
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
@@ -238,21 +228,10 @@ def _launches(
     if not state.pinned:
         judged = costs.compiled or costs.predicted or costs.textbook
         contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
-    if contrast is None or contrast.is_alike:
-        alike = (
-            f"The other {state.kernel.family.root.id} kernels use the same share of their sectors."
-            if contrast
-            else ""
-        )
-        bar = text.launch_bar(own, own, count, alike)
-        nothing = Markup()
-        return {
-            **drawn,
-            "flow-launch": bar,
-            "contrast-title": nothing,
-            "contrast": NONE,
-            "contrast-launch": nothing,
-        }
+    if contrast is None:
+        bar = text.launch_bar(own, own, count)
+        nothing = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
+        return {**drawn, "flow-launch": bar, **nothing}
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "requests", "operation": op.number}
     other = flow.make_flow(contrast.kernel, contrast.launch, op)
@@ -274,12 +253,11 @@ def _launches(
 
 
 def lanes_form(snapshot: Snapshot) -> str:
-    """Return the form that chooses the operation and the program, bounded by those of the launch."""
+    """Return the form that chooses the operation and, on the textbook machine, one of its two examples."""
     state = snapshot.state
-    view = snapshot.state.view.of(LaneView)
+    view = state.view.of(LaneView)
     names = [text.label(access) for access in state.kernel.all_accesses(state.launch)]
-    last = state.kernel.programs(state.launch) - 1
-    operation, program = slots.controls(LaneView)
+    (operation,) = slots.controls(LaneView)
     operation |= {
         "choices": ["worst", *map(str, range(len(names)))],
         "labels": ["most wasteful", *names],
@@ -289,8 +267,11 @@ def lanes_form(snapshot: Snapshot) -> str:
         if view.operation == "worst"
         else str(min(int(view.operation), len(names) - 1))
     )
-    values = {"operation": chosen, "program": min(view.program, last)}
-    return slots.form_value([operation, program | {"high": last}], values)
+    fields = [operation]
+    if view.model == "textbook":
+        fields += [lanes | {"labels": _LANES} for lanes in slots.controls(Textbook)]
+    values = {"operation": chosen, "lanes": state.view.of(Textbook).lanes}
+    return slots.form_value(fields, values)
 
 
 def textbook_reply(snapshot: Snapshot, machine: Textbook) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Charts of the Order view, as Plotly data and layout: loaded blocks, DRAM reads, time, and the timeline."""
+"""Charts of the Order view, as Plotly data and layout: DRAM reads, time, and the timeline."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,80 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.numbers import count_noun, join_names
-from tilescope.results import GroupSizeRow
-from visualize.predict.execution import Execution
+from tilescope.numbers import count_noun
+from tilescope.results import GroupSizeRow, Timeline
+from tilescope.results.counters import assign_slots
 from visualize.predict.reuse import Reuse
-from visualize.predict.schedule import Schedule, loads
+from visualize.predict.schedule import Schedule
 from visualize.views import theme
-from visualize.views.order.map_figure import MOST_CELLS, Order
-
-# Maximum number of points of the curve of loads: a screen cannot resolve more.
-_CURVE_POINTS = 400
-
-# Colour, dash and the position of the label, of this order and of the one to compare.
-_ORDER_STYLES = (
-    (theme.CATEGORIES[0], "solid", "bottom right"),
-    (theme.CATEGORIES[1], "dash", "top left"),
-)
+from visualize.views.theme import note, scatter
 
 # Colours of pids, first to last. Each is one filled shape.
 _SHADES = 16
 
-_BAR = {"fill": "toself", "hoverinfo": "skip"}
-_COLORED_BY = {"order": "pid, blue to yellow", "group": "group", "wave": "ideal wave"}
+_LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"}
+
+# Of the arrow to the last wave.
+_ARROW = {"showarrow": True, "arrowwidth": 2, "arrowhead": 2, "arrowcolor": theme.WRONG}
 
 Figure = dict[str, Any]
-Times = tuple[np.ndarray, np.ndarray]
-
-
-def loads_figure(orders: Sequence[Order], first: int) -> Figure:
-    """Plot the distinct blocks of panels that the first n programs (or tiles of a loop) of each order load.
-
-    Args:
-        orders: this order and the one to compare, with panels.
-        first: the marked n.
-    """
-    unit = f"{orders[0].unit}s"
-    panels = orders[0].schedule.panels or ()
-    programs = orders[0].steps.timed.programs
-    counts = np.arange(1, programs + 1)
-    if programs > _CURVE_POINTS:
-        counts = np.unique(
-            np.append(np.geomspace(1, programs, _CURVE_POINTS).round().astype(np.int64), first)
-        )
-    traces = []
-    curves = [loads(order.steps.timed, counts) for order in orders]
-    for order, blocks, (color, dash, place) in zip(orders, curves, _ORDER_STYLES, strict=True):
-        line = {"color": color, "width": 2.5, "dash": dash}
-        marker = {"size": np.where(counts == first, 9, 0)}
-        text = [
-            f"{value:,}" if count == first else ""
-            for count, value in zip(counts, blocks, strict=True)
-        ]
-        hover = {"hovertemplate": f"{order.name}: %{{y:,}} blocks<extra></extra>"}
-        labels = {"line": line, "marker": marker, "text": text, "textposition": place, **hover}
-        traces.append(_scatter(order.name, counts, blocks, "lines+markers+text", **labels))
-    log = {"type": "log", "tickformat": ",d", "exponentformat": "none"}
-    title = {"text": f"distinct blocks of {join_names(panels)}"}
-    dtick = 1 if np.max(curves) > 300 * np.min(curves) else "D2"
-    layout = theme.layout(
-        f"Distinct blocks that the first n {unit} load",
-        height=330,
-        showlegend=True,
-        legend={
-            "x": 0.99,
-            "xanchor": "right",
-            "y": 0.03,
-            "yanchor": "bottom",
-            "bgcolor": theme.NOTHING,
-        },
-        hovermode="x unified",
-        margin={"l": 70, "r": 10, "t": 34, "b": 44},
-        xaxis={"title": {"text": f"n ({unit}, in start order)"}, **log, "dtick": 1},
-        yaxis={"title": title, "automargin": True, **log, "dtick": dtick},
-    )
-    return {"data": traces, "layout": layout}
 
 
 def bytes_figure(
@@ -99,58 +42,48 @@ def bytes_figure(
     reuses = list(predicted.values())
     least = [min(each.low_bytes, each.lockstep_bytes) for each in reuses]
     most = [max(each.high_bytes, each.lockstep_bytes) for each in reuses]
+    reads = [each.read_bytes for each in reuses]
     counts = {
         row.group_size: np.quantile(row.dram_read_bytes, (0, 0.5, 1))
         for row in rows
         if row.dram_read_bytes
     }
     compulsory = reuses[0].compulsory_bytes
-    reads = [each.read_bytes for each in reuses]
     values = np.concatenate([[compulsory], least, most, *counts.values()])
-    low, high = float(values.min()), float(values.max())
-    band: Figure = {
-        "line": {"width": 0},
-        "fill": "toself",
-        "fillcolor": "rgba(91,108,230,0.18)",
-        "hoverinfo": "skip",
-    }
     hover = "GROUP_SIZE %{x}: %{y:.3s}B predicted<extra></extra>"
-    dots = {"dash": "dot", "color": theme.CATEGORIES[7]}
-    apart = {
-        "marker": {"size": 8, "opacity": 0},
-        "textposition": "bottom left",
-        "cliponaxis": False,
-    }
-    once = {"text": ["", "each input once"], **apart, "showlegend": False, "hoverinfo": "y"}
+    band: Figure = {"line": {"width": 0}, "fill": "toself", "fillcolor": "rgba(91,108,230,0.18)"}
     traces = [
-        _scatter("uncertainty", sizes + sizes[::-1], least + most[::-1], **band),
-        _scatter("predicted", sizes, reads, line={"color": theme.MODEL}, hovertemplate=hover),
+        scatter("uncertainty", sizes + sizes[::-1], least + most[::-1], **band, hoverinfo="skip"),
+        scatter("predicted", sizes, reads, line={"color": theme.MODEL}, hovertemplate=hover),
         *([_points(counts, source, "%{y:.4s}B")] if counts else []),
-        _scatter(
-            "each input once",
-            [sizes[0], sizes[-1]],
-            [compulsory] * 2,
-            "lines+markers+text",
-            line=dots,
-            **once,
-        ),
+        _least_line(sizes, compulsory),
     ]
+    axis = _bytes_axis(float(values.min()), float(values.max()))
+    return theme.figure(
+        "DRAM reads by GROUP_SIZE", traces, yaxis=axis, **_group_size_layout(sizes[-1], own)
+    )
+
+
+def _least_line(sizes: Sequence[int], compulsory: int) -> Figure:
+    text = "each input once"
+    return scatter(
+        text, [sizes[0], sizes[-1]], [compulsory] * 2, "lines+markers+text",
+        line={"dash": "dot", "color": theme.CATEGORIES[7]}, marker={"size": 8, "opacity": 0},
+        text=["", text], textposition="bottom left", cliponaxis=False, showlegend=False, hoverinfo="y",
+    )  # fmt: skip
+
+
+def _bytes_axis(low: float, high: float) -> Figure:
     # Of every decade, as a pinned figure may extend the axis.
     steps = (1, 2, 5) if high > 20 * low else (1, 1.5, 2, 3, 5, 7)
     ticks = [step * 10**decade for decade in range(15) for step in steps]
     above = next(tick for tick in ticks if tick >= high)
     # The axis spans at least a factor of three, so that small differences look small.
-    span = {
-        "include": [
-            min(math.sqrt(low * high / 3), low / 1.6),
-            max(math.sqrt(low * high * 3), above),
-        ]
-    }
-    axis = {"type": "log", "tickformat": "~s", "tickvals": ticks, "autorangeoptions": span}
-    layout = _group_size_layout(
-        "DRAM reads by GROUP_SIZE", "bytes read from DRAM (log scale)", axis, sizes[-1], own
-    )
-    return {"data": traces, "layout": layout}
+    ends = [min(math.sqrt(low * high / 3), low / 1.6), max(math.sqrt(low * high * 3), above)]
+    return theme.axis(
+        "bytes read from DRAM (log scale)", automargin=True, type="log", tickformat="~s",
+        tickvals=ticks, autorangeoptions={"include": ends},
+    )  # fmt: skip
 
 
 def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
@@ -162,216 +95,122 @@ def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
         source: "measured" or "recorded".
     """
     times = {row.group_size: np.quantile(row.times_ms, (0.2, 0.5, 0.8)) for row in rows}
-    axis = {"rangemode": "tozero"}
-    unit = "ms, median and p20 to p80"
-    layout = _group_size_layout("Time by GROUP_SIZE", unit, axis, rows[-1].group_size or 1, own)
-    return {"data": [_points(times, source, "%{y:.3f} ms")], "layout": layout}
+    axis = theme.axis("ms, median and p20 to p80", automargin=True, rangemode="tozero")
+    return theme.figure(
+        "Time by GROUP_SIZE",
+        [_points(times, source, "%{y:.3f} ms")],
+        yaxis=axis,
+        **_group_size_layout(rows[-1].group_size or 1, own),
+    )
 
 
-def _scatter(name: str, x: Any, y: Any, mode: str = "lines", **style: Any) -> dict[str, Any]:
-    return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **style}
-
-
-def _points(spread: Mapping[int | None, np.ndarray], name: str, value: str) -> dict[str, Any]:
+def _points(spread: Mapping[int | None, np.ndarray], name: str, value: str) -> Figure:
     """Draw the low, middle and high value of each GROUP_SIZE as points with error bars."""
     low, middle, high = np.transpose(list(spread.values()))
     bars = {"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low}
     hover = f"GROUP_SIZE %{{x}}: {value} {name}<extra></extra>"
     marker = {"color": theme.HARDWARE, "size": 9}
-    return _scatter(
+    return scatter(
         name, list(spread), middle, "markers", error_y=bars, marker=marker, hovertemplate=hover
     )
 
 
-def _group_size_layout(
-    title: str, unit: str, axis: dict[str, Any], last: int, own: int
-) -> dict[str, Any]:
+def _group_size_layout(last: int, own: int) -> Figure:
     powers = [1 << exponent for exponent in range(last.bit_length())]
-    line = {"type": "line", "x0": own, "x1": own, "y0": 0, "y1": 1, "yref": "paper"}
     # On a logarithmic axis, annotations are positioned by the logarithm, but shapes are not.
-    label = {
-        "text": f"GROUP_SIZE {own}",
-        "x": math.log10(own),
-        "y": 0.12,
-        "yref": "paper",
-        "xanchor": "left",
+    label = note(f"GROUP_SIZE {own}", math.log10(own), 0.12, yref="paper", xanchor="left")
+    return {
+        "xaxis": theme.axis(
+            "GROUP_SIZE (rows of tiles)", type="log", tickvals=powers, ticktext=powers
+        ),
+        "showlegend": True,
+        "legend": _LEGEND,
+        "margin": {"l": 60, "r": 10, "t": 84, "b": 48},
+        "shapes": [theme.vertical(own, {"color": theme.WRONG, "width": 1}, yref="paper")],
+        "annotations": [label],
     }
-    return theme.layout(
-        title,
-        xaxis={
-            "title": {"text": "GROUP_SIZE (rows of tiles)"},
-            "type": "log",
-            "tickvals": powers,
-            "ticktext": powers,
-        },
-        yaxis={"title": {"text": unit}, "automargin": True, **axis},
-        showlegend=True,
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"},
-        margin={"l": 60, "r": 10, "t": 84, "b": 48},
-        shapes=[{**line, "line": {"color": theme.WRONG, "width": 1}}],
-        annotations=[{**label, "showarrow": False}],
+
+
+def gantt_figure(timeline: Timeline, schedule: Schedule) -> Figure:
+    """Plot every program as a bar, coloured by its pid: SMs down, each with a row per program slot.
+
+    All bars of a colour are one filled shape of five points per bar, the last one a gap, which draws thousands of bars
+    quickly. `customdata` has a column per bar: see `_bar_values`.
+    """
+    from plotly.colors import sample_colorscale  # a report in a file draws no timeline
+
+    shade = np.arange(schedule.programs) * _SHADES // schedule.programs
+    palette = sample_colorscale(theme.SEQUENCE, _SHADES)
+    x, y = _bar_corners(timeline)
+    values = _bar_values(schedule)
+    traces = []
+    for number in np.unique(shade):
+        mine = shade == number
+        style = {"fill": "toself", "hoverinfo": "skip", "fillcolor": palette[number]}
+        about = theme.smallest(values[:, mine])
+        traces.append(
+            scatter("", x[mine].ravel(), y[mine].ravel(), "none", customdata=about, **style)
+        )
+    sms = max(schedule.sms, max(timeline.sm) + 1)
+    has_tail = schedule.tail_programs and schedule.waves > 1 and schedule.turns == 1
+    return theme.figure(
+        f"{count_noun(schedule.programs, 'program')}, coloured by pid, blue to yellow",
+        traces,
+        **(_tail_marks(timeline, schedule, sms) if has_tail else {}),
+        meta={"gantt": {"waves": schedule.waves, "slices": schedule.slices}},
+        height=470,
+        hovermode=False,
+        xaxis=theme.axis("time from the first start (µs)", range=[0, timeline.span_ns / 1000]),
+        yaxis=theme.axis("SM", range=[sms - 0.5, -0.5], tick0=0, dtick=max(1, -(-sms // 100) * 10)),
     )
 
 
-def gantt_figure(execution: Execution, schedule: Schedule, color: str) -> Figure:
-    """Plot every program as a bar: SMs down, each with a row per program slot.
+def _bar_corners(timeline: Timeline) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corners of each program's bar, and a gap: (programs, 5) µs and SMs."""
+    sm = np.array(timeline.sm)
+    slot = np.array(assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns))
+    height = 0.92 / (int(slot.max()) + 1)
+    # Multiples of 1/64 have few digits, which halves the bytes to send.
+    top, bottom = (sm + np.round(64 * ((slot + edge) * height - 0.46)) / 64 for edge in (0, 1))
+    start = np.array(timeline.start_ns) / 1000
+    end = np.array(timeline.end_ns) / 1000
+    gap = np.full(len(sm), np.nan)
+    x = np.stack([start, end, end, start, gap], axis=1).astype(np.float32)
+    y = np.stack([top, top, bottom, bottom, gap], axis=1).astype(np.float32)
+    return x, y
 
-    All bars of a colour are one filled shape of five points per bar, the last one a gap, which draws thousands of bars
-    quickly. `customdata` has a column per bar: pid; pid_m, pid_n and slice of its first tile; its wave; its tiles.
 
-    Args:
-        color: "order", "group" or "wave"; "sm", which the rows show, is replaced by "wave".
-    """
-    color = color if color in _COLORED_BY else "wave"
+def _bar_values(schedule: Schedule) -> np.ndarray:
+    """Return each program's pid; pid_m, pid_n and slice of its first tile; its wave; its tiles: (6, programs)."""
     pids = np.arange(schedule.programs)
     tiles = schedule.tiles
-    shades = len(theme.CATEGORIES)
     first = np.searchsorted(tiles.program, pids)
     wave = pids // schedule.resident_programs
     count = np.bincount(tiles.program, minlength=schedule.programs)
-    hover = np.stack(
-        [pids, tiles.pid_m[first], tiles.pid_n[first], tiles.pid_k[first], wave, count]
-    )
-    if color == "order":
-        shade = pids * _SHADES // schedule.programs
-        from plotly.colors import sample_colorscale  # a report in a file draws no timeline
+    return np.stack([pids, tiles.pid_m[first], tiles.pid_n[first], tiles.pid_k[first], wave, count])
 
-        palette = sample_colorscale(theme.SEQUENCE, _SHADES)
-    else:
-        shade = (tiles.group[first] if color == "group" else wave) % shades
-        palette = theme.CATEGORIES
-    gap = np.full(schedule.programs, np.nan)
-    height = 0.92 / int(execution.max_concurrency.max())
-    # Multiples of 1/64 have few digits, which halves the bytes to send.
-    top, bottom = (
-        execution.sm + np.round(64 * ((execution.slot + edge) * height - 0.46)) / 64
-        for edge in (0, 1)
-    )
-    start = execution.start_ns / 1000
-    end = execution.end_ns / 1000
-    x = np.stack([start, end, end, start, gap], axis=1).astype(np.float32)
-    y = np.stack([top, top, bottom, bottom, gap], axis=1).astype(np.float32)
-    traces = [
-        _scatter(
-            "",
-            x[mine].ravel(),
-            y[mine].ravel(),
-            "none",
-            customdata=theme.smallest(hover[:, mine]),
-            **style,
-        )
-        for mine, style in (
-            (shade == value, {**_BAR, "fillcolor": palette[value]}) for value in np.unique(shade)
-        )
-    ]
-    sms = len(execution.max_concurrency)
-    marks: Figure = {}
-    if schedule.tail_programs and schedule.waves > 1 and schedule.turns == 1:
-        tail = wave == wave[-1]
-        left, right = float(start[tail].min()), float(end[tail].max())
-        late = count_noun(schedule.tail_programs, "program")
-        free = sms - len(np.unique(execution.sm[tail]))
-        text = f"last wave: {late}<br>{free:,} of {sms:,} SMs are idle"
-        band = {
-            "type": "rect",
-            "xref": "x",
-            "x0": left,
-            "x1": right,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-        }
-        row = float(execution.sm[tail].mean())
-        pointer = {"x": (left + right) / 2, "y": row, "text": text, "ax": 0}
-        if (
-            right - left < 0.3 * execution.span_ns / 1000
-        ):  # over the bars, as there is no room at its right
-            pointer |= {"xanchor": "right", "bgcolor": "#ffffff", "font": {"color": "#111827"}}
-        above = -60 if row > sms / 2 else 60
-        style = {"showarrow": True, "arrowwidth": 2, "arrowhead": 2, "arrowcolor": theme.WRONG}
-        marks["shapes"] = [
-            {**band, "fillcolor": theme.WRONG, "opacity": 0.14, "line": {"width": 0}}
+
+def _tail_marks(timeline: Timeline, schedule: Schedule, sms: int) -> Figure:
+    """Return a band over the time of the last wave, and a note with an arrow to it."""
+    tail = slice(schedule.programs - schedule.tail_programs, None)
+    start = np.array(timeline.start_ns)[tail] / 1000
+    end = np.array(timeline.end_ns)[tail] / 1000
+    sm = np.array(timeline.sm)[tail]
+    left = float(start.min())
+    right = float(end.max())
+    row = float(sm.mean())
+    late = count_noun(schedule.tail_programs, "program")
+    text = f"last wave: {late}<br>{sms - len(np.unique(sm)):,} of {sms:,} SMs are idle"
+    arrow = {**_ARROW, "ax": 0, "ay": -60 if row > sms / 2 else 60}
+    if right - left < 0.3 * timeline.span_ns / 1000:  # over the bars: no room at its right
+        arrow |= {"xanchor": "right", "bgcolor": "#ffffff", "font": {"color": "#111827"}}
+    fill = {"fillcolor": theme.WRONG, "opacity": 0.14, "line": {"width": 0}}
+    ends = {"xref": "x", "x0": left, "x1": right, "yref": "paper", "y0": 0, "y1": 1}
+    shapes: list[Figure] = [{"type": "rect", **ends, **fill}]
+    if schedule.tail_programs <= 4:  # their bars may be two pixels high
+        line = {"type": "line", "line": {"color": theme.WRONG, "width": 7}}
+        shapes += [
+            {**line, "x0": first, "x1": last, "y0": at, "y1": at}
+            for first, last, at in zip(start, end, sm.astype(float), strict=True)
         ]
-        if schedule.tail_programs <= 4:  # their bars may be two pixels high
-            bar = {"type": "line", "line": {"color": theme.WRONG, "width": 7}}
-            ends = np.stack([start, end, execution.sm, execution.sm], axis=1)[tail]
-            marks["shapes"] += [
-                bar | dict(zip(("x0", "x1", "y0", "y1"), each, strict=True)) for each in ends
-            ]
-        marks["annotations"] = [{**pointer, "ay": above, **style}]
-    layout = theme.layout(
-        f"{count_noun(schedule.programs, 'program')}, coloured by {_COLORED_BY[color]}",
-        **marks,
-        meta={
-            "gantt": {
-                "span_ns": execution.span_ns,
-                "waves": schedule.waves,
-                "slices": schedule.slices,
-            }
-        },
-        height=470,
-        hovermode=False,
-        xaxis={
-            "title": {"text": "time from the first start (µs)"},
-            "range": [0, execution.span_ns / 1000],
-        },
-        yaxis={
-            "title": {"text": "SM"},
-            "range": [sms - 0.5, -0.5],
-            "tick0": 0,
-            "dtick": max(1, -(-sms // 100) * 10),
-        },
-    )
-    return {"data": traces, "layout": layout}
-
-
-def moment_figure(
-    schedule: Schedule, title: str, times_ns: Times, ideal: tuple[str, np.ndarray] | None = None
-) -> Figure:
-    """Return a map of tiles, pid_m down and pid_n across, which the page draws at any time.
-
-    Its `meta` has the cell, start and end of every tile.
-
-    Args:
-        times_ns: start and end of each entry of the schedule's tiles.
-        ideal: for ideal times, the unit of a step, and the start of each step and the last end: (steps + 1,).
-    """
-    (begun_ns, done_ns) = times_ns
-    (down, across) = (-(-extent // MOST_CELLS) for extent in schedule.extents)
-    rows, columns = -(-schedule.extents[0] // down), -(-schedule.extents[1] // across)
-    moments: Figure = {
-        "cell": theme.smallest(
-            schedule.tiles.pid_m // down * columns + schedule.tiles.pid_n // across
-        ),
-        "columns": columns,
-        "unit": "program" if schedule.turns == 1 else "tile",
-        "begun_ns": begun_ns.astype(np.uint32),
-        "done_ns": done_ns.astype(np.uint32),
-        "span_ns": int(done_ns.max()),
-    }
-    if ideal:
-        moments |= {"name": ideal[0], "clock": ideal[1].astype(np.uint32)}
-    cells = {
-        "type": "heatmap", "z": np.zeros((rows, columns), dtype=np.uint8), "zmin": 0, "zmax": 2, "showscale": False,
-        "dx": across, "dy": down, "xgap": int(columns <= 64), "ygap": int(rows <= 64), "colorscale": theme.STEP_SCALE,
-        "hovertemplate": "pid_m %{y}, pid_n %{x}<extra></extra>",
-    }  # fmt: skip
-    axes = theme.matrix_axes("pid_m (tile rows)", "pid_n (tile columns)", (0, 0), schedule.extents)
-    above = {
-        "x": 0.5,
-        "xref": "paper",
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": 1,
-        "showarrow": False,
-    }
-    layout = theme.layout(
-        title,
-        height=350,
-        margin={"l": 72, "r": 10, "t": 52, "b": 44},
-        annotations=[{"text": "", "font": {"size": 13}, **above}],
-        meta={"moments": moments},
-        **axes,
-    )
-    return {"data": [cells], "layout": layout}
+    return {"shapes": shapes, "annotations": [note(text, (left + right) / 2, row, **arrow)]}

@@ -113,14 +113,6 @@ export class Order {
     const steps = this.ends ? `${name} ${written(current)}` : counted(current, unit);
     return { blocks: this.blocks[current], what: `distinct blocks for ${step ? steps : whole}`, detail: this.details[current - 1] ?? "" };
   }
-
-  // The L2 after a step; at 0, after the compared programs. Its arrays of bytes are in thousandths of the inputs.
-  l2At(step) {
-    const { requested, hits, fetched, evicted, held, ends } = this.l2, unit = this.meta.l2.inputs / 1000;
-    const place = step && ends ? 1 + ends.findIndex((end) => end >= this.end(step)) : Math.min(step, this.count);
-    const [all, again, ...parts] = [fetched, evicted, ...held].map((values) => values[place] * unit);
-    return { requested: requested[place], hits: hits[place], fetched: all, evicted: again, held: parts };
-  }
 }
 
 const LEGIBLE = 7; // pixels of the smallest number

@@ -4,28 +4,25 @@ A product is drawn as in a textbook: B's blocks above C's tiles, A's blocks at t
 because Plotly's time grows with the number of traces.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from tilescope.declare.knobs import knobs
-from tilescope.measure.session import BoundedCache
-from tilescope.numbers import bytes_of, count_noun, join_names, significant
-from visualize.predict.l2_steps import StepLoads, step_loads
-from visualize.predict.reuse import bytes_per_tile
+from tilescope.numbers import count_noun
 from visualize.predict.schedule import (
     KernelSchedule,
-    Panels,
     Schedule,
     Steps,
     first_reads,
-    panels,
+    loads,
     slice_blocks,
 )
 from visualize.views import theme
 from visualize.views.panel import select_fields
+from visualize.views.theme import note
 
 # Maximum number of cells along each side, and of blocks along K that get a cell each. More than a screen resolves would
 # only slow the page down.
@@ -41,12 +38,9 @@ _MOST_WITH_GAPS = 32
 _MOST_NUMBERED = 12
 _NUMBER_PX = 13
 
-# Fractions of C's side: for the cells along K, whose corner holds two numbers and two bars, and for the gap.
+# Fractions of C's side: for the cells along K, whose corner holds a number and a bar, and for the gap.
 _LEAST_DEPTH = 0.4
 _GAP = 0.035
-
-# The loads of a slider's latest settings and, for all of its moves, those of row-major order.
-_LOADS: BoundedCache[StepLoads] = BoundedCache(1 << 24, lambda known: known.blocks.nbytes)
 
 # The gap between maps, as a fraction of the picture's width.
 _BETWEEN = 0.044
@@ -149,136 +143,152 @@ def map_grid(launch: Schedule) -> MapGrid:
     return MapGrid(slices, has_blocks, *map(side, launch.extents))
 
 
+@dataclass(frozen=True)
+class _Map:
+    """One heatmap: its title, its cells, and what its axes count.
+
+    Attributes:
+        number: the ending of its axes' names: "", "2", "3" …
+        rows, columns: a side of the grid, and the title of its axis.
+        is_output: whether it shows the output's tiles in this kernel's order.
+    """
+
+    number: str
+    title: str
+    cells: np.ma.MaskedArray
+    rows: tuple[MapSide, str]
+    columns: tuple[MapSide, str]
+    is_output: bool
+
+
 def map_figure(
-    orders: Sequence[Order], color: str, axes_of: tuple[str, str] = ("pid_m", "pid_n")
+    orders: Sequence[Order], axes_of: tuple[str, str] = ("pid_m", "pid_n")
 ) -> dict[str, Any]:
     """Return the map as a figure's data and layout: one heatmap per order or, without panels, per tensor.
 
-    A block has the colour of the tile that reads it first. A map of more than MOST_CELLS tiles per side shows every
-    second, third, … tile.
+    A tile has the colour of its program, in launch order, and a block that of the tile that reads it first. A map of
+    more than MOST_CELLS tiles per side shows every second, third, … tile.
 
     Args:
         orders: this kernel's order and the one to compare; only the first is drawn without panels.
-        color: one of COLORS: "order" (launch order), "group" or "wave" (eight colours, repeated), or "sm".
         axes_of: the titles of the axes of the tiles, down and across.
     """
     launch = orders[0].schedule
     grid = map_grid(launch)
+    sides = (grid.down, axes_of[0]), (grid.across, axes_of[1])
+    maps = list(_find_maps(orders, grid, sides))
+    width = (1 + _BETWEEN) / len(maps) - _BETWEEN
+    axes = dict[str, Any]()
+    notes = []
+    for place, shown in enumerate(maps):
+        start = place * (width + _BETWEEN)
+        axes |= _map_axes(shown, [start, start + width], matches=bool(launch.panels and place))
+        notes += _map_notes(shown, launch, grid)
+    colors = {"cmin": 0, "cmax": max(launch.programs - 1, 1), "colorscale": theme.SEQUENCE}
+    return theme.figure(
+        "",
+        [_heatmap(shown, launch) for shown in maps],
+        margin={"l": 4, "r": 4, "t": 28, "b": 4},
+        annotations=notes,
+        coloraxis={**colors, "showscale": False},
+        **axes,
+    )
+
+
+def _find_maps(
+    orders: Sequence[Order], grid: MapGrid, sides: tuple[tuple[MapSide, str], tuple[MapSide, str]]
+) -> Iterator[_Map]:
+    launch = orders[0].schedule
     (*_, output) = launch.transposed
     if launch.panels:
-        maps = [(order.name, _cell_values(order, grid, color), False) for order in orders]
-    else:
-        values = _cell_values(orders[0], grid, color)
-        maps = [
-            (
-                f"{tensor} as {'written' if tensor == output else 'read'}",
-                values.T if turned else values,
-                turned,
-            )
-            for tensor, turned in launch.transposed.items()
-        ]
+        for place, order in enumerate(orders):
+            number = str(place + 1) if place else ""
+            yield _Map(number, order.name, _cell_values(order, grid), *sides, is_output=not place)
+        return
+    values = _cell_values(orders[0], grid)
+    for place, (tensor, is_turned) in enumerate(launch.transposed.items()):
+        title = f"{tensor} as {'written' if tensor == output else 'read'}"
+        cells = values.T if is_turned else values
+        rows, columns = reversed(sides) if is_turned else sides
+        number = str(place + 1) if place else ""
+        yield _Map(number, title, cells, rows, columns, is_output=tensor == output)
+
+
+def _heatmap(shown: _Map, launch: Schedule) -> dict[str, Any]:
     has_gaps = max(launch.extents) <= _MOST_WITH_GAPS
-    is_numbered = max(launch.extents) <= _MOST_NUMBERED
-    gap = int(has_gaps)
-    style: dict[str, Any] = {
-        "xgap": gap,
-        "ygap": gap,
-        "hoverinfo": "skip",
-        "coloraxis": "coloraxis",
-    }
-    if is_numbered:
-        style |= {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_PX}}
-    sides = [(grid.across, axes_of[1]), (grid.down, axes_of[0])]
-    width = (1 + _BETWEEN) / len(maps) - _BETWEEN
-    traces = []
-    notes = []
-    axes = dict[str, Any]()
-    for index, (name, cells, is_transposed) in enumerate(maps):
-        ending = str(index + 1) if index else ""
-        start = index * (width + _BETWEEN)
-        x, y = f"x{ending}", f"y{ending}"
-        (columns, across), (rows, down) = reversed(sides) if is_transposed else sides
-        position = _positions("x", columns, has_gaps) | _positions("y", rows, has_gaps)
-        traces.append(
-            {
-                "type": "heatmap",
-                "name": name,
-                "xaxis": x,
-                "yaxis": y,
-                "z": cells,
-                **position,
-                **style,
-            }
-        )
-        x_axis = {"range": _range(columns), "domain": [start, start + width], "anchor": y}
-        y_axis = {"range": _range(rows)[::-1], "anchor": x}
-        if index and launch.panels:
-            x_axis["matches"] = "x"
-            y_axis["matches"] = "y"
-            down = ""
-        axes |= {
-            f"xaxis{ending}": _axis(columns, across) | x_axis,
-            f"yaxis{ending}": _axis(rows, down) | y_axis,
-        }
-        corner = {"xref": f"{x} domain", "yref": f"{y} domain"}
-        # The page adds to the name of the output whether a run's tiles are right.
-        named = {"name": "output"} if index == (0 if launch.panels else len(maps) - 1) else {}
-        title = {"text": name, **corner, "x": 0.5, "y": 1, "yanchor": "bottom", "yshift": 4}
-        notes.append(title if launch.panels else title | named)
-        if launch.panels:
-            left, top = (f"<b>{tensor}</b>" for tensor in launch.panels)
-            # In a split-K launch, the numbers of a step count slices.
-            numbered = ": pid per tile" if is_numbered and launch.slices == 1 else ""
-            below = {"xanchor": "right", "yanchor": "top", "yshift": -18}
-            notes += [
-                {
-                    "text": left,
-                    "xref": x,
-                    "x": np.mean(grid.across.along_k),
-                    "yref": y,
-                    "y": 0,
-                    "yanchor": "bottom",
-                },
-                {
-                    "text": top,
-                    "xref": x,
-                    "x": 0,
-                    "xanchor": "right",
-                    "yref": y,
-                    "y": np.mean(grid.down.along_k),
-                },
-                {"text": f"<b>{output}</b>{numbered}", **corner, "x": 1, "y": 0, **below, **named},
-            ]
-    shades = len(theme.CATEGORIES)
-    scale = theme.discrete_scale(theme.CATEGORIES)
-    colors = {"cmin": -0.5, "cmax": shades - 0.5, "colorscale": scale, "showscale": False}
-    if count := {"order": launch.programs, "sm": launch.sms}.get(color):
-        colors |= {"cmin": 0, "cmax": max(count - 1, 1), "colorscale": theme.SEQUENCE}
-    notes = [{"showarrow": False, **note} for note in notes]
-    margin = {"l": 4, "r": 4, "t": 28, "b": 4}
+    trace = {
+        "type": "heatmap", "name": shown.title, "xaxis": f"x{shown.number}", "yaxis": f"y{shown.number}",
+        "z": shown.cells, **_positions("x", shown.columns[0], has_gaps), **_positions("y", shown.rows[0], has_gaps),
+        "xgap": int(has_gaps), "ygap": int(has_gaps), "hoverinfo": "skip", "coloraxis": "coloraxis",
+    }  # fmt: skip
+    if _is_numbered(launch):
+        trace |= {"texttemplate": "%{text}", "textfont": {"size": _NUMBER_PX}}
+    return trace
+
+
+def _is_numbered(launch: Schedule) -> bool:
+    return max(launch.extents) <= _MOST_NUMBERED
+
+
+def _map_axes(shown: _Map, domain: list[float], matches: bool) -> dict[str, Any]:
+    """Return a map's axes.
+
+    Args:
+        matches: whether it zooms with the first map, which has the title of the rows.
+    """
+    rows, down = shown.rows
+    columns, across = shown.columns
+    x = {"range": _range(columns), "domain": domain, "anchor": f"y{shown.number}"}
+    y = {"range": _range(rows)[::-1], "anchor": f"x{shown.number}"}
+    if matches:
+        x["matches"] = "x"
+        y["matches"] = "y"
+        down = ""
     return {
-        "data": traces,
-        "layout": theme.layout("", margin=margin, annotations=notes, coloraxis=colors, **axes),
+        f"xaxis{shown.number}": _axis(columns, across) | x,
+        f"yaxis{shown.number}": _axis(rows, down) | y,
     }
 
 
-def _cell_values(order: Order, grid: MapGrid, color: str) -> np.ma.MaskedArray:
-    """Return the values to colour, masked in the corner and the gaps."""
+def _map_notes(shown: _Map, launch: Schedule, grid: MapGrid) -> list[dict[str, Any]]:
+    """Return a map's title and, if it has panels, the tensors' names beside their blocks."""
+    x = f"x{shown.number}"
+    y = f"y{shown.number}"
+    corner = {"xref": f"{x} domain", "yref": f"{y} domain"}
+    title = note(shown.title, 0.5, 1, **corner, yanchor="bottom", yshift=4)
+    # The page adds to the name of the output whether a run's tiles are right.
+    output = {"name": "output"} if shown.is_output else {}
+    if launch.panels is None:
+        return [title | output]
+    left, top, below = (f"<b>{tensor}</b>" for tensor in (*launch.panels, [*launch.transposed][-1]))
+    # In a split-K launch, the numbers of a step count slices.
+    if _is_numbered(launch) and launch.slices == 1:
+        below += ": pid per tile"
+    place = {"xanchor": "right", "yanchor": "top", "yshift": -18}
+    middle_k = np.mean(grid.across.along_k), np.mean(grid.down.along_k)
+    return [
+        title,
+        note(left, middle_k[0], 0, xref=x, yref=y, yanchor="bottom"),
+        note(top, 0, middle_k[1], xref=x, yref=y, xanchor="right"),
+        note(below, 1, 0, **corner, **place, **output),
+    ]
+
+
+def _cell_values(order: Order, grid: MapGrid) -> np.ma.MaskedArray:
+    """Return the program of each cell, masked in the corner and the gaps."""
     launch = order.schedule
-    stride = grid.down.stride
     down = grid.down
     across = grid.across
-    program = launch.tiles.program
-    shades = len(theme.CATEGORIES)
-    by_entry = {"order": program, "sm": program % launch.sms, "group": launch.tiles.group % shades}
-    values = theme.smallest(by_entry[color] if color in by_entry else launch.step % shades)
+    program = theme.smallest(launch.tiles.program)
     rows, columns = first_reads(order.steps)
     cells = np.ma.masked_all(
-        (down.lead + down.cells, across.lead + across.cells), dtype=values.dtype
+        (down.lead + down.cells, across.lead + across.cells), dtype=program.dtype
     )
-    cells[down.lead :, across.lead :] = values[launch.entry.min(axis=0)[::stride, ::stride]]
-    a = values[rows[::stride, grid.slice_of]]
-    b = values[columns[grid.slice_of, ::stride]]
+    cells[down.lead :, across.lead :] = program[
+        launch.entry.min(axis=0)[:: down.stride, :: down.stride]
+    ]
+    a = program[rows[:: down.stride, grid.slice_of]]
+    b = program[columns[grid.slice_of, :: down.stride]]
     cells[down.lead :, : across.lead - across.gap] = np.repeat(a, across.repeat, axis=1)
     cells[: down.lead - down.gap, across.lead :] = np.repeat(b, down.repeat, axis=0)
     return cells
@@ -310,10 +320,8 @@ def _axis(side: MapSide, title: str) -> dict[str, Any]:
     return {**ticks, "ticks": "", "automargin": True, "title": {"text": title, "standoff": 4}}
 
 
-def player_data(
-    orders: Sequence[Order], color: str, step: int, first: int, bound: int
-) -> dict[str, Any]:
-    """Return the data from which `script.js` draws any step over `map_figure`.
+def player_data(orders: Sequence[Order], step: int, first: int, bound: int) -> dict[str, Any]:
+    """Return the data from which `player.js` draws any step over `map_figure`.
 
     It holds every tile of each order, so that a cell that represents several tiles is exact in every step.
 
@@ -323,54 +331,37 @@ def player_data(
         bound: the step at which playback pauses; 0 for the last one.
     """
     launch = orders[0].schedule
-    own = orders[0].steps
-    read = None
-    handles: dict[str, Any] = {}
-    if isinstance(launch, KernelSchedule):
-        read = panels(launch)
-        handles = _handles(launch)
+    handles = _handles(launch) if isinstance(launch, KernelSchedule) else {}
     tensors = launch.transposed
-    grid = map_grid(launch)
-    tiles = len(own.timed.place)
-    by_step: list[dict[str, Any]] = [{}]
-    l2 = None
-    if read:
-        known = [
-            _known_loads(order, read, first or tiles, order is not orders[0]) for order in orders
-        ]
-        by_step = [
-            _loads_by_step(order, loads, read.total_bytes) | {"outline": _outline(order, first)}
-            for order, loads in zip(orders, known, strict=True)
-        ]
-        l2 = _l2(launch, read, known[0].is_small)
     sides = [str(handles[name]["value"]) for name in ("BLOCK_M", "BLOCK_N") if name in handles]
-    compared = count_noun(first or tiles, orders[0].unit)
-    whole = f"the first {compared}" if first else f"all {compared}"
+    sliced = f"It computes only the first of the tile’s {launch.slices} slices of K."
     return {
         "step": step,
         "first": first,
         "bound": bound,
-        "color": color,
-        "orders": [
-            _tiles_by_step(order) | loads for order, loads in zip(orders, by_step, strict=False)
-        ],
-        **select_fields(launch, "extents", "panels"),
+        "orders": [_order_data(order, first) for order in orders],
+        **select_fields(launch, "extents", "panels", "slices"),
         "tensors": list(tensors),
         "transposed": list(tensors.values()),
-        "slices": launch.slices,
         "handles": handles,
         "size": f", {' × '.join(sides)} elements of {list(tensors)[-1]}" if len(sides) == 2 else "",
-        "sliced": [f"It computes only the first of the tile’s {launch.slices} slices of K."]
-        if launch.slices > 1
-        else [],
-        "name": own.name,
+        "sliced": [sliced] if launch.slices > 1 else [],
+        "name": orders[0].steps.name,
         "unit": orders[0].unit,
-        "whole": whole if tiles > 1 else f"the only {orders[0].unit}",
+        "whole": _compared(orders[0], first),
         "resident": launch.resident_programs,
-        "grid": asdict(grid),
+        "grid": asdict(map_grid(launch)),
         "depths": slice_blocks(launch),
-        "l2": l2,
     }
+
+
+def _compared(order: Order, first: int) -> str:
+    """Name the compared programs, or all of them."""
+    tiles = len(order.steps.timed.place)
+    if tiles == 1:
+        return f"the only {order.unit}"
+    count = count_noun(first or tiles, order.unit)
+    return f"the first {count}" if first else f"all {count}"
 
 
 def _handles(launch: KernelSchedule) -> dict[str, Any]:
@@ -386,25 +377,6 @@ def _handles(launch: KernelSchedule) -> dict[str, Any]:
         name: {"value": getattr(config, name), "values": values}
         for name, values in allowed.items()
         if values
-    }
-
-
-def _l2(launch: Schedule, read: Panels, is_small: bool) -> dict[str, Any]:
-    """Return what the page says about the L2 beside `_loads_by_step`: the full bar's bytes, in words, too, and copies.
-
-    Args:
-        is_small: whether all copies of the inputs fit.
-    """
-    gpu = launch.gpu
-    inputs = read.total_bytes
-    assumed = " One program per SM is assumed." if launch.resident_source == "assumed" else ""
-    return {
-        "inputs": inputs,
-        "bar": inputs if is_small else gpu.l2_bytes,
-        "whole": f"{join_names(launch.panels or ())}, {bytes_of(inputs)}"
-        if is_small
-        else f"the {gpu.name}’s {bytes_of(gpu.l2_bytes)}",
-        "about": f"Both halves of the L2 ({bytes_of(gpu.l2_bytes)}) keep copies.{assumed}",
     }
 
 
@@ -448,43 +420,34 @@ def _tiles_by_step(order: Order) -> dict[str, Any]:
     return data
 
 
-def _known_loads(order: Order, read: Panels, first: int, is_row_major: bool) -> StepLoads:
-    """Return the blocks of each step, and the L2 after it."""
-    schedule = order.schedule
-    assert isinstance(schedule, KernelSchedule), "only our kernels declare panels"
-    launch = schedule.launch
-    if is_row_major and hasattr(launch.config, "GROUP_SIZE"):
-        launch = replace(launch, config=replace(launch.config, GROUP_SIZE=1))  # changes nothing
-    resident = schedule.resident_programs
-    key = (schedule.kernel.id, launch, resident, order.steps.name, first, is_row_major)
-    known = _LOADS.get(key)
-    if known is None:
-        written = bytes_per_tile(schedule.kernel, launch)
-        known = step_loads(schedule, order.steps, read, written, first)
-        _LOADS.put(key, known)
-    return known
+def _order_data(order: Order, first: int) -> dict[str, Any]:
+    """Return an order's tiles (slice, pid_m and pid_n as one number), without the arrays that equal their defaults.
 
-
-def _loads_by_step(order: Order, known: StepLoads, input_bytes: int) -> dict[str, Any]:
-    """Return known loads for the page. Bytes are in thousandths of the inputs, and so deflate."""
+    By default, tiles are in their own order, a step has one tile, and a tile is its own program. With panels, `blocks`
+    has the distinct blocks that the compared programs load, then those that each step loads or, if a step is a single
+    program, those that all programs up to it load.
+    """
     steps = order.steps
-    unit = input_bytes / 1000
-    l2 = {
-        "requested": known.requested,
-        "hits": np.rint(known.hits).astype(int),
-        "fetched": np.rint(known.fetched / unit).astype(int),
-        "evicted": np.rint(known.evicted / unit).astype(int),
-        "held": np.rint(known.held / unit).astype(int),
-    }
-    if len(known.blocks) != len(known.requested):
-        l2["ends"] = known.ends
-    details = []
-    if not steps.is_single:
-        slots = count_noun(steps.slots, order.unit)
-        places = 1 + np.searchsorted(known.ends, np.cumsum(steps.tiles))
-        read_bytes = known.part_bytes[places].tolist()
-        sizes = {each: f"{significant(each / 2**20)} MiB" for each in set(read_bytes)}
-        for tiles, each in zip(steps.tiles, read_bytes, strict=True):
-            busy = slots if tiles == steps.slots else f"{tiles:,} of {slots}"
-            details.append(f": {busy}, {sizes[each]}")
-    return {"blocks": known.blocks, "l2": l2, "details": details}
+    timed = order.steps.timed
+    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles)}
+    if not np.array_equal(timed.place, np.arange(len(timed.place))):
+        data["places"] = theme.smallest(timed.place)
+    if len(steps.tiles) != len(timed.place):
+        data["ends"] = np.cumsum([0, *steps.tiles])
+    if order.schedule.turns > 1:
+        data["programs"] = theme.smallest(order.schedule.tiles.program[steps.entries])
+    if timed.panels:
+        compared = loads(timed, np.array([first or len(timed.place)]))
+        each = loads(timed, np.arange(1, len(timed.place) + 1)) if steps.is_single else steps.blocks
+        data |= {"blocks": np.append(compared, each), "outline": _outline(order, first)}
+        data["details"] = [] if steps.is_single else _describe_steps(order)
+    return data
+
+
+def _describe_steps(order: Order) -> list[str]:
+    """Say how many of the concurrent programs each step has."""
+    slots = count_noun(order.steps.slots, order.unit)
+    return [
+        f": {slots if tiles == order.steps.slots else f'{tiles:,} of {slots}'}"
+        for tiles in order.steps.tiles
+    ]

@@ -1,6 +1,5 @@
 // The player (see view.py): draws any step of a launch over the picture that carries one (`layout.meta`).
 import { Marks } from "./marks.js";
-import { Playback } from "./playback.js";
 import { Overlay } from "./touch.js";
 import { emit, isStill, listen } from "../../web/assets/dom.js";
 import { settings } from "../../web/assets/messages.js";
@@ -8,15 +7,15 @@ import { counted, written } from "../../web/assets/numbers.js";
 
 export default function mountPlayer(element) {
   const root = element.querySelector(".player");
-  const scrub = root.querySelector("input");
-  const speed = root.querySelector("select");
+  const find = (selector) => root.querySelector(selector);
+  const [play, back, forward, scrub, speed, output] = [".play", ".back", ".forward", "input", "select", "output"].map(find);
   let own = null, pinned = null; // overlays
   let marks = null; // of a run
   let step = 0; // from 1; 0 is the whole launch
   let addressed = null; // the step in the page's address
   let sent = null; // the latest launch and step from the server
-  let position = 0; // the step during playback, with a fraction
-  let launch = {}; // the unit of the latest launch's steps, and the settings that count in this unit
+  let isPlaying = false;
+  let launch = {}; // the unit of the latest launch's steps, and the setting that counts in this unit
 
   const overlays = () => [own, pinned].filter((overlay) => overlay?.picture);
   const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
@@ -37,7 +36,7 @@ export default function mountPlayer(element) {
     }
     if (meta.step !== addressed) {
       addressed = meta.step;
-      if (!playback.isPlaying && step !== addressed) {
+      if (!isPlaying && step !== addressed) {
         step = addressed;
         pinned?.plot.repaint();
       }
@@ -52,13 +51,13 @@ export default function mountPlayer(element) {
 
   // Changed sizes may turn steps of single programs into waves: the player and the comparison start again.
   function followUnit(meta) {
-    const before = launch, { first, by } = settings;
-    launch = { unit: meta.name, first, by };
-    if (!before.unit || before.unit === meta.name || before.by !== by) return;
+    const before = launch, { first } = settings;
+    launch = { unit: meta.name, first };
+    if (!before.unit || before.unit === meta.name) return;
     const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
     // A step that came with the new sizes stays.
-    if (playback.isPlaying || meta.step === step) {
-      playback.setPlaying(false);
+    if (isPlaying || meta.step === step) {
+      setPlaying(false);
       step = meta.step = 0;
       restart("step", false);
     }
@@ -75,13 +74,13 @@ export default function mountPlayer(element) {
   }
 
   function tell() {
-    const { meta: { first, unit, panels, color } } = own.picture, outlined = root.querySelector(".first");
+    const { meta: { first, unit, panels } } = own.picture, outlined = find(".first");
     scrub.max = longest();
     scrub.value = step;
-    playback.output.textContent = stepName();
-    Object.assign(root.dataset, { step, color });
-    root.querySelector(".back").disabled = step === 0;
-    root.querySelector(".forward").disabled = step >= longest();
+    output.textContent = stepName();
+    root.dataset.step = step;
+    back.disabled = step === 0;
+    forward.disabled = step >= longest();
     outlined.hidden = !first || !panels;
     outlined.querySelector(".outlined").textContent = `first ${counted(first, unit)}`;
     const scale = Math.max(...overlays().map(({ picture }) => picture.scale));
@@ -107,22 +106,37 @@ export default function mountPlayer(element) {
   // Playback pauses once at the programs that are compared; from there it goes on to the end.
   const lastStep = () => (own?.picture.meta.bound > step ? own.picture.meta.bound : longest());
 
-  const playback = new Playback(root, "Play", {
-    show,
-    after: (by) => step + by,
-    rest: writeAddress,
-    async begin() {
-      if (step >= longest()) step = 0;
-      this.last = lastStep();
-      position = step + 1;
-      await show(position);
-    },
-    async advance(seconds) {
-      position = Math.min(this.last, position + seconds * (Number(speed.value) || Math.max(1, this.last / 8)));
-      if (Math.floor(position) > step) await show(Math.floor(position));
-      return step < Math.min(this.last, longest());
-    },
-  });
+  function setPlaying(next) {
+    isPlaying = next;
+    play.textContent = isPlaying ? "❚❚ Pause" : "▶ Play";
+    output.setAttribute("aria-live", isPlaying ? "off" : "polite");
+  }
+
+  function stop() {
+    setPlaying(false);
+    writeAddress();
+  }
+
+  async function start() {
+    setPlaying(true);
+    if (step >= longest()) step = 0;
+    let position = step + 1, time = performance.now(); // the position has a fraction
+    const last = lastStep();
+    await show(position);
+    while (isPlaying && step < Math.min(last, longest())) {
+      await new Promise(requestAnimationFrame);
+      const now = performance.now();
+      position = Math.min(last, position + (now - time) / 1000 * (Number(speed.value) || Math.max(1, last / 8)));
+      time = now;
+      if (isPlaying && Math.floor(position) > step) await show(Math.floor(position));
+    }
+    if (isPlaying) stop();
+  }
+
+  function pause(next) {
+    isPlaying = false;
+    return show(next);
+  }
 
   // If the page was opened without settings in its address, it plays once.
   function open() {
@@ -133,16 +147,20 @@ export default function mountPlayer(element) {
     if (isStill()) {
       step = bound;
       setTimeout(writeAddress);
-    } else setTimeout(() => { if (!step && !playback.isPlaying && root.offsetParent) playback.start(); }, 900);
+    } else setTimeout(() => { if (!step && !isPlaying && root.offsetParent) start(); }, 900);
   }
 
+  play.addEventListener("click", () => (isPlaying ? stop() : start()));
+  scrub.addEventListener("input", () => pause(Number(scrub.value)));
+  scrub.addEventListener("change", stop);
+  for (const [button, by] of [[back, -1], [forward, 1]]) button.addEventListener("click", () => pause(step + by).then(stop));
   listen("paint", lay);
   listen("paint-pinned", layPinned);
   listen("save", ({ target, detail }) => {
     const overlay = overlays().find(({ plot }) => plot === target);
     if (!overlay) return;
     detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
-    playback.setPlaying(false);
+    setPlaying(false);
     detail.steps = { step, count: longest(), show };
   });
   listen("followed", () => {

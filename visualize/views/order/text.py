@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from tilescope import numbers
@@ -17,7 +16,6 @@ from tilescope.numbers import (
     percent,
 )
 from tilescope.results import Compiled, Timeline
-from visualize.predict.execution import Execution
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import (
     FirstLoads,
@@ -26,7 +24,6 @@ from visualize.predict.schedule import (
     Steps,
     max_programs_per_sm,
     occupancy_of,
-    steps,
 )
 from visualize.views import prose
 from visualize.views.prose import (
@@ -52,9 +49,6 @@ TIMING_NOTE = (
     "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
     "The launch itself, and writes still in flight when a program ends, are not attributed to any program."
 )
-
-# Number of waves whose spread of starts is listed.
-_LISTED_WAVES = 4
 
 
 def loads_headline(
@@ -224,15 +218,13 @@ def timeline_hint(state: State) -> Markup:
     )
 
 
-def timeline_sentences(
-    timeline: Timeline, execution: Execution, schedule: Schedule
-) -> tuple[Sentence | str, ...]:
+def timeline_sentences(timeline: Timeline, schedule: Schedule) -> tuple[Sentence | str, ...]:
     """State how long the launch took, the cost of the instrumentation, and the assumptions."""
     ms = timeline.plain.median_ms
     instrumented_ms = timeline.instrumented.median_ms
-    programs = Strong(count_noun(len(execution.sm), "program"))
-    sms = len(np.unique(execution.sm))
-    span = Sourced(Strong(format_number(execution.span_ns, "ns")), numbers.source(timeline.backend))
+    programs = Strong(count_noun(len(timeline.sm), "program"))
+    sms = len(set(timeline.sm))
+    span = Sourced(Strong(format_number(timeline.span_ns, "ns")), numbers.source(timeline.backend))
     overhead = Strong(f"{100 * (instrumented_ms / ms - 1):+.1f} %".replace("-", "−"))
     times = f"{milliseconds(instrumented_ms)} against {milliseconds(ms)}, timed alternately"
     registers = "{1} against {0} registers per thread".format(*timeline.registers)
@@ -254,45 +246,4 @@ def timeline_sentences(
         if timeline.passed
         else say("{}", Strong("The instrumented build's result failed the kernel's check.")),
         timeline.note,
-    )
-
-
-def timeline_table(timeline: Timeline, execution: Execution, schedule: Schedule) -> Markup:
-    """Compare the timeline with ideal waves."""
-    ideal = steps(schedule)
-    per_sm = schedule.programs_per_sm
-    most = min(per_sm, -(-schedule.programs // schedule.sms))
-    room = f", with room for {per_sm}" if most < per_sm else ""
-    spread_ns = execution.start_spread_ns(
-        np.arange(schedule.programs) // schedule.resident_programs
-    )
-    spread = ", ".join(format_number(int(ns), "ns") for ns in spread_ns[:_LISTED_WAVES])
-    if len(spread_ns) > 1:
-        share = percent(int(spread_ns.max()) / max(execution.median_ns, 1))
-        spread += f"{', …' if len(spread_ns) > _LISTED_WAVES else ''}; at most {share} of a program's time"
-    ideal_most = Sourced(f"{most}{room}", schedule.resident_source)
-    ideal_idle = percent(ideal.tail_idle if schedule.turns == 1 else ideal.idle)
-    return table(
-        (
-            "",
-            Sourced("as run", numbers.source(timeline.backend)),
-            Sourced("ideal waves", "predicted"),
-        ),
-        (
-            ("most programs on one SM at once", str(execution.max_concurrency.max()), ideal_most),
-            ("median time of a program", format_number(execution.median_ns, "ns"), ""),
-            ("spread of starts within a wave", spread, "0"),
-            (
-                f"programs on SM pid mod {execution.sms}",
-                percent(execution.round_robin_share(schedule)),
-                "100 %",
-            ),
-            ("share of SM time without a program", percent(1 - execution.busy), ""),
-            (
-                "idle program slots after the last start",
-                percent(execution.tail_idle(ideal.slots)),
-                ideal_idle,
-            ),
-        ),
-        "Recorded timeline and ideal waves",
     )

@@ -1,9 +1,9 @@
-// Over the map: the corner above A, with loads and the L2, and the tiles that a reader points at, drags or opens.
+// Over the map: the corner above A, with loads, and the tiles that a reader points at or drags.
 import { Picture } from "./launch.js";
 import { address, emit, listen, make, setBox } from "../../web/assets/dom.js";
-import { inBytes, written } from "../../web/assets/numbers.js";
+import { written } from "../../web/assets/numbers.js";
 
-// The corner above A of one order: its loads, a bar that all orders scale alike, and the L2.
+// The corner above A of one order: its loads, and a bar that all orders scale alike.
 class Corner {
   constructor(order) {
     Object.assign(this, { order, node: make("div", { class: "corner" }) });
@@ -11,22 +11,14 @@ class Corner {
   }
 
   show(step, scale) {
-    const { l2, panels } = this.order.meta, { blocks, what, detail } = this.order.load(step);
-    const { hits, requested, fetched, evicted, held } = this.order.l2At(step);
-    const again = evicted < 0.005 * fetched ? "no evictions" : `${inBytes(evicted)} evicted and fetched again`;
-    const about = `Predicted, in lockstep: ${inBytes(fetched)} of ${panels.join(" and ")} fetched from DRAM. ${l2.about}`;
-    const bar = (color, part) => `<i style="background: var(--${color}); width: ${100 * part}%"></i>`;
-    const [isNew, reused, before] = held.map((part) => part / l2.bar); // the most recent at the left
+    const { blocks, what, detail } = this.order.load(step);
     this.node.innerHTML = `<p class="count quiet"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
-      <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>
-      <p class="l2 quiet"><b>L2 cache</b> <span class="hits">${written(hits)} of ${written(requested)} loads hit</span></p>
-      <div class="shelf" title="${about}">${bar("new", isNew)}${bar("reused", reused)}${bar("before", before)}</div>
-      <p class="caption quiet">Predicted: ${again}. The full bar is ${l2.whole}.</p>`;
+      <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>`;
     return { blocks, what: what + detail };
   }
 }
 
-// The layer over a plot. Tiles of the pinned picture can be pointed at, but neither dragged nor opened.
+// The layer over a plot. Tiles of the pinned picture can be pointed at, but not dragged.
 export class Overlay {
   constructor(plot, isOwn) {
     Object.assign(this, { plot, isOwn, sizes: new Map(), isAwaited: false }); // sizes to set, by the knob's name
@@ -74,7 +66,7 @@ export class Overlay {
     layer.prepend(...this.corners.map(({ node }) => node));
     const remains = point && point.m < rows && point.n < columns && (!panels || orders[point.map]);
     this.choose(remains ? point : null);
-    const keys = ["arrow keys move", "Enter opens Memory"];
+    const keys = ["arrow keys move"];
     if (handles.BLOCK_M) keys.push("Shift and arrows change BLOCK_M and BLOCK_N");
     if (handles.GROUP_SIZE) keys.push("plus and minus change GROUP_SIZE");
     if (this.isOwn) layer.setAttribute("aria-label", `Tiles of the map: ${keys.join(", ")}`);
@@ -148,11 +140,9 @@ export class Overlay {
     const { pressed, drag } = this;
     this.pressed = this.drag = null;
     if (drag) this.choose(this.point);
-    if (drag || !pressed?.at || Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) >= 4) return;
-    // A tap arrives without a hover before it: the first one shows the tile.
-    if (event.pointerType === "touch" && !isSame(this.tapped, pressed.at)) this.choose(pressed.at);
-    else this.open(pressed.at);
-    this.tapped = pressed.at;
+    // A tap arrives without a hover before it.
+    const isTap = event.pointerType === "touch" && pressed && Math.hypot(event.clientX - pressed.x, event.clientY - pressed.y) < 4;
+    if (!drag && isTap) this.choose(pressed.at);
   }
 
   press(event) {
@@ -162,8 +152,7 @@ export class Overlay {
     if (down || right) {
       if (event.shiftKey) this.step(down ? "BLOCK_M" : "BLOCK_N", down || right);
       else this.choose({ map: 0, m: Math.min(rows - 1, Math.max(0, m + down)), n: Math.min(columns - 1, Math.max(0, n + right)) });
-    } else if (event.key === "Enter") this.open(this.point);
-    else if ("+=-−".includes(event.key)) this.step("GROUP_SIZE", "+=".includes(event.key) ? 1 : -1);
+    } else if ("+=-−".includes(event.key)) this.step("GROUP_SIZE", "+=".includes(event.key) ? 1 : -1);
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -196,15 +185,6 @@ export class Overlay {
     if (next !== drag.value) this.enterSizes([drag.name, next]);
     Object.assign(drag, { value: next, at: event });
     this.choose(this.point);
-  }
-
-  open(point) {
-    if (!point || "k" in point) return;
-    const query = address();
-    query.set("tab", "requests");
-    // The row-major map is not this kernel's: the program that computes the tile in this kernel's order.
-    query.set("program", this.picture.reads({ ...point, map: 0 }).program);
-    emit("follow", query.toString());
   }
 
   choose(point) {

@@ -15,7 +15,6 @@ from tilescope.declare.spec import Kernel
 from tilescope.numbers import Number, count_noun, source
 from tilescope.results import GroupSizeStudy, Timeline
 from tilescope.results.codec import to_json
-from visualize.predict.execution import Execution, ideal_clock
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reuse_seconds
 from visualize.predict.schedule import (
     MAX_TILES,
@@ -23,6 +22,7 @@ from visualize.predict.schedule import (
     first_loads,
     first_programs,
     loads,
+    player_steps,
     programs_per_sm,
     row_major,
     steps,
@@ -61,27 +61,14 @@ _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 <span title="Used in this step, and loaded before"><i style="background:var(--reused)"></i>reused</span>
 <span title="Used only in earlier steps"><i style="background:var(--before)"></i>earlier</span>
 <span title="Not used yet"><i style="background:var(--to-come)"></i>to come</span></span>
-<span class="whole"><span class="ramp"><i style="background:#3a62a8"></i><i style="background:#66738c"></i><i
+<span class="whole"><i style="background:#3a62a8"></i><i style="background:#66738c"></i><i
 style="background:#8f8d83"></i><i style="background:#bbab70"></i><i style="background:#e8d157"></i><i
-style="background:#ffe945"></i>first to last</span><span class="repeated">the eight colours repeat</span></span>
+style="background:#ffe945"></i>first to last</span>
 <span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>"""
-
-# The controls of a replay in measured time. The values of the menu are seconds.
-_REPLAY = """<div class="player clock" hidden role="group" aria-label="Replay of the launch in measured time">
-<button type="button" class="control play">▶ Replay</button>
-<button type="button" class="control back" aria-label="A twentieth back">←</button>
-<button type="button" class="control forward" aria-label="A twentieth on">→</button>
-<input type="range" min="0" max="0" value="0" aria-label="Time from the first start"><output></output>
-<select class="control" aria-label="Pace of the replay" title="Pace of the replay">
-<option value="5">launch in 5 s</option><option value="10">launch in 10 s</option>
-<option value="30">launch in 30 s</option></select>
-<span class="legend quiet">Tiles: <span><i style="background:var(--new)"></i>running</span>
-<span><i style="background:var(--reused)"></i>done</span>
-<span><i style="background:var(--to-come)"></i>to come</span></span></div>"""
 
 
 class ProgramOrderPanel(Panel):
-    """This order and row-major order, step by step, and the blocks that the first programs load in each."""
+    """This order and row-major order, step by step."""
 
     options = (ProgramOrderView, PlayerView)
 
@@ -92,14 +79,10 @@ class ProgramOrderPanel(Panel):
             has_steps=True,
             legend="player",
         )
-        curve = plot("loads-plot", "Distinct blocks that the first n programs load, in both orders")
-        options = slots.form("program-order-view", "Options of the program order")
         return (
             slot("program-order-headline")
             + slot("player", "player", _PLAYER)
             + slots.picture(picture, name="program-order-picture")
-            + fold("program-order-options", "Colours, steps and comparison", options)
-            + fold("loads", "Blocks that the first n programs load", curve)
             + fold("waves", "Waves and occupancy", slot("program-order-occupancy"))
         )
 
@@ -121,29 +104,15 @@ class ProgramOrderPanel(Panel):
         if first < len(own.timed.place):
             outlined = first
             bound = int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
-        data = player_data(orders, view.color, state.view.of(PlayerView).step, outlined, bound)
+        data = player_data(orders, state.view.of(PlayerView).step, outlined, bound)
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
         picture = plot_value(
-            map_figure(orders, view.color), f"{launch.extents} {state.kernel.id}", data, about=about
+            map_figure(orders), f"{launch.extents} {state.kernel.id}", data, about=about
         )
-        curve = ""
-        if launch.panels:
-            curve = plot_value(
-                figures.loads_figure(orders, first), f"{own.timed.programs}", about=about
-            )
         return {
             "program-order-headline": _headline(snapshot, orders, first),
             "program-order-plot": picture,
-            "loads-plot": curve,
             "program-order-occupancy": text.occupancy_table(launch, snapshot.compiled),
-        }
-
-    def fill(self, snapshot: Snapshot) -> Slots:
-        hidden = ("first",) if snapshot.state.kernel.family.panels is None else ()
-        return {
-            "program-order-view": slots.form_of(
-                snapshot.state.view.of(ProgramOrderView), hidden=hidden
-            )
         }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
@@ -182,10 +151,7 @@ def orders_of(snapshot: Snapshot) -> list[Order]:
     schedules = {f"{state.kernel.title}, GROUP_SIZE {size}" if size else state.kernel.title: launch}
     if launch.panels:
         schedules["row-major order"] = row_major(launch)
-    return [
-        Order(name, order, steps(order, state.view.of(ProgramOrderView).by))
-        for name, order in schedules.items()
-    ]
+    return [Order(name, order, player_steps(order)) for name, order in schedules.items()]
 
 
 def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
@@ -251,26 +217,15 @@ def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 class TimelinePanel(Panel):
-    """The launch in measured time: a Gantt chart by SM, and the tiles at any moment, beside the ideal waves."""
+    """The launch in measured time: a Gantt chart by SM."""
 
     def layout(self) -> Markup:
-        measured = plot(
-            "moment-plot",
-            "Tiles that are done, running and to come at the current time",
-            legend="clock",
-        )
-        ideal = plot(
-            "ideal-plot", "The ideal waves, when as many tiles have started", legend="clock"
-        )
         return (
             slots.row(button("record-timeline", "Record a timeline"), name="timeline-row")
             + slot("timeline")
-            + slot("clock", "replay", _REPLAY)
-            + slots.row(measured, ideal, classes="row plots")
             + slots.picture(
                 plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture"
             )
-            + slot("timeline-table")
         )
 
     def actions(self) -> Mapping[str, RunAction]:
@@ -279,42 +234,16 @@ class TimelinePanel(Panel):
     def draw(self, snapshot: Snapshot) -> Slots:
         timeline = snapshot.result(Timeline)
         state = snapshot.state
-        schedule = snapshot.schedule
         if timeline is None:
-            plots: Slots = dict.fromkeys(("moment-plot", "ideal-plot", "gantt-plot"), NONE)
-            return {"timeline": text.timeline_hint(state), **plots, "timeline-table": ""}
-        sm, start_ns, end_ns = map(np.array, (timeline.sm, timeline.start_ns, timeline.end_ns))
-        execution = Execution(sm, start_ns, end_ns, state.gpu.sms)
-        begun_ns, done_ns = execution.tile_times(schedule)
-        clock = ideal_clock(begun_ns, schedule.step, execution.span_ns)
-        step = schedule.step
-        name = steps(schedule).name
-        title = (
-            "Measured time"
-            if schedule.turns == 1
-            else "Measured time, tiles spread evenly (assumed)"
-        )
-        ideal_title = f"Ideal {name}s, with as many tiles started"
-        revision = f"{query(state.experiment.to_address())} {timeline.backend} {execution.span_ns}"
-
-        def value(figure: figures.Figure, origin: str) -> str:
-            return plot_value(
-                figure, revision, about=picture_caption(state.experiment, state.gpu.name, origin)
-            )
-
-        moment = figures.moment_figure(schedule, title, (begun_ns, done_ns))
-        ideal = figures.moment_figure(
-            schedule, ideal_title, (clock[step], clock[step + 1]), (name, clock)
-        )
-        color = state.view.of(ProgramOrderView).color
-        measured = source(timeline.backend)
-        lead, *rest = text.timeline_sentences(timeline, execution, schedule)
+            return {"timeline": text.timeline_hint(state), "gantt-plot": NONE}
+        schedule = snapshot.schedule
+        lead, *rest = text.timeline_sentences(timeline, schedule)
+        revision = f"{query(state.experiment.to_address())} {timeline.backend} {timeline.span_ns}"
+        about = picture_caption(state.experiment, state.gpu.name, source(timeline.backend))
+        chart = figures.gantt_figure(timeline, schedule)
         return {
             "timeline": prose.lead(lead) + prose.lead(*rest),
-            "moment-plot": value(moment, measured),
-            "ideal-plot": value(ideal, "predicted"),
-            "gantt-plot": value(figures.gantt_figure(execution, schedule, color), measured),
-            "timeline-table": text.timeline_table(timeline, execution, schedule),
+            "gantt-plot": plot_value(chart, revision, about=about),
         }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:

@@ -1,7 +1,6 @@
 // The page's address (see redraw.py). Its value is {full, short, title, shows}: every field, the fields that differ from their
 // defaults, the kernel, problem and GPU, and of a script words for the style sheets.
 import { emit, given, listen, notify, onClick } from "./dom.js";
-import { copyText } from "./files.js";
 import { send, settings } from "./messages.js";
 
 export default function mountAddress() {
@@ -47,7 +46,6 @@ export default function mountAddress() {
     emit("address");
   }
 
-  onClick(".copy-link", () => copyText(document.body.dataset.link));
   onClick('a[href^="?"]', (link, event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     event.preventDefault();

@@ -13,14 +13,14 @@ import stepper from "../../views/inside/script.js";
 import listing from "../../views/memory/listing.js";
 import scrubber from "../../views/memory/script.js";
 import player from "../../views/order/player.js";
-import replay from "../../views/order/replay.js";
 import takeAway from "../../views/result/export.js";
 import result from "../../views/result/script.js";
+import "../../views/order/timeline.js";
 import "../../views/tune/points.js";
 
 // By a slot's kind: a function that gets the slot's element, and returns a function that takes its values.
 const KINDS = {
-  form, keys, link: address, listing, plot, player, replay, scrubber, share, stepper, tabs: header, take: takeAway, tour,
+  form, keys, link: address, listing, plot, player, scrubber, share, stepper, tabs: header, take: takeAway, tour,
   // Unchanged HTML stays, because the browser would lay out the page again.
   html(node) {
     let filled = null;

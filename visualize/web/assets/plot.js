@@ -161,7 +161,7 @@ export default function mountPlot(element) {
 
   // Show a second plot next to this one, or hide it.
   function pair(isPinned) {
-    const { node } = own, row = element.closest(".picture, .plots");
+    const { node } = own, row = element.closest(".picture");
     if (!pinned) {
       const beside = make("div", { class: "pinned-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
       node.after(beside);
