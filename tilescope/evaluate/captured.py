@@ -21,7 +21,7 @@ from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from tilescope.evaluate.instructions import Instruction
 from tilescope.evaluate.matching import counter_of, read_instructions
-from tilescope.evaluate.sectors import SECTORS
+from tilescope.evaluate.sectors import RequestCosts
 from tilescope.evaluate.touches import Touches
 from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, POINTER_OPS
 from tilescope.ttgir.parser import Op, memory_ops, parse
@@ -141,10 +141,11 @@ def count_launch(
             tally.refused = tally.doubt
             tally.is_upper_bound = True
         if compiled and compiled.swaps:
-            loaded = tally.counts.copy()
-            loaded[SECTORS] = tally.loaded_sectors
+            loaded = RequestCosts(*tally.counts)._replace(sectors=tally.loaded_sectors)
             operations.append(
-                replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded))
+                replace(
+                    counts, op="load", counter="ld", tally=replace(tally, counts=np.array(loaded))
+                )
             )
             tally.refused = tally.refused or RETRIES
         operations.append(counts)
