@@ -189,13 +189,10 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxAccess]]:
     return result
 
 
-def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
+def counter_of(op: Op, instruction: Instruction, body: Region) -> str:
     """Return Nsight Compute's name of the kind of an operation: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
 
     ptxas turns an atomic into RED if its result is not used, and no later access has to wait for it.
-
-    Args:
-        used: the names of the values that operations use.
     """
     counter = op.traits.counter
     if counter != "atom":
@@ -206,5 +203,6 @@ def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
     if len(answers) != 1:
         is_exchange = re.search(r"\.(exch|cas)\b", instruction.instruction)
         waits = re.search(r"\b(acquire|acq_rel)\b", op.text)
-        answers = {bool(is_exchange or waits) or not used.isdisjoint(op.results)}
+        is_used = any(not {*op.results}.isdisjoint(each.uses) for each in body.walk())
+        answers = {bool(is_exchange or waits) or is_used}
     return "atom" if answers.pop() else "red"
