@@ -30,7 +30,7 @@ from tilescope.evaluate.causes import (
 )
 from tilescope.evaluate.counts import OperationCounts, sum_costs
 from tilescope.evaluate.instructions import Instruction
-from tilescope.evaluate.sectors import SECTOR_BYTES, SECTORS, count_requests
+from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.ttgir.slices import Slice
 
 # Bytes per lane of the narrowest asynchronous copy.
@@ -338,12 +338,8 @@ class Diagnosis:
             return []
         parts = [f"{what} {times:.3g} times" for what, times in repeats.items() if times > 1]
         text = f"In program {self.example.program}, {' and '.join(parts)}."
-        requests = count_requests(
-            self.address, self.active, self.instruction.width_bytes, self.instruction.instruction
-        )
-        times = (
-            requests[:, SECTORS].sum() / np.unique(self.address[self.active] // SECTOR_BYTES).size
-        )
+        requests = self.instruction.count_requests(self.address, self.active)
+        times = requests.sectors.sum() / np.unique(self.address[self.active] // SECTOR_BYTES).size
         sectors = self.cost.sectors
         if times > 1:
             fewer = round(sectors / times)

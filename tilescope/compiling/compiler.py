@@ -79,7 +79,7 @@ def compile_launch(declared: Kernel, launch: Launch) -> Compiled | Failure:
 def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
     import triton
 
-    from tilescope.record.compiled import LEAST_REGISTERS, disassemble, read_usage
+    from tilescope.record.compiled import disassemble, read_resources
 
     start = time.perf_counter()
     kernel = compile_kernel(declared, launch)
@@ -87,7 +87,7 @@ def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
         return kernel
     asm = kernel.asm
     sass = disassemble(asm["cubin"])
-    used = read_usage(asm["cubin"])
+    registers, spilled_bytes = read_resources(asm["cubin"])
     accesses = declared.accesses(launch)
     tensors = declared.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
@@ -99,8 +99,8 @@ def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
         unreadable = str(error)
     return Compiled(
         gpu=launch.gpu.name,
-        registers=max(used["REG"], LEAST_REGISTERS),
-        spilled_bytes=used["STACK"] + used["LOCAL"],
+        registers=registers,
+        spilled_bytes=spilled_bytes,
         shared_bytes=kernel.metadata.shared,
         operations=operations,
         conversions=find_conversions(asm["ttgir"]),

@@ -176,6 +176,12 @@ class _Listing:
         self.executed.append(times * self.warps)
         self.instructions.append(Instruction("", "NOP", (), ()))
 
+    def add_operands(self, times: float, wavefronts: float) -> int:
+        """Add a load of operands from shared memory, and return its register."""
+        register = len(self.steps)
+        self.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(register,))
+        return register
+
     def add_wait(self, times: float, effect: str, pending: int = 0) -> None:
         self.add(times, "control", 0, 0, effect, pending=pending)
 
@@ -230,8 +236,7 @@ class _Listing:
         if kind == "descriptor store":
             self._add_descriptor(times, kind, wavefronts)
             return
-        register = len(self.steps)
-        self.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(register,))
+        register = self.add_operands(times, wavefronts)
         self.add(times, "lsu", 0, 0, reads=(register,), **more)
 
     def _add_descriptor(self, times: float, kind: str, wavefronts: float) -> None:
@@ -350,18 +355,12 @@ def _add_product(
     operands = depth * launch.element_bytes / _SHARED_BYTES_PER_CYCLE / warps
     if not uses_matrix_units(kernel, launch):
         single, _ = RESULTS[gpu.compute_capability]
-        operand = len(listing.steps)
         # A thread multiplies about 8 × 8 elements that it has loaded.
-        wavefronts = products / LANES / 8
-        listing.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(operand,))
+        operand = listing.add_operands(times, products / LANES / 8)
         cycles = products / (single / _QUARTERS)
         listing.add(times, "fma", cycles, _ARITHMETIC_CYCLES, reads=(operand, 0), writes=(0,))
         return
-    dtype = launch.problem.dtype
-    is_float8 = dtype.startswith("float8")
-    tflops = gpu.matrix_tflops["float16" if is_float8 else dtype] * (2 if is_float8 else 1)
-    rate = tflops * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS
-    cycles = products * kernel.family.matrix_passes(launch.problem) / rate
+    cycles = products * kernel.family.matrix_passes(launch.problem) / _matrix_rate(launch)
     is_hopper = gpu.compute_capability == (9, 0)
     if is_hopper and warps % _GROUP_WARPS == 0 and rows >= _GROUP_ROWS:
         # Each block of 64 rows reads all columns of B. With fewer blocks than groups, groups divide the columns.
@@ -373,9 +372,16 @@ def _add_product(
         listing.add_wait(times, "wait for products", int(is_pipelined))
         return
     across = 2 ** (int(math.log2(warps)) // 2)
-    wavefronts = operands * (rows * across + columns * (warps // across))
-    operand = len(listing.steps)
-    listing.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(operand,))
+    operand = listing.add_operands(times, operands * (rows * across + columns * (warps // across)))
     cycles /= WARP_PRODUCT_RATE if is_hopper else 1.0
     latency = cycles + _WARP_PRODUCT_CYCLES
     listing.add(times, "tensor", cycles, latency, "product", reads=(operand, 0), writes=(0,))
+
+
+def _matrix_rate(launch: Launch) -> float:
+    """Return the products per cycle of the matrix unit in a quarter of an SM."""
+    gpu = launch.gpu
+    dtype = launch.problem.dtype
+    is_float8 = dtype.startswith("float8")
+    tflops = gpu.matrix_tflops["float16" if is_float8 else dtype] * (2 if is_float8 else 1)
+    return tflops * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS

@@ -11,20 +11,13 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.captures.reader import (
-    BaseCapture,
-    CapturedArray,
-    CapturedKernel,
-    CapturedLaunch,
-    CapturedStorage,
-    Content,
-)
+from tilescope.captures.reader import BaseCapture, Content
 from tilescope.compiling.compile_cost import compile_seconds
 from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knobs, read_fields
-from tilescope.declare.spec import Kernel, Launch
+from tilescope.declare.spec import Kernel, Launch, TensorSpec
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.inspect import Inspection, inspect, join_launches
 from tilescope.inside.report import ChangedTime, Inside
@@ -145,46 +138,26 @@ class LaunchCapture(BaseCapture):
 
 def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failure:
     """Compile each launch of a declared kernel, and return them."""
-    from tilescope.record.arguments import as_compiled, describe_arguments
     from tilescope.record.compiled import describe_kernel, disassemble, read_resources
 
     specs = declared.tensors(launch)
     tensors = stand_in_tensors(specs, launch)
-    numbers = {tensor.untyped_storage()._cdata: n for n, tensor in enumerate(tensors.values())}
     zeroed = [name for name, spec in specs.items() if spec.starts_zeroed]
-    capability = list(launch.gpu.compute_capability)
-
-    def describe_tensor(stand_in: Any) -> dict[str, Any]:
-        tensor = stand_in.base
-        number = numbers[tensor.untyped_storage()._cdata]
-        name = [*specs][number]
-        return {
-            "dtype": specs[name].dtype_in(launch.problem),
-            "element_bytes": tensor.element_size(),
-            "shape": list(tensor.shape),
-            "strides": list(tensor.stride()),
-            "storage": number,
-            "offset_bytes": stand_in.offset_bytes,
-            "array": zeroed.index(name) if name in zeroed else None,
-            "is_known": True,
-        }
-
     kernels = []
     codes = []
-    launches = []
-    for number, kernel in enumerate(declared.launches(launch)):
+    launches: list[dict[str, Any]] = []
+    for kernel in declared.launches(launch):
         compiled = compile_kernel(kernel, launch)
         if isinstance(compiled, Failure):
             return compiled
         registers, spilled = read_resources(compiled.asm["cubin"])
-        resources = {"registers": registers, "spilled_bytes": spilled}
-        kernels.append({**describe_kernel(compiled), **resources})
+        kernels.append(
+            {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}
+        )
         codes.append({**compiled.asm, "sass": disassemble(compiled.asm["cubin"])})
-        given = kernel.arguments(tensors, launch)
-        values = {name: as_compiled(given.pop(name)) for name in kernel.jitted.arg_names}
         launches.append(
             {
-                "kernel": number,
+                "kernel": len(launches),
                 "grid": [*kernel.grid(launch), 1, 1][:3],
                 "caller": {"file": "", "line": 0},
                 "config": {"num_stages": compiled.metadata.num_stages},
@@ -192,22 +165,58 @@ def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failur
                 "ran": False,
                 "elapsed_ms": None,
                 "case": None,
-                "arguments": describe_arguments(
-                    kernel.jitted, values, given, describe_tensor, capability
-                ),
+                "arguments": _describe_arguments(kernel, launch, specs, tensors, zeroed),
             }
         )
-    content = Content(
-        format=1,
-        triton="",
-        script="",
-        gpu={"name": launch.gpu.name, "sms": launch.gpu.sms, "compute_capability": capability},
-        stopped=None,
-        not_captured=(),
-        cases={},
-        kernels=TypeAdapter(tuple[CapturedKernel, ...]).validate_python(kernels),
-        arrays=tuple(CapturedArray("") for _ in zeroed),
-        storages=tuple(CapturedStorage(s.stored_bytes(launch.problem), 0) for s in specs.values()),
-        launches=TypeAdapter(tuple[CapturedLaunch, ...]).validate_python(launches),
+    gpu = launch.gpu
+    content = TypeAdapter(Content).validate_python(
+        {
+            "format": 1,
+            "triton": "",
+            "script": "",
+            "gpu": {"name": gpu.name, "sms": gpu.sms, "compute_capability": gpu.compute_capability},
+            "stopped": None,
+            "not_captured": (),
+            "cases": {},
+            "kernels": kernels,
+            "arrays": [{"why_missing": ""} for _ in zeroed],
+            "storages": [
+                {"bytes": spec.stored_bytes(launch.problem), "address_bytes": 0}
+                for spec in specs.values()
+            ],
+            "launches": launches,
+        }
     )
     return LaunchCapture(content, codes, [math.prod(specs[name].shape) for name in zeroed])
+
+
+def _describe_arguments(
+    kernel: Kernel,
+    launch: Launch,
+    specs: Mapping[str, TensorSpec],
+    tensors: Mapping[str, Any],
+    zeroed: Sequence[str],
+) -> Any:
+    """Return the JSON of a launch's arguments. Each tensor has its own storage, and an array if it starts zeroed."""
+    from tilescope.record.arguments import as_compiled, describe_arguments
+
+    names = {tensor.untyped_storage()._cdata: name for name, tensor in tensors.items()}
+
+    def describe_tensor(stand_in: Any) -> dict[str, Any]:
+        tensor = stand_in.base
+        name = names[tensor.untyped_storage()._cdata]
+        return {
+            "dtype": specs[name].dtype_in(launch.problem),
+            "element_bytes": tensor.element_size(),
+            "shape": list(tensor.shape),
+            "strides": list(tensor.stride()),
+            "storage": [*specs].index(name),
+            "offset_bytes": stand_in.offset_bytes,
+            "array": zeroed.index(name) if name in zeroed else None,
+            "is_known": True,
+        }
+
+    given = kernel.arguments(tensors, launch)
+    values = {name: as_compiled(given.pop(name)) for name in kernel.jitted.arg_names}
+    capability = list(launch.gpu.compute_capability)
+    return describe_arguments(kernel.jitted, values, given, describe_tensor, capability)

@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tilescope.captures.listings import locate_lines
 from tilescope.evaluate.counts import Tally
@@ -17,6 +17,7 @@ from tilescope.ttgir.parser import Op, Region, Site, Source, memory_ops
 
 # Number of programs at a time whose addresses are compared with one another.
 _FIRST_PROGRAMS = 8
+_ADDITIONS = ("arith.addf", "arith.subf", "math.fma")
 _ADDITION = re.compile(r"\b(add|sub|fma)(\.rn)?(\.ftz)?\.f32\b")
 
 
@@ -32,6 +33,39 @@ class Mismatch(NamedTuple):
     is_upper_bound: bool
 
 
+@dataclass
+class _SiteCounts:
+    """The instructions of one kind on one source line.
+
+    Attributes:
+        expected: the instructions that were counted.
+        alive: those of them that some lane of the launch executes.
+        unit: divides the instructions of each operation.
+        present: the instructions in the SASS.
+    """
+
+    kind: str
+    expected: int = 0
+    alive: int = 0
+    unit: int = 0
+    present: int = 0
+
+    @property
+    def extra(self) -> int:
+        return self.present - self.expected
+
+    @property
+    def fits(self) -> bool:
+        """Whether the counts are right.
+
+        The number of loads may be a multiple, as in an unrolled loop. Further instructions of other kinds are
+        harmless, and those that no lane executes may be missing.
+        """
+        if self.extra > 0:
+            return self.kind != "load" or bool(self.unit and self.extra % self.unit == 0)
+        return not self.extra or self.alive <= self.present
+
+
 def find_mismatches(
     body: Region,
     instructions_of: Mapping[Op, Instruction | str],
@@ -39,111 +73,110 @@ def find_mismatches(
     ptx: str,
     sass: str,
 ) -> dict[Site, Mismatch]:
-    """Find the source lines whose PTX or SASS has other instructions than those that were counted.
+    """Find the source lines whose PTX or SASS has other instructions than those that were counted."""
+    known = {(op.traits.kind, op.location) for op in memory_ops(body)}
+    text = "Inline assembly or a mathematical function accesses memory here, which is not counted."
+    mismatches: dict[Site, Mismatch] = {
+        (kind, location[0][:2] if location else ()): Mismatch(text, False)
+        for kind, location in find_instructions(ptx).keys() - known
+    }
+    sites = _count_sites(body, instructions_of, tallies, sass)
+    for kind in {kind for kind, _ in sites} if find_opcodes(sass) else ():
+        own = {site: counts for site, counts in sites.items() if site[0] == kind}
+        unlike = {site: counts for site, counts in own.items() if not counts.fits}
+        # ptxas assigns some instructions to a neighbouring line.
+        total = sum(counts.extra for counts in unlike.values())
+        is_absent = not any(counts.present for counts in unlike.values())
+        if is_absent and all(counts.extra <= 0 for counts in own.values()):
+            mismatches |= dict.fromkeys(unlike, Mismatch("", True))
+        elif total:
+            bound = "a lower bound" if total > 0 else "an upper bound"
+            for site, counts in unlike.items():
+                text = f"This line's {kind} instructions: {counts.present} in the SASS, {counts.expected} expected."
+                mismatches.setdefault(site, Mismatch(f"{text} The count is {bound}.", total < 0))
+    text = "The compiler unrolled this loop and may merge accesses across iterations. The count is an upper bound."
+    for site in _merged_in_unrolled_loops(body, tallies, sites, ptx, sass):
+        mismatches.setdefault(site, Mismatch(text, True))
+    return mismatches
 
-    The number of a line's loads may be the counted number or a multiple of it, as in an unrolled loop. For other
-    instructions, extra ones are harmless, and those that no lane of the launch executes may be missing.
-    """
-    expected = Counter[Site]()
-    alive = Counter[Site]()
-    present = Counter({site: len(opcodes) for site, opcodes in find_opcodes(sass).items()})
-    units = defaultdict[Site, int](int)
-    mismatches = {}
+
+def _count_sites(
+    body: Region,
+    instructions_of: Mapping[Op, Instruction | str],
+    tallies: Mapping[Op, Tally],
+    sass: str,
+) -> dict[Site, _SiteCounts]:
+    sites: dict[Site, _SiteCounts] = {}
     for op in memory_ops(body):
         instruction = instructions_of[op]
         if not isinstance(instruction, str):
-            expected[op.site] += instruction.kept
-            units[op.site] = math.gcd(units[op.site], instruction.kept)
-            # The lane swaps one word at a time
-            expected["load", op.source] += instruction.swaps * instruction.count
-            alive[op.site] += int(tallies[op].issued.sum())
-    known = {(op.traits.kind, op.location) for op in memory_ops(body)}
-    for kind, location in find_instructions(ptx).keys() - known:
-        text = (
-            "Inline assembly or a mathematical function accesses memory here, which is not counted."
-        )
-        mismatches[kind, location[0][:2] if location else ()] = Mismatch(text, False)
-    for kind in {kind for kind, _ in (*expected, *present)} if present else ():
-        sites = {site for site in (*expected, *present) if site[0] == kind}
-        extra = {site: present[site] - expected[site] for site in sites}
-        unlike = {site for site in sites if extra[site] and (extra[site] < 0 or kind == "load")}
-        unlike -= {site for site in unlike if alive[site] <= present[site] < expected[site]}
-        unlike -= {
-            site
-            for site in unlike
-            if extra[site] > 0 and units[site] and extra[site] % units[site] == 0
-        }
-        absent = {site for site in unlike if not present[site]}
-        # ptxas assigns some instructions to a neighbouring line.
-        total = sum(extra[site] for site in unlike)
-        if absent == unlike and max(extra.values()) <= 0:
-            mismatches |= dict.fromkeys(absent, Mismatch("", True))
-        elif total:
-            bound = "a lower bound" if total > 0 else "an upper bound"
-            for site in unlike:
-                text = f"This line's {kind} instructions: {present[site]} in the SASS, {expected[site]} expected."
-                mismatches.setdefault(site, Mismatch(f"{text} The count is {bound}.", total < 0))
-    text = "The compiler unrolled this loop and may merge accesses across iterations. The count is an upper bound."
-    for site in _merged_in_unrolled_loops(body, tallies, expected, present, ptx, sass):
-        mismatches.setdefault(site, Mismatch(text, True))
-    return mismatches
+            counts = sites.setdefault(op.site, _SiteCounts(op.site[0]))
+            counts.expected += instruction.kept
+            counts.unit = math.gcd(counts.unit, instruction.kept)
+            counts.alive += int(tallies[op].issued.sum())
+            if instruction.swaps:  # the lane swaps one word at a time
+                loads = sites.setdefault(("load", op.source), _SiteCounts("load"))
+                loads.expected += instruction.count
+    for site, opcodes in find_opcodes(sass).items():
+        sites.setdefault(site, _SiteCounts(site[0])).present = len(opcodes)
+    return sites
 
 
 def _merged_in_unrolled_loops(
     body: Region,
     tallies: Mapping[Op, Tally],
-    expected: Counter[Site],
-    present: Counter[Site],
+    sites: Mapping[Site, _SiteCounts],
     ptx: str,
     sass: str,
 ) -> set[Site]:
-    """Return the accesses in unrolled loops of which the SASS has fewer copies than of the loop's other instructions.
+    """Return accesses that ptxas merged: in an unrolled loop, they appear less often than its other instructions.
 
-    ptxas merges accesses of different iterations. Additions show how many copies of a body there are. Without them,
-    accesses that repeat an address may be merged.
+    Additions show how many copies of a body there are. Without them, accesses that repeat an address may be merged.
     """
-    loops_of = defaultdict[Source, set[Op | None]](set)
-    loops_at = defaultdict[Site, set[Op | None]](set)
-    starts = defaultdict[tuple[Op | None, str], list[tuple[int, int]]](list)
-    for op, loop in body.walk_loops():
-        if op.name in ("arith.addf", "arith.subf", "math.fma"):
-            loops_of[op.source].add(loop)
-        if op.name in MEMORY_OPS:
-            loops_at[op.site].add(loop)
-        if op.name in ("tt.load", "tt.store"):
-            for programs, addresses in tallies[op].starts:
-                early = slice(_FIRST_PROGRAMS)
-                starts[loop, op.name] += zip(
-                    programs[early].tolist(), addresses[early].tolist(), strict=True
+    ops = list(body.walk_loops())
+    accesses = [(op.site, loop) for op, loop in ops if op.name in MEMORY_OPS]
+    additions = [(op.source, loop) for op, loop in ops if op.name in _ADDITIONS]
+    merged = set[Site]()
+    for loop in {loop for _, loop in accesses if loop}:
+        counted = ((site, sites[site]) for site in _only_in(loop, accesses) if site in sites)
+        ratios = {site: own.present / own.expected for site, own in counted if own.expected}
+        most = max(ratios.values(), default=0)
+        if most <= 1:
+            continue
+        lines = _only_in(loop, additions)
+        in_ptx = sum(
+            bool(_ADDITION.search(line))
+            for line, at in locate_lines(ptx, "ptx")
+            if at and at[0][:2] in lines
+        )
+        in_sass = sum(
+            each.traits.semantics == "float addition" and each.source in lines
+            for each in parse(sass)
+        )
+        most = max(most, round(in_sass / in_ptx) if in_ptx else 0)
+        for kind in ("load", "store"):
+            starts = [
+                start
+                for op, parent in ops
+                if parent is loop and op.traits.kind == kind
+                for part in tallies[op].starts
+                for start in zip(
+                    *(column[:_FIRST_PROGRAMS].tolist() for column in part), strict=True
                 )
-    copies: dict[Op, list[tuple[float, Site]]] = defaultdict(list)
-    for site in expected:
-        (loop, *others) = loops_at[site] or {None}
-        if loop and not others and expected[site]:
-            copies[loop].append((present[site] / expected[site], site))
-    merged = set()
-    for loop, ratios in copies.items():
-        if max(ratios)[0] > 1:
-            lines = {source for source, loops in loops_of.items() if loops == {loop}}
-            in_ptx = sum(
-                bool(_ADDITION.search(line))
-                for line, at in locate_lines(ptx, "ptx")
-                if at and at[0][:2] in lines
-            )
-            in_sass = sum(
-                each.traits.semantics == "float addition" and each.source in lines
-                for each in parse(sass)
-            )
-            most = max(max(ratios)[0], round(in_sass / in_ptx) if in_ptx else 0)
-            for kind in ("load", "store"):
-                pairs = starts[loop, f"tt.{kind}"]
-                is_unclear = not in_ptx and len(set(pairs)) < len(pairs)
-                merged |= {
-                    site
-                    for ratio, site in ratios
-                    if site[0] == kind and (ratio < most or is_unclear)
-                }
+            ]
+            is_unclear = not in_ptx and len(set(starts)) < len(starts)
+            merged |= {
+                site
+                for site, ratio in ratios.items()
+                if site[0] == kind and (ratio < most or is_unclear)
+            }
     return merged
+
+
+def _only_in(loop: Op, places: Sequence[tuple[Any, Op | None]]) -> set[Any]:
+    """Return the places of which all operations are directly in a loop."""
+    inside = {place for place, parent in places if parent is loop}
+    return inside - {place for place, parent in places if parent is not loop}
 
 
 def load_depths(sass: str) -> dict[Source, int]:

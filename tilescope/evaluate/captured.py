@@ -21,12 +21,15 @@ from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from tilescope.evaluate.instructions import Instruction
 from tilescope.evaluate.matching import counter_of, read_instructions
-from tilescope.evaluate.sectors import SECTORS
+from tilescope.evaluate.sectors import RequestCosts
 from tilescope.evaluate.touches import Touches
 from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, POINTER_OPS
 from tilescope.ttgir.parser import Op, memory_ops, parse
 
 _NOT_RUN = "Accesses depend on values from an earlier launch, which did not run. Use --values to interpret it first."
+_MOVED = Mismatch(
+    "The compiler moved this load behind a branch. The count is an upper bound.", True
+)
 
 
 @isolate(lambda why, *_: LaunchCounts((), why))
@@ -44,7 +47,54 @@ def count_launch(
         is_textbook: count as in the textbook: lane i takes element i of the block, row by row.
         build: how the kernel is compiled; None for the captured code.
     """
-    kernel, codes = build or capture.build(launch.kernel)
+    build = build or capture.build(launch.kernel)
+    kernel, codes = build
+    instructions, evaluator = _evaluate(capture, launch, build, programs, is_textbook)
+    body = evaluator.body
+    memory = evaluator.memory
+    mismatches = (
+        {}
+        if is_textbook
+        else find_mismatches(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
+    )
+    place = kernel.file, kernel.line
+    operations = []
+    for op in memory_ops(body):
+        if evaluator.slice.sunk.get(op, op) is None:
+            mismatches.setdefault(op.site, _MOVED)
+        tally = memory.tallies[op]
+        _apply(mismatches.get(op.site), tally)
+        counts = _describe(op, instructions[op], launch, evaluator, place)
+        if counts.instruction and counts.instruction.swaps:
+            loaded = RequestCosts(*tally.counts)._replace(sectors=tally.loaded_sectors)
+            load = replace(tally, counts=np.array(loaded))
+            operations.append(replace(counts, op="load", counter="ld", tally=load))
+            tally.refused = tally.refused or RETRIES
+        operations.append(counts)
+    for kind, source in mismatches.keys() - {op.site for op in memory_ops(body)}:
+        tally = Tally(refused=mismatches[kind, source].text)
+        counter = next(access.counter for access in MEMORY_OPS.values() if access.kind == kind)
+        operations.append(OperationCounts(kind, counter, source or place, (), None, tally))
+    return LaunchCounts(
+        tuple(operations),
+        work=memory.work,
+        overflows=tuple(evaluator.overflows.by_line.values()),
+    )
+
+
+def _evaluate(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    build: Build,
+    programs: np.ndarray | None,
+    is_textbook: bool,
+) -> tuple[dict[Op, Instruction | str], Evaluator]:
+    """Evaluate a launch. Of stores that the compiler merged, only the traffic is counted.
+
+    Returns:
+        The instruction of each operation, or why it is unknown, and the evaluator.
+    """
+    kernel, codes = build
     if kernel.num_ctas > 1:
         raise UnsupportedOperation(
             "Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them."
@@ -58,105 +108,86 @@ def count_launch(
         instructions = {
             op: i if isinstance(i, str) else i.textbook for op, i in instructions.items()
         }
-    arguments = [read_argument(capture, argument) for argument in launch.arguments]
-    storages = read_storages(capture, launch)
-    count = math.prod(launch.grid)
     merged = _find_merged_stores(instructions)
     memory = GlobalMemory(
         body,
-        storages,
+        read_storages(capture, launch),
         instructions | merged,
         kernel.num_warps,
-        count,
+        math.prod(launch.grid),
         capture.content.gpu["sms"],
     )
+    arguments = [read_argument(capture, argument) for argument in launch.arguments]
     evaluator = Evaluator(
         body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
     )
     evaluator.run()
     for op in merged:
         tally = memory.tallies[op]
-        if tally.executions:  # only the traffic of these stores is known
+        if tally.executions:
             tally.refused = tally.refused or str(instructions[op])
             tally.doubt = tally.refused
-    mismatches = (
-        {}
-        if is_textbook
-        else find_mismatches(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
-    )
-    names = dict(zip(body.arguments, (each.name for each in launch.arguments), strict=True))
+    return instructions, evaluator
+
+
+def _apply(mismatch: Mismatch | None, tally: Tally) -> None:
+    """Turn the counts into bounds if the compiled code differs, or may differ, from what was counted."""
+    if mismatch and mismatch.is_upper_bound:
+        tally.doubt = tally.doubt or mismatch.text
+    elif mismatch:
+        tally.refused = tally.refused or mismatch.text
+    if mismatch and not mismatch.text:  # the compiler found that nothing needs it
+        tally.counts[:] = 0
+        tally.elements = 0
+        tally.touches = Touches()
+        tally.is_upper_bound = True
+    if tally.doubt and tally.refused:  # the counts bound nothing
+        tally.counts[:] = 0
+    elif tally.doubt:
+        tally.refused = tally.doubt
+        tally.is_upper_bound = True
+
+
+def _describe(
+    op: Op,
+    instruction: Instruction | str,
+    launch: CapturedLaunch,
+    evaluator: Evaluator,
+    place: tuple[str, int],
+) -> OperationCounts:
+    """Return an evaluated operation, with the arguments and the loads that it depends on.
+
+    Args:
+        place: the kernel's file and line, for operations without their own.
+    """
+    body = evaluator.body
+    tally = evaluator.memory.tallies[op]
+    has_lanes = op.name in POINTER_OPS
+    compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
     owners = [
         (tensor.storage, argument.name)
         for argument in launch.arguments
-        if (tensor := argument.own_tensor)
+        if (tensor := argument.own_tensor) and tensor.storage in tally.storages
     ]
-    owners.sort(key=lambda owner: owner[0])
-    loads = [op for op in body.walk() if op.name == "tt.load" and op.source]
-    loops: dict[Op, int] = {}
-    for number, loop in enumerate(body.walk(), 1):
-        if loop.name in LOOPS:
-            for op in memory_ops(loop):
-                loops.setdefault(op, number)  # outer loops come first
-    used = {value for op in body.walk() for value in op.uses}
-    operations = []
-    for op in memory_ops(body):
-        tally = memory.tallies[op]
-        instruction = instructions[op]
-        access = op.traits
-        has_lanes = op.name in POINTER_OPS
-        compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
-        pointer, mask = (
-            evaluator.slice.reach(roots, without=evaluator.slice.quotients)
-            for roots in (op.operands[:1], filter(None, [op.mask]))
-        )
-        indices = [load.place[1] for load in loads if load.results[0] in pointer]
-        counts = OperationCounts(
-            op=access.kind,
-            counter=counter_of(op, compiled, used) if compiled else access.counter,
-            source=op.source or (kernel.file, kernel.line),
-            tensors=tuple(name for storage, name in owners if storage in tally.storages),
-            instruction=compiled,
-            tally=tally,
-            addressed_by=frozenset(names[value] for value in names if value in pointer),
-            masked_by=frozenset(names[value] for value in names if value in mask),
-            index_line=indices[-1] if indices else 0,  # of a chain of loads, the last
-            loop=loops.get(op, 0),
-        )
-        if evaluator.slice.sunk.get(op, op) is None:
-            text = "The compiler moved this load behind a branch. The count is an upper bound."
-            mismatches.setdefault(op.site, Mismatch(text, True))
-        if mismatch := mismatches.get(op.site):
-            if mismatch.is_upper_bound:
-                tally.doubt = tally.doubt or mismatch.text
-            else:
-                tally.refused = tally.refused or mismatch.text
-            if not mismatch.text:  # the compiler found that nothing needs it
-                tally.counts[:] = 0
-                tally.elements = 0
-                tally.touches = Touches()
-                tally.is_upper_bound = True
-        if tally.doubt and tally.refused:  # the counts bound nothing
-            tally.counts[:] = 0
-        elif tally.doubt:
-            tally.refused = tally.doubt
-            tally.is_upper_bound = True
-        if compiled and compiled.swaps:
-            loaded = tally.counts.copy()
-            loaded[SECTORS] = tally.loaded_sectors
-            operations.append(
-                replace(counts, op="load", counter="ld", tally=replace(tally, counts=loaded))
-            )
-            tally.refused = tally.refused or RETRIES
-        operations.append(counts)
-    for kind, source in mismatches.keys() - {op.site for op in memory_ops(body)}:
-        tally = Tally(refused=mismatches[kind, source].text)
-        counter = next(access.counter for access in MEMORY_OPS.values() if access.kind == kind)
-        place = source or (kernel.file, kernel.line)
-        operations.append(OperationCounts(kind, counter, place, (), None, tally))
-    return LaunchCounts(
-        tuple(operations),
-        work=memory.work,
-        overflows=tuple(evaluator.overflows.by_line.values()),
+    pointer, mask = (
+        evaluator.slice.reach(roots, without=evaluator.slice.quotients)
+        for roots in (op.operands[:1], filter(None, [op.mask]))
+    )
+    arguments = list(zip(body.arguments, launch.arguments, strict=True))
+    loads = (each for each in body.walk() if each.name == "tt.load" and each.source)
+    index_lines = [load.place[1] for load in loads if load.results[0] in pointer]
+    loops = (each for each in body.walk() if each.name in LOOPS)
+    return OperationCounts(
+        op=op.traits.kind,
+        counter=counter_of(op, compiled, body) if compiled else op.traits.counter,
+        source=op.source or place,
+        tensors=tuple(name for _, name in sorted(owners, key=lambda owner: owner[0])),
+        instruction=compiled,
+        tally=tally,
+        addressed_by=frozenset(argument.name for name, argument in arguments if name in pointer),
+        masked_by=frozenset(argument.name for name, argument in arguments if name in mask),
+        index_line=index_lines[-1] if index_lines else 0,  # of a chain of loads, the last
+        loop=next((loop.line for loop in loops if op in memory_ops(loop)), 0),  # the outermost
     )
 
 

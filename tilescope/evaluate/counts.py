@@ -125,7 +125,7 @@ class Tally:
 
     Attributes:
         executions: number of executions with an active program, over all programs.
-        counts: (7,) int64: the amounts of `Cost` in order.
+        counts: (7,) int64: the sums of `RequestCosts`.
         elements: active elements, summed over all executions.
         loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
         storages: the storages that it addresses.
@@ -141,8 +141,6 @@ class Tally:
         doubt: why some of the counted executions or sectors may be missing on the GPU; "" if none may.
         is_upper_bound: whether the counts are an upper bound, not a lower one.
         issued: for each instruction of a warp, whether any lane executed it.
-        classes: for each set of classes, as far as remembered, (classes, 11) int64: counts, the smallest and largest
-            address of an active element, from the block's first element, the loaded sectors, and the active elements.
         copies: for each set of classes of a copy to shared memory, its lanes' addresses and which of them read, each
             (classes, requests, lanes), and how often each class occurs.
     """
@@ -164,8 +162,7 @@ class Tally:
     doubt: str = ""
     is_upper_bound: bool = False
     issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
-    classes: dict[bytes, np.ndarray] = field(default_factory=dict)
-    copies: dict[bytes, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
+    copies: dict[Any, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,8 @@ class AccessPattern:
         units_bytes = matrix.sector_bytes, matrix.line_bytes
         name = self.instruction.instruction
         active = owner[0] & inside
-        return times @ count_requests(address, active, self.width_bytes, name, *units_bytes)
+        costs = count_requests(address, active, self.width_bytes, name, *units_bytes)
+        return np.array(costs) @ times
 
     def _classes_of_blocks(
         self, access: Access, extents: Mapping[str, int]

@@ -74,22 +74,9 @@ def read_operations(
     Raises:
         UnsupportedOperation: TTGIR, PTX, SASS and the declared accesses contradict one another.
     """
-    from tilescope.record.ttgir import read_ttgir  # imports torch and Triton
-
     body = parse_ttgir(ttgir)
     in_ptx = find_instructions(ptx)
-    layouts = [
-        Layout(
-            tuple(b["shape"]),
-            *(tuple(map(tuple, b[side])) for side in ("register", "lane", "warp")),
-        )
-        if b
-        else None
-        for b in read_ttgir.__wrapped__(
-            ttgir
-        ).layouts  # without its cache, which would grow in a worker
-    ]
-    compiled = read_instructions(body, layouts, ptx, sass)
+    compiled = read_instructions(body, _read_layouts(ttgir), ptx, sass)
     declared = []
     for access, shape in zip(accesses, shapes, strict=True):
         file, first = access.source
@@ -117,6 +104,20 @@ def read_operations(
         replace(operation, opcodes=tuple(opcodes[number]))
         for number, operation in enumerate(declared)
     )
+
+
+def _read_layouts(ttgir: str) -> list[Layout | None]:
+    from tilescope.record.ttgir import read_ttgir  # imports torch and Triton
+
+    # Without its cache, which would grow in a worker.
+    layouts = read_ttgir.__wrapped__(ttgir).layouts
+    sides = ("register", "lane", "warp")
+    return [
+        Layout(tuple(bases["shape"]), *(tuple(map(tuple, bases[side])) for side in sides))
+        if bases
+        else None
+        for bases in layouts
+    ]
 
 
 def _check(op: Op, instruction: Instruction | str) -> Instruction:

@@ -4,9 +4,10 @@ Each class of equal executions is counted once: addresses that are equal up to w
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,14 +17,10 @@ from tilescope.evaluate.counts import Example, Tally
 from tilescope.evaluate.instructions import Instruction
 from tilescope.evaluate.probe import Probe
 from tilescope.evaluate.sectors import (
-    EXTRA,
     GRANULE_BYTES,
     LINE_BYTES,
-    LINES,
-    REPEATED,
-    REQUESTS,
     SECTOR_BYTES,
-    SECTORS,
+    RequestCosts,
     box_lanes,
     count_requests,
 )
@@ -51,8 +48,8 @@ CHUNK = 1 << 22
 _MOST_REMEMBERED = 1 << 12
 # Maximum number of classes whose lanes are kept at a time, for copies to shared memory.
 _MOST_COPIES = 1 << 8
-# Counts that depend on where the bytes lie.
-_PLACED = [SECTORS, LINES, EXTRA, REPEATED]
+# Costs that depend on where the bytes lie.
+_PLACED = [RequestCosts._fields.index(name) for name in ("sectors", "lines", "extra", "repeated")]
 # Bytes between lanes with different unknown addresses, while their distinct bytes are counted.
 _FAR = 1 << 24
 # Number of executions whose start is remembered: enough for a map of programs.
@@ -77,6 +74,21 @@ class Descriptor:
     element_bytes: int
     facts: np.ndarray
 
+    def locate(
+        self, at: np.ndarray, block: np.ndarray, programs: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """Locate blocks whose first elements are at coordinates: (programs, dimensions) int64.
+
+        Returns:
+            The address of each block's first element, the first and the last coordinates in the block that lie inside
+            the tensor, and the strides.
+        """
+        facts = pick(self.facts, programs)
+        address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
+        start = address[:, 0] + (at * strides).sum(axis=1) * self.element_bytes
+        inside = (np.clip(edge - at, 0, block) for edge in (0, shape))
+        return start, *inside, np.broadcast_to(strides, at.shape)
+
 
 @dataclass(frozen=True)
 class Storage:
@@ -93,6 +105,96 @@ class Storage:
     start_bytes: int = 0
     contents: dict[int, Callable[[], np.ndarray]] = field(default_factory=dict)
     why_unknown: str = "The capture holds no copy of the tensor's values."
+
+
+@dataclass(frozen=True)
+class _PointerAccess:
+    """An execution of an operation on pointers by some of the programs, as far as it is known.
+
+    Attributes:
+        mask: where elements may be active.
+        programs: (programs,) their numbers. A member is an index into them.
+        num_warps: warps of a program.
+    """
+
+    op: Op
+    instruction: Instruction
+    pointer: Value
+    mask: Value
+    programs: np.ndarray
+    num_warps: int
+
+    @property
+    def unknown(self) -> Unknown | None:
+        return self.pointer if isinstance(self.pointer, Unknown) else None
+
+    def lanes(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lanes' addresses and which are active, (members, requests, lanes) each."""
+        place, owner = self.instruction.lanes(self.num_warps)
+        address, active = (
+            np.broadcast_to(
+                value.with_rank(len(self.op.shape)).at(members, place),
+                (len(members), *owner.shape),
+            )
+            for value in (self.pointer.known, self.mask)
+        )
+        return address, active & owner
+
+    def blocks(self, value: Value, members: np.ndarray) -> np.ndarray:
+        """Return the elements of the pointer or the mask: (members, *block)."""
+        shape = self.op.shape
+        return np.broadcast_to(value.with_rank(len(shape)).blocks(members), (len(members), *shape))
+
+    def example(self, member: int) -> Example:
+        address, active = (
+            self.blocks(value, np.array([member]))[0] for value in (self.pointer.known, self.mask)
+        )
+        return Example(int(self.programs[member]), address, active)
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """The members that execute an access, in classes of equal cost.
+
+    Attributes:
+        key: equal for executions of an operation with the same classes.
+        running: (executions,) the members.
+        start: (executions,) the address of the first element of each member's block.
+        first: (classes,) an index into `running` for each class.
+        number: (executions,) the class of each member; None with one class.
+    """
+
+    key: Any
+    running: np.ndarray
+    start: np.ndarray
+    first: np.ndarray
+    number: np.ndarray | None
+
+    @property
+    def times(self) -> np.ndarray:
+        """The number of members in each class."""
+        return np.array([len(self.running)]) if self.number is None else np.bincount(self.number)
+
+    def per_execution(self, per_class: np.ndarray) -> np.ndarray:
+        values = per_class if self.number is None else per_class[self.number]
+        return np.broadcast_to(values, self.running.shape)
+
+
+class _ClassCosts(NamedTuple):
+    """The costs of a member of each class, (classes,) int64 each.
+
+    Attributes:
+        requests: the sums over its requests.
+        low, high: its first and its last active byte, from its block's first element.
+        loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
+        elements: number of active elements.
+    """
+
+    requests: RequestCosts
+    low: np.ndarray
+    high: np.ndarray
+    loaded_sectors: np.ndarray
+    elements: np.ndarray
 
 
 class GlobalMemory:
@@ -127,6 +229,7 @@ class GlobalMemory:
         self.sampler = Sampler(programs)
         self.probe = Probe(programs, sms)
         self.tallies = {op: Tally() for op in memory_ops(body)}
+        self._costs = defaultdict[Op, dict[Any, _ClassCosts]](dict)
 
     def spend(self, work: int) -> None:
         """Add to the work of the evaluation.
@@ -193,118 +296,98 @@ class GlobalMemory:
             doubt: why it is unknown whether programs execute it; "" if they do.
         """
         tally = self.tallies[op]
-        instruction = self.instructions[op]
-        unknown = pointer if isinstance(pointer, Unknown) else None
         if isinstance(mask, Unknown):
             doubt = doubt or mask.why
-        pointer = pointer.known
         mask = possible(mask)
         running = np.flatnonzero(np.broadcast_to(mask.base, len(programs)))
         tally.executions += len(running)
         if not len(running):
             return
         tally.doubt = tally.doubt or doubt
-        base = sum((term.per_program(term.first) for term in pointer.terms), pointer.base)
-        terms = (*pointer.terms, *mask.terms)
-        # An atomic's sectors depend on more than the place within a line. Of larger launches, one member of each class
-        # of addresses that are equal up to whole lines is counted.
-        is_small = len(programs) * math.prod(op.shape) <= CHUNK
-        unit = ADDRESS_RANGE if op.name.startswith("tt.atomic") and is_small else LINE_BYTES
-        keys = [base % unit, *(term.per_program(term.fingerprints) for term in terms)]
-        base = np.broadcast_to(base, len(programs))
-        starts = base if len(running) == len(base) else base[running]
-        lowest = int(starts.min())
-        highest = int(starts.max())
-        numbers = {storage_number(lowest), storage_number(highest)}
-        if len(numbers) > 1:
-            numbers.update(np.unique(storage_number(starts)).tolist())
-        tally.storages |= numbers
-        if op.traits.kind in ("store", "atomic"):
-            self.stored |= tally.storages
+        start = pick(pointer.known.first, running)
+        self._find_storages(op, start)
+        instruction = self.instructions[op]
         if isinstance(instruction, str):
             raise UnsupportedOperation(instruction)
-        if instruction.is_merged and all(instruction.is_merged):
+        if not instruction.kept:
             return
-        keys = [pick(key, running) for key in keys]
-        first, index = group(keys)
-        name = b"".join(np.broadcast_to(pick(key, first), len(first)).tobytes() for key in keys)
-        if unknown:
-            name += f"{unknown.shape} {unknown.multiple}".encode()
-        facts = tally.classes.get(name)
-        if facts is None:
-            facts = self._count_classes(
-                op, pointer, mask, instruction, running[first], programs, unknown
-            )
-            facts[:, 7:9] -= base[running[first], None]
-            if len(first) <= _MOST_REMEMBERED:
-                tally.classes[name] = facts
-        times = np.array([len(running)]) if index is None else np.bincount(index)
+        access = _PointerAccess(op, instruction, pointer, mask, programs, self.num_warps)
+        classes = _classify(access, running, start)
+        costs = self._costs[op].get(classes.key)
+        if costs is None:
+            costs = self._count_classes(access, classes)
+            if len(classes.first) <= _MOST_REMEMBERED:
+                self._costs[op][classes.key] = costs
+        times = classes.times
+        tally.counts += np.array(costs.requests) @ times
+        tally.loaded_sectors += int(costs.loaded_sectors @ times)
+        tally.elements += int(costs.elements @ times)
         if op.name == "ttg.async_copy_global_to_local":
-            if name not in tally.copies and len(first) <= _MOST_COPIES:
-                lanes = self._lanes(op, pointer, mask, instruction, running[first])
-                tally.copies[name] = (*lanes, np.zeros(len(first), np.int64))
-            if name in tally.copies:
-                tally.copies[name][2][:] += times
-        tally.counts += times @ facts[:, :7]
-        tally.loaded_sectors += int(facts[:, 9] @ times)
-        tally.elements += int(facts[:, 10] @ times)
-        issued = facts[:, REQUESTS] > 0
-        if not issued.any():
+            self._keep_lanes(access, classes)
+        if not costs.requests.requests.any():
             return
-        if unknown:
-            tally.unplaced = unknown.why
-            return
-        self._sample(tally, programs[running], starts, facts, first, index)
-        if doubt:
-            return
-        each = np.zeros(len(running), int) if index is None else index
-        if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
-            some = np.flatnonzero(issued[each])[:_MOST_STARTS]
-            low, high, elements = facts[each[some]][:, [7, 8, 10]].T
-            tally.starts.append((programs[running[some]], starts[some] + low))
-            tally.spans.append((high - low, elements))
-        if op.name == "tt.load":
-            members = self.probe.find_members(programs, running)
-            lanes = self._lanes(op, pointer, mask, instruction, members)
-            self.probe.record(tally.loads, programs[members], *lanes)
-        span = lowest + facts[issued, 7].min(), highest + facts[issued, 8].max()
-        if tally.outside is None and self._are_outside(np.array(span)).any():
-            some = np.flatnonzero(issued[each])
-            outside = self._are_outside(starts[some, None] + facts[each[some], 7:9]).any(axis=1)
-            for member in running[some[outside]][:1]:
-                example = _make_example(op, pointer, mask, programs, member)
-                wrong = np.argwhere(example.active & self._are_outside(example.address))
-                tally.outside = example, tuple(wrong[0].tolist())
+        if access.unknown:
+            tally.unplaced = access.unknown.why
+        else:
+            self._place(access, classes, costs, not doubt)
 
-    def _sample(
-        self,
-        tally: Tally,
-        programs: np.ndarray,
-        starts: np.ndarray,
-        facts: np.ndarray,
-        first: np.ndarray,
-        index: np.ndarray | None,
+    def _keep_lanes(self, access: _PointerAccess, classes: _Classes) -> None:
+        copies = self.tallies[access.op].copies
+        count = len(classes.first)
+        if classes.key not in copies and count <= _MOST_COPIES:
+            lanes = access.lanes(classes.running[classes.first])
+            copies[classes.key] = (*lanes, np.zeros(count, np.int64))
+        if classes.key in copies:
+            copies[classes.key][2][:] += classes.times
+
+    def _place(
+        self, access: _PointerAccess, classes: _Classes, costs: _ClassCosts, is_certain: bool
     ) -> None:
-        """Sample executions, (executions,) each: their programs, and the address of their first element.
-
-        Args:
-            facts: of each class.
-            first, index: one member of each class, and the class of each execution; None with one class.
-        """
-        low, high = facts[:, 7:9].T
-        start = starts[first]
-        spanned = (start + high) // SECTOR_BYTES - (start + low) // SECTOR_BYTES + 1
-        sectors = facts[:, SECTORS]
-        size = np.where(sectors > 0, np.minimum(sectors, spanned), 0) * SECTOR_BYTES
-        length = high - low
-        if index is not None:
-            low, length, size = (each[index] for each in (low, length, size))
-        low = starts + low
-        if not size.all():
+        """Sample where executions are in memory. If they are certain, look for those outside their storage, too."""
+        tally = self.tallies[access.op]
+        programs = access.programs
+        running = classes.running
+        start = classes.start[classes.first]
+        moved = _moved_bytes(start + costs.low, start + costs.high, costs.requests.sectors)
+        low, high, size, elements = map(
+            classes.per_execution, (costs.low, costs.high, moved, costs.elements)
+        )
+        low = classes.start + low
+        high = classes.start + high
+        if not moved.all():
             issued = np.flatnonzero(size)
-            programs = programs[issued]
-            low, length, size = (each[issued] for each in (low, length, size))
-        self.sampler.add(tally.touches, programs, low, length, size)
+            running, low, high, size, elements = (
+                column[issued] for column in (running, low, high, size, elements)
+            )
+        self.sampler.add(tally.touches, programs[running], low, high - low, size)
+        if not is_certain:
+            return
+        if access.op.name == "tt.load":
+            members = self.probe.find_members(programs, classes.running)
+            self.probe.record(tally.loads, programs[members], *access.lanes(members))
+        if sum(len(number) for number, _ in tally.starts) < _MOST_STARTS:
+            some = slice(_MOST_STARTS)
+            tally.starts.append((programs[running[some]], low[some]))
+            tally.spans.append(((high - low)[some], elements[some]))
+        if tally.outside is None and self._are_outside(np.array([low.min(), high.max()])).any():
+            is_outside = self._are_outside(low) | self._are_outside(high)
+            for member in running[is_outside][:1]:
+                tally.outside = self._find_outside(access.example(member))
+
+    def _find_outside(self, example: Example) -> tuple[Example, tuple[int, ...]]:
+        """Return an execution and the index of its first element outside its storage."""
+        wrong = np.argwhere(example.active & self._are_outside(example.address))
+        return example, tuple(wrong[0].tolist())
+
+    def _find_storages(self, op: Op, address: np.ndarray) -> None:
+        """Add the storages of addresses to those that an operation accesses."""
+        numbers = storage_number(np.array([address.min(), address.max()]))
+        if numbers[0] != numbers[1]:
+            numbers = np.unique(storage_number(address))
+        storages = self.tallies[op].storages
+        storages.update(numbers.tolist())
+        if op.traits.counter not in ("ld", "tma_ld"):
+            self.stored |= storages
 
     def _are_outside(self, address: np.ndarray) -> np.ndarray:
         """Return which addresses lie outside their storage. Pointers read from memory have none and are not checked."""
@@ -313,67 +396,46 @@ class GlobalMemory:
         number = np.where(is_known, number, 0)
         return is_known & ((address < self.starts[number]) | (address >= self.ends[number]))
 
-    def _count_classes(
-        self,
-        op: Op,
-        pointer: Value,
-        mask: Value,
-        instruction: Instruction,
-        members: np.ndarray,
-        programs: np.ndarray,
-        unknown: Unknown | None,
-    ) -> np.ndarray:
-        """Return for each member its facts: see `Tally.classes`."""
-        tally = self.tallies[op]
-        rank = len(op.shape)
-        place, owner = instruction.lanes(self.num_warps)
-        last = max(0, instruction.width_bytes - instruction.element_bytes)
-        self.spend(len(members) * owner.size >> (4 if unknown else 9))
-        facts = []
-        for some in np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size))):
-            shape = len(some), *owner.shape
-            address, on = self._lanes(op, pointer, mask, instruction, some)
-            lanes = address.reshape(-1, shape[2]), on.reshape(-1, shape[2]), instruction.width_bytes
-            requests = count_requests(*lanes, instruction.instruction)
-            if unknown:
-                varies = op.shape if unknown.shape is None else unknown.shape
-                numbers = from_table(np.arange(math.prod(varies)).reshape(1, *varies))
-                number = np.broadcast_to(numbers.with_rank(rank).at(some[:1], place), shape)
-                requests, is_exact = _count_most(
-                    *lanes, instruction.instruction, number.reshape(-1, shape[2]), unknown.multiple
-                )
-                tally.doubt = tally.doubt or ("" if is_exact else unknown.why)
-            requests = requests.reshape(*shape[:2], -1)
-            issued = requests[..., REQUESTS].reshape(-1, instruction.kept)
-            tally.issued = tally.issued | issued.any(axis=0)
-            counts = requests.sum(axis=1)
-            is_known = not unknown and not tally.doubt
-            if tally.example is None and is_known and counts[:, REQUESTS].any():
-                member = some[counts[:, REQUESTS].argmax()]
-                tally.example = _make_example(op, pointer, mask, programs, member)
-            low = np.where(on, address, np.iinfo(np.int64).max).min(axis=(1, 2))
-            high = np.where(on, address, -1).max(axis=(1, 2)) + last
-            loaded = counts[:, SECTORS]
-            if instruction.swaps:
-                loaded = count_requests(*lanes)[:, SECTORS].reshape(shape[:2]).sum(axis=1)
-            blocks = mask.with_rank(rank).blocks(some)
-            elements = np.count_nonzero(blocks, axis=tuple(range(1, rank + 1)))
-            elements = elements * (math.prod(op.shape) // blocks[0].size)
-            elements = np.broadcast_to(elements, len(some))
-            facts.append(np.column_stack([counts, low, high, loaded, elements]))
-        return np.concatenate(facts)
+    def _count_classes(self, access: _PointerAccess, classes: _Classes) -> _ClassCosts:
+        members = classes.running[classes.first]
+        start = classes.start[classes.first]
+        _, owner = access.instruction.lanes(self.num_warps)
+        self.spend(len(members) * owner.size >> (4 if access.unknown else 9))
+        parts = np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size)))
+        costs = [self._count_members(access, part) for part in parts]
+        columns = (np.concatenate(column, axis=-1) for column in zip(*costs, strict=True))
+        requests, low, high, *rest = columns
+        return _ClassCosts(RequestCosts(*requests), low - start, high - start, *rest)
 
-    def _lanes(
-        self, op: Op, pointer: Value, mask: Value, instruction: Instruction, members: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lanes' addresses and which are active, (members, requests, lanes) each."""
-        place, owner = instruction.lanes(self.num_warps)
-        shape = len(members), *owner.shape
-        address, on = (
-            np.broadcast_to(value.with_rank(len(op.shape)).at(members, place), shape)
-            for value in (pointer, mask)
+    def _count_members(self, access: _PointerAccess, members: np.ndarray) -> _ClassCosts:
+        """Return the costs of members, each its own class. `low` and `high` are addresses."""
+        instruction = access.instruction
+        tally = self.tallies[access.op]
+        address, active = access.lanes(members)
+        lanes = address.reshape(-1, address.shape[2]), active.reshape(-1, address.shape[2])
+        if access.unknown:
+            costs, is_exact = _count_most(access, access.unknown, *lanes)
+            tally.doubt = tally.doubt or ("" if is_exact else access.unknown.why)
+        else:
+            costs = np.array(instruction.count_requests(*lanes))
+        issued = costs[0].reshape(-1, instruction.kept)
+        tally.issued = tally.issued | issued.any(axis=0)
+        requests = RequestCosts(*costs.reshape(len(costs), len(members), -1).sum(axis=2))
+        if not (access.unknown or tally.doubt or tally.example) and requests.requests.any():
+            tally.example = access.example(members[requests.requests.argmax()])
+        loaded = requests.sectors
+        if instruction.swaps:
+            loaded = count_requests(*lanes, instruction.width_bytes).sectors
+            loaded = loaded.reshape(len(members), -1).sum(axis=1)
+        last = max(0, instruction.width_bytes - instruction.element_bytes)
+        elements = access.blocks(access.mask, members).reshape(len(members), -1)
+        return _ClassCosts(
+            requests,
+            low=np.where(active, address, np.iinfo(np.int64).max).min(axis=(1, 2)),
+            high=np.where(active, address, -1).max(axis=(1, 2)) + last,
+            loaded_sectors=loaded,
+            elements=np.count_nonzero(elements, axis=1),
         )
-        return address, on & owner
 
     def count_descriptors(self, op: Op, address: np.ndarray) -> None:
         """Count the 128-byte descriptors that programs create: one warp writes each with an atomic exchange.
@@ -385,7 +447,7 @@ class GlobalMemory:
         tally.executions += len(address)
         tally.storages.update(np.unique(storage_number(address)).tolist())
         sectors = LINE_BYTES // SECTOR_BYTES
-        tally.counts += len(address) * np.array([1, sectors, 1, sectors, LINE_BYTES, 0, 0])
+        tally.counts += len(address) * np.array(RequestCosts(1, sectors, 1, sectors, LINE_BYTES))
 
     def copy_block(
         self, op: Op, descriptor: Descriptor, at: np.ndarray, programs: np.ndarray
@@ -400,86 +462,104 @@ class GlobalMemory:
         """
         tally = self.tallies[op]
         size = descriptor.element_bytes
-        of_all = descriptor.facts
-        facts = np.broadcast_to(pick(of_all, programs), (len(programs), of_all.shape[1]))
-        is_load = op.traits.counter == "tma_ld"
         block = np.array(op.shape[-at.shape[1] :])
-        address, shape, strides = np.split(facts, [1, 1 + len(block)], axis=1)
-        storages = set(np.unique(storage_number(address)).tolist())
-        tally.storages |= storages
-        if not is_load:
-            self.stored |= storages
         check_size(*op.shape)
-        before = np.clip(-at, 0, block)
-        after = np.clip(shape - at, 0, block)
-        start = address[:, 0] + (at * strides).sum(axis=1) * size
+        start, before, after, strides = descriptor.locate(at, block, programs)
+        self._find_storages(op, start)
         is_inside = (after > before).all(axis=1)
         if not tally.doubt:
             tally.starts.append((programs[is_inside], start[is_inside]))
             tally.missing += programs[~is_inside].tolist()
-        rows = np.column_stack([start % LINE_BYTES, before, after, strides])
-        classes, index, times = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
-        touched = []
-        instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
-        places = box_lanes(block.tolist(), size, op.swizzle_bytes)
-        for (first, *limits), count in zip(classes, times.tolist(), strict=True):
-            low, high, steps = np.split(np.array(limits)[:, None, None], 3)
-            address = first + (places * steps).sum(axis=0) * size
-            inside = ((places >= low) & (places < high)).all(axis=0)
-            counts = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
-            tally.counts[SECTORS] += count * counts[:, SECTORS].sum()
-            touched.append((counts[:, SECTORS] - counts[:, EXTRA]).sum())
-            tally.elements += int(inside.sum()) * GRANULE_BYTES // size * count
+        keys = np.column_stack([start % LINE_BYTES, before, after, strides])
+        classes, index, times = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+        costs = [
+            _count_box_rows(op, size, first, *np.split(np.array(limits)[:, None, None], 3))
+            for first, *limits in classes
+        ]
+        sectors, touched, elements = np.array(costs).T
+        tally.counts += np.array(RequestCosts(sectors=sectors @ times))
+        tally.elements += int(elements @ times)
         if not is_inside.any():
             return
-        start += (before * strides).sum(axis=1) * size
+        low = start + (before * strides).sum(axis=1) * size
         length = ((after - before - 1) * strides).sum(axis=1) * size + size - 1
-        spanned = (start + length) // SECTOR_BYTES - start // SECTOR_BYTES + 1
-        moved = np.minimum(spanned, np.array(touched)[index.ravel()]) * SECTOR_BYTES
-        parts = (each[is_inside] for each in (programs, start, length, moved))
+        moved = _moved_bytes(low, low + length, touched[index.ravel()])
+        parts = (column[is_inside] for column in (programs, low, length, moved))
         self.sampler.add(tally.touches, *parts)
 
 
-def _count_most(
-    address: np.ndarray,
-    active: np.ndarray,
-    width_bytes: int,
-    instruction: str,
-    number: np.ndarray,
-    multiple: int,
-) -> tuple[np.ndarray, bool]:
-    """Return the largest counts of requests whose addresses lack unknown numbers, and whether all are equal.
+def _classify(access: _PointerAccess, running: np.ndarray, start: np.ndarray) -> _Classes:
+    """Group the members that execute an access: by address up to whole lines, and by mask."""
+    op = access.op
+    # An atomic's sectors depend on more than the place within a line. Of larger launches, one member of each class
+    # of addresses that are equal up to whole lines is counted.
+    is_small = len(access.programs) * math.prod(op.shape) <= CHUNK
+    unit = ADDRESS_RANGE if op.name.startswith("tt.atomic") and is_small else LINE_BYTES
+    terms = *access.pointer.known.terms, *access.mask.terms
+    prints = (pick(term.per_program(term.fingerprints), running) for term in terms)
+    numbers = [start % unit, *prints]
+    first, number = group(numbers)
+    name = b"".join(np.broadcast_to(pick(each, first), len(first)).tobytes() for each in numbers)
+    unknown = access.unknown
+    key = name, unknown and (unknown.shape, unknown.multiple)
+    return _Classes(key, running, np.broadcast_to(start, len(running)), first, number)
+
+
+def _moved_bytes(low: np.ndarray, high: np.ndarray, sectors: np.ndarray) -> np.ndarray:
+    """Return the bytes of the sectors that executions move. Several requests may touch the same sectors."""
+    spanned = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
+    return np.where(sectors > 0, np.minimum(sectors, spanned), 0) * SECTOR_BYTES
+
+
+def _count_box_rows(
+    op: Op, element_bytes: int, first: int, low: np.ndarray, high: np.ndarray, strides: np.ndarray
+) -> tuple[int, int, int]:
+    """Count the sectors of a block's copy, those that it touches in the tensor, and the elements.
 
     Args:
-        number: (requests, lanes), lanes whose unknown numbers are equal have the same.
-        multiple: the unknown numbers are multiples of it, and a lane's address is a multiple of its width.
+        first: the address of the block's first element.
+        low, high: (dimensions, 1, 1), the part of the block that lies inside the tensor.
+        strides: (dimensions, 1, 1), in elements.
     """
-    step = max(width_bytes, math.gcd(multiple, LINE_BYTES))
-    total = count_requests(address + number * _FAR, active, width_bytes, instruction)
-    total[:, _PLACED] = 0
+    places = box_lanes(op.shape[-len(low) :], element_bytes, op.swizzle_bytes)
+    address = first + (places * strides).sum(axis=0) * element_bytes
+    inside = ((places >= low) & (places < high)).all(axis=0)
+    is_load = op.traits.counter == "tma_ld"
+    instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
+    costs = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
+    elements = int(inside.sum()) * GRANULE_BYTES // element_bytes
+    return costs.sectors.sum(), (costs.sectors - costs.extra).sum(), elements
+
+
+def _count_most(
+    access: _PointerAccess,
+    unknown: Unknown,
+    address: np.ndarray,
+    active: np.ndarray,
+) -> tuple[np.ndarray, bool]:
+    """Return the largest costs of requests whose addresses lack unknown numbers, and whether all are equal.
+
+    The unknown numbers are multiples of `unknown.multiple`, and a lane's address is a multiple of its width.
+    """
+    shape = access.op.shape if unknown.shape is None else unknown.shape
+    table = np.arange(math.prod(shape)).reshape(1, *shape)
+    place, owner = access.instruction.lanes(access.num_warps)
+    number = from_table(table).with_rank(len(access.op.shape)).at(np.zeros(1, int), place)
+    # Lanes whose unknown numbers are equal have the same.
+    number = np.resize(np.broadcast_to(number[0], owner.shape), address.shape)
+    count = access.instruction.count_requests
+    step = max(access.instruction.width_bytes, math.gcd(unknown.multiple, LINE_BYTES))
+    total = np.array(count(address + number * _FAR, active))
+    total[_PLACED] = 0
     is_exact = True
     while active.any():
         lowest = np.where(active, number, number.max()).min(axis=1, keepdims=True)
         own = active & (number == lowest)
         # A single lane touches one sector, wherever it is.
         end = LINE_BYTES if np.count_nonzero(own, axis=1).max() > 1 else 1
-        counts = np.stack(
-            [
-                count_requests(address + shift, own, width_bytes, instruction)[:, _PLACED]
-                for shift in range(0, end, step)
-            ]
-        )
-        total[:, _PLACED] += counts.max(axis=0)
+        costs = np.array([count(address + shift, own) for shift in range(0, end, step)])[:, _PLACED]
+        total[_PLACED] += costs.max(axis=0)
         active = active & ~own
-        is_same = counts[..., 0].max(axis=0) == counts[..., 0].min(axis=0)
-        is_exact = is_exact and bool(is_same.all()) and not active.any()
+        sectors = costs[:, 0]
+        is_exact = is_exact and bool((sectors == sectors[0]).all()) and not active.any()
     return total, is_exact
-
-
-def _make_example(
-    op: Op, pointer: Value, mask: Value, programs: np.ndarray, member: int
-) -> Example:
-    blocks = (
-        value.with_rank(len(op.shape)).blocks(np.array([member])) for value in (pointer, mask)
-    )
-    return Example(int(programs[member]), *(np.broadcast_to(each[0], op.shape) for each in blocks))

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilescope.captures.layouts import Layout, Vectors, textbook_layout, vectors
+from tilescope.evaluate.sectors import RequestCosts, count_requests
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,10 @@ class Instruction:
             return np.zeros((0, requests, 1), np.int64), np.ones((requests, 1), bool)
         place = self.vectors.place[:, self.issued]
         return place, (self.vectors.owner | is_load)[self.issued]
+
+    def count_requests(self, address: np.ndarray, active: np.ndarray) -> RequestCosts:
+        """Count the sectors and lines of requests: see `sectors.count_requests`."""
+        return count_requests(address, active, self.width_bytes, self.instruction)
 
     @property
     def textbook(self) -> "Instruction":

@@ -8,8 +8,9 @@ the bodies of loops that it unrolls.
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import Location, lane_bytes, locate_lines
@@ -32,7 +33,6 @@ _KINDS = {
     "tensormap": "tensor map",
     "": "atomic",
 }
-
 
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
@@ -80,30 +80,11 @@ def read_instructions(
     result: dict[Op, Instruction | str] = {}
     for (kind, location), group in by_location.items():
         matches = in_ptx.get((kind, location), [])
-        starts = [0]
-        instructions = []
-        for op in group:
-            match = matches[min(starts[-1], len(matches) - 1)] if matches else PtxAccess("", 0)
-            is_swap = ".cas" in match.name
-            instruction = Instruction(
-                op="compare-and-swap" if op.name == "tt.atomic_cas" else kind,
-                source=op.place,
-                layout=layout_of.get(op.line),
-                element_bytes=op.element_bytes,
-                width_bytes=op.element_bytes if is_swap else match.width_bytes,
-                instruction=match.name,
-                instructions=len(matches),
-                opcodes=tuple(dict.fromkeys(opcodes.get(op.site, []))),
-                swizzle_bytes=op.swizzle_bytes or 0,
-            )
-            instructions.append(instruction)
-            starts.append(starts[-1] + instruction.count)
-        are_complete = starts[-1] == len(matches)
-        for op, instruction, start, end in zip(
-            group, instructions, starts, starts[1:], strict=False
-        ):
-            # Several copies of an operation, as of an unrolled loop, have one location. Their order is kept.
-            own = matches[start:end] if are_complete else matches
+        instructions = list(_match_in_order(group, matches, layout_of, opcodes))
+        ends = list(accumulate(instruction.count for instruction in instructions))
+        are_complete = ends[-1] == len(matches)
+        for op, instruction, end in zip(group, instructions, ends, strict=True):
+            own = matches[end - instruction.count : end] if are_complete else matches
             widths = {(match.name, match.width_bytes) for match in own}
             if len(widths) != 1:
                 which = "instructions of several widths for" if widths else "no instruction for"
@@ -113,6 +94,32 @@ def read_instructions(
             merged = tuple(match.is_repeated for match in own) if is_on_merged_line else ()
             result[op] = replace(instruction, is_merged=merged)
     return result
+
+
+def _match_in_order(
+    ops: Sequence[Op],
+    matches: Sequence[PtxAccess],
+    layout_of: Mapping[int, Layout | None],
+    opcodes: Mapping[Site, Sequence[str]],
+) -> Iterator[Instruction]:
+    """Yield the instruction of each operation at a location. Copies, as of an unrolled loop, keep their order."""
+    start = 0
+    for op in ops:
+        match = matches[min(start, len(matches) - 1)] if matches else PtxAccess("", 0)
+        is_swap = ".cas" in match.name
+        instruction = Instruction(
+            op="compare-and-swap" if op.name == "tt.atomic_cas" else op.traits.kind,
+            source=op.place,
+            layout=layout_of.get(op.line),
+            element_bytes=op.element_bytes,
+            width_bytes=op.element_bytes if is_swap else match.width_bytes,
+            instruction=match.name,
+            instructions=len(matches),
+            opcodes=tuple(dict.fromkeys(opcodes.get(op.site, []))),
+            swizzle_bytes=op.swizzle_bytes or 0,
+        )
+        start += instruction.count
+        yield instruction
 
 
 @functools.lru_cache(maxsize=4)
@@ -189,13 +196,10 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxAccess]]:
     return result
 
 
-def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
+def counter_of(op: Op, instruction: Instruction, body: Region) -> str:
     """Return Nsight Compute's name of the kind of an operation: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
 
     ptxas turns an atomic into RED if its result is not used, and no later access has to wait for it.
-
-    Args:
-        used: the names of the values that operations use.
     """
     counter = op.traits.counter
     if counter != "atom":
@@ -206,5 +210,6 @@ def counter_of(op: Op, instruction: Instruction, used: set[str]) -> str:
     if len(answers) != 1:
         is_exchange = re.search(r"\.(exch|cas)\b", instruction.instruction)
         waits = re.search(r"\b(acquire|acq_rel)\b", op.text)
-        answers = {bool(is_exchange or waits) or not used.isdisjoint(op.results)}
+        is_used = any(not {*op.results}.isdisjoint(each.uses) for each in body.walk())
+        answers = {bool(is_exchange or waits) or is_used}
     return "atom" if answers.pop() else "red"

@@ -45,23 +45,21 @@ class Overflows:
         closest = wraps[np.argsort(least, kind="stable")[:most]]
         members = np.union1d(wraps[:most], closest)
         blocks = value.blocks(members)
-        blocks = np.broadcast_to(blocks, (len(members), *blocks.shape[1:])).reshape(
-            len(members), -1
-        )
         is_wrong = (blocks < -half) | (blocks >= half)
+        rows = np.nonzero(is_wrong)[0]
+        if not rows.size:
+            return
         wrong = blocks[is_wrong]
-        if wrong.size:
-            row = is_wrong.any(axis=1).argmax()
-            new = Overflow(
-                source=op.source,
-                line=op.line,
-                program=int(programs[members[row]]),
-                value=int(wrong[0]),
-                smallest=int(wrong[np.abs(wrong).argmin()]),
-                programs=int(np.count_nonzero(are_wrapping)),
-                bits=bits,
-            )
-            known = self.by_line.get(op.line, new)
-            first = min(known, new, key=lambda each: each.program)
-            smallest = min(known.smallest, new.smallest, key=abs)
-            self.by_line[op.line] = replace(first, smallest=smallest, programs=new.programs)
+        new = Overflow(
+            source=op.source,
+            line=op.line,
+            program=int(programs[members[rows[0]]]),
+            value=int(wrong[0]),
+            smallest=int(wrong[np.abs(wrong).argmin()]),
+            programs=int(np.count_nonzero(are_wrapping)),
+            bits=bits,
+        )
+        known = self.by_line.get(op.line, new)
+        first = min(known, new, key=lambda each: each.program)
+        smallest = min(known.smallest, new.smallest, key=abs)
+        self.by_line[op.line] = replace(first, smallest=smallest, programs=new.programs)

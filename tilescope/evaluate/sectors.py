@@ -9,6 +9,7 @@ sector per 32 such bytes of a row, rounded up. A store omits them. These counts 
 """
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -22,8 +23,18 @@ GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.
 _WIDEST_BYTES = 128
 
-# Columns of a count: see `tilescope.evaluate.counts.Cost`.
-REQUESTS, SECTORS, LINES, IDEAL, USED, EXTRA, REPEATED = range(7)
+
+class RequestCosts(NamedTuple):
+    """The costs of requests, (requests,) int64 each, or their sums: the first fields of `counts.Cost`, in order."""
+
+    requests: Any = 0
+    sectors: Any = 0
+    lines: Any = 0
+    ideal: Any = 0
+    used: Any = 0
+    extra: Any = 0
+    repeated: Any = 0
+
 
 _NOWHERE = np.iinfo(np.int64).min
 
@@ -35,7 +46,7 @@ def count_requests(
     instruction: str = "",
     sector_bytes: int = SECTOR_BYTES,
     line_bytes: int = LINE_BYTES,
-) -> ndarray:
+) -> RequestCosts:
     """Count the sectors and lines of each request. A request with no active lane is not issued.
 
     The hardware counts copies that bypass L1 (LDGSTS.BYPASS) by its own rule: see `_bypassing_sectors`. For the
@@ -49,9 +60,6 @@ def count_requests(
         width_bytes: bytes per lane. A lane's access is aligned to it, so it never crosses a sector's boundary.
         instruction: PTX instruction. Atomics, copies that bypass L1 and boxes are counted differently. Of a box, each
             row is a request, and each granule a lane.
-
-    Returns:
-        (requests, 7) int64, the amounts of `Cost` in order.
     """
     address = np.where(active, address, _NOWHERE)
     ordered = np.sort(address, axis=1)
@@ -73,7 +81,7 @@ def count_requests(
     used = np.count_nonzero(active, axis=1) * width_bytes
     lines = _distinct(ordered, line_bytes)
     ideal = -(-distinct // sector_bytes)
-    return np.stack([issued, sectors + extra, lines, ideal, used, extra, repeated], axis=1)
+    return RequestCosts(issued, sectors + extra, lines, ideal, used, extra, repeated)
 
 
 def _distinct(ordered: ndarray, unit_bytes: int) -> ndarray:

@@ -96,6 +96,11 @@ class Value:
         """The block along whose dimensions its elements may differ; None if that is unknown."""
         return np.broadcast_shapes(*(term.table.shape[1:] for term in self.terms))
 
+    @property
+    def first(self) -> np.ndarray:
+        """The first element of each program's block: (programs,), or (1,) if all have the same."""
+        return sum((term.per_program(term.first) for term in self.terms), self.base)
+
     def select(self, programs: np.ndarray) -> "Value":
         """Return the value of the given programs."""
         return Value(pick(self.base, programs), [term.select(programs) for term in self.terms])

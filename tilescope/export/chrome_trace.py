@@ -3,6 +3,8 @@
 Source of the format: Google's "Trace Event Format", complete events ("X") and metadata events ("M").
 """
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -27,16 +29,7 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> Json:
     for tile in pd.DataFrame(vars(assigned)).to_dict("records"):
         tiles[tile.pop("program")].append(tile)
     slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
-    events: list[Json] = []
-
-    def describe(kind: str, sm: int, slot: int, **value: object) -> None:
-        events.append({"name": kind, "ph": "M", "pid": sm, "tid": slot, "args": value})
-
-    for sm in sorted(set(timeline.sm)):
-        describe("process_name", sm, 0, name=f"SM {sm}")
-        describe("process_sort_index", sm, 0, sort_index=sm)
-    for sm, slot in sorted(set(zip(timeline.sm, slots, strict=True))):
-        describe("thread_name", sm, slot, name=f"slot {slot}")
+    events = list(_name_tracks(timeline.sm, slots))
     programs = zip(timeline.sm, slots, timeline.start_ns, timeline.end_ns, tiles, strict=True)
     for pid, (sm, slot, start, end, computed) in enumerate(programs):
         first = computed[0]
@@ -54,3 +47,16 @@ def chrome_trace(timeline: Timeline, gpu: Gpu) -> Json:
         "slots": "counted",
     }
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
+
+
+def _name_tracks(sms: Sequence[int], slots: Sequence[int]) -> Iterator[Json]:
+    """Yield the names and the order of SMs, and the names of their slots."""
+
+    def describe(kind: str, sm: int, slot: int, **value: object) -> Json:
+        return {"name": kind, "ph": "M", "pid": sm, "tid": slot, "args": value}
+
+    for sm in sorted(set(sms)):
+        yield describe("process_name", sm, 0, name=f"SM {sm}")
+        yield describe("process_sort_index", sm, 0, sort_index=sm)
+    for sm, slot in sorted(set(zip(sms, slots, strict=True))):
+        yield describe("thread_name", sm, slot, name=f"slot {slot}")

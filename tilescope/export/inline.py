@@ -83,36 +83,24 @@ class Inliner:
     def _edits(
         self, source: bytes, function: FunctionType, name: str, is_jitted: bool
     ) -> Iterator[_Edit]:
-        starts = list(itertools.accumulate(map(len, source.splitlines(keepends=True)), initial=0))
-
-        def span(node: Any) -> tuple[int, int]:
-            return starts[node.lineno - 1] + node.col_offset, starts[
-                node.end_lineno - 1
-            ] + node.end_col_offset
-
         tree = ast.parse(source).body[0]
         assert isinstance(tree, ast.FunctionDef)
+        span = _Spans(source)
         at = source.index(tree.name.encode(), span(tree)[0] + len("def "))
         yield at, at + len(tree.name.encode()), name
-        annotations = []  # (first byte to drop, annotation)
+        annotations = dict(_find_annotations(tree, source, span))
+        if not is_jitted:
+            yield from ((start, span(node)[1], "") for node, start in annotations.items())
         for node in ast.walk(tree):
-            if isinstance(node, ast.arg) and node.annotation:
-                annotations.append((span(node)[0] + len(node.arg.encode()), node.annotation))
-            elif isinstance(node, ast.AnnAssign) and node.value:
-                annotations.append((span(node.target)[1], node.annotation))
-            elif isinstance(node, ast.FunctionDef) and node.returns:
-                annotations.append((source.rindex(b" ->", 0, span(node.returns)[0]), node.returns))
-            elif isinstance(node, ast.Import):
+            if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._import(alias.name, alias.asname or alias.name, function)
-                yield starts[node.lineno - 1], starts[node.lineno], ""
+                yield *span.line(node), ""
             elif isinstance(node, ast.ImportFrom):
                 raise CannotBeWritten(
                     f"{function.__qualname__} imports from {node.module} inside its body."
                 )
-        if not is_jitted:
-            yield from ((start, span(annotation)[1], "") for start, annotation in annotations)
-        ignored = {part for _, annotation in annotations for part in ast.walk(annotation)}
+        ignored = {part for annotation in annotations for part in ast.walk(annotation)}
         outer = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         names = outer.keys() - _local_names(function.__code__)  # without builtins
         for chain in sorted(_chains(tree, ignored), key=lambda chain: span(chain[0])):
@@ -161,6 +149,33 @@ class Inliner:
             raise CannotBeWritten(f"{function.__qualname__} imports {module}.")
         self._taken.add(name)
         self.imports.add(f"import {module}" if module == name else f"import {module} as {name}")
+
+
+class _Spans:
+    """The bytes of a source text that each node of its tree covers."""
+
+    def __init__(self, source: bytes) -> None:
+        lines = source.splitlines(keepends=True)
+        self._starts = list(itertools.accumulate(map(len, lines), initial=0))
+
+    def __call__(self, node: Any) -> tuple[int, int]:
+        first = self._starts[node.lineno - 1] + node.col_offset
+        return first, self._starts[node.end_lineno - 1] + node.end_col_offset
+
+    def line(self, node: Any) -> tuple[int, int]:
+        """Return the bytes of the line on which a node begins."""
+        return self._starts[node.lineno - 1], self._starts[node.lineno]
+
+
+def _find_annotations(tree: ast.AST, source: bytes, span: _Spans) -> Iterator[tuple[ast.expr, int]]:
+    """Yield each annotation, and the first byte to drop with it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation:
+            yield node.annotation, span(node)[0] + len(node.arg.encode())
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            yield node.annotation, span(node.target)[1]
+        elif isinstance(node, ast.FunctionDef) and node.returns:
+            yield node.returns, source.rindex(b" ->", 0, span(node.returns)[0])
 
 
 def _is_library(module: str) -> bool:

@@ -293,30 +293,6 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     family = kernel.family
     launch = Launch(problem, experiment.config, gpu)
     code = launch_code(kernel, launch)
-    inliner = Inliner(_RESERVED)
-    # Inline the functions that the template itself calls before all others, so that they keep their names.
-    _, values_texts = inliner.inline(numerics.values)
-    _, interpret_texts = inliner.inline(numerics.interpret)
-    _, check_texts = inliner.inline(numerics.is_right)
-    _, time_texts = inliner.inline(numerics.times_ms, numerics.describe_times)
-    (*firsts, jitted), kernel_texts = inliner.inline(
-        *(each.jitted for each in kernel.launches(launch))
-    )
-    (reference, *scale), family_texts = inliner.inline(
-        *filter(None, (family.reference, family.error_scale))
-    )
-    (library,), library_texts = inliner.inline(family.baseline)
-    needed = {
-        *inliner.imports,
-        "import os",
-        "import sys",
-        "import triton",
-        "import triton.language as tl",
-    }
-    triton = sorted(line for line in needed if "triton" in line.split()[1])
-    standard = {*needed, "from types import SimpleNamespace"} - {*triton, "import torch"}
-    if any(text.startswith("TensorDescriptor") for text in code["arguments"].values()):
-        triton.append("from triton.tools.tensor_descriptor import TensorDescriptor")
     inputs = (
         f'    "{name}": values("{run.distribution}", {stored}, generator, DEVICE).to(dtype){".t()" * transposed},'
         for name, stored, transposed in code["inputs"]
@@ -332,32 +308,20 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
         problem.dtype == "bfloat16" or DTYPE_BYTES[problem.dtype] == 1
     )
     text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        code,
-        imports="\n".join(sorted(standard, key=lambda line: (line.startswith("from"), line))),
-        triton_imports="\n".join(triton),
+        code | _copy_functions(kernel, launch, code),
         refusal=_REFUSAL.format(dtype=problem.dtype) if needs_gpu else "",
         problem=_keywords(vars(problem)),
         config=_keywords(vars(experiment.config)),
         dtype=problem.dtype,
-        kernel_functions="\n\n\n".join(kernel_texts),
-        values_functions="\n\n\n".join(values_texts),
         seed=run.seed,
         inputs="\n".join(inputs),
         comment=comment,
         start=start,
-        jitted=jitted,
         arguments=_lines(code["arguments"]),
         allocated=_workspaces(code["workspaces"]),
-        first="".join(_first(name, *code["first"]) for name in firsts),
-        interpret_function="\n\n\n".join(interpret_texts),
         race=f"\nprint({literal(f'It passed, but it is still a race: {race}.')})" if race else "",
         estimate=_estimate(kernel, launch, is_general="#" not in code["grid"]),
-        check_functions="\n\n\n".join(check_texts + family_texts),
         allowed=_allowed(kernel, launch, run.distribution),
-        reference=reference,
-        error_scale=scale[0] if scale else None,
-        time_functions="\n\n\n".join(time_texts + library_texts),
-        library=library,
         is_cold=run.l2 == "cold",
         kernel=kernel.id,
         baseline=family.baseline_name(problem),
@@ -365,12 +329,55 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     )
     parts = re.split(r"^# %% (.+)\n", text, flags=re.MULTILINE)[1:]
     cells = {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
-    sizes = shape_text(problem).replace(" × ", "x")
     return Script(
-        f"{kernel.id.replace('.', '_')}_{sizes}_{problem.dtype}",
+        f"{kernel.id.replace('.', '_')}_{shape_text(problem).replace(' × ', 'x')}_{problem.dtype}",
         _about(kernel, launch, experiment),
         cells,
     )
+
+
+def _copy_functions(kernel: Kernel, launch: Launch, code: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template's fields with copied functions, their names, and the imports that they need."""
+    family = kernel.family
+    inliner = Inliner(_RESERVED)
+
+    def inline(*functions: Any) -> tuple[list[str], str]:
+        names, texts = inliner.inline(*functions)
+        return names, "\n\n\n".join(texts)
+
+    # Inline the functions that the template itself calls before all others, so that they keep their names.
+    _, values = inline(numerics.values)
+    _, interpret = inline(numerics.interpret)
+    _, check = inline(numerics.is_right)
+    _, time = inline(numerics.times_ms, numerics.describe_times)
+    (*firsts, jitted), kernels = inline(*(each.jitted for each in kernel.launches(launch)))
+    (reference, *scale), own = inline(*filter(None, (family.reference, family.error_scale)))
+    (library,), baseline = inline(family.baseline)
+    needed = {
+        *inliner.imports,
+        "import os",
+        "import sys",
+        "import triton",
+        "import triton.language as tl",
+    }
+    triton = sorted(line for line in needed if "triton" in line.split()[1])
+    standard = {*needed, "from types import SimpleNamespace"} - {*triton, "import torch"}
+    if any(text.startswith("TensorDescriptor") for text in code["arguments"].values()):
+        triton.append("from triton.tools.tensor_descriptor import TensorDescriptor")
+    return {
+        "imports": "\n".join(sorted(standard, key=lambda line: (line.startswith("from"), line))),
+        "triton_imports": "\n".join(triton),
+        "kernel_functions": kernels,
+        "values_functions": values,
+        "jitted": jitted,
+        "first": "".join(_first(name, *code["first"]) for name in firsts),
+        "interpret_function": interpret,
+        "check_functions": f"{check}\n\n\n{own}",
+        "reference": reference,
+        "error_scale": scale[0] if scale else None,
+        "time_functions": f"{time}\n\n\n{baseline}",
+        "library": library,
+    }
 
 
 def _lines(arguments: Mapping[str, str]) -> str:

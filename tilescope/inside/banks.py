@@ -27,7 +27,7 @@ class Wavefronts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Access:
+class BankAccess:
     """An instruction's access to shared memory.
 
     Attributes:
@@ -83,12 +83,12 @@ class Access:
         return np.concatenate([address, address]), np.concatenate([first, second]), width
 
 
-def count_wavefronts(access: Access) -> Wavefronts:
+def count_wavefronts(access: BankAccess) -> Wavefronts:
     """Count the wavefronts of an access."""
     return Wavefronts(*count_by_warp(access).sum(axis=1).tolist())
 
 
-def count_by_warp(access: Access) -> np.ndarray:
+def count_by_warp(access: BankAccess) -> np.ndarray:
     """Count the wavefronts of each warp, with and without bank conflicts: (2, programs × warps) int64.
 
     Without bank conflicts, a wavefront serves 128 bytes of a warp's active lanes, or more if lanes load the same words.
@@ -117,7 +117,7 @@ def count_by_warp(access: Access) -> np.ndarray:
     return np.stack([actual, ideal])
 
 
-def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:
+def serve_words(access: BankAccess, is_ideal: bool = False) -> np.ndarray:
     """Return which lane's word each bank serves in each wavefront of one warp.
 
     Args:
@@ -148,7 +148,7 @@ def serve_words(access: Access, is_ideal: bool = False) -> np.ndarray:
 
 
 def count_copy_wavefronts(
-    opcode: str, source: np.ndarray, is_read: np.ndarray, access: Access
+    opcode: str, source: np.ndarray, is_read: np.ndarray, access: BankAccess
 ) -> Wavefronts:
     """Return the wavefronts with which one execution of LDGSTS writes to shared memory.
 
@@ -176,24 +176,32 @@ def count_copy_wavefronts(
     patterns, times = np.unique(rows, axis=0, return_counts=True)
     total = 0
     for (is_zeroed, *pattern), count in zip(patterns.tolist(), times.tolist(), strict=True):
-        lanes = list(zip(pattern[: len(pattern) // 2], pattern[len(pattern) // 2 :], strict=True))
-        words = {
-            to // WORD_BYTES + word
-            for _, to in lanes
-            if to >= 0
-            for word in range(width // WORD_BYTES)
-        }
-        conflicts = max(Counter(word % BANKS for word in words).values(), default=0)
-        moved = [(start, to) for start, to in lanes if start >= 0]
-        needed = _count_moves(moved) if is_bypass else _count_transfers(moved)
-        if is_zeroed:
-            rows_read = {
-                (start // LINE_BYTES, start % LINE_BYTES // _ROW_BYTES) for start, _ in moved
-            }
-            together = Counter(bank for _, bank in rows_read)
-            needed += max(conflicts, *together.values(), 0)
-        total += count * max(conflicts, needed)
+        half = len(pattern) // 2
+        lanes = list(zip(pattern[:half], pattern[half:], strict=True))
+        total += count * _count_pattern(lanes, width, is_bypass, is_zeroed)
     return Wavefronts(total, int(ideal))
+
+
+def _count_pattern(
+    lanes: list[tuple[int, int]], width: int, is_bypass: bool, is_zeroed: bool
+) -> int:
+    """Return the wavefronts of lanes that are served together.
+
+    Args:
+        lanes: where each lane reads and writes; −1 for nowhere.
+        is_zeroed: whether LDGSTS.BYPASS writes zeros first.
+    """
+    words = {
+        to // WORD_BYTES + word for _, to in lanes if to >= 0 for word in range(width // WORD_BYTES)
+    }
+    conflicts = max(Counter(word % BANKS for word in words).values(), default=0)
+    moved = [(start, to) for start, to in lanes if start >= 0]
+    needed = _count_moves(moved) if is_bypass else _count_transfers(moved)
+    if is_zeroed:
+        rows = {(start // LINE_BYTES, start % LINE_BYTES // _ROW_BYTES) for start, _ in moved}
+        together = Counter(bank for _, bank in rows)
+        needed += max(conflicts, *together.values(), 0)
+    return max(conflicts, needed)
 
 
 def _count_transfers(moved: list[tuple[int, int]]) -> int:

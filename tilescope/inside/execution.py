@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.inside.banks import WORD_BYTES, Access, Wavefronts, count_by_warp
+from tilescope.inside.banks import WORD_BYTES, BankAccess, Wavefronts, count_by_warp
 from tilescope.sass import semantics
 from tilescope.sass.decoding import (
     CONSTANT_REGISTERS,
@@ -71,7 +71,7 @@ class Executions:
 
     by_warp: np.ndarray
     wavefronts: dict[int, Wavefronts] = field(default_factory=dict)
-    accesses: dict[int, Access] = field(default_factory=dict)
+    accesses: dict[int, BankAccess] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     uncertain: set[int] = field(default_factory=set)
 
@@ -169,62 +169,67 @@ class _Run:
         # Accesses whose addresses and masks have the same random hash count as equal.
         random = np.random.default_rng(1)
         self.factors = random.integers(1, 1 << 63, (2, launch.threads), np.uint64) | np.uint64(1)
-        self.shared: np.ndarray | None = None
+        self.waiting: _Queue = {}
+        self.at_barriers: _Queue = {}
+        self.shared: _SharedMemory | None = None
         self.counted: dict[tuple[int, int, int], Wavefronts] = {}
         # The threads that run the current block. Registers of other threads may hold any value.
         self.active: Any = True
 
     def run(self) -> None:
+        self._send(self.waiting, 0, True)
+        while self.waiting or self.at_barriers:
+            if not self.waiting:
+                self.waiting, self.at_barriers = self.at_barriers, self.waiting
+            start = min(self.waiting)
+            arriving, self.values, self.known = self.waiting.pop(start)
+            self._leave(start, self._run_block(start, arriving))
+
+    def _run_block(self, start: int, arriving: list[Any]) -> list[Any]:
+        """Execute a block, and return the groups of threads that leave it together."""
         plan = self.plan
-        waiting: _Queue = {}
-        at_barriers: _Queue = {}
-        self._send(waiting, 0, True)
-        while waiting or at_barriers:
-            if not waiting:
-                waiting, at_barriers = at_barriers, waiting
-            start = min(waiting)
-            arriving, self.values, self.known = waiting.pop(start)
-            active = functools.reduce(operator.or_, arriving)
-            end = plan.blocks[start]
-            self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
-            # Divergent lanes of a warp run one after the other, until they reconverge.
-            groups = arriving
-            times = np.sum([self._count_warps(each) for each in arriving], axis=0)
-            self.executions.by_warp[:, start:end] += times[:, None]
-            if plan.reconverges(start) or np.array_equal(times, self._count_warps(active)):
-                groups = [active]
-            self.active = active
-            for planned in plan.steps[start]:
-                self._run(planned)
-            last = plan.code[end - 1]
-            jump = last.traits.jump
-            condition: Any = False
-            waits = is_barrier(last)
-            if waits or jump:
-                condition = self._condition(plan.planned[end - 1], active)
-                is_exit = condition is None and jump == "exit"
-                if is_exit and start not in (following := plan.reach(end, None)):
-                    # All threads are assumed to continue.
-                    self._mark_uncertain(following)
-                    condition = False
-                elif condition is None:
-                    self._send(waiting, self._skip(start), active)
-                    continue
-            targets: list[tuple[int | None, Any]] = [(last.target, condition)]
-            if waits:
-                targets = [(end, condition)]
-            elif jump in INDIRECT:
-                targets = self._find_targets(plan.planned[end - 1], active & condition)
-            for group in groups:
-                if jump == "absolute" and np.any(group & condition):
-                    raise UnsupportedOperation(f"{last.opcode} is not supported.")
-                for target, where in targets:
-                    taken = group & where
-                    if np.any(taken) and target is not None:
-                        self._send(at_barriers if waits else waiting, target, taken)
-                rest = group & (condition ^ True)
-                if np.any(rest) and end < len(plan.code):
-                    self._send(waiting, end, rest)
+        self.active = functools.reduce(operator.or_, arriving)
+        self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
+        # Divergent lanes of a warp run one after the other, until they reconverge.
+        times = np.sum([self._count_warps(threads) for threads in arriving], axis=0)
+        self.executions.by_warp[:, start : plan.blocks[start]] += times[:, None]
+        for planned in plan.steps[start]:
+            self._run(planned)
+        is_converged = np.array_equal(times, self._count_warps(self.active))
+        return [self.active] if plan.reconverges(start) or is_converged else arriving
+
+    def _leave(self, start: int, groups: list[Any]) -> None:
+        """Send threads from the end of a block to the blocks that follow."""
+        plan = self.plan
+        end = plan.blocks[start]
+        planned = plan.planned[end - 1]
+        last = planned.instruction
+        jump = last.traits.jump
+        condition: Any = False
+        waits = is_barrier(last)
+        if waits or jump:
+            condition = self._condition(planned, self.active)
+            is_exit = condition is None and jump == "exit"
+            if is_exit and start not in (following := plan.reach(end, None)):
+                # All threads are assumed to continue.
+                self._mark_uncertain(following)
+                condition = False
+            elif condition is None:
+                self._send(self.waiting, self._skip(start), self.active)
+                return
+        targets: list[tuple[int | None, Any]] = [(end if waits else last.target, condition)]
+        if jump in INDIRECT:
+            targets = self._find_targets(planned, self.active & condition)
+        for group in groups:
+            if jump == "absolute" and np.any(group & condition):
+                raise UnsupportedOperation(f"{last.opcode} is not supported.")
+            for target, where in targets:
+                taken = group & where
+                if np.any(taken) and target is not None:
+                    self._send(self.at_barriers if waits else self.waiting, target, taken)
+            rest = group & (condition ^ True)
+            if np.any(rest) and end < len(plan.code):
+                self._send(self.waiting, end, rest)
 
     def _send(self, queue: _Queue, start: int, threads: Any) -> None:
         """Let threads wait at the start of a block."""
@@ -417,35 +422,27 @@ class _Run:
         return np.broadcast_to(value, (rows, self.shape[1]))
 
     def _collect(self, planned: Planned, condition: Any) -> None:
-        instruction = planned.instruction
         where = self.active & condition
-        parts = instruction.opcode.split(".")
-        read = [self._read(each) for each in planned.sources]
-        known: Any = all(is_known is True for _, is_known in read)
-        values = [value for value, _ in read]
+        mode = "".join(planned.instruction.opcode.split(".")[1:2])
+        operands = [self._read(each) for each in planned.sources]
+        values = [value for value, _ in operands]
+        are_known = [is_known is True for _, is_known in operands]
+        known: Any = all(are_known)
         self.budget.spend(self.shape[1])
-        match instruction.traits.lanes:
+        match planned.instruction.traits.lanes:
             case "shuffle":
-                result = semantics.shuffle(parts[1], self._full(values[0]), values[1], values[2])
-                if read[1][1] is True and read[2][1] is True and read[0][1] is not True:
-                    known = semantics.shuffle(
-                        parts[1], self._full(read[0][1]), values[1], values[2]
-                    )
-                results: list[Number] = [True, result]
+                shuffle = functools.partial(semantics.shuffle, mode, by=values[1], clamp=values[2])
+                if are_known == [False, True, True]:
+                    known = shuffle(self._full(operands[0][1]))
+                results: list[Number] = [True, shuffle(self._full(values[0]))]
             case "elect":
-                on = self._full(where).reshape(-1, self.shape[1] // LANES, LANES)
-                first = np.argmax(on, axis=2)[:, :, None] == np.arange(LANES)
-                results = [(first & on).reshape(-1, self.shape[1]), 0]
+                results = [semantics.elect(self._full(where)), 0]
             case "vote":
-                on = self._full(
-                    values[-1] & where if parts[1] != "ALL" else values[-1] | (where ^ True)
-                )
-                lanes = on.reshape(-1, self.shape[1] // LANES, LANES)
-                total = lanes.all(axis=2) if parts[1] == "ALL" else lanes.any(axis=2)
-                ballot = (lanes * (1 << np.arange(LANES))).sum(axis=2)
-                spread = [np.repeat(each, LANES, axis=1) for each in (ballot, total)]
-                is_predicate = planned.writes[0].lstrip("U").startswith("P")
-                results = spread[1:] if is_predicate else spread
+                is_all = mode == "ALL"
+                votes = values[-1] | (where ^ True) if is_all else values[-1] & where
+                results = semantics.vote(self._full(votes), is_all)
+                if planned.writes[0].lstrip("U").startswith("P"):
+                    del results[0]
             case _:
                 known = False
                 results = [0, 0]
@@ -502,7 +499,7 @@ class _Run:
 
     def _count_access(
         self, opcode: str, address: np.ndarray, on: np.ndarray
-    ) -> tuple[Wavefronts, Access]:
+    ) -> tuple[Wavefronts, BankAccess]:
         """Count an access of all programs. Equal ones are counted once."""
         # Shifting all addresses by a multiple of 128 bytes does not change the banks.
         base = address.min(axis=1, keepdims=True) // 128 * 128
@@ -516,10 +513,10 @@ class _Run:
             np.broadcast_to(each[first % len(each)], shape).reshape(shape[0], -1, LANES)
             for each in (address, on)
         ]
-        access = Access(opcode, *chosen)
+        access = BankAccess(opcode, *chosen)
         counted = count_by_warp(access).reshape(2, shape[0], -1).sum(axis=2) @ times
         fullest = int(chosen[1].sum(axis=(1, 2)).argmax())
-        example = Access(opcode, *(each[[fullest]] for each in chosen))
+        example = BankAccess(opcode, *(each[[fullest]] for each in chosen))
         return Wavefronts(*counted.tolist()), example
 
     def _refuse(self, planned: Planned, what: str) -> None:
@@ -527,45 +524,58 @@ class _Run:
 
     def _move_shared(self, planned: Planned, condition: Any) -> None:
         instruction = planned.instruction
-        traits = instruction.traits
         where = self.active & condition
         if not self.plan.reads_shared:
             return
         place, known = self._read(planned.sources[0])
         is_known = self._is_known(known, where) and self.keeps_shared
-        if traits.widths == "matrices" or not is_known:
+        if instruction.traits.widths == "matrices" or not is_known:
             self._forget(planned, condition)
             return
-        each = min(instruction.lane_bytes, 4)
         if self.shared is None:
-            # The bytes of each program's shared memory, and 1 where they are known.
-            self.shared = np.zeros((2, self.shape[0], _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
-            if self.plan.allocates_tensor_memory:
-                # The system's part is zero: no tensor memory is allocated yet.
-                self.shared[1, :, :_SYSTEM_BYTES] = 1
-        contents, are_known = self.shared.view(f"u{each}")
-        all_known = int.from_bytes(b"\1" * each)
-        rows = np.arange(self.shape[0])[:, None]
-        at = np.broadcast_to(place, self.shape) % _SHARED_BYTES // each
+            # The system's part is zero: no tensor memory is allocated yet.
+            system_bytes = _SYSTEM_BYTES * self.plan.allocates_tensor_memory
+            self.shared = _SharedMemory(self.shape[0], system_bytes)
+        width = min(instruction.lane_bytes, 4)
+        at = np.broadcast_to(place, self.shape) % _SHARED_BYTES
         on = np.broadcast_to(where, self.shape)
-        target = np.broadcast_to(rows, self.shape)[on], at[on]
         for k in range(instruction.lane_registers):
             self.budget.spend(_ACCESS_WORK + 6 * at.size)
-            if traits.smem != "load":
-                value, value_known = self._read(
-                    register(next_register(instruction.operands[-1], k))
-                )
+            address = at + k * width
+            if planned.writes:
+                value, known = self.shared.load(address, width)
+                self._write(planned.writes[k], value, bool(known[on].all()) or known, condition)
+            elif instruction.traits.smem != "load":
+                value, known = self._read(register(next_register(instruction.operands[-1], k)))
                 if combine := _ATOMICS.get(instruction.opcode):
-                    value = combine(contents[rows, at], value)
-                elif traits.smem == "atomic":
-                    value_known = False
-                contents[target[0], target[1] + k] = np.broadcast_to(value, self.shape)[on]
-                value_known = np.broadcast_to(value_known, self.shape)[on]
-                are_known[target[0], target[1] + k] = value_known * all_known
-            elif planned.writes:
-                loaded = contents[rows, at + k].astype(np.int64)
-                known = are_known[rows, at + k] == all_known
-                self._write(planned.writes[k], loaded, bool(known[on].all()) or known, condition)
+                    value = combine(self.shared.load(address, width)[0], value)
+                elif instruction.traits.smem == "atomic":
+                    known = False
+                self.shared.store(address, width, on, value, known)
+
+
+class _SharedMemory:
+    """The bytes of each program's shared memory, and 1 where they are known. The first ones are."""
+
+    def __init__(self, programs: int, known_bytes: int) -> None:
+        self._bytes = np.zeros((2, programs, _SHARED_BYTES + _WIDEST_BYTES), np.uint8)
+        self._bytes[1, :, :known_bytes] = 1
+        self._programs = np.arange(programs)[:, None]
+
+    def load(self, address: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the words at (programs, threads) addresses, and which are known."""
+        contents, known = self._bytes.view(f"u{width}")[:, self._programs, address // width]
+        return contents.astype(np.int64), known == int.from_bytes(b"\1" * width)
+
+    def store(
+        self, address: np.ndarray, width: int, on: np.ndarray, value: Number, known: Any
+    ) -> None:
+        """Store words of some threads."""
+        programs = np.broadcast_to(self._programs, on.shape)[on]
+        place = programs, (address // width)[on]
+        contents, are_known = self._bytes.view(f"u{width}")
+        contents[place] = np.broadcast_to(value, on.shape)[on]
+        are_known[place] = np.broadcast_to(known, on.shape)[on] * int.from_bytes(b"\1" * width)
 
 
 def _explain(planned: Planned, what: str = "A branch") -> str:

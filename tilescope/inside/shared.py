@@ -9,7 +9,7 @@ import numpy as np
 from tilescope.captures.listings import find_user_place
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES
-from tilescope.inside.banks import Access, Wavefronts, count_copy_wavefronts, count_wavefronts
+from tilescope.inside.banks import BankAccess, Wavefronts, count_copy_wavefronts, count_wavefronts
 from tilescope.inside.execution import Executions
 from tilescope.inside.report import SharedAccess, SharedBuffer
 from tilescope.sass.listing import Instruction
@@ -93,7 +93,7 @@ def sum_matrix_wavefronts(code: Sequence[Instruction], executions: Executions) -
 
 
 def _name_operation(
-    accesses: Sequence[Access | None],
+    accesses: Sequence[BankAccess | None],
     source: tuple[str, int],
     buffers: Sequence[SharedBuffer],
     start_bytes: int,
@@ -134,31 +134,47 @@ def _sum_copies(
     for index, (op, request) in zip(indices, pairs * share, strict=True):
         if (access := executions.accesses.get(index)) is None:
             continue
-        instruction = code[index]
         # In a warp-specialized kernel, only the warps of one partition execute the copy.
         own = executions.by_warp[:, index] > 0
-        access = Access(access.opcode, access.address[:, own], access.active[:, own])
-        predicate = instruction.operands[2] if len(instruction.operands) > 2 else ""
-        # Nsight Compute treats the predicate P0 of LDGSTS.BYPASS as false, and !P0 as true.
-        is_taken = predicate in ("P0", "!P0") and ".BYPASS" in instruction.opcode
-        once = count_wavefronts(access)
-        times = share * executions.wavefronts[index].ideal // once.ideal
-        reading = 0
-        wavefronts = np.zeros(2, np.int64)
-        for source, is_read, numbers in op.tally.copies.values():
-            reading += int(numbers.sum())
-            for address, reads, number in zip(source, is_read, numbers.tolist(), strict=True):
-                shape = access.active.shape[1], -1, LANES
-                address = address.reshape(shape)[:, request]
-                reads = reads.reshape(shape)[:, request]
-                if is_taken:
-                    reads = np.full_like(reads, predicate == "!P0")
-                each = count_copy_wavefronts(instruction.opcode, address, reads, access)
-                wavefronts += number * np.array(each)
-        if reading > times:
+        access = BankAccess(access.opcode, access.address[:, own], access.active[:, own])
+        ideal = share * executions.wavefronts[index].ideal
+        wavefronts = _count_copy(code[index], access, op, request, ideal)
+        if wavefronts is None:
             return None
-        # The other executions write only zeros.
-        is_true = is_taken and predicate == "!P0" and reading
-        rest = wavefronts // reading if is_true else np.array(once)
-        total += (wavefronts + (times - reading) * rest) // share
+        total += wavefronts // share
     return Wavefronts(*total.tolist())
+
+
+def _count_copy(
+    instruction: Instruction, access: BankAccess, op: OperationCounts, request: int, ideal: int
+) -> np.ndarray | None:
+    """Return the wavefronts of all executions of LDGSTS, (2,) int64; None if they are unknown.
+
+    Args:
+        access: an execution.
+        op, request: the operation that it implements, and the request of a warp.
+        ideal: the wavefronts of all executions without bank conflicts.
+    """
+    predicate = instruction.operands[2] if len(instruction.operands) > 2 else ""
+    # Nsight Compute treats the predicate P0 of LDGSTS.BYPASS as false, and !P0 as true.
+    is_taken = predicate in ("P0", "!P0") and ".BYPASS" in instruction.opcode
+    once = count_wavefronts(access)
+    times = ideal // once.ideal
+    reading = 0
+    wavefronts = np.zeros(2, np.int64)
+    for source, is_read, numbers in op.tally.copies.values():
+        reading += int(numbers.sum())
+        for address, reads, number in zip(source, is_read, numbers.tolist(), strict=True):
+            shape = access.active.shape[1], -1, LANES
+            address = address.reshape(shape)[:, request]
+            reads = reads.reshape(shape)[:, request]
+            if is_taken:
+                reads = np.full_like(reads, predicate == "!P0")
+            each = count_copy_wavefronts(instruction.opcode, address, reads, access)
+            wavefronts += number * np.array(each)
+    if reading > times:
+        return None
+    # The other executions write only zeros.
+    is_true = is_taken and predicate == "!P0" and reading
+    rest = wavefronts // reading if is_true else np.array(once)
+    return wavefronts + (times - reading) * rest

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilescope.declare.numerics import compare_parts, comparison_dtype, rms_limit
@@ -68,7 +69,6 @@ def check(
         InsufficientMemory: raised before the check allocates anything.
     """
     import numpy as np
-    import torch
 
     rows, columns = output.shape
     is_exact = allowance is None
@@ -84,56 +84,86 @@ def check(
     )
     cell = (_cell_side(rows, tile and tile[0]), _cell_side(columns, tile and tile[1]))
     chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
-    # Σ error², Σ reference², Σ (rounding² + typical²)
-    totals = torch.zeros(3, dtype=torch.float64, device=output.device)
-    max_abs = max_scaled = 0.0
-    mismatched = nonfinite = 0
-    worst = (-1.0, 0, 0, 0.0, 0.0)
-    pictures = []
-    for part in compare_rows(slice(first, first + chunk) for first in range(0, rows, chunk)):
-        squares = ((part.error,), (part.expected,), (part.rounding, part.typical))
-        totals += torch.stack(
-            [torch.stack([(x.double() ** 2).sum() for x in group]).sum() for group in squares]
-        )
-        max_abs = max(max_abs, part.error.max().item())
-        scaled = torch.where(
-            part.scale > 0, part.error / part.scale, torch.where(part.error > 0, torch.inf, 0)
-        )
-        max_scaled = max(max_scaled, scaled.max().item())
-        mismatched += int((part.units > (0 if is_exact else 1)).sum().item())
-        nonfinite += int(part.nonfinite.sum().item())
-        place = int(part.units.argmax().item())
-        if (value := part.units.view(-1)[place].item()) > worst[0]:
-            row, column = divmod(place, columns)
-            values = part.got[row, column].item(), part.expected[row, column].item()
-            worst = (value, part.rows.start + row, column, *values)
-        pictures.append(_max_pool(part.units, cell))
-    error_2, reference_2, typical_2 = totals.tolist()
-    scale = math.sqrt(reference_2) or 1.0
-    relative_rms = math.sqrt(error_2) / scale
-    tolerance = rms_limit(math.sqrt(typical_2), scale, output.numel())
-    passed = mismatched == 0 and relative_rms <= tolerance
-    closeup = (
-        None
-        if passed and is_exact
-        else _closeup(compare_rows, (rows, columns), (worst[1], worst[2]), tile)
+    chunks = (slice(first, first + chunk) for first in range(0, rows, chunk))
+    parts = [_summarize(part, is_exact, cell) for part in compare_rows(chunks)]
+    result = _combine(parts, output.numel())
+    closeup = None
+    if not (result.passed and is_exact):
+        closeup = _closeup(compare_rows, (rows, columns), result.worst_index, tile)
+    cells = np.concatenate([part.cells for part in parts])
+    return result, Diff(cells, cell, (rows, columns), is_exact, tile, closeup)
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """The errors of some rows: fields of `Check`.
+
+    Attributes:
+        squares: Σ error², Σ reference², Σ (rounding² + typical²).
+        cells: as in `Diff`.
+    """
+
+    squares: tuple[float, float, float]
+    max_abs_error: float
+    max_scaled_error: float
+    mismatched: int
+    nonfinite: int
+    worst_index: tuple[int, int]
+    worst_got: float
+    worst_expected: float
+    worst_over_allowed: float
+    cells: Any
+
+
+def _summarize(part: Any, is_exact: bool, cell: tuple[int, int]) -> _Errors:
+    import torch
+
+    def square(values: torch.Tensor) -> float:
+        return float((values.double() ** 2).sum().item())
+
+    scaled = torch.where(
+        part.scale > 0, part.error / part.scale, torch.where(part.error > 0, torch.inf, 0)
     )
-    return (
-        Check(
-            passed=passed,
-            relative_rms=relative_rms,
-            tolerance=tolerance,
-            max_abs_error=max_abs,
-            max_scaled_error=max_scaled,
-            mismatched=mismatched,
-            nonfinite=nonfinite,
-            elements=output.numel(),
-            worst_index=(worst[1], worst[2]),
-            worst_got=worst[3],
-            worst_expected=worst[4],
-            worst_over_allowed=worst[0],
+    row, column = divmod(int(part.units.argmax().item()), part.units.shape[1])
+    return _Errors(
+        squares=(
+            square(part.error),
+            square(part.expected),
+            square(part.rounding) + square(part.typical),
         ),
-        Diff(np.concatenate(pictures), cell, (rows, columns), is_exact, tile, closeup),
+        max_abs_error=part.error.max().item(),
+        max_scaled_error=scaled.max().item(),
+        mismatched=int((part.units > (0 if is_exact else 1)).sum().item()),
+        nonfinite=int(part.nonfinite.sum().item()),
+        worst_index=(part.rows.start + row, column),
+        worst_got=part.got[row, column].item(),
+        worst_expected=part.expected[row, column].item(),
+        worst_over_allowed=part.units[row, column].item(),
+        cells=_max_pool(part.units, cell),
+    )
+
+
+def _combine(parts: Sequence[_Errors], elements: int) -> Check:
+    squares = zip(*(part.squares for part in parts), strict=True)
+    error, reference, typical = (math.sqrt(sum(column)) for column in squares)
+    scale = reference or 1.0
+    relative_rms = error / scale
+    tolerance = rms_limit(typical, scale, elements)
+    mismatched = sum(part.mismatched for part in parts)
+    worst = max(parts, key=lambda part: part.worst_over_allowed)
+    return Check(
+        passed=mismatched == 0 and relative_rms <= tolerance,
+        relative_rms=relative_rms,
+        tolerance=tolerance,
+        max_abs_error=max(part.max_abs_error for part in parts),
+        max_scaled_error=max(part.max_scaled_error for part in parts),
+        mismatched=mismatched,
+        nonfinite=sum(part.nonfinite for part in parts),
+        elements=elements,
+        worst_index=worst.worst_index,
+        worst_got=worst.worst_got,
+        worst_expected=worst.worst_expected,
+        worst_over_allowed=worst.worst_over_allowed,
     )
 
 
@@ -144,7 +174,7 @@ def _closeup(
     tile: tuple[int, int] | None,
 ) -> Closeup:
     """Return a picture of the worst element's tile and the adjacent tiles, with the values around the element."""
-    sides = tile or (_CLOSEUP_CELLS // 3, _CLOSEUP_CELLS // 3)
+    sides = tile or 2 * (_CLOSEUP_CELLS // 3,)
     near = []
     frame = []
     for at, side, length in zip(worst, sides, shape, strict=True):
@@ -162,10 +192,8 @@ def _closeup(
         x[rows, near[1]].float().cpu().numpy() for x in (part.got, part.expected, part.units)
     )
     cells = _max_pool(part.units[:, frame[1]], cell)
-    first_shown = (frame[0].start, frame[1].start)
-    return Closeup(
-        cells, cell, first_shown, shape, (near[0].start, near[1].start), got, expected, units
-    )
+    start = (frame[0].start, frame[1].start)
+    return Closeup(cells, cell, start, shape, (near[0].start, near[1].start), got, expected, units)
 
 
 def _cell_side(elements: int, tile: int | None) -> int:

@@ -89,6 +89,8 @@ _NUMBER = re.compile(r"[\d,]+(\.\d+)?(e[+-]?\d+)?")
 LaunchCounts = tuple[dict[str, float], list[dict[str, str]]]
 
 Cancel = Callable[[], None]
+# The directory of compiled kernels, a deadline in seconds, and a function that receives a function to kill ncu.
+_Limits = tuple[str, float, Callable[[Cancel], None]]
 
 
 class CountingFailed(Stopped):
@@ -121,46 +123,24 @@ def count(
     Raises:
         CountingFailed: if ncu is missing, lacks permission, is too slow, or reports incomplete counts.
     """
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        missing = "ncu (Nsight Compute) is not installed on this machine, so no counters can be collected."
-        fix = "Install it (it comes with the CUDA toolkit) and put it on the PATH."
-        raise CountingFailed(f"{missing} {fix}", "no_ncu")
+    ncu = _find_ncu()
     launches_here = (launch_of(each, resolve_gpu(each, this_gpu())) for each in experiments)
     kernels = [kernel.launches(launch) for kernel, launch in launches_here]
     names = sorted({kernel.jitted.fn.__name__ for kernel in itertools.chain(*kernels)})
+    flags = [
+        "--metrics",
+        ",".join(metrics.values()),
+        "--kernel-name",
+        f"regex:^({'|'.join(names)})$",
+    ]
+    flags += ["--section", "SourceCounters"] if by_instruction else []
     limits = cache, deadline_s + EACH_MORE_S * (len(experiments) - 1), on_start
     with tempfile.TemporaryDirectory() as directory:
-        report = str(Path(directory, "report.ncu-rep"))
-        file = Path(directory, "experiments.json")
-        file.write_text(
-            json.dumps([experiment.to_json() for experiment in experiments]), encoding="utf-8"
-        )
-        command = [ncu, "--clock-control", "none", "--cache-control", "all"]
-        command += ["--section", "SourceCounters"] if by_instruction else []
-        command += [
-            "--metrics",
-            ",".join(metrics.values()),
-            "--kernel-name",
-            f"regex:^({'|'.join(names)})$",
-        ]
-        command += [
-            "--export",
-            report,
-            sys.executable,
-            "-m",
-            "tilescope.measure.counters",
-            str(file),
-            str(repeats),
-        ]
-        _run(command, *limits)
-        page = [ncu, "--import", report, "--csv", "--page"]
+        page = _profile(ncu, Path(directory), experiments, repeats, flags, limits)
         launches = parse_launches(_run([*page, "raw", "--print-units", "base"], *limits), metrics)
-        rows = (
-            parse_instructions(_run([*page, "source"], *limits))
-            if by_instruction
-            else [[] for _ in launches]
-        )
+        rows: list[list[dict[str, str]]] = [[] for _ in launches]
+        if by_instruction:
+            rows = parse_instructions(_run([*page, "source"], *limits))
     expected = sum(map(len, kernels)) * repeats
     for counted in (launches, rows):
         if len(counted) != expected:
@@ -171,6 +151,34 @@ def count(
         for each in kernels
         for _ in range(repeats)
     ]
+
+
+def _find_ncu() -> str:
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        missing = "ncu (Nsight Compute) is not installed on this machine, so no counters can be collected."
+        fix = "Install it (it comes with the CUDA toolkit) and put it on the PATH."
+        raise CountingFailed(f"{missing} {fix}", "no_ncu")
+    return ncu
+
+
+def _profile(
+    ncu: str,
+    folder: Path,
+    experiments: Sequence[Experiment],
+    repeats: int,
+    flags: Sequence[str],
+    limits: _Limits,
+) -> list[str]:
+    """Launch experiments under ncu. Return the command that prints a page of its report, without the page's name."""
+    report = str(folder / "report.ncu-rep")
+    file = folder / "experiments.json"
+    payloads = [experiment.to_json() for experiment in experiments]
+    file.write_text(json.dumps(payloads), encoding="utf-8")
+    command = [ncu, "--clock-control", "none", "--cache-control", "all", *flags, "--export", report]
+    command += [sys.executable, "-m", "tilescope.measure.counters", str(file), str(repeats)]
+    _run(command, *limits)
+    return [ncu, "--import", report, "--csv", "--page"]
 
 
 def _add_up(counts: Sequence[LaunchCounts]) -> LaunchCounts:

@@ -11,8 +11,7 @@ def patch_small_floats() -> None:
 
     The interpreter stores both as raw integers. `tl.dot` multiplies bfloat16 as integers: the patch converts them to
     float32 first, which holds every bfloat16 exactly. A cast from float32 truncates: the patch rounds to nearest even,
-    as the GPU does, and clamps float8 to its largest number. Atomics refuse bfloat16: the patch loads, adds and stores,
-    which is equivalent because programs run one after another.
+    as the GPU does, and clamps float8 to its largest number.
     """
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
@@ -21,9 +20,6 @@ def patch_small_floats() -> None:
         name: getattr(InterpreterBuilder, name)
         for name in ("create_dot", "cast_impl", "create_fp_to_fp")
     }
-    atomic = InterpreterBuilder.create_atomic_rmw
-    _, _, _, _, *policies = inspect.signature(InterpreterBuilder.create_masked_store).parameters
-    no_policies = [None] * len(policies)  # two; one since Triton 3.9
     types = {tl.bfloat16: "bfloat16", tl.float8e4nv: "float8_e4m3fn", tl.float8e5: "float8_e5m2"}
 
     def decode(handle: Any) -> Any:
@@ -43,22 +39,35 @@ def patch_small_floats() -> None:
 
         return patched
 
+    InterpreterBuilder.create_dot = create_dot
+    InterpreterBuilder.cast_impl = cast("cast_impl")
+    InterpreterBuilder.create_fp_to_fp = cast("create_fp_to_fp")
+
+
+def patch_bfloat16_atomics() -> None:
+    """Let the interpreter's atomics accept bfloat16, which triton 3.6 and 3.7.1 refuse.
+
+    The patch loads, adds and stores, which is equivalent because programs run one after another.
+    """
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    atomic = InterpreterBuilder.create_atomic_rmw
+    _, _, _, _, *policies = inspect.signature(InterpreterBuilder.create_masked_store).parameters
+    no_policies = [None] * len(policies)  # two; one since Triton 3.9
+
     def create_atomic_rmw(
         self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any
     ) -> Any:
         if value.dtype.scalar != tl.bfloat16:
             return atomic(self, operation, pointers, value, mask, *rest)
         before = self.create_masked_load(pointers, mask, None, *no_policies, False)
-        total = _encode(
-            _decode(before.data, "bfloat16") + _decode(value.data, "bfloat16"), "bfloat16"
-        )
-        self.create_masked_store(pointers, TensorHandle(total, tl.bfloat16), mask, *no_policies)
+        total = sum(_decode(handle.data, "bfloat16") for handle in (before, value))
+        stored = TensorHandle(_encode(total, "bfloat16"), tl.bfloat16)
+        self.create_masked_store(pointers, stored, mask, *no_policies)
         return before
 
-    InterpreterBuilder.create_dot = create_dot
     InterpreterBuilder.create_atomic_rmw = create_atomic_rmw
-    InterpreterBuilder.cast_impl = cast("cast_impl")
-    InterpreterBuilder.create_fp_to_fp = cast("create_fp_to_fp")
 
 
 def patch_tensor_index() -> None:

@@ -61,6 +61,7 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
         from tilescope.measure import interpreter
 
         interpreter.patch_small_floats()
+        interpreter.patch_bfloat16_atomics()
         interpreter.patch_tensor_index()
         interpreter.patch_language_once()
     # Otherwise the first compile would wait a few seconds for these imports.

@@ -131,12 +131,12 @@ class Allocator:
             location = _END.findall(op.lines[-1])[0]
             while location in calls:
                 location = calls[location]
-            offset = _OFFSET.findall("".join(op.lines))[0]
-            buffers.append(_describe(int(places[location]) - 1, offset, size))
+            line = int(places[location]) - 1
+            buffers.append(_describe(line, "".join(op.lines), size))
         (function,) = _FUNCTION.finditer(text)
-        if offset := _OFFSET.search(function[0]):
+        if _OFFSET.search(function[0]):
             (own,) = _FUNCTION.finditer(ttgir)
-            buffers.append(_describe(ttgir.count("\n", 0, own.start()), offset[1], states))
+            buffers.append(_describe(ttgir.count("\n", 0, own.start()), function[0], states))
         return buffers
 
     def _count(self, module: Any) -> int:
@@ -177,8 +177,8 @@ def _read_types(module: Any) -> _Types:
     return types
 
 
-def _describe(line: int, offset: str, size: int) -> dict[str, int]:
-    return {"line": line, "offset_bytes": int(offset), "size_bytes": size}
+def _describe(line: int, text: str, size: int) -> dict[str, int]:
+    return {"line": line, "offset_bytes": int(_OFFSET.findall(text)[0]), "size_bytes": size}
 
 
 def _find_operations(lines: Sequence[str]) -> Iterator[_Operation]:

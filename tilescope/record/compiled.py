@@ -28,7 +28,7 @@ _RECOMPILE_S = 20
 _INLINE_ASSEMBLY = re.compile(r"// begin inline asm\n.*?// end inline asm", re.DOTALL)
 _LINE_MARKER = re.compile(r"\t\.loc\t.*\n")
 # Fewest registers per thread that ptxas allocates: Nsight Compute reports 16 on an H200 for code that uses fewer.
-LEAST_REGISTERS = 16
+_LEAST_REGISTERS = 16
 # #loc = loc("/home/me/softmax.py":12:0)
 _COMPILED_FROM = re.compile(r'^#loc = loc\("([^"]+)":', re.MULTILINE)
 # STL.64 [R1+0x8], R4 ;
@@ -87,19 +87,14 @@ def disassemble(cubin: bytes) -> str:
     return sass
 
 
-def read_usage(cubin: bytes) -> dict[str, int]:
-    """Return a kernel's registers (REG) and bytes of local memory (STACK, LOCAL), per thread; {} if cuobjdump fails."""
-    usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
-    return {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
-
-
 @functools.lru_cache(64)
 def read_resources(cubin: bytes) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread."""
-    used = read_usage(cubin)
+    usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")
+    used = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
     has_stack = used.get("STACK", 0) + used.get("LOCAL", 0)
     spilled = _count_spilled_bytes(disassemble(cubin)) if has_stack else 0
-    return max(LEAST_REGISTERS, used.get("REG", 0)), spilled
+    return max(_LEAST_REGISTERS, used.get("REG", 0)), spilled
 
 
 def _count_spilled_bytes(sass: str) -> int:

@@ -229,6 +229,11 @@ def _translate_magics(recorder: Recorder, text: str) -> str:
     return _MAGIC.sub(translate, text)
 
 
+def _read_defaults(function: Any) -> Values:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
 def run_program(
     recorder: Recorder,
     codes: Sequence[types.CodeType],
@@ -261,18 +266,18 @@ def run_program(
         for name, value in names.items()
         if name.startswith("case") and inspect.isfunction(value)
     }
-    defaults = {}
-    plain = {}
-    for name, function in cases.items():
-        parameters = inspect.signature(function).parameters.values()
-        defaults[name] = {p.name: p.default for p in parameters if p.default is not p.empty}
-        plain[name] = {k: v for k, v in defaults[name].items() if isinstance(v, int | float | str)}
+    defaults = {name: _read_defaults(function) for name, function in cases.items()}
+    plain = {
+        name: {k: v for k, v in own.items() if isinstance(v, int | float | str)}
+        for name, own in defaults.items()
+    }
     recorder.write("cases", plain)
     if case and case not in cases:
         if isinstance(ended, HostRead) and any(case in code.co_names for code in codes):
             raise ended
-        none = "It has no function whose name begins with `case`."
-        allowed = f"Its cases are {', '.join(cases)}." if cases else none
+        allowed = "It has no function whose name begins with `case`."
+        if cases:
+            allowed = f"Its cases are {', '.join(cases)}."
         raise UsageError(f"{title} has no case {case!r}. {allowed}")
     chosen = [case] if case else [] if recorder.launches else list(cases)
     if settings and len(chosen) != 1:

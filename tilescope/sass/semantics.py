@@ -183,3 +183,18 @@ def shuffle(mode: str, value: np.ndarray, by: Number, clamp: Number) -> np.ndarr
     source = np.where(inside, source, lane)
     first = np.arange(value.shape[1]) // LANES * LANES
     return np.take_along_axis(value, np.broadcast_to(first + source, value.shape), 1)
+
+
+def elect(active: np.ndarray) -> np.ndarray:
+    """Return which lanes, (programs, threads), are the first active ones of their warps."""
+    warps = active.reshape(len(active), -1, LANES)
+    first = np.argmax(warps, axis=2)[:, :, None] == np.arange(LANES)
+    return (first & warps).reshape(active.shape)
+
+
+def vote(votes: np.ndarray, is_all: bool) -> list[np.ndarray]:
+    """Return the votes of each lane's warp as bits, and whether all of them, or any, are true."""
+    warps = votes.reshape(len(votes), -1, LANES)
+    total = warps.all(axis=2) if is_all else warps.any(axis=2)
+    ballot = (warps * (1 << np.arange(LANES))).sum(axis=2)
+    return [np.repeat(each, LANES, axis=1) for each in (ballot, total)]

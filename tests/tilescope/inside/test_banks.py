@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilescope.inside.banks import Access, count_copy_wavefronts, count_wavefronts
+from tilescope.inside.banks import BankAccess, count_copy_wavefronts, count_wavefronts
 
 SUFFIXES = {4: "", 8: ".64", 16: ".128"}
 
@@ -19,7 +19,7 @@ def access(opcode, lane, warp=()):
         for bases, index in ((lane, number[2]), (warp, number[1])):
             for bit, base in enumerate(bases):
                 address[number] ^= base * (index >> bit & 1)
-    return Access(opcode, address, np.ones(address.shape, bool))
+    return BankAccess(opcode, address, np.ones(address.shape, bool))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_copy_of_some_lanes_first_writes_zeros_for_all():
 def test_conflicts_are_counted_against_the_bytes_of_the_active_lanes():
     loaded = access("LDS.64", (8, 16, 32, 64, 128))
     assert count_wavefronts(loaded) == (2, 2)
-    half = Access(loaded.opcode, loaded.address, loaded.active & (np.arange(32) % 2 == 0))
+    half = BankAccess(loaded.opcode, loaded.address, loaded.active & (np.arange(32) % 2 == 0))
     assert count_wavefronts(half) == (2, 1)
 
 
@@ -86,7 +86,7 @@ def test_copies_of_words_do_not_depend_on_the_bank_of_the_first_lane():
     """Of two columns with 16 words each, the first words of both are in one bank of the L1."""
     lane = np.arange(32)
     target = (lane % 16 * 128 + lane // 16 * 4).reshape(1, 1, 32)
-    written = Access("LDGSTS.E", target, np.ones_like(target, bool))
+    written = BankAccess("LDGSTS.E", target, np.ones_like(target, bool))
     for start in range(0, 128, 4):
         source = (start + lane % 16 * 4 + lane // 16 * 96)[None]
         cost = count_copy_wavefronts(written.opcode, source, np.ones((1, 32), bool), written)
@@ -111,7 +111,7 @@ def copy_rows(row_bytes, start, lanes_per_row):
     target = 128 * row + 16 * (column ^ row)
     source = start + row_bytes * row + 16 * column
     is_read = column < lanes_per_row
-    written = Access("LDGSTS.E.BYPASS.128", target.reshape(1, 1, 32), np.ones((1, 1, 32), bool))
+    written = BankAccess("LDGSTS.E.BYPASS.128", target.reshape(1, 1, 32), np.ones((1, 1, 32), bool))
     return count_copy_wavefronts(written.opcode, source[None], is_read[None], written)
 
 

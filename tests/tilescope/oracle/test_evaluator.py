@@ -20,7 +20,6 @@ import pytest
 from tilescope.captures.reader import Capture
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.global_memory import STORAGE_STEP
-from tilescope.evaluate.sectors import count_requests
 from tilescope.evaluate.values import choose, from_table
 
 ROOT = Path(__file__).parents[3]
@@ -258,7 +257,7 @@ def count_executions(instruction, num_warps, executions):
     values = (from_table(block, numbers).at(numbers, place) for block in blocks)
     address, active = (np.broadcast_to(value, (len(numbers), *owner.shape)) for value in values)
     lanes = (part.reshape(-1, owner.shape[1]) for part in (address, active & owner))
-    return count_requests(*lanes, instruction.width_bytes, instruction.instruction).sum(axis=0)
+    return np.sum(instruction.count_requests(*lanes), axis=1)
 
 
 def compare_launch(capture, launch, executions, memory):

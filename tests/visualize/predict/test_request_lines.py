@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilescope.evaluate.declared import Matrix, Requests
-from tilescope.evaluate.sectors import LINES, SECTORS, count_requests
+from tilescope.evaluate.sectors import count_requests
 from visualize.views.memory.request_lines import (
     ABSENT,
     UNTOUCHED,
@@ -75,8 +75,8 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
     )
     drawn = lay_out(lanes)
     counted = count_requests(lanes.address, lanes.active, width)
-    assert drawn.sectors.tolist() == counted[:, SECTORS].tolist()
-    assert drawn.lines.tolist() == counted[:, LINES].tolist()
+    assert drawn.sectors.tolist() == counted.sectors.tolist()
+    assert drawn.lines.tolist() == counted.lines.tolist()
     for request in range(shape[0]):
         row, cell = np.nonzero(drawn.state[request] == USED)
         found = drawn.line[request, row] * 128 + cell * width

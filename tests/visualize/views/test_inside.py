@@ -8,7 +8,7 @@ import pytest
 
 from tests.messages import decode, opened, text_of
 from tilescope.captures.layouts import Layout, textbook_layout
-from tilescope.inside.banks import Access, count_wavefronts
+from tilescope.inside.banks import BankAccess, count_wavefronts
 from tilescope.inside.report import (
     Inside,
     LayoutConversion,
@@ -89,7 +89,7 @@ def test_a_picture_of_banks_has_the_counted_wavefronts(script):
         own = replace(program, accesses={index: access}, inside=Inside(shared=(row,)))
         counted = set()
         for warp in range(access.address.shape[1]):
-            part = Access(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
+            part = BankAccess(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
             if part.active.any():
                 counted.add(tuple(count_wavefronts(part)))
         drawn = {tuple(map(len, frame["keys"])) for frame in frames_of("shared-memory", own)}
@@ -105,7 +105,7 @@ def test_lanes_two_words_apart_take_two_wavefronts_and_lanes_with_one_word_share
     active = np.ones_like(lane, dtype=bool)
 
     def keys(address):
-        accesses = {index: Access("LDS", address, active)}
+        accesses = {index: BankAccess("LDS", address, active)}
         own = replace(program, accesses=accesses, inside=Inside(shared=(row,)))
         (frame,) = frames_of("shared-memory", own)
         return frame["keys"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilescope.captures.layouts import Layout, expand_bases
 from tilescope.evaluate.sectors import LANES
-from tilescope.inside.banks import BANKS, WORD_BYTES, Access, serve_words
+from tilescope.inside.banks import BANKS, WORD_BYTES, BankAccess, serve_words
 from tilescope.inside.pipeline import unroll
 from tilescope.inside.registers import count_live
 from tilescope.inside.report import Moment, Pipeline, SharedBuffer, SharedMap
@@ -109,12 +109,12 @@ def banks_figure(program: Program) -> dict[str, Any] | None:
     )
 
 
-def _bank_frames(accesses: Sequence[Access]) -> Iterator[dict[str, Any]]:
+def _bank_frames(accesses: Sequence[BankAccess]) -> Iterator[dict[str, Any]]:
     """Yield a frame for each distinct pattern of a warp's accesses to the banks."""
-    alike = dict[tuple[str, bytes], list[Access]]()
+    alike = dict[tuple[str, bytes], list[BankAccess]]()
     for access in accesses:
         for warp in range(access.address.shape[1]):
-            own = Access(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
+            own = BankAccess(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
             if own.active.any():
                 # Shifting all addresses by a multiple of 128 bytes does not change the banks.
                 start = own.address[own.active].min() // (BANKS * WORD_BYTES) * BANKS * WORD_BYTES

@@ -8,7 +8,7 @@ from typing import Protocol
 from tilescope.captures.reader import CapturedKernel
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.evaluate.instructions import CompiledFacts
-from tilescope.inside.banks import Access
+from tilescope.inside.banks import BankAccess
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside, SharedAccess
 from tilescope.reports.launches import Launches
@@ -36,7 +36,7 @@ class Program:
     gpu: Gpu | None
     sass: str
     about: str
-    accesses: Mapping[int, Access] = field(default_factory=dict)
+    accesses: Mapping[int, BankAccess] = field(default_factory=dict)
     counted: Mapping[SharedAccess, int] = field(default_factory=dict)
     counted_by: str = ""
 
@@ -44,9 +44,9 @@ class Program:
     def instructions(self) -> tuple[Instruction, ...]:
         return parse(self.sass)
 
-    def accesses_by_line(self) -> dict[str, list[Access]]:
+    def accesses_by_line(self) -> dict[str, list[BankAccess]]:
         """Return the accesses of each line and opcode by name, most conflicts first."""
-        groups = dict[tuple[str, int, str], list[Access]]()
+        groups = dict[tuple[str, int, str], list[BankAccess]]()
         for index, access in self.accesses.items():
             instruction = self.instructions[index]
             groups.setdefault((*instruction.source, instruction.name), []).append(access)

@@ -20,7 +20,7 @@ from tilescope.evaluate.declared import (
     Requests,
     count_accesses,
 )
-from tilescope.evaluate.sectors import SECTORS
+from tilescope.evaluate.sectors import RequestCosts
 from tilescope.measure.counters import COUNTERS
 from tilescope.numbers import count_noun
 from tilescope.results import Counters, records
@@ -140,8 +140,8 @@ class Flow:
         )
         if self.pattern is None or not self.is_box:
             return lines
-        counts = self.pattern.count_execution(self.first)
-        return replace(lines, sectors=np.full_like(lines.sectors, counts[SECTORS]))
+        costs = RequestCosts(*self.pattern.count_execution(self.first))
+        return replace(lines, sectors=np.full_like(lines.sectors, costs.sectors))
 
 
 def make_flow(kernel: Kernel, launch: Launch, op: DeclaredCounts) -> Flow:
