@@ -109,7 +109,7 @@ def remarks(
         capacity = bytes_of(launch.gpu.l2_bytes)
         yield f"The working set of {size} fits in the L2 ({capacity}), so the rate does not measure DRAM bandwidth."
     if result.experiment.run.timer == "events" and timing.median_ms < _SHORT_MS:
-        yield "Event times this short include launch overhead; timer graph times 20 launches in a row."
+        yield "Event times this short include launch overhead. Set Timer to graph to time 20 launches in a row."
     if result.clocks:
         yield result.clocks.note
 
