@@ -27,8 +27,6 @@ from tilescope.inside.report import Inside
 from tilescope.measure import counters, group_sizes, run, timeline, worker
 from tilescope.measure.fair_queue import (
     INTERNAL,
-    MAX_WAITING_PER_ADDRESS,
-    MAX_WAITING_PER_PAGE,
     Call,
     Client,
 )
@@ -50,11 +48,6 @@ MAX_JOBS = 32
 MAX_JOBS_PER_ADDRESS = 16
 
 # The limits of jobs, for `tilescope doctor`.
-JOB_LIMITS = (
-    f"{MAX_JOBS} runs, {MAX_JOBS_PER_ADDRESS} per address; {MAX_WAITING_PER_ADDRESS} queued compiles or predictions "
-    f"per address, {MAX_WAITING_PER_PAGE} per page"
-)
-
 # Maximum cached results of all measurements together. The largest kind, a timeline, takes a few megabytes.
 MAX_RESULTS = 64
 
