@@ -186,14 +186,12 @@ class _ClassCosts(NamedTuple):
     Attributes:
         requests: the sums over its requests.
         low, high: its first and its last active byte, from its block's first element.
-        loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
         elements: number of active elements.
     """
 
     requests: RequestCosts
     low: np.ndarray
     high: np.ndarray
-    loaded_sectors: np.ndarray
     elements: np.ndarray
 
 
@@ -320,7 +318,6 @@ class GlobalMemory:
                 self._costs[op][classes.key] = costs
         times = classes.times
         tally.counts += np.array(costs.requests) @ times
-        tally.loaded_sectors += int(costs.loaded_sectors @ times)
         tally.elements += int(costs.elements @ times)
         if op.name == "ttg.async_copy_global_to_local":
             self._keep_lanes(access, classes)
@@ -404,8 +401,8 @@ class GlobalMemory:
         parts = np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size)))
         costs = [self._count_members(access, part) for part in parts]
         columns = (np.concatenate(column, axis=-1) for column in zip(*costs, strict=True))
-        requests, low, high, *rest = columns
-        return _ClassCosts(RequestCosts(*requests), low - start, high - start, *rest)
+        requests, low, high, elements = columns
+        return _ClassCosts(RequestCosts(*requests), low - start, high - start, elements)
 
     def _count_members(self, access: _PointerAccess, members: np.ndarray) -> _ClassCosts:
         """Return the costs of members, each its own class. `low` and `high` are addresses."""
@@ -423,17 +420,12 @@ class GlobalMemory:
         requests = RequestCosts(*costs.reshape(len(costs), len(members), -1).sum(axis=2))
         if not (access.unknown or tally.doubt or tally.example) and requests.requests.any():
             tally.example = access.example(members[requests.requests.argmax()])
-        loaded = requests.sectors
-        if instruction.swaps:
-            loaded = count_requests(*lanes, instruction.width_bytes).sectors
-            loaded = loaded.reshape(len(members), -1).sum(axis=1)
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         elements = access.blocks(access.mask, members).reshape(len(members), -1)
         return _ClassCosts(
             requests,
             low=np.where(active, address, np.iinfo(np.int64).max).min(axis=(1, 2)),
             high=np.where(active, address, -1).max(axis=(1, 2)) + last,
-            loaded_sectors=loaded,
             elements=np.count_nonzero(elements, axis=1),
         )
 

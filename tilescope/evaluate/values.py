@@ -32,7 +32,7 @@ class Term:
         index: (programs,) int64; None if all programs have the only row.
     """
 
-    def __init__(self, table: np.ndarray, index: np.ndarray | None = None) -> None:
+    def __init__(self, table: np.ndarray, index: np.ndarray | None) -> None:
         self.table = table
         self.index = index
 
