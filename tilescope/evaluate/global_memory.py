@@ -140,14 +140,10 @@ class _PointerAccess:
         )
         return address, active & owner
 
-    def blocks(self, value: Value, members: np.ndarray) -> np.ndarray:
-        """Return the elements of the pointer or the mask: (members, *block)."""
-        shape = self.op.shape
-        return np.broadcast_to(value.with_rank(len(shape)).blocks(members), (len(members), *shape))
-
     def example(self, member: int) -> Example:
         address, active = (
-            self.blocks(value, np.array([member]))[0] for value in (self.pointer.known, self.mask)
+            value.full_blocks(np.array([member]), self.op.shape)[0]
+            for value in (self.pointer.known, self.mask)
         )
         return Example(int(self.programs[member]), address, active)
 
@@ -356,7 +352,7 @@ class GlobalMemory:
             running, low, high, size, elements = (
                 column[issued] for column in (running, low, high, size, elements)
             )
-        self.sampler.add(tally.touches, programs[running], low, high - low, size)
+        self.sampler.add(tally.touches, programs[running], low, high, size)
         if not is_certain:
             return
         if access.op.name == "tt.load":
@@ -421,7 +417,7 @@ class GlobalMemory:
         if not (access.unknown or tally.doubt or tally.example) and requests.requests.any():
             tally.example = access.example(members[requests.requests.argmax()])
         last = max(0, instruction.width_bytes - instruction.element_bytes)
-        elements = access.blocks(access.mask, members).reshape(len(members), -1)
+        elements = access.mask.full_blocks(members, access.op.shape).reshape(len(members), -1)
         return _ClassCosts(
             requests,
             low=np.where(active, address, np.iinfo(np.int64).max).min(axis=(1, 2)),
@@ -474,9 +470,9 @@ class GlobalMemory:
         if not is_inside.any():
             return
         low = start + (before * strides).sum(axis=1) * size
-        length = ((after - before - 1) * strides).sum(axis=1) * size + size - 1
-        moved = _moved_bytes(low, low + length, touched[index.ravel()])
-        parts = (column[is_inside] for column in (programs, low, length, moved))
+        high = low + ((after - before - 1) * strides).sum(axis=1) * size + size - 1
+        moved = _moved_bytes(low, high, touched[index.ravel()])
+        parts = (column[is_inside] for column in (programs, low, high, moved))
         self.sampler.add(tally.touches, *parts)
 
 

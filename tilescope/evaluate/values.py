@@ -114,6 +114,11 @@ class Value:
             total = total & part if self.is_boolean else total + part
         return total
 
+    def full_blocks(self, programs: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Return all elements of the blocks of the given programs: (programs, *shape)."""
+        blocks = self.with_rank(len(shape)).blocks(programs)
+        return np.broadcast_to(blocks, (len(programs), *shape))
+
     def at(self, programs: np.ndarray, place: np.ndarray) -> np.ndarray:
         """Return elements of the blocks of the given programs: (programs or 1, ...).
 
