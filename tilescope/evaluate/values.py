@@ -59,6 +59,10 @@ class Term:
         shape = hash(self.table.shape[1:]) & 0xFFFFFFFF  # of integers: the same in every process
         return (bits.sum(axis=1, dtype=np.uint64) ^ np.uint64(shape)).view(np.int64)
 
+    def rows(self, programs: np.ndarray) -> np.ndarray:
+        """Return the blocks of the given programs: (programs or 1, *block)."""
+        return self.table[:1] if self.index is None else self.table[self.index[programs]]
+
     def per_program(self, per_row: np.ndarray) -> np.ndarray:
         return per_row[:1] if self.index is None else per_row[self.index]
 
@@ -110,7 +114,7 @@ class Value:
         rank = self.terms[0].table.ndim - 1 if self.terms else 0
         total = pick(self.base, programs).reshape(-1, *[1] * rank)
         for term in self.terms:
-            part = term.table[:1] if term.index is None else term.table[term.index[programs]]
+            part = term.rows(programs)
             total = total & part if self.is_boolean else total + part
         return total
 
@@ -127,7 +131,7 @@ class Value:
         """
         total = pick(self.base, programs).reshape(-1, *[1] * (place.ndim - 1))
         for term in self.terms:
-            rows = term.table[:1] if term.index is None else term.table[term.index[programs]]
+            rows = term.rows(programs)
             sizes = rows.shape[1:]
             where = (
                 axis if size > 1 else axis * 0 for axis, size in zip(place, sizes, strict=True)
