@@ -23,7 +23,7 @@ from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.declare.space import Space, space_from_json
 from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
-from tilescope.search.search import Build, Outcome, Outcomes, Trial
+from tilescope.search.search import Outcome, Outcomes, Trial, TrialBuild
 from tilescope.search.sweep_run import SweepRun
 
 # Each line holds all configs of one shape.
@@ -132,12 +132,12 @@ class ReplayedBuilder:
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
 
-    def submit(self, experiment: Experiment) -> Future[Build | Failure]:
-        result: Future[Build | Failure] = Future()
+    def submit(self, experiment: Experiment) -> Future[TrialBuild | Failure]:
+        result: Future[TrialBuild | Failure] = Future()
         if experiment not in self._recorded.rows:
             result.set_result(Failure("compile", "out_of_resources", "It could not be compiled."))
             return result
-        result.set_result(Build(0, 0, 0, 0.0, None))
+        result.set_result(TrialBuild(0, 0, 0, 0.0, None))
         return result
 
     def close(self) -> None:

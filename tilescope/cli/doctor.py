@@ -39,7 +39,7 @@ _MIN_FREE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Check:
+class MachineCheck:
     """One check of this machine.
 
     Attributes:
@@ -61,7 +61,7 @@ def doctor(arguments: Sequence[str]) -> None:
     print_checks(run_checks(flags.host, flags.port, this_gpu()))
 
 
-def print_checks(checks: Iterable[Check]) -> None:
+def print_checks(checks: Iterable[MachineCheck]) -> None:
     """Print each check as it completes.
 
     Raises:
@@ -81,41 +81,41 @@ def print_checks(checks: Iterable[Check]) -> None:
         raise CommandFailed(f"These checks failed: {', '.join(failed)}.", FAILED)
 
 
-def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[Check]:
+def run_checks(host: str, port: int, gpu: Gpu | None) -> Iterator[MachineCheck]:
     """Check this machine. The checks that start workers come last, and take a few seconds each."""
     yield check_python(sys.version_info[:2])
     yield check_packages({package.name: package.version for package in metadata.distributions()})
     yield check_gpu(gpu)
     problem = obstacle(host, port)
-    yield Check("address", LIMITED if problem else WORKS, problem or f"{host}, port {port}")
+    yield MachineCheck("address", LIMITED if problem else WORKS, problem or f"{host}, port {port}")
     if not missing_page():
         guard = load_page("web.guard")
         limits = f"{guard.LIMITS}; {guard.max_connections()} connections; {JOB_LIMITS}"
-        yield Check("limits", WORKS, limits)
+        yield MachineCheck("limits", WORKS, limits)
     yield check_cache(worker.default_cache_directory())
     with closing(machine_store(worker.default_cache_directory())) as store:
         yield check_database(store)
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    yield Check(
+    yield MachineCheck(
         "browser", WORKS if browser else LIMITED, browser or "no Chromium; `make test` installs one"
     )
     if not HAS_TRITON:
         detail = "not installed: the page predicts only with the textbook model"
-        yield Check("Triton", LIMITED, detail, "pip install triton (Linux).")
+        yield MachineCheck("Triton", LIMITED, detail, "pip install triton (Linux).")
         return
     with closing(Session(gpu)) as session:
         yield from check_workers(session)
 
 
-def check_python(version: tuple[int, ...]) -> Check:
+def check_python(version: tuple[int, ...]) -> MachineCheck:
     detail, low, high = (".".join(map(str, each)) for each in (version, *PYTHONS))
     state = WORKS if PYTHONS[0] <= version <= PYTHONS[1] else FAILS
-    return Check(
+    return MachineCheck(
         "Python", state, detail, f"Use Python {low} to {high}: make PYTHON=python{high} run."
     )
 
 
-def check_packages(installed: Mapping[str, str]) -> Check:
+def check_packages(installed: Mapping[str, str]) -> MachineCheck:
     """Check that the packages of torch and of the page are installed, and that Triton is supported.
 
     Args:
@@ -124,15 +124,15 @@ def check_packages(installed: Mapping[str, str]) -> Check:
     names = itertools.chain(*_EXTRAS.values())
     detail = ", ".join(f"{name} {installed.get(name, 'missing')}" for name in names)
     if "triton" in installed and not is_supported(installed["triton"]):
-        return Check("packages", FAILS, detail, "Tilescope needs Triton 3.6 or later.")
+        return MachineCheck("packages", FAILS, detail, "Tilescope needs Triton 3.6 or later.")
     missing = [extra for extra, names in _EXTRAS.items() if not {*names} <= {*installed}]
     state = LIMITED if missing else WORKS
-    return Check("packages", state, detail, f'pip install "tilescope[{",".join(missing)}]"')
+    return MachineCheck("packages", state, detail, f'pip install "tilescope[{",".join(missing)}]"')
 
 
-def check_gpu(gpu: Gpu | None) -> Check:
+def check_gpu(gpu: Gpu | None) -> MachineCheck:
     if gpu is not None:
-        return Check(
+        return MachineCheck(
             "GPU", WORKS, f"{gpu.name}, {gpu.sms} SMs" + (f"; {gpu.assumed}" if gpu.assumed else "")
         )
     detail = (
@@ -141,17 +141,17 @@ def check_gpu(gpu: Gpu | None) -> Check:
     remedy = (
         "With an NVIDIA GPU: install its driver, and pass it to containers (docker run --gpus all)."
     )
-    return Check("GPU", LIMITED, detail, remedy)
+    return MachineCheck("GPU", LIMITED, detail, remedy)
 
 
-def check_cache(directory: Path, min_free_bytes: int = _MIN_FREE_BYTES) -> Check:
+def check_cache(directory: Path, min_free_bytes: int = _MIN_FREE_BYTES) -> MachineCheck:
     """Check that compiled kernels can be stored."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory):
             free = shutil.disk_usage(directory).free
     except OSError as error:
-        return Check(
+        return MachineCheck(
             "cache",
             FAILS,
             f"{directory}: {error.strerror}",
@@ -159,29 +159,29 @@ def check_cache(directory: Path, min_free_bytes: int = _MIN_FREE_BYTES) -> Check
         )
     state = LIMITED if free < min_free_bytes else WORKS
     detail = f"{directory}, {free / 1e9:,.0f} GB free"
-    return Check(
+    return MachineCheck(
         "cache", state, detail, "Free some space, or set TILESCOPE_CACHE to another directory."
     )
 
 
-def check_database(store: Store) -> Check:
+def check_database(store: Store) -> MachineCheck:
     """Check that results can be stored."""
     detail = store.problem or str(
         store.path or "off (TILESCOPE_DB): results are lost when the app ends"
     )
     state = LIMITED if store.problem or store.path is None else WORKS
-    return Check("database", state, detail, "Set TILESCOPE_DB to a writable file.")
+    return MachineCheck("database", state, detail, "Set TILESCOPE_DB to a writable file.")
 
 
-def check_workers(session: Session) -> Iterator[Check]:
+def check_workers(session: Session) -> Iterator[MachineCheck]:
     """Start a worker, compile a small kernel, check its result, and count its requests with Nsight Compute."""
     small = from_json({**nest(opening()), "gpu": "this" if session.gpu else ""})
 
-    def check(name: str, outcome: Any, detail: str, otherwise: str = FAILS) -> Check:
+    def check(name: str, outcome: Any, detail: str, otherwise: str = FAILS) -> MachineCheck:
         """Return a check whose detail may contain the outcome's attributes."""
         if isinstance(outcome, Failure):
-            return Check(name, otherwise, outcome.message)
-        return Check(name, WORKS, detail.format(outcome))
+            return MachineCheck(name, otherwise, outcome.message)
+        return MachineCheck(name, WORKS, detail.format(outcome))
 
     yield check(
         "worker",
@@ -198,7 +198,7 @@ def check_workers(session: Session) -> Iterator[Check]:
         run = Failure("check", "wrong", f"{small.kernel} differs from torch ({run.backend})")
     yield check("run", run, f"{small.kernel} equals torch ({{0.backend}})")
     if session.gpu is None:
-        yield Check("counters", LIMITED, "no GPU: counts are predicted or recorded")
+        yield MachineCheck("counters", LIMITED, "no GPU: counts are predicted or recorded")
     else:
         counters = session.submit(small, "counters").result()
         yield check("counters", counters, f"{tool()} counts requests and sectors", LIMITED)

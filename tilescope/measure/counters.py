@@ -87,7 +87,7 @@ _SHARED = (_EXECUTED, "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?(e[+-]?\d+)?")
 
 # One launch's metrics by our names, and ncu's row for each of its instructions.
-LaunchCounts = tuple[dict[str, float], list[dict[str, str]]]
+NcuCounts = tuple[dict[str, float], list[dict[str, str]]]
 
 Cancel = Callable[[], None]
 
@@ -107,7 +107,7 @@ def count(
     repeats: int = 1,
     by_instruction: bool = True,
     deadline_s: float = DEADLINE_S,
-) -> list[LaunchCounts]:
+) -> list[NcuCounts]:
     """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts per repeat, in order.
 
     If a kernel needs a first launch, the traffic of both launches is summed, and the first launch's rows come first.
@@ -172,7 +172,7 @@ def _profile_command(
     return [*command, "--section", "SourceCounters"] if by_instruction else command
 
 
-def _add_up(counts: Sequence[LaunchCounts]) -> LaunchCounts:
+def _add_up(counts: Sequence[NcuCounts]) -> NcuCounts:
     """Sum the traffic of a kernel and its first launch, if any. Registers and limits are the kernel's own."""
     *_, (own, _) = counts
     traffic = {
@@ -278,7 +278,7 @@ def parse_instructions(page: str) -> list[list[dict[str, str]]]:
     return launches
 
 
-def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts) -> Counters:
+def join_counts(experiment: Experiment, compiled: Compiled, counts: NcuCounts) -> Counters:
     """Join ncu's counts of a launch to the compiled kernel.
 
     Raises:

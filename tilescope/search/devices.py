@@ -33,7 +33,7 @@ from tilescope.measure.pool import DEADLINES_S, Pool, Stopped, cancellation, wor
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure
 from tilescope.search import cluster_worker
-from tilescope.search.search import Build, Outcomes, Trial
+from tilescope.search.search import Outcomes, Trial, TrialBuild
 from tilescope.search.trial import run_trial
 
 V = TypeVar("V")
@@ -94,11 +94,11 @@ def concurrent_compiles() -> int:
     return max(1, min(_MAX_COMPILES, usable - 1))
 
 
-def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> Build | Failure:
+def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> TrialBuild | Failure:
     """Compile into the shared cache and, if `predicts`, predict the kernel's time. Runs in a compile worker."""
     if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
-    return Build(
+    return TrialBuild(
         compiled.registers,
         compiled.spilled_bytes,
         compiled.shared_bytes,
@@ -128,7 +128,7 @@ class Builder:
         self.max_concurrency = concurrent_compiles()
         self._pool = Pool("compile", cache, self.max_concurrency)
 
-    def submit(self, experiment: Experiment) -> Future[Build | Failure]:
+    def submit(self, experiment: Experiment) -> Future[TrialBuild | Failure]:
         return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predicts)))
 
     def close(self) -> None:

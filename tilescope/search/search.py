@@ -60,7 +60,7 @@ MAX_PER_TRIAL = 15
 
 
 @dataclass(frozen=True)
-class Build:
+class TrialBuild:
     """The fields of a SweepRow that are known once the config is compiled."""
 
     registers: int
@@ -205,7 +205,7 @@ class Search:
             len(trial.numbers) for trial in self._open
         )
 
-    def add_build(self, number: int, build: Build) -> None:
+    def add_build(self, number: int, build: TrialBuild) -> None:
         """Record a compiled config."""
         self._built.add(number)
         row = self.rows[number]

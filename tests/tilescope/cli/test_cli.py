@@ -17,7 +17,7 @@ from tilescope.cli.doctor import (
     FAILS,
     LIMITED,
     WORKS,
-    Check,
+    MachineCheck,
     check_cache,
     check_database,
     check_gpu,
@@ -271,7 +271,7 @@ def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if
 
 def test_the_doctor_runs_a_kernel_and_ends_with_1_if_a_check_fails(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
-    failing = [Check("Python", FAILS, "3.10")]
+    failing = [MachineCheck("Python", FAILS, "3.10")]
     assert run_command(print_checks, failing) == 1
     assert "fails    Python       3.10" in capsys.readouterr().out
     with socket.socket() as taken:

@@ -16,7 +16,7 @@ from tilescope.declare.experiment import from_json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.space import space
 from tilescope.results import Device, Failure, Prediction
-from tilescope.search.search import Build, Outcome, Outcomes
+from tilescope.search.search import Outcome, Outcomes, TrialBuild
 from tilescope.search.sweep_run import SweepRun
 
 VARY = {
@@ -165,7 +165,7 @@ class FakeBuilder:
         failure = self.failures(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
         predicted = Prediction(self.predict(None, experiment), "arithmetic", ())
-        result.set_result(failure or Build(64, 0, shared, 1.0, predicted))
+        result.set_result(failure or TrialBuild(64, 0, shared, 1.0, predicted))
         return result
 
     def close(self):
