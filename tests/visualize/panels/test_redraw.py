@@ -71,8 +71,8 @@ def open_address(page, stored_run="", **fields):
 
 
 def test_a_preset_opens_its_own_shape_and_run_runs_it_too(page):
-    assert "M=576" in page.change(preset(0))["link"]
-    assert page.read(preset(0)).experiment.problem.M == 576
+    assert "M=448" in page.change(preset(2))["link"]
+    assert page.read(preset(2)).experiment.problem.M == 448
 
 
 def test_a_config_that_nobody_chose_follows_the_gpu(page):
