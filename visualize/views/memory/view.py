@@ -224,12 +224,10 @@ def _launches(
     count = "" if is_textbook else text.count_sentence(costs, number)
     title = text.flow_title("This kernel:", state.kernel, state.experiment.config, textbook_op)
     drawn = {"flow-title": title}
-    contrast = None
-    if not state.pinned:
-        judged = costs.compiled or costs.predicted or costs.textbook
-        if is_textbook:
-            judged = costs.textbook
-        contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
+    judged = costs.compiled or costs.predicted or costs.textbook
+    if is_textbook:
+        judged = costs.textbook
+    contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None:
         bar = text.launch_bar(own, own, count)
         nothing = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
