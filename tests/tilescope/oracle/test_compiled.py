@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.covering import pairs_of
-from tests.experiments import experiment_of
+from tests.experiments import experiment_of, fields
 from tilescope.captures import listings
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, launch_of
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
@@ -39,18 +39,6 @@ def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(compile
         assert '"kernels/matmul/grouped.py"' in text, kind
         assert '"standard.py"' in text, kind
         assert not re.search(r'"/|site-packages', text), kind
-
-
-def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
-    files = (("tile.py", 7), ("grouped.py", 3))
-    text = "\n".join(
-        [
-            *(f'\t//## File "kernels/matmul/{file}", line {line}' for file, line in files),
-            "MOV R1, R2 ;",
-        ]
-    )
-    located = [location for _, location in listings.locate_lines(text, "sass")]
-    assert located == [(), (), (("tile.py", 7, 0), ("grouped.py", 3, 0))]
 
 
 def test_the_calls_of_inlined_ptx_are_read_from_a_comment_or_from_earlier_markers():
@@ -105,18 +93,15 @@ def test_what_became_of_every_access_is_read_for_any_gpu(
     compile_kernel, kernels, kernel_id, gpu, dtype
 ):
     """Aligned and not, in every type: a layout that covers the block, a width, the opcodes."""
-    kernel = kernels[kernel_id]
     size = 512 if DTYPE_BYTES[dtype] == 4 else 500
-    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
-    config = {name: value for name, value in config.items() if name in knobs(kernel.config)}
-    sizes = {"M": size, "N": size, "dtype": dtype}
-    chosen = Experiment(kernel.id, kernel.family.problem(**sizes), kernel.config(**config), gpu)
+    tile = [knob for knob in fields(SMALL).items() if knob[0] in knobs(kernels[kernel_id].config)]
+    chosen = experiment_of(f"{kernel_id} gpu={gpu} M={size} N={size} dtype={dtype}", **dict(tile))
     compiled = compile_kernel(chosen)
     assert not compiled.unreadable
     assert compiled.gpu == gpu
     major, minor = GPUS[gpu].compute_capability
     assert f".target sm_{major}{minor}" in compiled.ptx
-    launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
+    kernel, launch = launch_of(chosen, GPUS[gpu])
     for access, made in zip(kernel.accesses(launch), compiled.operations, strict=True):
         assert made.opcodes, (access, made)
         assert (made.op == "descriptor") == (access.op == "descriptor")
@@ -139,10 +124,8 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(
     compile_kernel, name, dtype, tile, expected
 ):
     """0 for rows of 16 bytes, which no swizzle is narrow enough for; the widest, 128, for longer ones, in two boxes."""
-    kernel = discover()[f"matmul.{name}"]
-    config = kernel.config(BLOCK_M=tile, BLOCK_N=tile, BLOCK_K=tile, num_warps=4)
-    chosen = Experiment(kernel.id, kernel.family.problem(dtype=dtype), config, "H200")
-    compiled = compile_kernel(chosen)
+    text = f"matmul.{name} gpu=H200 dtype={dtype} BLOCK_M={tile} BLOCK_N={tile} BLOCK_K={tile}"
+    compiled = compile_kernel(experiment_of(f"{text} num_warps=4"))
     assert [made.swizzle_bytes for made in compiled.operations] == expected
 
 
