@@ -29,7 +29,7 @@ from tilescope.evaluate.causes import (
     measure_step,
 )
 from tilescope.evaluate.counts import OperationCounts, sum_costs
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.ttgir.slices import Slice
 
@@ -81,7 +81,9 @@ def explain_costs(runner: TrialRunner) -> Iterator[Alternatives]:
             each.trials = [Trial([replace(each.trials[0][0], edits=edits)])]
 
 
-def _relax(runner: TrialRunner, op: OperationCounts, instruction: Instruction) -> Alternatives:
+def _relax(
+    runner: TrialRunner, op: OperationCounts, instruction: MemoryInstruction
+) -> Alternatives:
     if op.counter != "atom" or instruction.swaps or "acq_rel" not in instruction.instruction:
         return []
     change = Change(
@@ -102,7 +104,9 @@ class Diagnosis:
         warp: (requests,), the warp of each.
     """
 
-    def __init__(self, runner: TrialRunner, op: OperationCounts, instruction: Instruction) -> None:
+    def __init__(
+        self, runner: TrialRunner, op: OperationCounts, instruction: MemoryInstruction
+    ) -> None:
         self.runner = runner
         self.op = op
         self.instruction = instruction

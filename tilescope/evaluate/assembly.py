@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from tilescope.captures.listings import locate_lines
 from tilescope.evaluate.counts import Tally
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.matching import find_instructions, find_opcodes
-from tilescope.sass.listing import Instruction as SassInstruction
-from tilescope.sass.listing import parse
+from tilescope.sass.listing import Instruction, parse
 from tilescope.ttgir.operations import MEMORY_OPS
 from tilescope.ttgir.parser import Op, Region, Site, Source, memory_ops
 
@@ -68,7 +67,7 @@ class _SiteCounts:
 
 def find_mismatches(
     body: Region,
-    instructions_of: Mapping[Op, Instruction | str],
+    instructions_of: Mapping[Op, MemoryInstruction | str],
     tallies: Mapping[Op, Tally],
     ptx: str,
     sass: str,
@@ -102,7 +101,7 @@ def find_mismatches(
 
 def _count_sites(
     body: Region,
-    instructions_of: Mapping[Op, Instruction | str],
+    instructions_of: Mapping[Op, MemoryInstruction | str],
     tallies: Mapping[Op, Tally],
     sass: str,
 ) -> dict[Site, _SiteCounts]:
@@ -190,7 +189,7 @@ def load_depths(sass: str) -> dict[Source, int]:
     return depths
 
 
-def _skip_depths(code: Sequence[SassInstruction]) -> list[int]:
+def _skip_depths(code: Sequence[Instruction]) -> list[int]:
     """Return for every instruction how many branches may skip it."""
     branches = list[tuple[int, int]]()
     exits = []

@@ -20,7 +20,7 @@ from tilescope.evaluate.assembly import Mismatch, find_mismatches, load_depths
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
 from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.matching import counter_of, read_instructions
 from tilescope.evaluate.sectors import RequestCosts
 from tilescope.evaluate.touches import Touches
@@ -89,7 +89,7 @@ def _evaluate(
     build: Build,
     programs: np.ndarray | None,
     is_textbook: bool,
-) -> tuple[dict[Op, Instruction | str], Evaluator]:
+) -> tuple[dict[Op, MemoryInstruction | str], Evaluator]:
     """Evaluate a launch. Of stores that the compiler merged, only the traffic is counted.
 
     Returns:
@@ -151,7 +151,7 @@ def _apply(mismatch: Mismatch | None, tally: Tally) -> None:
 
 def _describe(
     op: Op,
-    instruction: Instruction | str,
+    instruction: MemoryInstruction | str,
     launch: CapturedLaunch,
     evaluator: Evaluator,
     place: tuple[str, int],
@@ -164,7 +164,7 @@ def _describe(
     body = evaluator.body
     tally = evaluator.memory.tallies[op]
     has_lanes = op.name in POINTER_OPS
-    compiled = instruction if isinstance(instruction, Instruction) and has_lanes else None
+    compiled = instruction if isinstance(instruction, MemoryInstruction) and has_lanes else None
     owners = [
         (tensor.storage, argument.name)
         for argument in launch.arguments
@@ -193,8 +193,8 @@ def _describe(
 
 
 def _find_merged_stores(
-    instructions: Mapping[Op, Instruction | str],
-) -> dict[Op, Instruction]:
+    instructions: Mapping[Op, MemoryInstruction | str],
+) -> dict[Op, MemoryInstruction]:
     """Return stores without an instruction, each with the instruction of a store of the same type.
 
     The compiler merges stores in different branches.
@@ -202,7 +202,7 @@ def _find_merged_stores(
     known = {
         op.type: instruction
         for op, instruction in instructions.items()
-        if op.name == "tt.store" and isinstance(instruction, Instruction)
+        if op.name == "tt.store" and isinstance(instruction, MemoryInstruction)
     }
     return {
         op: known[op.type]

@@ -7,7 +7,7 @@ import numpy as np
 from tilescope.declare.gpus import Gpu
 from tilescope.evaluate.counts import Cost, OperationCounts
 from tilescope.evaluate.declared import Requests
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import SECTOR_BYTES
 
 # Triton specializes on arguments that are multiples of this, and a lane accesses at most as many bytes.
@@ -118,7 +118,7 @@ def explain(
 
 
 def _explain_instruction(
-    code: Instruction, requests: Requests, sizes: Mapping[str, int], gpu: Gpu | None
+    code: MemoryInstruction, requests: Requests, sizes: Mapping[str, int], gpu: Gpu | None
 ) -> Iterator[str]:
     layout = code.layout
     assert layout is not None, "only an operation with lanes has a width"
@@ -161,7 +161,7 @@ def summarize(
 
 
 def is_rearranged(
-    code: Instruction, requests: Requests, converted: Collection[tuple[str, int]]
+    code: MemoryInstruction, requests: Requests, converted: Collection[tuple[str, int]]
 ) -> bool:
     """Return whether a store's block has its layout converted first, so that adjacent lanes store adjacent bytes."""
     if code.op != "store" or code.source not in converted:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.probe import Loads
 from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.evaluate.touches import Touches
@@ -123,7 +123,7 @@ class Example:
     address: np.ndarray
     active: np.ndarray
 
-    def lanes(self, instruction: Instruction) -> tuple[np.ndarray, np.ndarray]:
+    def lanes(self, instruction: MemoryInstruction) -> tuple[np.ndarray, np.ndarray]:
         """Return the first byte of each lane of an instruction's requests, and whether it is active."""
         place, is_owner = instruction.lanes()
         return self.address[tuple(place)], self.active[tuple(place)] & is_owner
@@ -194,7 +194,7 @@ class OperationCounts:
     counter: str
     source: tuple[str, int]
     tensors: tuple[str, ...]
-    instruction: Instruction | None
+    instruction: MemoryInstruction | None
     tally: Tally
     addressed_by: frozenset[str] = frozenset()
     masked_by: frozenset[str] = frozenset()

@@ -21,7 +21,7 @@ from numpy import ndarray
 from tilescope.declare.accesses import Access, AnyAccess, FlatAccess
 from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch
 from tilescope.evaluate.counts import RETRIES, Cost, OperationCounts, Tally
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import (
     GRANULE_BYTES,
     LINE_BYTES,
@@ -81,7 +81,7 @@ class AccessPattern:
 
     access: AnyAccess
     matrix: Matrix
-    instruction: Instruction
+    instruction: MemoryInstruction
 
     @cached_property
     def lanes(self) -> tuple[ndarray, ndarray]:
@@ -266,7 +266,7 @@ class DeclaredCounts(OperationCounts):
         return [axis.start(0, axis.block) for axis in self.access.axes]
 
     @property
-    def compiled(self) -> Instruction | None:
+    def compiled(self) -> MemoryInstruction | None:
         """The instruction as compiled; None for the textbook model."""
         return None if self.is_textbook else self.instruction
 
@@ -275,7 +275,7 @@ def make_pattern(
     kernel: Kernel,
     launch: Launch,
     access: AnyAccess,
-    instruction: Instruction,
+    instruction: MemoryInstruction,
     *units_bytes: int,
 ) -> AccessPattern:
     """Return how an instruction carries out an access.
@@ -290,7 +290,7 @@ def make_pattern(
 
 
 def count_accesses(
-    kernel: Kernel, launch: Launch, instructions: Sequence[Instruction]
+    kernel: Kernel, launch: Launch, instructions: Sequence[MemoryInstruction]
 ) -> tuple[DeclaredCounts, ...]:
     """Return every operation of a launch with its cost.
 

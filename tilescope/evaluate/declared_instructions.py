@@ -14,10 +14,9 @@ from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.declare.accesses import AnyAccess, FlatAccess
 from tilescope.declare.jit import last_line
-from tilescope.evaluate.instructions import Conversion, Instruction
+from tilescope.evaluate.instructions import Conversion, MemoryInstruction
 from tilescope.evaluate.matching import PTX_MEMORY, find_instructions, read_instructions
-from tilescope.sass.listing import Instruction as SassInstruction
-from tilescope.sass.listing import parse
+from tilescope.sass.listing import Instruction, parse
 from tilescope.sass.opcodes import OPCODES
 from tilescope.ttgir.operations import MEMORY_OPS
 from tilescope.ttgir.parser import Op, memory_ops
@@ -65,7 +64,7 @@ def read_operations(
     ttgir: str,
     ptx: str,
     sass: str,
-) -> tuple[Instruction, ...]:
+) -> tuple[MemoryInstruction, ...]:
     """Return the compiled operation of each declared access, in the same order.
 
     Args:
@@ -120,7 +119,7 @@ def _read_layouts(ttgir: str) -> list[Layout | None]:
     ]
 
 
-def _check(op: Op, instruction: Instruction | str) -> Instruction:
+def _check(op: Op, instruction: MemoryInstruction | str) -> MemoryInstruction:
     if isinstance(instruction, str):
         raise UnsupportedOperation(instruction)
     if instruction.op == "descriptor" and op.swizzle_bytes is None:
@@ -134,7 +133,7 @@ def _check(op: Op, instruction: Instruction | str) -> Instruction:
     return instruction
 
 
-def _kinds_of(instruction: SassInstruction) -> tuple[str, ...]:
+def _kinds_of(instruction: Instruction) -> tuple[str, ...]:
     """Return the operations that a SASS instruction may implement.
 
     An atomic on half a word first loads the word that it swaps.
@@ -146,7 +145,7 @@ def _kinds_of(instruction: SassInstruction) -> tuple[str, ...]:
 
 
 def match_instructions(
-    code: Sequence[SassInstruction], operations: Sequence[Instruction]
+    code: Sequence[Instruction], operations: Sequence[MemoryInstruction]
 ) -> list[int | None]:
     """Return, for each SASS instruction, the index of the operation that it implements; None if it accesses no memory.
 
@@ -182,7 +181,7 @@ def match_instructions(
 
 
 def _check_count(
-    operation: Instruction, copies: int, access: AnyAccess, shape: tuple[int, int]
+    operation: MemoryInstruction, copies: int, access: AnyAccess, shape: tuple[int, int]
 ) -> None:
     """Check that each copy of the loop body has equally many PTX instructions per group of registers.
 

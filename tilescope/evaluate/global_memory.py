@@ -14,7 +14,7 @@ import numpy as np
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.atomics import ADDRESS_RANGE
 from tilescope.evaluate.counts import Example, Tally
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.probe import Probe
 from tilescope.evaluate.sectors import (
     GRANULE_BYTES,
@@ -118,7 +118,7 @@ class _PointerAccess:
     """
 
     op: Op
-    instruction: Instruction
+    instruction: MemoryInstruction
     pointer: Value
     mask: Value
     programs: np.ndarray
@@ -206,7 +206,7 @@ class GlobalMemory:
         self,
         body: Region,
         storages: Sequence[Storage],
-        instructions: Mapping[Op, Instruction | str],
+        instructions: Mapping[Op, MemoryInstruction | str],
         num_warps: int,
         programs: int,
         sms: int,

@@ -11,7 +11,7 @@ from tilescope.evaluate.sectors import RequestCosts, count_requests
 
 
 @dataclass(frozen=True)
-class Instruction:
+class MemoryInstruction:
     """How an operation on global memory was compiled.
 
     Attributes:
@@ -97,7 +97,7 @@ class Instruction:
         return count_requests(address, active, self.width_bytes, self.instruction)
 
     @property
-    def textbook(self) -> "Instruction":
+    def textbook(self) -> "MemoryInstruction":
         """The textbook's version: lane i takes element i of the block, row by row."""
         if self.layout is None:
             return self
@@ -138,6 +138,6 @@ class CompiledFacts:
     registers: int
     spilled_bytes: int
     shared_bytes: int
-    operations: tuple[Instruction, ...]
+    operations: tuple[MemoryInstruction, ...]
     conversions: tuple[Conversion, ...]
     unreadable: str

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import Location, lane_bytes, locate_lines
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.sass.listing import parse
 from tilescope.sass.opcodes import find_opcode
 from tilescope.ttgir.operations import POINTER_OPS
@@ -59,7 +59,7 @@ Ptx = Mapping[tuple[str, Location], Sequence[PtxAccess]]
 
 def read_instructions(
     body: Region, layouts: Sequence[Layout | None], ptx: str, sass: str
-) -> dict[Op, Instruction | str]:
+) -> dict[Op, MemoryInstruction | str]:
     """Match the operations on global memory to the PTX by their full locations.
 
     Args:
@@ -77,7 +77,7 @@ def read_instructions(
     by_location: dict[tuple[str, Location], list[Op]] = defaultdict(list)
     for op in memory_ops(body):
         by_location[op.traits.kind, op.location].append(op)
-    result: dict[Op, Instruction | str] = {}
+    result: dict[Op, MemoryInstruction | str] = {}
     for (kind, location), group in by_location.items():
         matches = in_ptx.get((kind, location), [])
         instructions = list(_match_in_order(group, matches, layout_of, opcodes))
@@ -101,13 +101,13 @@ def _match_in_order(
     matches: Sequence[PtxAccess],
     layout_of: Mapping[int, Layout | None],
     opcodes: Mapping[Site, Sequence[str]],
-) -> Iterator[Instruction]:
+) -> Iterator[MemoryInstruction]:
     """Yield the instruction of each operation at a location. Copies, as of an unrolled loop, keep their order."""
     start = 0
     for op in ops:
         match = matches[min(start, len(matches) - 1)] if matches else PtxAccess("", 0)
         is_swap = ".cas" in match.name
-        instruction = Instruction(
+        instruction = MemoryInstruction(
             op="compare-and-swap" if op.name == "tt.atomic_cas" else op.traits.kind,
             source=op.place,
             layout=layout_of.get(op.line),
@@ -196,7 +196,7 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxAccess]]:
     return result
 
 
-def counter_of(op: Op, instruction: Instruction, body: Region) -> str:
+def counter_of(op: Op, instruction: MemoryInstruction, body: Region) -> str:
     """Return Nsight Compute's name of the kind of an operation: "ld", "st", "red", "atom", "tma_ld" or "tma_st".
 
     ptxas turns an atomic into RED if its result is not used, and no later access has to wait for it.

@@ -35,7 +35,7 @@ from tilescope.declare.experiment import (
 from tilescope.declare.gpus import this_gpu
 from tilescope.declare.spec import Kernel
 from tilescope.evaluate.declared_instructions import match_instructions
-from tilescope.evaluate.instructions import CompiledFacts, Instruction
+from tilescope.evaluate.instructions import CompiledFacts, MemoryInstruction
 from tilescope.inside.report import WAVEFRONT_COUNTERS
 from tilescope.measure.measurement import Measurement, Stages
 from tilescope.measure.pool import Stopped
@@ -310,7 +310,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: NcuCounts) -
 
 
 def sum_instructions(
-    rows: list[dict[str, str]], sass: str, operations: tuple[Instruction, ...]
+    rows: list[dict[str, str]], sass: str, operations: tuple[MemoryInstruction, ...]
 ) -> tuple[tuple[OpCounts, ...], tuple[SharedCounts, ...]]:
     """Sum global-memory counts by operation and opcode, and shared-memory counts by source line and opcode.
 

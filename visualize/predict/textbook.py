@@ -12,7 +12,7 @@ from tilescope.declare.knobs import ConfigError, knob, powers, read_fields
 from tilescope.declare.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
 from tilescope.evaluate import declared
 from tilescope.evaluate.declared import AccessPattern, DeclaredCounts, make_pattern
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Textbook:
             order.reverse()
         shape = tuple(axes[index] for index in access.dims)
         layout = textbook_layout(shape, self.warp_size, order)
-        instruction = Instruction(access.op, access.source, layout, size, size)
+        instruction = MemoryInstruction(access.op, access.source, layout, size, size)
         return make_pattern(kernel, launch, access, instruction, self.sector_bytes, self.line_bytes)
 
 

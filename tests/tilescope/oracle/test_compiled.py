@@ -17,9 +17,9 @@ from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
 from tilescope.evaluate import declared_instructions
 from tilescope.evaluate.declared import count_accesses
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.record.compiled import keep_source_lines
-from tilescope.sass.listing import Instruction as SassInstruction
+from tilescope.sass.listing import Instruction
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -144,10 +144,10 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(
 def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
     """As ptxas says for persistent matmul, TT, 48 × 80 × 96 bfloat16, in tiles of 32 × 32 × 16: a line of orders.py."""
     descriptors = [
-        Instruction("descriptor", ("tile.py", line), None, 0, 0, "", 1) for line in (57, 61)
+        MemoryInstruction("descriptor", ("tile.py", line), None, 0, 0, "", 1) for line in (57, 61)
     ]
     code = [
-        SassInstruction("", "UTMALDG.2D", (), ((file, line, 0),))
+        Instruction("", "UTMALDG.2D", (), ((file, line, 0),))
         for file, line in (("orders.py", 57), ("tile.py", 61))
     ]
     assert declared_instructions.match_instructions(code, descriptors) == [0, 1]

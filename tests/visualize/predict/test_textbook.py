@@ -20,7 +20,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import FlatAccess, Launch
 from tilescope.evaluate import declared
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from visualize.predict.textbook import Textbook, count_accesses, textbook
 
 MACHINE = Textbook(warp_size=4, line_bytes=16)
@@ -117,7 +117,7 @@ def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(
     """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
     kernel = kernels["transpose.flat"]
     layout = Layout((32,), register, lane, ())
-    made = [Instruction(op, ("", 0), layout, 4, 4) for op in ("load", "store")]
+    made = [MemoryInstruction(op, ("", 0), layout, 4, 4) for op in ("load", "store")]
     for rows, columns in itertools.product(range(1, 15), repeat=2):
         problem = kernel.family.problem(M=rows, N=columns)
         launch = Launch(problem, kernel.config(BLOCK=32), GPUS["H200"])
@@ -130,7 +130,7 @@ def test_the_textbooks_requests_of_a_block_need_not_fill_the_compiled_instructio
     """32 elements in 4 registers of 8 lanes: 4 compiled instructions, and one textbook request."""
     lane = ((4,), (8,), (16,), (0,), (0,))
     layout = Layout((32,), ((1,), (2,)), lane, ())
-    assigned = Instruction("load", ("", 0), layout, 4, 4, "ld.global.b32").textbook
+    assigned = MemoryInstruction("load", ("", 0), layout, 4, 4, "ld.global.b32").textbook
     place, owner = assigned.lanes()
     assert place.tolist() == [[list(range(32))]]
     assert owner.all()
@@ -146,6 +146,6 @@ def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows(
 ):
     axes = (Axis(name, side, operator.mul) for name, side in (("m", rows), ("n", columns)))
     access = Access("descriptor", "A", *axes, ("m", "n"), ("", 0))
-    copy = Instruction("descriptor", ("", 0), None, 0, 0, swizzle_bytes=swizzle_bytes)
+    copy = MemoryInstruction("descriptor", ("", 0), None, 0, 0, swizzle_bytes=swizzle_bytes)
     pattern = declared.AccessPattern(access, declared.Matrix(1 << 12, 1 << 12, 2), copy)
     assert pattern.box_count == boxes

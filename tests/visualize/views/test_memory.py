@@ -13,7 +13,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
 from tilescope.evaluate.declared import Matrix, Requests, count_accesses
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
 from visualize.predict.agreement import LaunchCosts
@@ -175,7 +175,7 @@ def test_a_picture_stands_beside_the_kernel_that_differs_most(costs_of, flat, nu
 
 
 SHAPE = (1 << 20, 64)
-BOX = Instruction("descriptor", ("", 0), None, 0, 0)
+BOX = MemoryInstruction("descriptor", ("", 0), None, 0, 0)
 
 
 def flow_of(addresses, width=4, active=True):

@@ -20,7 +20,7 @@ from tilescope.evaluate.atomics import LINE_BYTES
 from tilescope.evaluate.counts import Example, OperationCounts, sum_costs
 from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
-from tilescope.evaluate.instructions import Instruction
+from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
 from tilescope.reports.brief import describe_findings
 from tilescope.reports.comparison import differences
@@ -399,7 +399,7 @@ def _requests(
     op: OperationCounts,
     content: Content,
     launch: CapturedLaunch,
-    instruction: Instruction,
+    instruction: MemoryInstruction,
     example: Example,
 ) -> Requests:
     """Return the requests of an execution, with the lanes of an instruction."""
