@@ -2,14 +2,17 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
 from kernels.matmul.problem import allowance
+from kernels.orders import slice_of_k
 from tests.covering import pairs_of
 from tests.products import DISTRIBUTIONS, WIDER_THAN_A_BYTE, checked_product, product
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
+from tilescope.declare.jit import on_arrays
 from tilescope.declare.spec import DTYPE_BYTES, Launch
 
 
@@ -66,7 +69,10 @@ def test_float8_stops_at_its_largest_number():
 def allowance_of(kernel, gpu="H200", distribution="normal", interpreted=False, **problem):
     """Return the allowance of a kernel's default config."""
     launch = Launch(kernel.family.problem(**problem), kernel.config(), GPUS[gpu])
-    return kernel.family.allowance(launch, kernel.roundings(launch), distribution, interpreted)
+    capability = None if interpreted else launch.gpu.compute_capability
+    return kernel.family.allowance(
+        launch.problem, kernel.roundings(launch), distribution, capability
+    )
 
 
 def test_only_a_product_may_err(kernels):
@@ -151,3 +157,16 @@ def test_the_allowance_follows_from_the_launch(kernel, given, expected):
     problem = {"dtype": "float32", "K": 512, **given}
     of_launch = allowance_of(discover()[f"matmul.{kernel}"], **problem)
     assert of_launch == allowance(problem["dtype"], problem["K"], **expected)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 16, 17, 129, 577, 1023])
+def test_each_nonempty_slice_of_k_rounds_once(steps):
+    kernel = discover()["matmul.split_k_atomic"]
+    for split in (1, 2, 4, 8, 16):
+        launch = Launch(
+            kernel.family.problem(K=16 * steps),
+            kernel.config(BLOCK_K=16, SPLIT_K=split),
+            GPUS["H200"],
+        )
+        first, end = on_arrays(slice_of_k)(np.arange(split), steps, split)
+        assert kernel.roundings(launch) == np.count_nonzero(first < end)
