@@ -13,7 +13,6 @@ import textwrap
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import starmap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,20 +104,17 @@ def _with_formulas(fields: Any, owner: str) -> Any:
     return replace(fields, **named)
 
 
-class _Tensor:
+class _Tensor(Formula):
     """A stand-in with the attributes that `arguments` may read: strides, shape, element size, an aligned address."""
 
     def __init__(self, text: str, spec: TensorSpec, dtype: str) -> None:
-        self.text = text
+        super().__init__(text)
         self.shape = spec.shape
         self.dtype = SimpleNamespace(itemsize=TYPE_BYTES[dtype])
         self._strides = tuple(
             Formula(f"{text}.stride({axis})") if isinstance(elements, Formula) else elements
             for axis, elements in enumerate(spec.strides)
         )
-
-    def __repr__(self) -> str:
-        return self.text
 
     def data_ptr(self) -> int:
         return 0
@@ -182,7 +178,7 @@ def _arguments(kernel: Kernel, tensors: Tensors, launch: Launch) -> dict[str, st
 
 
 def _argument(name: str, value: Any) -> str:
-    if value is None or isinstance(value, int | float | str | tuple | Formula | _Tensor):
+    if value is None or isinstance(value, int | float | str | tuple | Formula):
         return repr(value)
     if type(value).__name__ == "TensorDescriptor":
         return (
@@ -199,12 +195,12 @@ class ExportedScript:
 
     Attributes:
         name: the file name without its suffix.
-        about: the lines of the description.
+        about: the description.
         cells: the code of each cell by title.
     """
 
     name: str
-    about: tuple[str, ...]
+    about: str
     cells: dict[str, str]
 
     @property
@@ -212,7 +208,7 @@ class ExportedScript:
         """The script's source, in the percent format: many editors show its cells."""
         about = "\n".join(
             textwrap.fill(line, 118, break_long_words=False, break_on_hyphens=False)
-            for line in self.about
+            for line in self.about.splitlines()
         )
         cells = "\n\n".join(f"# %% {title}\n{code}" for title, code in self.cells.items())
         return f'"""{about}\n"""\n\n{cells}\n'
@@ -223,7 +219,7 @@ class ExportedScript:
         def cell(kind: str, name: str, text: str, **more: Any) -> dict[str, Any]:
             return {"cell_type": kind, "id": name, "metadata": {}, "source": text, **more}
 
-        cells = [cell("markdown", "about", "\n".join([f"# {self.about[0]}", *self.about[1:]]))]
+        cells = [cell("markdown", "about", f"# {self.about}")]
         for title, code in self.cells.items():
             name = title.lower().replace(" ", "-")
             cells.append(cell("markdown", f"{name}-title", f"## {title}"))
@@ -274,7 +270,7 @@ def script(experiment: Experiment, gpu: Gpu) -> ExportedScript:
         inputs=_inputs(code["inputs"], run.distribution),
         comment=comment,
         start=start,
-        launches="\n".join(starmap(_launch, code["launches"])),
+        launches="\n".join(_launch(*each) for each in code["launches"]),
         allocated=_workspaces(code["workspaces"]),
         race=f"\nprint({f'It passed, but it is still a race: {race}.'!r})" if race else "",
         shape=shape_text(problem),
@@ -340,12 +336,12 @@ def _workspaces(specs: Mapping[str, TensorSpec]) -> str:
     return "\n".join(["", "workspaces = {", *rows, "}"]) if rows else ""
 
 
-def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str, ...]:
+def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> str:
     doc = (sys.modules[kernel.jitted.fn.__module__].__doc__ or kernel.title).strip().splitlines()[0]
     notes = [kernel.note(launch), kernel.family.note(launch.problem)]
     if race := kernel.race(launch):
         notes.append(f"A data race: {race}. On a GPU the check is expected to fail.")
-    return (
+    lines = (
         f"{kernel.id}: {doc}",
         "",
         kernel.headline,
@@ -357,6 +353,7 @@ def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str,
         "",
         f"On the page: ?{urllib.parse.urlencode(experiment.to_address())}",
     )
+    return "\n".join(lines)
 
 
 def _keywords(fields: Any) -> str:

@@ -124,7 +124,12 @@ def ended(tmp_path_factory, all_combinations):
 
 
 # The sizes of large scripts are edited to these.
-EDITED = ({"M": 256, "N": 256, "K": 256}, {"M": 199, "N": 301, "K": 137}, {"dtype": "int8"})
+EDITED = (
+    {"M": 256, "N": 256, "K": 256},
+    {"M": 199, "N": 301, "K": 137},
+    {"M": 0},
+    {"dtype": "int8"},
+)
 
 
 def edited():
@@ -190,6 +195,8 @@ def test_a_script_with_an_edited_problem_is_right_or_says_what_it_needs(kernel, 
         assert (code, output) == (1, refusal.format("dtype", "float16", value))
     elif kernel.id in ("matmul.persistent", "matmul.fused_add_relu", "matmul.stream_k"):
         assert (code, output) == (1, refusal.format("M", 2048, value))
+    elif value == 0:
+        assert (code, output) == (1, "M must be at least 1 (got 0).")
     else:
         assert code == 0, output
         assert "\ncheck passed: 0 of" in output
