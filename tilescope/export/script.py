@@ -217,7 +217,8 @@ class ExportedScript:
         """Return the script as a Jupyter notebook (nbformat 4.5): the description, then each cell under its title."""
 
         def cell(kind: str, name: str, text: str, **more: Any) -> dict[str, Any]:
-            return {"cell_type": kind, "id": name, "metadata": {}, "source": text, **more}
+            lines = text.splitlines(keepends=True)
+            return {"cell_type": kind, "id": name, "metadata": {}, "source": lines, **more}
 
         cells = [cell("markdown", "about", f"# {self.about}")]
         for title, code in self.cells.items():
