@@ -61,11 +61,11 @@ def copy_padded(
     # holds 16 consecutive bytes. A load in that layout, with one element per lane and request, would touch up to eight
     # times as many sectors.
     if PAD_A and pid < a_programs:
-        start, inside, end, in_row = locate(pid, a_shape, a_strides, a_pitch, ROWS, COLUMNS)
+        start, inside, end, in_row = locate_block(pid, a_shape, a_strides, a_pitch, ROWS, COLUMNS)
         elements = tl.load(a + start, mask=inside, other=0.0)
         tl.store(padded_a + end.T, elements.T, mask=in_row.T)
     if PAD_B and pid >= a_programs:
-        start, inside, end, in_row = locate(
+        start, inside, end, in_row = locate_block(
             pid - a_programs, b_shape, b_strides, b_pitch, ROWS, COLUMNS
         )
         elements = tl.load(b + start, mask=inside, other=0.0)
@@ -73,7 +73,7 @@ def copy_padded(
 
 
 @triton.jit
-def locate(pid, shape, strides, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def locate_block(pid, shape, strides, pitch, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return the offsets of block `pid` in a matrix and in its workspace, and which elements are inside each.
 
     Zeros fill the rest of a workspace's row: only a mask at the row's end allows wide stores.

@@ -209,7 +209,7 @@ def _why_library_is_slow(launch: Launch[Problem]) -> str:
     return f"K is only {problem.K:,}, so storing C dominates" if problem.K <= _SHORT_K else ""
 
 
-def _reference(inputs: Tensors, rows: slice) -> Any:
+def multiply_rows(inputs: Tensors, rows: slice) -> Any:
     """Return the given rows of A @ B in the inputs' type. float32 is multiplied in full, not as tf32."""
     import torch
 
@@ -266,19 +266,18 @@ def allowance(
 
 
 def _allowance(
-    launch: Launch[Problem], partial_sums: int, distribution: str, is_interpreted: bool
+    problem: Problem, partial_sums: int, distribution: str, capability: tuple[int, int] | None
 ) -> Allowance:
-    problem = launch.problem
-    capability = launch.gpu.compute_capability
     operands = "exact"
     # Small integers are exact in tf32. Matrix units multiply float32 from compute capability 8.0 on.
     if problem.dtype == "float32" and distribution not in ("integers", "zeros"):
-        has_matrix_units = not is_interpreted and capability >= (8, 0)
+        has_matrix_units = capability is not None and capability >= (8, 0)
         if problem.precision == "tf32_rounded" or (
             problem.precision in ("tf32", "tf32x3") and has_matrix_units
         ):
             operands = problem.precision
-    coarse_sums = DTYPE_BYTES[problem.dtype] == 1 and not is_interpreted and capability < (10, 0)
+    is_float8 = problem.dtype.startswith("float8")
+    coarse_sums = is_float8 and capability is not None and capability < (10, 0)
     return allowance(problem.dtype, problem.K, operands, partial_sums, coarse_sums)
 
 
@@ -387,14 +386,13 @@ FAMILY = Family(
     id="matmul",
     problem=Problem,
     tensors=_tensors,
-    reference=_reference,
+    reference=multiply_rows,
     baseline=_baseline,
     baseline_name=_baseline_name,
     alternatives=_alternatives,
     magnitude="|A| @ |B|",
     allowance=_allowance,
-    error_scale=_reference,
-    limit_follows="this dtype and K",
+    error_scale=multiply_rows,
     panels=("A", "B"),
     work=lambda problem: 2 * problem.M * problem.N * problem.K,
     # Three tf32 products make up a float32 product; IEEE float32 uses no matrix unit.

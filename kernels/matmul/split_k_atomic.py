@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from kernels import orders
 from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, arguments, block_k, block_m, block_n
 from kernels.orders import slice_of_k, tile_offsets
 from tilescope.declare.accesses import Access, grid_of, tiles_on_grid
-from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
+from tilescope.declare.jit import memory_lines, tl, triton
 from tilescope.declare.knobs import knob, num_stages, num_warps, powers
 from tilescope.declare.spec import Kernel, Launch, preset
 
@@ -79,10 +76,8 @@ def access_to_c(op: str, launch: Launch[Problem, Config], line: tuple[str, int])
 def roundings(launch: Launch[Problem, Config]) -> int:
     """Count the nonempty slices. Each rounds its partial tile and the running sum to C's type."""
     tiles = extents(launch)
-    first, last = on_arrays(orders.slice_of_k)(
-        np.arange(tiles["slice"]), tiles["k"], tiles["slice"]
-    )
-    return int(np.count_nonzero(last > first))
+    steps_per_slice = -(-tiles["k"] // tiles["slice"])  # as in `slice_of_k`
+    return -(-tiles["k"] // steps_per_slice)
 
 
 def note(launch: Launch[Problem, Config]) -> str:

@@ -2,15 +2,20 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
 from kernels.matmul.problem import allowance
+from kernels.orders import slice_of_k
 from tests.covering import pairs_of
 from tests.experiments import experiment_of, fields
 from tests.products import DISTRIBUTIONS, WIDER_THAN_A_BYTE, checked_product, product
+from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of, resolve_gpu
-from tilescope.declare.spec import DTYPE_BYTES
+from tilescope.declare.gpus import GPUS
+from tilescope.declare.jit import on_arrays
+from tilescope.declare.spec import DTYPE_BYTES, Launch
 
 
 @pytest.fixture(params=WIDER_THAN_A_BYTE)
@@ -139,8 +144,19 @@ def test_the_allowance_follows_from_the_launch(text, expected):
     text, interpreted, _ = text.partition(" interpreted")
     experiment = experiment_of({"dtype": "float32", "K": 512, **fields(f"matmul.{text}")})
     kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
+    capability = None if interpreted else launch.gpu.compute_capability
+    partial_sums = kernel.roundings(launch)
     distribution = experiment.run.distribution
-    allowed = kernel.family.allowance(
-        launch, kernel.roundings(launch), distribution, bool(interpreted)
-    )
+    allowed = kernel.family.allowance(launch.problem, partial_sums, distribution, capability)
     assert allowed == allowance(launch.problem.dtype, launch.problem.K, **expected)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 16, 17, 129, 577, 1023])
+def test_each_nonempty_slice_of_k_rounds_once(steps):
+    kernel = discover()["matmul.split_k_atomic"]
+    for split in (1, 2, 4, 8, 16):
+        problem = kernel.family.problem(K=16 * steps)
+        config = kernel.config(BLOCK_K=16, SPLIT_K=split)
+        first, end = on_arrays(slice_of_k)(np.arange(split), steps, split)
+        nonempty = np.count_nonzero(first < end)
+        assert kernel.roundings(Launch(problem, config, GPUS["H200"])) == nonempty

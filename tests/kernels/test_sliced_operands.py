@@ -52,7 +52,10 @@ def check_slices(kernel, launch, margin, device):
         for name, spec in kernel.workspaces(launch).items()
     }
     kernel.jitted[kernel.grid(launch)](**kernel.arguments({**tensors, **spaces}, launch))
-    allowed = kernel.family.allowance(launch, kernel.roundings(launch), "normal", device == "cpu")
+    capability = None if device == "cpu" else launch.gpu.compute_capability
+    allowed = kernel.family.allowance(
+        launch.problem, kernel.roundings(launch), "normal", capability
+    )
     inputs = {name: tensor for name, tensor in tensors.items() if name != output}
     return check(tensors[output], inputs, kernel.family, allowed)[0]
 

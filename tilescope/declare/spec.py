@@ -156,11 +156,11 @@ class Family(Generic[P]):
         alternatives: (inputs, output, problem) → further calls to compare with, by name: other ways to compute the same
             result, or a bound such as a plain copy.
         magnitude: the formula of an element's error scale, as text.
-        limit_follows: what determines the limit on the error, as text.
-        allowance: (launch, partial_sums, distribution, is_interpreted) → the error that rounding can cause. None if the
+        allowance: (problem, partial_sums, distribution, capability) → the error that rounding can cause. None if the
             output must equal the reference bit for bit. `partial_sums` is the number of partial results that are
             rounded to the output's type and added up in it. `distribution` is the inputs' distribution, as in
-            `experiment.Run`. An interpreted launch runs on the CPU, without matrix units.
+            `experiment.Run`. `capability` is the GPU's compute capability, or None for Triton's interpreter, which runs
+            on the CPU, without matrix units.
         error_scale: (absolute float32 inputs, rows) → the error scale of the given rows; None for |reference|.
         panels: two inputs that tiles share. Tiles of one row read the same panel of the first input, tiles of one
             column the same panel of the second. A panel extends along the loop index "k", which all kernels of the
@@ -181,7 +181,7 @@ class Family(Generic[P]):
     baseline: Callable[[Tensors, Any, P], Callable[[], Any] | str]
     baseline_name: Callable[[P], str]
     magnitude: str
-    allowance: Callable[[Launch[P], int, str, bool], Allowance] | None = None
+    allowance: Callable[[P, int, str, tuple[int, int] | None], Allowance] | None = None
     error_scale: Callable[[Tensors, slice], Any] | None = None
     panels: tuple[str, str] | None = None
     work: Callable[[P], int] = lambda problem: 0
@@ -192,7 +192,6 @@ class Family(Generic[P]):
     note: Callable[[P], str] = lambda problem: ""
     refuse: Callable[[P, Any], None] = lambda problem, config: None
     essential: Callable[[P], P] = lambda problem: problem
-    limit_follows: str = "this dtype"
     extends: Family[P] | None = None
 
     @property

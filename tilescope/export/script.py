@@ -6,8 +6,6 @@ Without a GPU, it checks the kernel in Triton's interpreter and times nothing. `
 
 import ast
 import inspect
-import json
-import operator
 import re
 import string
 import sys
@@ -17,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 from tilescope.declare import numerics
 from tilescope.declare.discovery import discover
@@ -25,21 +23,23 @@ from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.interpreter_time import estimate_seconds
 from tilescope.declare.spec import (
-    DTYPE_BYTES,
     TYPE_BYTES,
     Kernel,
     Launch,
+    Specs,
+    Tensors,
     TensorSpec,
     format_duration,
     shape_text,
 )
-from tilescope.export.inline import CannotBeWritten, Inliner
+from tilescope.export.sources import CannotBeWritten, Sources, function_name
 
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
 # Names that the template defines.
 _RESERVED = {
-    "problem", "config", "inputs", "output", "workspaces", "launch", "grid", "generator", "allowed", "dtype", "passed",
+    "problem", "config", "inputs", "output", "workspaces", "launch", "grid", "generator", "dtype", "passed", "fixed",
+    "allowed", "theirs", "calls", "ours", "others", "paired", "moved_bytes",
 }  # fmt: skip
 
 NEEDS_GPU = (
@@ -53,94 +53,68 @@ if INTERPRETED:
 """
 
 
-class SymbolicInt(int):
-    """An integer whose repr is the expression that computes it.
+class Formula:
+    """An integer that is known only as the expression that computes it.
 
-    Attributes:
-        text: the expression.
-        untraced: collects operations that can't be expressed, such as comparisons. Code that depends on their results
-            is valid only for these values.
+    It supports +, -, * and // with integers. Other operations raise TypeError: an expression could not follow code that
+    depends on their results.
     """
 
-    text: str
-    untraced: list[str]
-
-    def __new__(cls, value: int, text: str, untraced: list[str]) -> Self:
-        number = super().__new__(cls, value)
-        number.text = text
-        number.untraced = untraced
-        return number
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __repr__(self) -> str:
         return self.text
 
-    def __neg__(self) -> "SymbolicInt":
-        return SymbolicInt(
-            int.__neg__(self), _without_needless_parentheses(f"-({self.text})"), self.untraced
-        )
+    def __neg__(self) -> "Formula":
+        return Formula(_without_needless_parentheses(f"-({self})"))
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("A formula has no value to compare.")
+
+    def __bool__(self) -> bool:
+        raise TypeError("A formula has no value to test.")
 
 
 def _without_needless_parentheses(expression: str) -> str:
     return ast.unparse(ast.parse(expression))
 
 
-def _trace(name: str, sign: str) -> None:
-    """Define an operator of SymbolicInt. With a number of another type, its result is a plain number."""
-    compute = getattr(operator, name)
+def _define_operator(name: str, sign: str) -> None:
+    def operate(left: object, right: object) -> Any:
+        if isinstance(left, int | Formula) and isinstance(right, int | Formula):
+            return Formula(_without_needless_parentheses(f"({left!r}) {sign} ({right!r})"))
+        return NotImplemented
 
-    def operation(left: int, right: int) -> Any:
-        untraced = next(
-            number.untraced for number in (left, right) if isinstance(number, SymbolicInt)
-        )
-        if not (isinstance(left, int) and isinstance(right, int)):
-            untraced.append(name)
-            return NotImplemented
-        text = _without_needless_parentheses(f"({left!r}) {sign} ({right!r})")
-        return SymbolicInt(compute(int.__index__(left), int.__index__(right)), text, untraced)
-
-    setattr(SymbolicInt, f"__{name}__", operation)
-    setattr(SymbolicInt, f"__r{name}__", lambda self, other: operation(other, self))
-
-
-def _record(name: str) -> None:
-    plain = getattr(int, name)
-
-    def operation(self: SymbolicInt, *others: Any) -> Any:
-        self.untraced.append(name)
-        return plain(self, *others)
-
-    setattr(SymbolicInt, name, operation)
+    setattr(Formula, f"__{name}__", operate)
+    setattr(Formula, f"__r{name}__", lambda right, left: operate(left, right))
 
 
 for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("floordiv", "//")):
-    _trace(_name, _sign)
-_VALUE_FREE = {
-    "__doc__",
-    "__format__",
-    "__getattribute__",
-    "__getnewargs__",
-    "__hash__",
-    "__sizeof__",
-}
-for _name in vars(int).keys() - vars(SymbolicInt).keys() - _VALUE_FREE:
-    if _name.startswith("__"):
-        _record(_name)
+    _define_operator(_name, _sign)
 
 
-class _SymbolicTensor:
+def _with_formulas(fields: Any, owner: str) -> Any:
+    """Return a problem or config whose integers are formulas, such as `problem.M`."""
+    named = {
+        name: Formula(f"{owner}.{name}")
+        for name, value in vars(fields).items()
+        if type(value) is int
+    }
+    return replace(fields, **named)
+
+
+class _Tensor(Formula):
     """A stand-in with the attributes that `arguments` may read: strides, shape, element size, an aligned address."""
 
-    def __init__(self, text: str, spec: TensorSpec, dtype: str, untraced: list[str]) -> None:
-        self.text = text
+    def __init__(self, text: str, spec: TensorSpec, dtype: str) -> None:
+        super().__init__(text)
         self.shape = spec.shape
         self.dtype = SimpleNamespace(itemsize=TYPE_BYTES[dtype])
         self._strides = tuple(
-            SymbolicInt(n, f"{text}.stride({axis})", untraced)
-            for axis, n in enumerate(spec.strides)
+            Formula(f"{text}.stride({axis})") if isinstance(elements, Formula) else elements
+            for axis, elements in enumerate(spec.strides)
         )
-
-    def __repr__(self) -> str:
-        return self.text
 
     def data_ptr(self) -> int:
         return 0
@@ -150,78 +124,62 @@ class _SymbolicTensor:
 
 
 def launch_code(kernel: Kernel, launch: Launch) -> dict[str, Any]:
-    """Return the source text of one launch: Python expressions, by the template's field names.
+    """Return the expressions of a launch, by the template's field names. Their `repr` is source text.
 
-    The function calls the kernel's own declarations with integers that record their expressions. A script therefore
-    contains `-(-M // BLOCK_M)` instead of 8. A comment follows the grid if its numbers are valid only for this problem,
-    config and GPU. Arguments are passed by name, in the kernel's order, before the launch options.
+    The function calls the kernel's own declarations with formulas instead of integers. A script therefore contains
+    `-(-problem.M // config.BLOCK_M)` instead of 8, and is valid for other sizes, too. If a declaration depends on the
+    integers in another way, such as by a comparison, then the launch is written in numbers.
+
+    `fixed` holds the values for which the expressions are valid: all that are not formulas.
 
     Raises:
         CannotBeWritten: a script can't contain an argument.
     """
-    untraced: list[str] = []
+    fixed = {**vars(launch.problem), **vars(launch.config)}
+    problem = _with_formulas(launch.problem, "problem")
+    config = _with_formulas(launch.config, "config")
+    try:
+        code = _expressions(kernel, Launch(problem, config, launch.gpu))
+    except (AttributeError, TypeError):
+        return {"fixed": fixed, **_expressions(kernel, launch)}
+    named = {**vars(problem), **vars(config)}
+    return {"fixed": {name: fixed[name] for name in fixed if named[name] is fixed[name]}, **code}
 
-    def symbolic(declared: Any, owner: str) -> Any:
-        numbers = {name: value for name, value in vars(declared).items() if type(value) is int}
-        named = {
-            name: SymbolicInt(value, f"{owner}.{name}", untraced) for name, value in numbers.items()
-        }
-        return replace(declared, **named)
 
-    traced = Launch(
-        symbolic(launch.problem, "problem"), symbolic(launch.config, "config"), launch.gpu
-    )
-    specs = kernel.family.tensors(traced.problem)
-    output = kernel.family.output(traced.problem)
-    untraced.clear()
-    grid = repr(shape := kernel.grid(traced))
-    # A plain number other than 1 may still depend on a field.
-    if untraced or any(type(size) is int and size != 1 for size in shape):
-        grid = f"{kernel.grid(launch)}  # for this problem and config, on {launch.gpu.name}"
+def _expressions(kernel: Kernel, launch: Launch) -> dict[str, Any]:
+    family = kernel.family
+    specs = family.tensors(launch.problem)
+    output = family.output(launch.problem)
     workspaces = kernel.workspaces(launch)
     tensors = {}
     for name, spec in {**specs, **workspaces}.items():
-        text = (
-            "output"
-            if name == output
-            else f'{"workspaces" if name in workspaces else "inputs"}["{name}"]'
-        )
-        tensors[name] = _SymbolicTensor(text, spec, spec.dtype_in(launch.problem), untraced)
-    first = kernel.first(launch)
+        owner = "workspaces" if name in workspaces else "inputs"
+        text = "output" if name == output else f'{owner}["{name}"]'
+        tensors[name] = _Tensor(text, spec, spec.dtype_in(launch.problem))
     return {
-        "workspaces": workspaces,
-        "first": (first.programs, _arguments(first.jitted, first.arguments(tensors)))
-        if first
-        else None,
-        "inputs": [
-            (name, spec.stored, spec.transposed) for name, spec in specs.items() if spec.is_input
-        ],
+        "inputs": {name: spec for name, spec in specs.items() if spec.is_input},
         "output_name": output,
         "output_shape": specs[output].shape,
-        "grid": grid,
-        "arguments": _arguments(kernel.jitted, kernel.arguments(tensors, traced)),
-        "work": kernel.family.work(traced.problem),
+        "workspaces": workspaces,
+        "launches": [
+            (each.jitted, each.grid(launch), _arguments(each, tensors, launch))
+            for each in kernel.launches(launch)
+        ],
+        "work": family.work(launch.problem),
+        "partial_sums": kernel.roundings(launch),
     }
 
 
-def _arguments(jitted: Any, given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the source text of each argument, in the function's order."""
-    parameters = inspect.signature(jitted.fn).parameters
-    order = [
-        *(name for name in parameters if name in given),
-        *(name for name in given if name not in parameters),
-    ]
-    return {name: _argument(name, given[name]) for name in order}
-
-
-def literal(value: object) -> str:
-    """Return a constant as source text, strings in double quotes."""
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+def _arguments(kernel: Kernel, tensors: Tensors, launch: Launch) -> dict[str, str]:
+    """Return the source text of each argument, in the function's order, and of the launch options."""
+    given = kernel.arguments(tensors, launch)
+    names = dict.fromkeys((*inspect.signature(kernel.jitted.fn).parameters, *given))
+    return {name: _argument(name, given[name]) for name in names if name in given}
 
 
 def _argument(name: str, value: Any) -> str:
-    if value is None or isinstance(value, int | float | str | tuple | _SymbolicTensor):
-        return literal(value)
+    if value is None or isinstance(value, int | float | str | tuple | Formula):
+        return repr(value)
     if type(value).__name__ == "TensorDescriptor":
         return (
             f"TensorDescriptor({value.base}, {value.shape}, {value.strides}, {value.block_shape})"
@@ -237,12 +195,12 @@ class ExportedScript:
 
     Attributes:
         name: the file name without its suffix.
-        about: the lines of the description.
+        about: the description.
         cells: the code of each cell by title.
     """
 
     name: str
-    about: tuple[str, ...]
+    about: str
     cells: dict[str, str]
 
     @property
@@ -250,7 +208,7 @@ class ExportedScript:
         """The script's source, in the percent format: many editors show its cells."""
         about = "\n".join(
             textwrap.fill(line, 118, break_long_words=False, break_on_hyphens=False)
-            for line in self.about
+            for line in self.about.splitlines()
         )
         cells = "\n\n".join(f"# %% {title}\n{code}" for title, code in self.cells.items())
         return f'"""{about}\n"""\n\n{cells}\n'
@@ -259,16 +217,10 @@ class ExportedScript:
         """Return the script as a Jupyter notebook (nbformat 4.5): the description, then each cell under its title."""
 
         def cell(kind: str, name: str, text: str, **more: Any) -> dict[str, Any]:
-            # A list of lines gives readable diffs.
-            return {
-                "cell_type": kind,
-                "id": name,
-                "metadata": {},
-                "source": text.splitlines(keepends=True),
-                **more,
-            }
+            lines = text.splitlines(keepends=True)
+            return {"cell_type": kind, "id": name, "metadata": {}, "source": lines, **more}
 
-        cells = [cell("markdown", "about", "\n".join([f"# {self.about[0]}", *self.about[1:]]))]
+        cells = [cell("markdown", "about", f"# {self.about}")]
         for title, code in self.cells.items():
             name = title.lower().replace(" ", "-")
             cells.append(cell("markdown", f"{name}-title", f"## {title}"))
@@ -293,10 +245,6 @@ def script(experiment: Experiment, gpu: Gpu) -> ExportedScript:
     family = kernel.family
     launch = Launch(problem, experiment.config, gpu)
     code = launch_code(kernel, launch)
-    inputs = (
-        f'    "{name}": values("{run.distribution}", {stored}, generator, DEVICE).to(dtype){".t()" * transposed},'
-        for name, stored, transposed in code["inputs"]
-    )
     race = kernel.race(launch)
     start = 'float("nan")'
     comment = "NaN: an element that is not written fails the check"
@@ -304,28 +252,34 @@ def script(experiment: Experiment, gpu: Gpu) -> ExportedScript:
         start = "0.0"
         comment = "zeros: the kernel adds to it"
     # A kernel with an exact output only moves elements, so the interpreter's raw integers do no harm.
-    needs_gpu = not family.is_exact and (
-        problem.dtype == "bfloat16" or DTYPE_BYTES[problem.dtype] == 1
-    )
+    needs_gpu = not family.is_exact and problem.dtype not in ("float16", "float32")
+    allowed = None
+    if family.allowance:
+        allowed = f'''{function_name(family.allowance)}(
+    problem,
+    {code["partial_sums"]},
+    "{run.distribution}",
+    None if INTERPRETED else torch.cuda.get_device_capability(),
+)'''
     text = string.Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        code | _copy_functions(kernel, launch, code),
+        code | _copy_functions(kernel, code),
         refusal=_REFUSAL.format(dtype=problem.dtype) if needs_gpu else "",
-        problem=_keywords(vars(problem)),
-        config=_keywords(vars(experiment.config)),
+        problem=_keywords(problem),
+        config=_keywords(experiment.config),
         dtype=problem.dtype,
         seed=run.seed,
-        inputs="\n".join(inputs),
+        inputs=_inputs(code["inputs"], run.distribution),
         comment=comment,
         start=start,
-        arguments=_lines(code["arguments"]),
+        launches="\n".join(_launch(*each) for each in code["launches"]),
         allocated=_workspaces(code["workspaces"]),
-        race=f"\nprint({literal(f'It passed, but it is still a race: {race}.')})" if race else "",
-        estimate=_estimate(kernel, launch, is_general="#" not in code["grid"]),
-        allowed=_allowed(kernel, launch, run.distribution),
+        race=f"\nprint({f'It passed, but it is still a race: {race}.'!r})" if race else "",
+        shape=shape_text(problem),
+        duration=format_duration(max(1.0, estimate_seconds(kernel, launch))),
+        allowed=allowed,
         is_cold=run.l2 == "cold",
         kernel=kernel.id,
         baseline=family.baseline_name(problem),
-        moved_bytes=family.minimal_bytes(problem),
     )
     parts = re.split(r"^# %% (.+)\n", text, flags=re.MULTILINE)[1:]
     cells = {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
@@ -336,56 +290,41 @@ def script(experiment: Experiment, gpu: Gpu) -> ExportedScript:
     )
 
 
-def _copy_functions(kernel: Kernel, launch: Launch, code: Mapping[str, Any]) -> dict[str, Any]:
+def _copy_functions(kernel: Kernel, code: Mapping[str, Any]) -> dict[str, Any]:
     """Return the template's fields with copied functions, their names, and the imports that they need."""
     family = kernel.family
-    inliner = Inliner(_RESERVED)
-
-    def inline(*functions: Any) -> tuple[list[str], str]:
-        names, texts = inliner.inline(*functions)
-        return names, "\n\n\n".join(texts)
-
-    # Inline the functions that the template itself calls before all others, so that they keep their names.
-    _, values = inline(numerics.values)
-    _, interpret = inline(numerics.interpret)
-    _, check = inline(numerics.is_right)
-    _, time = inline(numerics.times_ms, numerics.describe_times)
-    (*firsts, jitted), kernels = inline(*(each.jitted for each in kernel.launches(launch)))
-    (reference, *scale), own = inline(*filter(None, (family.reference, family.error_scale)))
-    (library,), baseline = inline(family.baseline)
-    needed = {
-        *inliner.imports,
-        "import os",
+    sources = Sources(_RESERVED)
+    checks = filter(None, (family.reference, family.error_scale, family.allowance))
+    copied = {
+        "kernel_functions": sources.copy(*(jitted for jitted, _, _ in code["launches"])),
+        "values_functions": sources.copy(numerics.values),
+        "interpret_function": sources.copy(numerics.interpret),
+        "check_functions": sources.copy(numerics.is_right, *checks),
+        "time_functions": sources.copy(numerics.times_ms, numerics.describe_times, family.baseline),
+        "reference": function_name(family.reference),
+        "error_scale": function_name(family.error_scale),
+        "library": function_name(family.baseline),
+    }
+    imports = sources.imports - {"import torch"} | {
         "import sys",
-        "import triton",
-        "import triton.language as tl",
+        "from types import SimpleNamespace",
     }
-    triton = sorted(line for line in needed if "triton" in line.split()[1])
-    standard = {*needed, "from types import SimpleNamespace"} - {*triton, "import torch"}
-    if any(text.startswith("TensorDescriptor") for text in code["arguments"].values()):
-        triton.append("from triton.tools.tensor_descriptor import TensorDescriptor")
-    return {
-        "imports": "\n".join(sorted(standard, key=lambda line: (line.startswith("from"), line))),
-        "triton_imports": "\n".join(triton),
-        "kernel_functions": kernels,
-        "values_functions": values,
-        "jitted": jitted,
-        "first": "".join(_first(name, *code["first"]) for name in firsts),
-        "interpret_function": interpret,
-        "check_functions": f"{check}\n\n\n{own}",
-        "reference": reference,
-        "error_scale": scale[0] if scale else None,
-        "time_functions": f"{time}\n\n\n{baseline}",
-        "library": library,
-    }
+    if any("TensorDescriptor" in repr(arguments) for _, _, arguments in code["launches"]):
+        imports.add("from triton.tools.tensor_descriptor import TensorDescriptor")
+    ordered = sorted(imports, key=lambda line: (line.startswith("from"), line))
+    return {**copied, "imports": "\n".join(ordered)}
 
 
-def _lines(arguments: Mapping[str, str]) -> str:
-    return "\n".join(f"        {name}={text}," for name, text in arguments.items())
+def _inputs(specs: Specs, distribution: str) -> str:
+    return "\n".join(
+        f'    "{name}": values("{distribution}", {spec.stored}, generator, DEVICE).to(dtype){".t()" * spec.transposed},'
+        for name, spec in specs.items()
+    )
 
 
-def _first(jitted: str, programs: int, arguments: Mapping[str, str]) -> str:
-    return f"    {jitted}[({programs},)](\n{_lines(arguments)}\n    )\n"
+def _launch(jitted: Any, grid: tuple[Any, ...], arguments: Mapping[str, str]) -> str:
+    lines = "".join(f"        {name}={text},\n" for name, text in arguments.items())
+    return f"    grid = {grid}\n    {function_name(jitted)}[grid](\n{lines}    )"
 
 
 def _workspaces(specs: Mapping[str, TensorSpec]) -> str:
@@ -398,12 +337,12 @@ def _workspaces(specs: Mapping[str, TensorSpec]) -> str:
     return "\n".join(["", "workspaces = {", *rows, "}"]) if rows else ""
 
 
-def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str, ...]:
+def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> str:
     doc = (sys.modules[kernel.jitted.fn.__module__].__doc__ or kernel.title).strip().splitlines()[0]
     notes = [kernel.note(launch), kernel.family.note(launch.problem)]
     if race := kernel.race(launch):
         notes.append(f"A data race: {race}. On a GPU the check is expected to fail.")
-    return (
+    lines = (
         f"{kernel.id}: {doc}",
         "",
         kernel.headline,
@@ -415,42 +354,11 @@ def _about(kernel: Kernel, launch: Launch, experiment: Experiment) -> tuple[str,
         "",
         f"On the page: ?{urllib.parse.urlencode(experiment.to_address())}",
     )
+    return "\n".join(lines)
 
 
-def _estimate(kernel: Kernel, launch: Launch, is_general: bool) -> str:
-    """Say how long the interpreter takes, and how to shorten the wait.
-
-    Args:
-        is_general: whether the script is also right for other sizes.
-    """
-    duration = format_duration(max(1.0, estimate_seconds(kernel, launch)))
-    shorten = "Make the sizes in `problem` smaller" if is_general else "Export a smaller shape"
-    return f"Triton's interpreter takes about {duration} for {shape_text(launch.problem)}. {shorten} to wait less."
-
-
-def _allowed(kernel: Kernel, launch: Launch, distribution: str) -> str:
-    """Return code that sets the allowed error on a GPU and in the interpreter, which multiplies float32 in full."""
-    family = kernel.family
-    roundings = kernel.roundings(launch)
-    if family.allowance is None:
-        return "allowed = None"
-    gpu, cpu = (
-        f"allowed = SimpleNamespace(\n    {_keywords(vars(allowance), (chr(10) + '    '))},\n)"
-        for allowance in (
-            family.allowance(launch, roundings, distribution, is_cpu) for is_cpu in (False, True)
-        )
-    )
-    explained = (
-        f"# The error that rounding explains, maximum and expected, as fractions of |reference| (of_value)\n"
-        f"# and of {family.magnitude} (of_scale). It depends on {family.limit_follows}.\n{gpu}"
-    )
-    return (
-        explained if cpu == gpu else f"{explained}\nif INTERPRETED:\n{textwrap.indent(cpu, '    ')}"
-    )
-
-
-def _keywords(fields: Mapping[str, Any], space: str = " ") -> str:
-    return f",{space}".join(f"{name}={literal(value)}" for name, value in fields.items())
+def _keywords(fields: Any) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in vars(fields).items())
 
 
 def config_line(kernel: Kernel, experiment: Experiment) -> str:

@@ -101,9 +101,11 @@ class Prepared:
         setting = self.setting
         if kernel.family.allowance is None:
             return None
-        distribution = self.experiment.run.distribution
         return kernel.family.allowance(
-            setting, kernel.roundings(setting), distribution, worker.interprets()
+            setting.problem,
+            kernel.roundings(setting),
+            self.experiment.run.distribution,
+            None if worker.interprets() else setting.gpu.compute_capability,
         )
 
 

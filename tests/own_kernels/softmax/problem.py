@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilescope.declare.knobs import ConfigError, knob
-from tilescope.declare.spec import Allowance, Family, Launch, TensorSpec
+from tilescope.declare.spec import Allowance, Family, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ def _baseline(inputs: Mapping[str, Any], output: Any, problem: Problem) -> Calla
 
 
 def _allowance(
-    launch: Launch[Problem], partial_sums: int, distribution: str, is_interpreted: bool
+    problem: Problem, partial_sums: int, distribution: str, capability: tuple[int, int] | None
 ) -> Allowance:
     """float32 throughout: a few roundings of each exponential, and those of the sum of N."""
     roundoff = 2.0**-24
-    sums = math.sqrt(launch.problem.N)
-    reference_dtype = "float64" if launch.problem.dtype == "float32" else "float32"
+    sums = math.sqrt(problem.N)
+    reference_dtype = "float64" if problem.dtype == "float32" else "float32"
     return Allowance((32 + sums) * roundoff, 0.0, (8 + sums / 4) * roundoff, 0.0, reference_dtype)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
 from tilescope.export import script
 from tilescope.export.chrome_trace import chrome_trace
-from tilescope.export.inline import CannotBeWritten, Inliner
+from tilescope.export.sources import CannotBeWritten, Sources
 from tilescope.measure.check import check
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import records
@@ -118,7 +119,31 @@ def ended(tmp_path_factory, all_combinations):
         for kernel in discover().values()
         for name, text in cases(kernel, all_combinations).items()
     }
-    return run_scripts(tmp_path_factory.mktemp("scripts"), texts | planted())
+    return run_scripts(tmp_path_factory.mktemp("scripts"), texts | edited() | planted())
+
+
+# The sizes of large scripts are edited to these.
+EDITED = (
+    {"M": 256, "N": 256, "K": 256},
+    {"M": 199, "N": 301, "K": 137},
+    {"M": 0},
+    {"dtype": "int8"},
+)
+
+
+def edited():
+    """Return large scripts whose problem a user has edited."""
+    texts = {}
+    for name, kernel in discover().items():
+        text = write_script(kernel, (2048, 2048, 2048), gpu=GPUS["H200"], dtype="float16")
+        for number, fields in enumerate(EDITED):
+            changed = text
+            for field, value in fields.items():
+                changed = re.sub(
+                    rf"(?m)^(problem = .*\b{field}=)[^,)]+", rf"\g<1>{value!r}", changed
+                )
+            texts[f"edited-{number}-{name}"] = changed
+    return texts
 
 
 def planted():
@@ -160,6 +185,24 @@ def test_a_script_runs_without_our_modules(kernel, ended):
 
 
 @pytest.mark.xdist_group("exported scripts")
+@pytest.mark.parametrize("number", range(len(EDITED)))
+def test_a_script_with_an_edited_problem_is_right_or_says_what_it_needs(kernel, ended, number):
+    """The limit on the error follows the sizes. A launch that is written in numbers accepts no other sizes."""
+    code, output = ended[f"edited-{number}-{kernel.id}"]
+    (field, value), *_ = EDITED[number].items()
+    refusal = "{} must be {} in this script (got {}). Export another script for other values."
+    if field == "dtype":
+        assert (code, output) == (1, refusal.format("dtype", "float16", value))
+    elif kernel.id in ("matmul.persistent", "matmul.fused_add_relu", "matmul.stream_k"):
+        assert (code, output) == (1, refusal.format("M", 2048, value))
+    elif value == 0:
+        assert (code, output) == (1, "M must be at least 1 (got 0).")
+    else:
+        assert code == 0, output
+        assert "\ncheck passed: 0 of" in output
+
+
+@pytest.mark.xdist_group("exported scripts")
 def test_a_wrong_result_ends_in_an_error(ended):
     wrong = {name: end for name, end in ended.items() if name.startswith("wrong-")}
     assert set(wrong) == set(planted())
@@ -189,15 +232,15 @@ def test_a_script_has_the_values_of_its_experiment():
     experiment = experiment_of(f"{fields} seed=11 distribution=uniform l2=cold")
     text = script.script(experiment, GPUS["H200"]).text
     for part in (
-        'problem = SimpleNamespace(M=96, N=80, K=64, dtype="float16", layout="TN", precision="tf32")',
+        "problem = SimpleNamespace(M=96, N=80, K=64, dtype='float16', layout='TN', precision='tf32')",
         "BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, GROUP_SIZE=2, num_warps=8",
         '"A": values("uniform", (problem.K, problem.M), generator, DEVICE).to(dtype).t(),',
         '"B": values("uniform", (problem.K, problem.N), generator, DEVICE).to(dtype),',
         "manual_seed(11)",
         "is_cold=True",
         'fill_(float("nan"))',
-        "grid = (-(-problem.M // config.BLOCK_M) * -(-problem.N // config.BLOCK_N),)",
-        'a_strides=(inputs["A"].stride(0), inputs["A"].stride(1)),',
+        "    grid = (-(-problem.M // config.BLOCK_M) * -(-problem.N // config.BLOCK_N),)",
+        'a_strides=(1, inputs["A"].stride(1)),',
         "num_warps=config.num_warps,",
     ):
         assert part in text, part
@@ -212,7 +255,7 @@ def test_every_shipped_config_exports_a_script():
 
 
 def test_a_declaration_may_do_any_arithmetic():
-    """A result that is not an expression of integers is written as a number, with a comment on when it holds."""
+    """A result that is not an expression of integers is written as a number, and all values are fixed."""
     kernel = discover()["transpose.tiled"]
 
     def grid(launch):
@@ -223,7 +266,8 @@ def test_a_declaration_may_do_any_arithmetic():
 
     launch = Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS)
     code = script.launch_code(replace(kernel, grid=grid), launch)
-    assert code["grid"] == f"{grid(launch)}  # for this problem and config, on {FEW_SMS.name}"
+    assert code["launches"][-1][1] == grid(launch)
+    assert code["fixed"] == {**vars(launch.problem), **vars(launch.config)}
 
 
 @pytest.mark.parametrize("start", [float("nan"), 0.0])
@@ -243,21 +287,19 @@ def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
     code = script.launch_code(kernel, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
     launch = Launch(problem_for(kernel, shape), kernel.config(), FEW_SMS)
     names = {"problem": launch.problem, "config": launch.config}
-    assert eval(code["grid"], names) == kernel.grid(launch) or re.match(
-        r"\([\d, ]+\)  # for this problem", code["grid"]
-    )
-    assert eval(repr(code["work"]), names) == kernel.family.work(launch.problem)
+    if "M" not in code["fixed"]:
+        assert eval(repr(code["launches"][-1][1]), names) == kernel.grid(launch)
+        assert eval(repr(code["work"]), names) == kernel.family.work(launch.problem)
+        assert eval(repr(code["partial_sums"]), names) == kernel.roundings(launch)
 
 
 def test_a_grid_that_depends_on_a_comparison_is_written_in_numbers():
     kernel = discover()["matmul.persistent"]
     launch = Launch(problem_for(kernel, (1024, 1024, 64)), kernel.config(), FEW_SMS)
     code = script.launch_code(kernel, launch)
-    assert code["grid"] == f"(7,)  # for this problem and config, on {FEW_SMS.name}"
-    assert code["arguments"]["a"] == (
-        'TensorDescriptor(inputs["A"], [problem.M, problem.K], [inputs["A"].stride(0), 1], '
-        "[config.BLOCK_M, config.BLOCK_K])"
-    )
+    _, grid, arguments = code["launches"][-1]
+    assert grid == (7,)
+    assert arguments["a"] == ('TensorDescriptor(inputs["A"], [1024, 64], [64, 1], [128, 64])')
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -268,7 +310,7 @@ def test_a_script_checks_as_the_runner_does(capsys, dtype, off_by):
     inputs, output = product(1100, 80, 64, dtype)
     output[1050, 7] += off_by
     launch = Launch(problem_for(kernel, (1100, 80, 64), dtype), kernel.config(), FEW_SMS)
-    allowed = kernel.family.allowance(launch, 1, "normal", True)
+    allowed = kernel.family.allowance(launch.problem, 1, "normal", None)
     ours, _ = check(output, inputs, kernel.family, allowed)
     family = kernel.family
     passed = numerics.is_right(output, inputs, family.reference, family.error_scale, allowed)
@@ -300,44 +342,78 @@ def helper(x):
     return x + OFFSET
 
 
+class Interval(NamedTuple):
+    low: int
+    high: int = 9
+
+
 OFFSET = 3
 OBJECT = object()
 
 
-def test_a_function_is_copied_with_everything_that_it_names():
-    """Its constants and functions come first, under free names. Annotations and imports are dropped."""
+def shifted(value: Experiment, by: int = OFFSET) -> Interval:
+    """Says «×» before it counts."""
+    total = this_module.helper(value)  # a comment stays
 
-    def shifted(value: int, by: int = 2) -> int:
-        """Says «×» before it counts."""
-        import math
-
-        total: int = helper(value)  # a comment stays
+    def low() -> int:
         return math.floor(total) + by
 
-    code = Inliner({"helper"})
-    names, texts = code.inline(shifted)
-    assert names == ["shifted"]
-    assert code.imports == {"import math"}
-    assert texts[0] == "OFFSET = 3"
-    assert texts[1].startswith("def test_export_helper(x):")
-    assert texts[2].startswith("def shifted(value, by = 2):")
-    assert "total = test_export_helper(value)  # a comment stays" in texts[2]
-    space = {}
-    exec("\n".join([*sorted(code.imports), *texts]), space)
-    assert space["shifted"](4) == shifted(4) == 9
+    return Interval(low())
+
+
+this_module = sys.modules[__name__]
+
+
+def test_a_function_is_copied_with_everything_that_it_names():
+    """Functions, classes and constants precede their users, also those that only defaults or inner functions name."""
+    sources = Sources()
+    text = sources.copy(shifted)
+    assert sources.imports == {"import math", "from typing import NamedTuple"}
+    firsts = re.findall(r"^(?:OFFSET = 3|(?:def|class) \w+)", text, re.MULTILINE)
+    assert firsts == ["OFFSET = 3", "def helper", "class Interval", "def shifted"]
+    assert "    total = helper(value)  # a comment stays\n" in text
+    space = {"__name__": __name__}
+    exec("\n".join(["from __future__ import annotations", *sources.imports, text]), space)
+    assert space["shifted"](4) == shifted(4) == (10, 9)
+    assert sources.copy(helper) == "", "an earlier call has returned it"
 
 
 def uses_an_object():
     return OBJECT
 
 
+def uses_its_own_module():
+    from tests import products
+
+    return products
+
+
+def hides_a_function():
+    helper = this_module.helper(1)
+    return helper
+
+
+def is_nested(value):
+    def inner():
+        return value
+
+    return inner
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
-    [(lambda x: x, "not defined by a `def`"), (uses_an_object, "uses OBJECT, of type object")],
+    [
+        (lambda x: x, "not defined by a `def`"),
+        (uses_an_object, "can't contain OBJECT, of type object"),
+        (uses_its_own_module, "imports tests inside its body"),
+        (hides_a_function, "this_module.helper and a variable helper"),
+        (is_nested(1), "value, which is not global"),
+        (helper, "Two definitions share the name OFFSET"),
+    ],
 )
 def test_a_function_that_a_script_cannot_contain_is_refused(function, why):
     with pytest.raises(CannotBeWritten, match=why):
-        Inliner().inline(function)
+        Sources({"OFFSET"}).copy(function)
 
 
 def test_an_argument_that_cannot_be_written_is_refused():

@@ -7,8 +7,8 @@ from markupsafe import Markup
 from tilescope.declare.experiment import Json
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.export.chrome_trace import chrome_trace
-from tilescope.export.inline import CannotBeWritten
 from tilescope.export.script import script
+from tilescope.export.sources import CannotBeWritten
 from tilescope.results import Failure, Timeline
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.slots import fold, slot
