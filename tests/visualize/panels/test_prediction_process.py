@@ -35,8 +35,6 @@ pytestmark = pytest.mark.xdist_group("predictions")
 FAR = "matmul.grouped M=16384 N=16384 K=4096 BLOCK_M=32 BLOCK_N=32 tab=dram-reads"
 NEAR = "matmul.grouped M=512 N=512 K=512 tab=dram-reads"
 A_MILLION_TILES = "matmul.grid_2d M=16384 N=16384 BLOCK_M=16 BLOCK_N=16 tab=program-order"
-# Long only if two of them are drawn side by side.
-TWICE_LONG = "matmul.grouped M=1024 N=1024 K=512 BLOCK_M=16 BLOCK_N=16"
 TOO_MANY = f"{FAR} matmul.split_k_atomic BLOCK_M=16 BLOCK_N=16 SPLIT_K=16"
 
 
@@ -69,8 +67,8 @@ def test_a_long_prediction_follows_in_the_stream(page, flat):
 
 def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
     page = shared_page
-    pinned = urllib.parse.urlencode(fields(f"{TWICE_LONG} M=1040"))
-    current = opened(f"{TWICE_LONG} gpu=H200 tab=dram-reads with={pinned}")
+    pinned = urllib.parse.urlencode(fields("matmul.grouped M=576"))
+    current = opened(f"{NEAR} gpu=H200 with={pinned}")
     failure = Failure("compile", "timeout", "It took too long.")
     snapshot = Api(page.session, page.predictions).take_snapshot(current.experiment, failure)
 

@@ -11,7 +11,9 @@ import pytest
 
 from tests.experiments import fields
 from tests.messages import decode, links, opened, settings_of, text_of, updates
+from tests.visualize.panels.conftest import ScriptedSession
 from tests.waiting import run_coroutine
+from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Run
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.measurement import Job
@@ -19,15 +21,15 @@ from tilescope.measure.session import MEASUREMENTS
 from tilescope.measure.timeline import TIMELINE
 from tilescope.numbers import Number
 from tilescope.results import Failure, records
-from visualize.views.compare import pair_slots, ratio, render_comparison
+from visualize.views.compare import render_comparison
+from visualize.views.prediction_process import PredictionProcess
 from visualize.views.result.view import encode_run
 from visualize.views.slots import ENABLED, NONE, REDRAW, WATCH
-from visualize.views.state import read_pinned
 from visualize.views.tabs import SETTINGS
 from visualize.web.actions import Actions
 from visualize.web.messages import encode
 from visualize.web.page import layout
-from visualize.web.redraw import draw_view
+from visualize.web.redraw import Redraw, draw_view
 
 RUN = MEASUREMENTS["run"]
 
@@ -71,8 +73,9 @@ def open_address(page, stored_run="", **fields):
 
 
 def test_a_preset_opens_its_own_shape_and_run_runs_it_too(page):
-    assert "M=576" in page.change(preset(0))["link"]
-    assert page.read(preset(0)).experiment.problem.M == 576
+    size = discover()["matmul.grouped"].presets[0].problem["M"]
+    assert f"M={size}&" in page.change(preset(0))["link"]
+    assert size == page.read(preset(0)).experiment.problem.M
 
 
 def test_a_config_that_nobody_chose_follows_the_gpu(page):
@@ -95,11 +98,6 @@ def test_a_config_that_nobody_chose_follows_the_gpu(page):
     assert config_of(turn_to("RTXPRO6000", published)) == offered
     chosen = {**offered, "GROUP_SIZE": 3}
     assert config_of(turn_to("H200", chosen)) == chosen
-
-
-def test_an_unknown_tour_is_named_with_those_there_are(page):
-    problems = json.loads(open_address(page, tour="nothing")["problems"])
-    assert problems["tour"].startswith("tour is 'nothing'; allowed are why-grouping, ")
 
 
 def test_a_page_that_leaves_the_stream_cancels_its_compile(page):
@@ -233,15 +231,25 @@ def test_a_run_in_the_browsers_storage_is_shown_if_the_app_has_none(page):
     )
 
 
-def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(page):
+@pytest.fixture(scope="module")
+def compiling(compiled_before):
+    """The handlers of one page for all tests that compile."""
+    session = ScriptedSession(None, compiled_before)
+    yield Redraw(session, PredictionProcess(session))
+    session.close()
+
+
+def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(compiling, monkeypatch):
+    page = compiling
     compiled = page.session.compile(opened("gpu=H200").experiment).result()
     finds = iter([None, None, None])
-    page.session.finder = lambda _: next(finds, compiled)
+    monkeypatch.setattr(page.session, "finder", lambda _: next(finds, compiled))
     assert change(page, "tab=requests gpu=H200")[WATCH]
     assert stream(page, "tab=requests gpu=H200")[-1]["request-plot"]
 
 
-def test_an_inspection_follows_in_the_stream(page):
+def test_an_inspection_follows_in_the_stream(compiling):
+    page = compiling
     inside = "tab=shared-memory kernel=transpose.tiled"
     first = change(page, inside)
     assert text_of(first["shared-memory-headline"]) == "Compiling for H200"
@@ -252,7 +260,8 @@ def test_an_inspection_follows_in_the_stream(page):
     assert "shared-memory-plot" not in change(page, inside), "another process draws it"
 
 
-def test_the_times_of_compiled_changes_follow_in_the_stream(page):
+def test_the_times_of_compiled_changes_follow_in_the_stream(compiling):
+    page = compiling
     result = "tab=result kernel=matmul.grouped gpu=H100"
     before, after = (text_of(each["predicted-time"]) for each in stream(page, result)[-2:])
     assert "(predicted without compiling)" in before
@@ -343,26 +352,32 @@ def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes
     assert operations == [["load of A"], ["load of B"], ["load of A", "load of A"]]
 
 
-TIME = Number("time", 2.0, "ms", "recorded")
-LOADS = [Number(name, 5, "", "predicted") for name in "abcd"]
+EQUAL = "In this view, all numbers known for both are equal."
 NO_NUMBER = "The two experiments have no known numbers in common. Press Run; for the pinned one, press Swap first."
-HALF = [replace(number, value=number.value / 2) for number in (*LOADS, TIME)]
 
 
 @pytest.mark.parametrize(
-    ("numbers", "pinned", "sentence"),
+    ("now", "pinned", "sentence"),
     [
-        ([TIME], LOADS, NO_NUMBER),
-        ([TIME], [TIME], "In this view, all numbers known for both are equal."),
+        ({"time": 2.0, "other unit": 5.0}, {"loads": 5, "other unit": 5}, NO_NUMBER),
+        ({"time": 2.0, "zero": 0}, {"time": 2.0, "zero": 0}, EQUAL),
+        ({"a": 5}, {"a": 0}, "a 0 → 5 (+5)"),
         (
-            HALF,
-            [*LOADS, TIME],
-            "a 5 → 2.50 (0.500 ×) · b 5 → 2.50 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)",
+            {"a": 5, "b": 5, "c": 5, "time": 1.0},
+            {"a": 10, "b": 10, "c": 10, "time": 2.0},
+            "a 10 → 5 (0.500 ×) · b 10 → 5 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)",
         ),
     ],
 )
-def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(numbers, pinned, sentence):
-    strip = render_comparison({"M": 1}, {"M": 2}, numbers, pinned)
+def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(now, pinned, sentence):
+    numbers = (
+        [
+            Number(name, value, "ms" if isinstance(value, float) else "", "predicted")
+            for name, value in each.items()
+        ]
+        for each in (now, pinned)
+    )
+    strip = render_comparison({"M": 1}, {"M": 2}, *numbers)
     assert (
         re.sub("<[^>]*>", "", strip.split("<details>")[0]) == f"Pinned → now: M 2 → 1. {sentence}"
     )
@@ -384,6 +399,7 @@ def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_r
     """The page showed the pinned run, and then a setting changed."""
     before = followed(page, f"{RECORDED}&tab=result&{urllib.parse.urlencode({'with': RECORDED})}")
     assert before["result"].count("the speed of torch.matmul") == 2
+    assert before["closeup-plot"] == NONE, "neither has one"
     flat = {**json.loads(before["settings"]), "num_warps": 2}
     answer = change(page, flat, before)
     now, pinned = answer["result"].split('<div class="pinned">')
@@ -410,10 +426,8 @@ def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared
     state = opened(SET)
     assert SETTINGS.state(state.to_address(), None) == state
     assert SETTINGS.state(SETTINGS.short_address(state), None) == state
-    kept = SETTINGS.change_kernel(fields(f"{SET} form_of=matmul.grouped"), "matmul.persistent")
-    assert kept["with"] == PINNED
-    query = urllib.parse.urlencode(fields(f"matmul.grouped with={PINNED}"))
-    assert json.loads(followed(shared_page, query)["settings"])["with"] == PINNED
+    other = {**state.to_settings(), "form_of": "matmul.grouped", "kernel": "matmul.persistent"}
+    assert json.loads(shared_page.change({"settings": other})["settings"])["with"] == PINNED
 
 
 @pytest.mark.parametrize(
@@ -427,9 +441,6 @@ def test_a_link_holds_both_and_another_kernel_keeps_the_pinned_experiment(shared
     ],
 )
 def test_an_invalid_pinned_experiment_is_refused_and_the_rest_opens(shared_page, wrong):
-    with pytest.raises(ConfigError) as error:
-        read_pinned(wrong, None)
-    assert error.value.field == "with"
     query = urllib.parse.urlencode(fields(f"matmul.grouped M=640 with={wrong}"))
     answer = followed(shared_page, query)
     assert "pinned" in json.loads(answer["problems"])["with"]
@@ -442,25 +453,3 @@ def test_a_pinned_experiment_that_cannot_be_drawn_says_why_beside_the_current_on
     assert "tiles are too many" in answer["compare"]
     assert " " not in answer["program-order-plot"]
     assert json.loads(answer["problems"]) == {}
-
-
-def test_the_ratio_of_two_numbers():
-    def number(value, unit="", name="n"):
-        return Number(name, value, unit, "predicted")
-
-    assert ratio(number(54), number(90)) == "0.600 ×"
-    assert ratio(number(5), number(5)) == ratio(number(0), number(0)) == "same"
-    assert ratio(number(5), number(0)) == "+5"
-    assert (
-        ratio(number(5), None)
-        == ratio(None, number(5))
-        == ratio(number(5, "ms"), number(5, "bytes"))
-        == ""
-    )
-
-
-def test_a_plot_without_a_figure_shows_the_pinned_one():
-    for own, value in (("now", "now then"), (NONE, f"{NONE} then"), ("", " then")):
-        assert pair_slots({"a-plot": own}, {"a-plot": "then"}) == {"a-plot": value}
-        for none in (NONE, ""):
-            assert pair_slots({"a-plot": own}, {"a-plot": none}) == {"a-plot": own}
