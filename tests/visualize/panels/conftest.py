@@ -1,5 +1,6 @@
 """A page without a browser."""
 
+import inspect
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -8,12 +9,23 @@ from typing import Any
 import pytest
 
 from tests.visualize.panels.sweeps_made_up import Started
+from tests.waiting import run_coroutine
 from tilescope.declare.experiment import Experiment
 from tilescope.measure.fair_queue import INTERNAL
 from tilescope.measure.session import Session
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.tune.view import SweepPanel
 from visualize.web.redraw import Redraw
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    run_coroutine(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 class ScriptedSession(Session):

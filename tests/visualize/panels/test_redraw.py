@@ -1,5 +1,6 @@
 """The page's replies to messages, without a browser; and Pin."""
 
+import asyncio
 import datetime
 import json
 import re
@@ -12,7 +13,7 @@ import pytest
 from tests.experiments import fields
 from tests.messages import decode, links, opened, settings_of, text_of, updates
 from tests.visualize.panels.conftest import ScriptedSession
-from tests.waiting import run_coroutine
+from tests.waiting import until
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Run
 from tilescope.declare.knobs import ConfigError
@@ -100,17 +101,13 @@ def test_a_config_that_nobody_chose_follows_the_gpu(page):
     assert config_of(turn_to("H200", chosen)) == chosen
 
 
-def test_a_page_that_leaves_the_stream_cancels_its_compile(page):
+async def test_a_page_that_leaves_the_stream_cancels_its_compile(page):
     compiled = Future()
     page.session.compiler = lambda: compiled
-
-    async def leave():
-        stream = page.stream(settings_of("tab=compiler", watch=ENABLED))
-        await anext(stream)
-        await stream.aclose()
-
-    run_coroutine(leave())
-    assert compiled.cancelled()
+    stream = page.stream(settings_of("tab=compiler", watch=ENABLED))
+    await anext(stream)
+    await stream.aclose()
+    await asyncio.to_thread(until, compiled.cancelled)
 
 
 def test_a_reply_says_whether_more_follows(page):
@@ -156,25 +153,22 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
     )
 
 
-def test_a_run_shows_its_progress_and_its_result_and_leaves_later_sentences(page):
+async def test_a_run_shows_its_progress_and_its_result_and_leaves_later_sentences(page):
     job = Job(RECORDED_RUN.experiment)
     page.session.submit = lambda *_, **__: job
     message = settings_of(RECORDED_RUN.experiment.to_address(), action="run")
 
-    async def scene():
-        stream = Actions(page).start(message, "page")
-        assert await anext(stream) == {"problems": "{}", "cancel": "enabled"}
-        assert "starting" in (await anext(stream))["card"]
-        job.end(RECORDED_RUN)
-        (ended,) = [slots async for slots in stream]
-        assert "problems" not in ended
-        assert "✓ 0 wrong" in ended["card"]
-        assert REDRAW in ended
-
-    run_coroutine(scene())
+    stream = Actions(page).start(message, "page")
+    assert await anext(stream) == {"problems": "{}", "cancel": "enabled"}
+    assert "starting" in (await anext(stream))["card"]
+    job.end(RECORDED_RUN)
+    (ended,) = [slots async for slots in stream]
+    assert "problems" not in ended
+    assert "✓ 0 wrong" in ended["card"]
+    assert REDRAW in ended
 
 
-def test_a_page_has_one_measurement_which_ends_if_it_cancels_or_leaves(page):
+async def test_a_page_has_one_measurement_which_ends_if_it_cancels_or_leaves(page):
     jobs = [Job(RECORDED_RUN.experiment) for _ in range(3)]
     submitted = iter(jobs)
     page.session.submit = lambda *_, **__: next(submitted)
@@ -183,24 +177,21 @@ def test_a_page_has_one_measurement_which_ends_if_it_cancels_or_leaves(page):
     def start(action):
         return actions.start(settings_of("", action=action), "page")
 
-    async def scene():
-        first, second = start("run"), start("run")
-        await anext(first)
-        await anext(second)
-        assert [job.is_cancelled for job in jobs] == [True, False, False]
-        jobs[0].end(Failure("run", "cancelled", "Cancelled."))
-        assert [slots async for slots in first] == []
-        assert [slots async for slots in start("cancel")] == [{}]
-        assert jobs[1].is_cancelled
-        jobs[1].end(Failure("run", "cancelled", "Cancelled."))
-        *_, ended = [slots async for slots in second]
-        assert "Cancelled." in ended["card"]
-        third = start("run")
-        await anext(third)
-        await third.aclose()
-        assert jobs[2].is_cancelled
-
-    run_coroutine(scene())
+    first, second = start("run"), start("run")
+    await anext(first)
+    await anext(second)
+    assert [job.is_cancelled for job in jobs] == [True, False, False]
+    jobs[0].end(Failure("run", "cancelled", "Cancelled."))
+    assert [slots async for slots in first] == []
+    assert [slots async for slots in start("cancel")] == [{}]
+    assert jobs[1].is_cancelled
+    jobs[1].end(Failure("run", "cancelled", "Cancelled."))
+    *_, ended = [slots async for slots in second]
+    assert "Cancelled." in ended["card"]
+    third = start("run")
+    await anext(third)
+    await third.aclose()
+    assert jobs[2].is_cancelled
 
 
 @pytest.mark.parametrize("query", [{}, {"kernel": "matmul.grouped", "tab": "result"}])

@@ -11,11 +11,7 @@ import socket
 from concurrent.futures import Future
 from types import SimpleNamespace
 
-import gradio as gr
 import pytest
-from gradio import processing_utils, routes
-from gradio.server_messages import ProcessCompletedMessage
-from gradio.state_holder import SessionState
 
 from tests.experiments import experiment_of
 from tests.trees import ROOT, python
@@ -25,7 +21,7 @@ from tilescope.measure.session import Session
 from tilescope.results import Failure
 from visualize import startup
 from visualize.startup import JsonLines, quick_import
-from visualize.web.serve import Health, skip_copies_and_searches
+from visualize.web.serve import Health
 
 
 @pytest.mark.parametrize("text", ["0", "65536", "", "7860.0", "²", "9" * 5000])
@@ -221,25 +217,28 @@ def test_a_traceback_is_a_field_of_its_log_line():
     assert "on\ntwo lines" in json.loads(text)["traceback"]
 
 
-def test_gradio_copies_no_components_and_keeps_no_values_of_a_client(monkeypatch):
-    for owner, name in (
-        (SessionState, "__init__"),
-        (SessionState, "_update_value_in_config"),
-        (ProcessCompletedMessage, "model_dump"),
-        (processing_utils, "async_move_files_to_cache"),
-        (processing_utils, "add_root_url"),
-        (routes, "json"),
-    ):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # restored after the test
-    with gr.Blocks() as blocks:
-        textbox = gr.Textbox()
-    skip_copies_and_searches()
-    sessions = [SessionState(blocks), SessionState(blocks)]
-    sessions[0]._update_value_in_config(textbox._id, "x" * 1_000_000)
-    for session in sessions:
-        assert session[textbox._id] is textbox
-        assert not session.config_values
-    output = {"data": [1], "duration": 0.5}
-    message = ProcessCompletedMessage(output=output, success=True).model_dump()
-    assert message["output"]["data"] is output["data"]
-    assert (message["msg"], message["success"]) == ("process_completed", True)
+SESSION = """
+from visualize.startup import quick_import
+with quick_import():
+    import gradio as gr
+    from gradio.server_messages import ProcessCompletedMessage
+    from gradio.state_holder import SessionState
+    from visualize.web.serve import skip_copies_and_searches
+
+with gr.Blocks() as blocks:
+    textbox = gr.Textbox()
+skip_copies_and_searches()
+sessions = [SessionState(blocks), SessionState(blocks)]
+sessions[0]._update_value_in_config(textbox._id, "x" * 1_000_000)
+assert all(session[textbox._id] is textbox and not session.config_values for session in sessions)
+output = {"data": [1], "duration": 0.5}
+message = ProcessCompletedMessage(output=output, success=True).model_dump()
+assert message["output"]["data"] is output["data"] and message["msg"] == "process_completed" and message["success"]
+"""
+
+
+def test_gradio_copies_no_components_and_keeps_no_values_of_a_client():
+    """Run in another process, because the changes to Gradio persist."""
+    ended = python(ROOT, "-c", SESSION)
+    assert ended.returncode == 0
+    assert ended.stderr == ""

@@ -234,9 +234,9 @@ async def call(panel, experiment=None, vary=VARY, **arguments):
     return orjson.loads(orjson.dumps(reply))
 
 
-def test_the_endpoint_replies_with_every_config_the_best_first(panel):
+async def test_the_endpoint_replies_with_every_config_the_best_first(panel):
     vary = {"BLOCK_M": [32, 64], "num_warps": [4, 8]}
-    reply = asyncio.run(call(panel, vary=vary, strategy="grid"))
+    reply = await call(panel, vary=vary, strategy="grid")
     assert [sorted(row["config"]) for row in reply["rows"]] == [["BLOCK_M", "num_warps"]] * 4
     assert reply["best"]["config"]["BLOCK_M"] == reply["rows"][0]["config"]["BLOCK_M"] == 64
     assert f"num_warps={reply['best']['config']['num_warps']}" in reply["triton_config"]
@@ -261,37 +261,38 @@ def test_the_endpoint_replies_with_every_config_the_best_first(panel):
         ({"budget": -1}, "budget must be a whole number from 0 to 4096 (got -1)."),
     ],
 )
-def test_an_argument_that_the_endpoint_refuses_starts_nothing(panel, started, arguments, message):
-    assert message in asyncio.run(call(panel, **arguments))["failure"]["message"]
+async def test_an_argument_that_the_endpoint_refuses_starts_nothing(
+    panel, started, arguments, message
+):
+    assert message in (await call(panel, **arguments))["failure"]["message"]
     assert started.devices == []
 
 
 @pytest.mark.parametrize(("is_joined", "ended"), [(False, "cancelled"), (True, "running")])
-def test_a_call_that_takes_too_long_replies_with_the_rows_so_far(panel, started, is_joined, ended):
+async def test_a_call_that_takes_too_long_replies_with_the_rows_so_far(
+    panel, started, is_joined, ended
+):
     panel.max_call_s = 0.1
     started.go.clear()
     if is_joined:
         panel.sweeps.start(Session(), space_of(), Strategy())
-    reply = asyncio.run(call(panel))
+    reply = await call(panel)
     assert (reply["ended"], len(reply["rows"])) == (ended, 8)
     assert started.devices[0].is_cancelled != is_joined
 
 
-def test_a_client_that_leaves_ends_only_the_sweep_that_it_started(panel, started):
-    async def session():
-        started.go.clear()
-        first, second = (asyncio.create_task(call(panel)) for _ in range(2))
-        await asyncio.sleep(0)
-        await asyncio.to_thread(until, lambda: panel.sweeps.running(space_of(), GPU))
-        await asyncio.sleep(0.1)
-        second.cancel()
-        await asyncio.wait([second])
-        assert not started.devices[0].is_cancelled
-        first.cancel()
-        await asyncio.wait([first])
-        assert started.devices[0].is_cancelled
-
-    asyncio.run(session())
+async def test_a_client_that_leaves_ends_only_the_sweep_that_it_started(panel, started):
+    started.go.clear()
+    first, second = (asyncio.create_task(call(panel)) for _ in range(2))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(until, lambda: panel.sweeps.running(space_of(), GPU))
+    await asyncio.sleep(0.1)
+    second.cancel()
+    await asyncio.wait([second])
+    assert not started.devices[0].is_cancelled
+    first.cancel()
+    await asyncio.wait([first])
+    assert started.devices[0].is_cancelled
 
 
 # Open pages.
@@ -316,35 +317,29 @@ def watch(page):
     return page.stream(settings_of(SENT, watch=ENABLED))
 
 
-def test_pages_draw_a_sweep_until_its_end(page, started):
-    async def session():
-        started.go.clear()
-        await press_on(page, "sweep-start")
-        assert page.change(settings_of(SENT))[WATCH]
-        left, stays = watch(page), watch(page)
-        assert "of 8 configs done" in (await anext(left))["sweep-progress"]
-        await anext(stays)
-        await left.aclose()
-        started.go.set()
-        return [slots async for slots in stays]
-
-    *_, last = asyncio.run(session())
+async def test_pages_draw_a_sweep_until_its_end(page, started):
+    started.go.clear()
+    await press_on(page, "sweep-start")
+    assert page.change(settings_of(SENT))[WATCH]
+    left, stays = watch(page), watch(page)
+    assert "of 8 configs done" in (await anext(left))["sweep-progress"]
+    await anext(stays)
+    await left.aclose()
+    started.go.set()
+    *_, last = [slots async for slots in stays]
     assert "All configs were tried." in last["sweep-headline"]
     assert decode(last["sweep-plot"])["data"]
     assert "Click the picture" in last["sweep-progress"]
 
 
-def test_cancel_ends_the_sweep_for_all_pages(page, started):
-    async def session():
-        started.go.clear()
-        await press_on(page, "sweep-start")
-        stream = watch(page)
-        await anext(stream)
-        assert "Cancelling" in (await press_on(page, "sweep-cancel"))[0]["sweep-progress"]
-        *_, last = [slots async for slots in stream]
-        assert "cancelled before its first result" in last["sweep-progress"]
-        said = (await press_on(page, "sweep-cancel"))[0]["sweep-progress"]
-        assert "No sweep is running for these settings." in said
-
-    asyncio.run(session())
+async def test_cancel_ends_the_sweep_for_all_pages(page, started):
+    started.go.clear()
+    await press_on(page, "sweep-start")
+    stream = watch(page)
+    await anext(stream)
+    assert "Cancelling" in (await press_on(page, "sweep-cancel"))[0]["sweep-progress"]
+    *_, last = [slots async for slots in stream]
+    assert "cancelled before its first result" in last["sweep-progress"]
+    said = (await press_on(page, "sweep-cancel"))[0]["sweep-progress"]
+    assert "No sweep is running for these settings." in said
     assert started.devices[0].is_cancelled
