@@ -29,7 +29,7 @@ _LARGE = {"M": 16384, "N": 16384}
 REDRAWS: dict[str, dict[str, object]] = {
     "grouped, 64 × 64 tiles": {**_GROUPED, "M": 1024, "N": 1024},
     "grouped, 512 × 512": {**_GROUPED, "M": 8192, "N": 8192},
-    "grouped by 7, 1024 × 1024, wave": {**_GROUPED, **_LARGE, "GROUP_SIZE": 7, "color": "wave"},
+    "grouped by 7, 1024 × 1024": {**_GROUPED, **_LARGE, "GROUP_SIZE": 7},
     "split-K by 16, 256 × 256": {
         **{
             **_GROUPED,
@@ -46,7 +46,7 @@ REDRAWS: dict[str, dict[str, object]] = {
 
 
 def measure_redraws() -> None:
-    """Print the time and the bytes of a redraw: both orders, their players, the curve and the table."""
+    """Print the time and the bytes of a redraw: both orders, their players, and the table."""
     from visualize.views.order.view import ProgramOrderPanel
     from visualize.views.state import Snapshot
     from visualize.views.tabs import SETTINGS

@@ -23,7 +23,7 @@ from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.declare.space import Space, space_from_json
 from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
-from tilescope.search.search import Build, Outcome, Outcomes, Trial
+from tilescope.search.search import ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes
 from tilescope.search.sweep_run import SweepRun
 
 # Each line holds all configs of one shape.
@@ -104,17 +104,19 @@ class ReplayedDevice:
     def refusal(self, experiment: Experiment) -> str:
         return ""
 
-    def attempt(self, trial: Trial) -> Outcomes:
+    def attempt(self, trial: ConfigTrial) -> Outcomes:
         turns = trial.turns if trial.phase != "final" else FINAL_TURNS
         reference = self._times(trial.reference or trial.experiments[0], turns)
         return Outcomes(
             tuple(self._outcome(experiment, reference, turns) for experiment in trial.experiments)
         )
 
-    def _outcome(self, experiment: Experiment, reference_ms: np.ndarray, turns: int) -> Outcome:
+    def _outcome(
+        self, experiment: Experiment, reference_ms: np.ndarray, turns: int
+    ) -> ConfigOutcome:
         if not self._recorded.rows[experiment].samples:
-            return Outcome("wrong", "It was not timed.")
-        return Outcome("timed", "", self._times(experiment, turns), reference_ms)
+            return ConfigOutcome("wrong", "It was not timed.")
+        return ConfigOutcome("timed", "", self._times(experiment, turns), reference_ms)
 
     def _times(self, experiment: Experiment, turns: int) -> np.ndarray:
         """Return times relative to the recorded reference, in place of ms."""
@@ -132,12 +134,12 @@ class ReplayedBuilder:
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
 
-    def submit(self, experiment: Experiment) -> Future[Build | Failure]:
-        result: Future[Build | Failure] = Future()
+    def submit(self, experiment: Experiment) -> Future[ConfigBuild | Failure]:
+        result: Future[ConfigBuild | Failure] = Future()
         if experiment not in self._recorded.rows:
             result.set_result(Failure("compile", "out_of_resources", "It could not be compiled."))
             return result
-        result.set_result(Build(0, 0, 0, 0.0, None))
+        result.set_result(ConfigBuild(0, 0, 0, 0.0, None))
         return result
 
     def close(self) -> None:

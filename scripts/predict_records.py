@@ -19,7 +19,7 @@ from tilescope.measure.counters import COUNTERS
 from tilescope.results import Counters, codec, records
 from tilescope.results.records import Recording
 from visualize.predict.agreement import LaunchCosts, launch_totals
-from visualize.views.library.scoreboard import FILE, Prediction, recorded_launch
+from visualize.views.library.scoreboard import FILE, ShippedPrediction, recorded_launch
 
 
 def predict_counted(recording: Recording[Counters]) -> LaunchCosts:
@@ -29,14 +29,14 @@ def predict_counted(recording: Recording[Counters]) -> LaunchCosts:
     return LaunchCosts(discover()[experiment.kernel], launch, None, recording.measured)
 
 
-def counters_prediction(recording: Recording[Counters], costs: LaunchCosts) -> Prediction:
+def counters_prediction(recording: Recording[Counters], costs: LaunchCosts) -> ShippedPrediction:
     """Return the prediction to ship for a counted launch.
 
     Args:
         costs: the result of `predict_counted`.
     """
     counters, totals = recording.measured, launch_totals(costs)
-    return Prediction(
+    return ShippedPrediction(
         recorded_launch(recording).short_address(),
         counters.device.triton or "",
         operations={
@@ -49,7 +49,7 @@ def counters_prediction(recording: Recording[Counters], costs: LaunchCosts) -> P
     )
 
 
-def predictions() -> Iterator[Prediction]:
+def predictions() -> Iterator[ShippedPrediction]:
     """Yield predictions of counted launches, from their recorded compile, and of GROUP_SIZE studies, compiled here."""
     from benchmarks.recorded_reuse import STUDIES, recorded_launches, rows
 
@@ -60,10 +60,12 @@ def predictions() -> Iterator[Prediction]:
             (row.group_size, round(row.predicted.read_bytes), row.is_flagged)
             for row in rows([launch])
         )
-        yield Prediction(recorded_launch(recording).short_address(), version("triton"), reads=reads)
+        yield ShippedPrediction(
+            recorded_launch(recording).short_address(), version("triton"), reads=reads
+        )
 
 
-def line(prediction: Prediction) -> str:
+def line(prediction: ShippedPrediction) -> str:
     """Return a prediction as a line of the file, without the newline. Empty fields are omitted."""
     return json.dumps(
         codec.to_json(prediction, omit_defaults=True), ensure_ascii=False, separators=(",", ":")

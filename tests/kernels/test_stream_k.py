@@ -9,7 +9,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
-from tilescope.search.search import Trial
+from tilescope.search.search import ConfigTrial
 from tilescope.search.trial import run_trial
 from visualize.predict.schedule import schedule, steps
 
@@ -65,7 +65,7 @@ def test_each_launch_gives_the_same_exact_result_and_lowers_its_flags(session, s
 def test_configs_of_a_trial_share_only_workspaces_of_equal_size(session):
     problem = KERNEL.family.problem(96, 128, 256)
     configs = (KERNEL.config(**SMALL, SPLIT_K=slices) for slices in (1, 4, 2))
-    trial = Trial(
+    trial = ConfigTrial(
         tuple(Experiment(KERNEL.id, problem, config) for config in configs), phase="explore"
     )
     outcomes = session.call_runner(functools.partial(run_trial, trial, GPUS["H200"]))

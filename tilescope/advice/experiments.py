@@ -26,9 +26,8 @@ from tilescope.advice.ttir_edits import Module
 from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import TIME, Argument, Build, Capture, CapturedKernel, CapturedLaunch
 from tilescope.declare.gpus import GPUS, occupancy
-from tilescope.evaluate.captured import count_launch
+from tilescope.evaluate.captured import count_launch, find_start
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
-from tilescope.evaluate.global_memory import STORAGE_STEP
 from tilescope.inside.conversions import name_operation
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import add_executions
@@ -283,8 +282,7 @@ class TrialRunner:
         """Return the address of a tensor's first byte: see `global_memory.STORAGE_STEP`."""
         tensor = argument.own_tensor
         assert tensor is not None
-        storage = self.capture.content.storages[tensor.storage]
-        return (tensor.storage + 1) * STORAGE_STEP + storage.address_bytes + tensor.offset_bytes
+        return find_start(self.capture, tensor)
 
     @isolate(lambda why, *_: {"ttir": "", "options": {}})
     def edit(self, trial: Trial) -> dict[str, Any]:

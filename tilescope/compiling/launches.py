@@ -21,7 +21,7 @@ from tilescope.declare.spec import Kernel, Launch, TensorSpec
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.inspect import Inspection, inspect, join_launches
 from tilescope.inside.report import ChangedTime, Inside
-from tilescope.results import Failure, Prediction
+from tilescope.results import Failure, SweepPrediction
 from tilescope.timing.changes import LEAST_SAVING, list_options, name_options, sort_changes
 from tilescope.timing.launches import add_time
 from tilescope.timing.model import find_bound
@@ -95,7 +95,7 @@ def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
     return replace(inside, changes=sort_changes(changes))
 
 
-def predict_experiment(experiment: Experiment, gpu: Gpu) -> Prediction | None:
+def predict_experiment(experiment: Experiment, gpu: Gpu) -> SweepPrediction | None:
     """Predict the time of the experiment's launches from their compiled code; None if it is unknown."""
     capture = capture_launches(*launch_of(experiment, gpu))
     if isinstance(capture, Failure):
@@ -111,7 +111,7 @@ def predict_experiment(experiment: Experiment, gpu: Gpu) -> Prediction | None:
         for name in launches[0].by_resource_us
     }
     ms = total_us / 1e3
-    return Prediction(ms, find_bound(by_resource, ms), tuple(by_resource.items()))
+    return SweepPrediction(ms, find_bound(by_resource, ms), tuple(by_resource.items()))
 
 
 class LaunchCapture(BaseCapture):

@@ -337,8 +337,7 @@ def gather(op: Op, operands: list[Value]) -> Value:
     shapes = (op.shape, shape_of(op.type))
     check_size(len(first), *op.shape)
     source, at = (
-        np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
-        for value, shape in zip(operands, shapes, strict=True)
+        value.full_blocks(first, shape) for value, shape in zip(operands, shapes, strict=True)
     )
     return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
 
@@ -354,10 +353,7 @@ def fold(op: Op, operands: list[Value], values: dict[str, Value]) -> list[Value]
     shape = op.shape
     first, index = group(keys_of(*operands))
     check_size(len(first), *shape)
-    blocks = [
-        np.broadcast_to(value.with_rank(len(shape)).blocks(first), (len(first), *shape))
-        for value in operands
-    ]
+    blocks = [value.full_blocks(first, shape) for value in operands]
     elements = [[np.take(block, i, axis) for block in blocks] for i in range(shape[axis - 1])]
     order = -1 if "reverse = true" in op.text else 1
 

@@ -13,6 +13,7 @@ from tilescope.captures.reader import (
     BaseCapture,
     Build,
     CapturedLaunch,
+    Tensor,
     UnreadableCapture,
 )
 from tilescope.evaluate.assembly import Mismatch, find_mismatches, load_depths
@@ -66,8 +67,8 @@ def count_launch(
         _apply(mismatches.get(op.site), tally)
         counts = _describe(op, instructions[op], launch, evaluator, place)
         if counts.instruction and counts.instruction.swaps:
-            loaded = RequestCosts(*tally.counts)._replace(sectors=tally.loaded_sectors)
-            load = replace(tally, counts=np.array(loaded))
+            costs = RequestCosts(*tally.counts)
+            load = replace(tally, counts=np.array(costs._replace(sectors=costs.loaded)))
             operations.append(replace(counts, op="load", counter="ld", tally=load))
             tally.refused = tally.refused or RETRIES
         operations.append(counts)
@@ -232,12 +233,17 @@ def _read_array(capture: BaseCapture, number: int) -> np.ndarray:
         raise UnsupportedOperation(str(error)) from error
 
 
+def find_start(capture: BaseCapture, tensor: Tensor) -> int:
+    """Return the address of a tensor's first byte: see `STORAGE_STEP`."""
+    storage = capture.content.storages[tensor.storage]
+    return (tensor.storage + 1) * STORAGE_STEP + storage.address_bytes + tensor.offset_bytes
+
+
 def read_argument(capture: BaseCapture, argument: Argument) -> int | float | bool | Descriptor:
     """Return an argument's value; for a tensor, its address."""
     if (tensor := argument.own_tensor) is None:
         return argument.number
-    start = capture.content.storages[tensor.storage].address_bytes + tensor.offset_bytes
-    address = (tensor.storage + 1) * STORAGE_STEP + start
+    address = find_start(capture, tensor)
     if (descriptor := argument.descriptor) is None:
         return address
     return Descriptor(

@@ -125,9 +125,8 @@ class Tally:
 
     Attributes:
         executions: number of executions with an active program, over all programs.
-        counts: (7,) int64: the sums of `RequestCosts`.
+        counts: (8,) int64: the sums of `RequestCosts`.
         elements: active elements, summed over all executions.
-        loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
         storages: the storages that it addresses.
         example: an early execution, the one with the most requests in the first batch.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
@@ -146,9 +145,8 @@ class Tally:
     """
 
     executions: int = 0
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(7, np.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(8, np.int64))
     elements: int = 0
-    loaded_sectors: int = 0
     storages: set[int] = field(default_factory=set)
     example: Example | None = None
     starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
@@ -207,7 +205,7 @@ class OperationCounts:
     def launch(self) -> Cost:
         """The cost of the whole launch."""
         return replace(
-            Cost(*self.tally.counts.tolist()),
+            Cost(*self.tally.counts[:-1].tolist()),
             sector_bytes=self.sector_bytes,
             is_lower_bound=bool(self.tally.refused) and not self.tally.is_upper_bound,
             is_upper_bound=self.tally.is_upper_bound,

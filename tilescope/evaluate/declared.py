@@ -113,7 +113,7 @@ class AccessPattern:
         return self.lanes[0].shape[1] // rows * -(-rows // _MOST_ROWS)
 
     def count_launch(self, extents: Mapping[str, int]) -> ndarray:
-        """Count the requests of all executions: (7,) int64, the amounts of `Cost`."""
+        """Count the requests of all executions: (8,) int64, the sums of `RequestCosts`."""
         places, owner = self.lanes
         first = places[:, owner.any(axis=1), 0]
         if isinstance(self.access, FlatAccess):
@@ -123,7 +123,7 @@ class AccessPattern:
         return self._count(at, np.repeat(times, first.shape[1]))
 
     def count_execution(self, start: Sequence[int]) -> ndarray:
-        """Count the requests of the execution that begins at a position: (7,) int64, the amounts of `Cost`."""
+        """Count the requests of the execution that begins at a position: (8,) int64, the sums of `RequestCosts`."""
         places, owner = self.lanes
         at = places[:, owner.any(axis=1), 0] + np.array(start)[:, None]
         return self._count(at, np.ones(at.shape[1]))
@@ -254,7 +254,7 @@ class DeclaredCounts(OperationCounts):
     def tile(self) -> Cost:
         """The cost of one execution, on the first tile."""
         counts = self.pattern.count_execution(self._first)
-        return replace(Cost(*counts.tolist()), sector_bytes=self.sector_bytes)
+        return replace(Cost(*counts[:-1].tolist()), sector_bytes=self.sector_bytes)
 
     @property
     def tile_requests(self) -> Requests:

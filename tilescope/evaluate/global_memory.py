@@ -140,14 +140,10 @@ class _PointerAccess:
         )
         return address, active & owner
 
-    def blocks(self, value: Value, members: np.ndarray) -> np.ndarray:
-        """Return the elements of the pointer or the mask: (members, *block)."""
-        shape = self.op.shape
-        return np.broadcast_to(value.with_rank(len(shape)).blocks(members), (len(members), *shape))
-
     def example(self, member: int) -> Example:
         address, active = (
-            self.blocks(value, np.array([member]))[0] for value in (self.pointer.known, self.mask)
+            value.full_blocks(np.array([member]), self.op.shape)[0]
+            for value in (self.pointer.known, self.mask)
         )
         return Example(int(self.programs[member]), address, active)
 
@@ -186,14 +182,12 @@ class _ClassCosts(NamedTuple):
     Attributes:
         requests: the sums over its requests.
         low, high: its first and its last active byte, from its block's first element.
-        loaded_sectors: sectors of the words that a compare-and-swap loop loads first.
         elements: number of active elements.
     """
 
     requests: RequestCosts
     low: np.ndarray
     high: np.ndarray
-    loaded_sectors: np.ndarray
     elements: np.ndarray
 
 
@@ -320,7 +314,6 @@ class GlobalMemory:
                 self._costs[op][classes.key] = costs
         times = classes.times
         tally.counts += np.array(costs.requests) @ times
-        tally.loaded_sectors += int(costs.loaded_sectors @ times)
         tally.elements += int(costs.elements @ times)
         if op.name == "ttg.async_copy_global_to_local":
             self._keep_lanes(access, classes)
@@ -359,7 +352,7 @@ class GlobalMemory:
             running, low, high, size, elements = (
                 column[issued] for column in (running, low, high, size, elements)
             )
-        self.sampler.add(tally.touches, programs[running], low, high - low, size)
+        self.sampler.add(tally.touches, programs[running], low, high, size)
         if not is_certain:
             return
         if access.op.name == "tt.load":
@@ -404,8 +397,8 @@ class GlobalMemory:
         parts = np.array_split(members, -(-len(members) // max(1, CHUNK // owner.size)))
         costs = [self._count_members(access, part) for part in parts]
         columns = (np.concatenate(column, axis=-1) for column in zip(*costs, strict=True))
-        requests, low, high, *rest = columns
-        return _ClassCosts(RequestCosts(*requests), low - start, high - start, *rest)
+        requests, low, high, elements = columns
+        return _ClassCosts(RequestCosts(*requests), low - start, high - start, elements)
 
     def _count_members(self, access: _PointerAccess, members: np.ndarray) -> _ClassCosts:
         """Return the costs of members, each its own class. `low` and `high` are addresses."""
@@ -423,17 +416,12 @@ class GlobalMemory:
         requests = RequestCosts(*costs.reshape(len(costs), len(members), -1).sum(axis=2))
         if not (access.unknown or tally.doubt or tally.example) and requests.requests.any():
             tally.example = access.example(members[requests.requests.argmax()])
-        loaded = requests.sectors
-        if instruction.swaps:
-            loaded = count_requests(*lanes, instruction.width_bytes).sectors
-            loaded = loaded.reshape(len(members), -1).sum(axis=1)
         last = max(0, instruction.width_bytes - instruction.element_bytes)
-        elements = access.blocks(access.mask, members).reshape(len(members), -1)
+        elements = access.mask.full_blocks(members, access.op.shape).reshape(len(members), -1)
         return _ClassCosts(
             requests,
             low=np.where(active, address, np.iinfo(np.int64).max).min(axis=(1, 2)),
             high=np.where(active, address, -1).max(axis=(1, 2)) + last,
-            loaded_sectors=loaded,
             elements=np.count_nonzero(elements, axis=1),
         )
 
@@ -482,9 +470,9 @@ class GlobalMemory:
         if not is_inside.any():
             return
         low = start + (before * strides).sum(axis=1) * size
-        length = ((after - before - 1) * strides).sum(axis=1) * size + size - 1
-        moved = _moved_bytes(low, low + length, touched[index.ravel()])
-        parts = (column[is_inside] for column in (programs, low, length, moved))
+        high = low + ((after - before - 1) * strides).sum(axis=1) * size + size - 1
+        moved = _moved_bytes(low, high, touched[index.ravel()])
+        parts = (column[is_inside] for column in (programs, low, high, moved))
         self.sampler.add(tally.touches, *parts)
 
 

@@ -25,7 +25,10 @@ _WIDEST_BYTES = 128
 
 
 class RequestCosts(NamedTuple):
-    """The costs of requests, (requests,) int64 each, or their sums: the first fields of `counts.Cost`, in order."""
+    """The costs of requests, (requests,) int64 each, or their sums.
+
+    The first fields are those of `counts.Cost`, in order. The last one counts the sectors that a load would touch.
+    """
 
     requests: Any = 0
     sectors: Any = 0
@@ -34,6 +37,7 @@ class RequestCosts(NamedTuple):
     used: Any = 0
     extra: Any = 0
     repeated: Any = 0
+    loaded: Any = 0
 
 
 _NOWHERE = np.iinfo(np.int64).min
@@ -65,7 +69,8 @@ def count_requests(
     ordered = np.sort(address, axis=1)
     distinct = _distinct(ordered, 1) * width_bytes
     issued = distinct > 0
-    sectors = _distinct(ordered, sector_bytes)
+    loaded = _distinct(ordered, sector_bytes)
+    sectors = loaded
     extra = np.zeros_like(sectors)
     repeated = extra
     if instruction.startswith(("red", "atom")):
@@ -81,7 +86,7 @@ def count_requests(
     used = np.count_nonzero(active, axis=1) * width_bytes
     lines = _distinct(ordered, line_bytes)
     ideal = -(-distinct // sector_bytes)
-    return RequestCosts(issued, sectors + extra, lines, ideal, used, extra, repeated)
+    return RequestCosts(issued, sectors + extra, lines, ideal, used, extra, repeated, loaded)
 
 
 def _distinct(ordered: ndarray, unit_bytes: int) -> ndarray:

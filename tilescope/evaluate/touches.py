@@ -55,7 +55,7 @@ class Sampler:
         touches: Touches,
         program: np.ndarray,
         low: np.ndarray,
-        length: np.ndarray,
+        high: np.ndarray,
         size: np.ndarray,
     ) -> None:
         """Add executions of an operation.
@@ -63,23 +63,19 @@ class Sampler:
         Args:
             touches: of the operation.
             program: (executions,) their programs. Those of a program are adjacent, and in order.
-            low: (executions,) the first byte of each.
-            length, size: from the first to the last byte, and the bytes moved; (executions,), or (1,) if all are equal.
+            low, high: (executions,) the first and the last byte of each.
+            size: (executions,) the bytes moved.
         """
         if not touches.parts:
             touches.executed = np.zeros(self._programs, np.int32)
             touches.scale = self._scale
             self._touches.append(touches)
         touches.low = min(touches.low, int(low.min()))
-        touches.high = max(touches.high, int((low + length).max()))
-        touches.bytes += float(size.sum()) * len(program) / len(size)
+        touches.high = max(touches.high, int(high.max()))
+        touches.bytes += float(size.sum())
         number = self._count(touches, program)
-        length = np.broadcast_to(length, low.shape)
-        size = np.broadcast_to(size, low.shape)
         chosen = _choose(low, self._scale)
-        part = [each[chosen] for each in (program, low, length, size, number)]
-        part[2] += part[1]
-        touches.parts.append(tuple(part))
+        touches.parts.append(tuple(each[chosen] for each in (program, low, high, size, number)))
         self._kept += len(chosen)
         while self._kept > _MOST:
             self._scale *= 2

@@ -32,7 +32,7 @@ class Term:
         index: (programs,) int64; None if all programs have the only row.
     """
 
-    def __init__(self, table: np.ndarray, index: np.ndarray | None = None) -> None:
+    def __init__(self, table: np.ndarray, index: np.ndarray | None) -> None:
         self.table = table
         self.index = index
 
@@ -58,6 +58,10 @@ class Term:
             bits = (bits ^ (bits >> np.uint64(shift))) * factor
         shape = hash(self.table.shape[1:]) & 0xFFFFFFFF  # of integers: the same in every process
         return (bits.sum(axis=1, dtype=np.uint64) ^ np.uint64(shape)).view(np.int64)
+
+    def rows(self, programs: np.ndarray) -> np.ndarray:
+        """Return the blocks of the given programs: (programs or 1, *block)."""
+        return self.table[:1] if self.index is None else self.table[self.index[programs]]
 
     def per_program(self, per_row: np.ndarray) -> np.ndarray:
         return per_row[:1] if self.index is None else per_row[self.index]
@@ -110,9 +114,14 @@ class Value:
         rank = self.terms[0].table.ndim - 1 if self.terms else 0
         total = pick(self.base, programs).reshape(-1, *[1] * rank)
         for term in self.terms:
-            part = term.table[:1] if term.index is None else term.table[term.index[programs]]
+            part = term.rows(programs)
             total = total & part if self.is_boolean else total + part
         return total
+
+    def full_blocks(self, programs: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Return all elements of the blocks of the given programs: (programs, *shape)."""
+        blocks = self.with_rank(len(shape)).blocks(programs)
+        return np.broadcast_to(blocks, (len(programs), *shape))
 
     def at(self, programs: np.ndarray, place: np.ndarray) -> np.ndarray:
         """Return elements of the blocks of the given programs: (programs or 1, ...).
@@ -122,7 +131,7 @@ class Value:
         """
         total = pick(self.base, programs).reshape(-1, *[1] * (place.ndim - 1))
         for term in self.terms:
-            rows = term.table[:1] if term.index is None else term.table[term.index[programs]]
+            rows = term.rows(programs)
             sizes = rows.shape[1:]
             where = (
                 axis if size > 1 else axis * 0 for axis, size in zip(place, sizes, strict=True)

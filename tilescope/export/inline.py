@@ -83,11 +83,16 @@ class Inliner:
     def _edits(
         self, source: bytes, function: FunctionType, name: str, is_jitted: bool
     ) -> Iterator[_Edit]:
-        tree = ast.parse(source).body[0]
-        assert isinstance(tree, ast.FunctionDef)
-        span = _Spans(source)
-        at = source.index(tree.name.encode(), span(tree)[0] + len("def "))
-        yield at, at + len(tree.name.encode()), name
+        starts = list(itertools.accumulate(map(len, source.splitlines(keepends=True)), initial=0))
+
+        def span(node: Any) -> tuple[int, int]:
+            first = starts[node.lineno - 1] + node.col_offset
+            return first, starts[node.end_lineno - 1] + node.end_col_offset
+
+        tree: Any = ast.parse(source).body[0]
+        old = tree.name.encode()
+        at = source.index(old, span(tree)[0] + len("def "))
+        yield at, at + len(old), name
         annotations = dict(_find_annotations(tree, source, span))
         if not is_jitted:
             yield from ((start, span(node)[1], "") for node, start in annotations.items())
@@ -95,7 +100,7 @@ class Inliner:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     self._import(alias.name, alias.asname or alias.name, function)
-                yield *span.line(node), ""
+                yield starts[node.lineno - 1], starts[node.lineno], ""
             elif isinstance(node, ast.ImportFrom):
                 raise CannotBeWritten(
                     f"{function.__qualname__} imports from {node.module} inside its body."
@@ -151,23 +156,9 @@ class Inliner:
         self.imports.add(f"import {module}" if module == name else f"import {module} as {name}")
 
 
-class _Spans:
-    """The bytes of a source text that each node of its tree covers."""
-
-    def __init__(self, source: bytes) -> None:
-        lines = source.splitlines(keepends=True)
-        self._starts = list(itertools.accumulate(map(len, lines), initial=0))
-
-    def __call__(self, node: Any) -> tuple[int, int]:
-        first = self._starts[node.lineno - 1] + node.col_offset
-        return first, self._starts[node.end_lineno - 1] + node.end_col_offset
-
-    def line(self, node: Any) -> tuple[int, int]:
-        """Return the bytes of the line on which a node begins."""
-        return self._starts[node.lineno - 1], self._starts[node.lineno]
-
-
-def _find_annotations(tree: ast.AST, source: bytes, span: _Spans) -> Iterator[tuple[ast.expr, int]]:
+def _find_annotations(
+    tree: ast.AST, source: bytes, span: Callable[[Any], tuple[int, int]]
+) -> Iterator[tuple[ast.expr, int]]:
     """Yield each annotation, and the first byte to drop with it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.arg) and node.annotation:

@@ -232,7 +232,7 @@ def _argument(name: str, value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Script:
+class ExportedScript:
     """A run as a script.
 
     Attributes:
@@ -278,7 +278,7 @@ class Script:
         return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def script(experiment: Experiment, gpu: Gpu) -> Script:
+def script(experiment: Experiment, gpu: Gpu) -> ExportedScript:
     """Write the script of an experiment.
 
     Args:
@@ -329,7 +329,7 @@ def script(experiment: Experiment, gpu: Gpu) -> Script:
     )
     parts = re.split(r"^# %% (.+)\n", text, flags=re.MULTILINE)[1:]
     cells = {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
-    return Script(
+    return ExportedScript(
         f"{kernel.id.replace('.', '_')}_{shape_text(problem).replace(' × ', 'x')}_{problem.dtype}",
         _about(kernel, launch, experiment),
         cells,

@@ -93,7 +93,7 @@ class Executions:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchInputs:
     """The inputs of an execution.
 
     Attributes:
@@ -110,7 +110,7 @@ class Launch:
     table: Sequence[int] = ()
 
 
-def execute(code: Sequence[Instruction], launch: Launch) -> Executions:
+def execute(code: Sequence[Instruction], launch: LaunchInputs) -> Executions:
     """Execute a launch.
 
     Raises:
@@ -149,7 +149,7 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        launch: Launch,
+        launch: LaunchInputs,
         coordinates: Sequence[np.ndarray],
         executions: Executions,
         budget: Budget,

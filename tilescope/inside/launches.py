@@ -13,7 +13,7 @@ from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
 from tilescope.evaluate.captured import read_argument, read_storages
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, Storage, storage_number
 from tilescope.evaluate.sectors import LANES
-from tilescope.inside.execution import Launch
+from tilescope.inside.execution import LaunchInputs
 from tilescope.sass.listing import read_table
 
 # Offsets in the constant bank, from a compute capability on: the numbers of threads and of programs along x, y and z,
@@ -28,7 +28,9 @@ _TARGET = re.compile(r"^\.target sm_(\d+)", re.MULTILINE)
 _PARAMETER = re.compile(r"^\s*\.param\s+(?:\.align (\d+) )?\.(\w)(\d+).*?(?:\[(\d+)\])?,?$")
 
 
-def make_launch(capture: BaseCapture, launch: CapturedLaunch, build: Build | None = None) -> Launch:
+def make_launch(
+    capture: BaseCapture, launch: CapturedLaunch, build: Build | None = None
+) -> LaunchInputs:
     """Return a launch for `execute`.
 
     Args:
@@ -46,7 +48,7 @@ def make_launch(capture: BaseCapture, launch: CapturedLaunch, build: Build | Non
         words |= {at + 4 * axis: number for axis, number in enumerate(numbers)}
     words[local_at] = 0
     memory = _Memory(read_storages(capture, launch))
-    return Launch(launch.grid, threads, words.get, memory.load, read_table(codes["sass"]))
+    return LaunchInputs(launch.grid, threads, words.get, memory.load, read_table(codes["sass"]))
 
 
 class _Memory:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 import numpy as np
 
@@ -26,9 +25,9 @@ def sum_shared(
     code: Sequence[Instruction],
     executions: Executions,
     counts: LaunchCounts,
-    buffers: Sequence[SharedBuffer] = (),
-    start_bytes: int = 0,
-    callers: Callers = MappingProxyType({}),
+    buffers: Sequence[SharedBuffer],
+    start_bytes: int,
+    callers: Callers,
 ) -> tuple[SharedAccess, ...]:
     """Return the accesses of each line and opcode, in the order of the SASS.
 

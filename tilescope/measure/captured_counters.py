@@ -24,7 +24,7 @@ _COUNTERS = (*COUNTER_NAMES, *INSIDE_COUNTERS)
 
 
 def count_capture(
-    server: CaptureServer, path: Path, command: Sequence[str], more: Sequence[str] = ()
+    server: CaptureServer, path: Path, command: Sequence[str], more: Sequence[str]
 ) -> None:
     """Capture a script again under Nsight Compute, and replace the capture with the new one and its counters.
 

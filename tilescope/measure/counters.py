@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +33,7 @@ from tilescope.declare.experiment import (
     resolve_gpu,
 )
 from tilescope.declare.gpus import this_gpu
+from tilescope.declare.spec import Kernel
 from tilescope.evaluate.declared_instructions import match_instructions
 from tilescope.evaluate.instructions import CompiledFacts, Instruction
 from tilescope.inside.report import WAVEFRONT_COUNTERS
@@ -86,11 +87,9 @@ _SHARED = (_EXECUTED, "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
 _NUMBER = re.compile(r"[\d,]+(\.\d+)?(e[+-]?\d+)?")
 
 # One launch's metrics by our names, and ncu's row for each of its instructions.
-LaunchCounts = tuple[dict[str, float], list[dict[str, str]]]
+NcuCounts = tuple[dict[str, float], list[dict[str, str]]]
 
 Cancel = Callable[[], None]
-# The directory of compiled kernels, a deadline in seconds, and a function that receives a function to kill ncu.
-_Limits = tuple[str, float, Callable[[Cancel], None]]
 
 
 class CountingFailed(Stopped):
@@ -108,7 +107,7 @@ def count(
     repeats: int = 1,
     by_instruction: bool = True,
     deadline_s: float = DEADLINE_S,
-) -> list[LaunchCounts]:
+) -> list[NcuCounts]:
     """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts per repeat, in order.
 
     If a kernel needs a first launch, the traffic of both launches is summed, and the first launch's rows come first.
@@ -126,21 +125,21 @@ def count(
     ncu = _find_ncu()
     launches_here = (launch_of(each, resolve_gpu(each, this_gpu())) for each in experiments)
     kernels = [kernel.launches(launch) for kernel, launch in launches_here]
-    names = sorted({kernel.jitted.fn.__name__ for kernel in itertools.chain(*kernels)})
-    flags = [
-        "--metrics",
-        ",".join(metrics.values()),
-        "--kernel-name",
-        f"regex:^({'|'.join(names)})$",
-    ]
-    flags += ["--section", "SourceCounters"] if by_instruction else []
-    limits = cache, deadline_s + EACH_MORE_S * (len(experiments) - 1), on_start
+    deadline_s += EACH_MORE_S * (len(experiments) - 1)
+    run = functools.partial(_run, cache=cache, deadline_s=deadline_s, on_start=on_start)
     with tempfile.TemporaryDirectory() as directory:
-        page = _profile(ncu, Path(directory), experiments, repeats, flags, limits)
-        launches = parse_launches(_run([*page, "raw", "--print-units", "base"], *limits), metrics)
+        report = str(Path(directory, "report.ncu-rep"))
+        file = Path(directory, "experiments.json")
+        payloads = [experiment.to_json() for experiment in experiments]
+        file.write_text(json.dumps(payloads), encoding="utf-8")
+        profile = _profile_command(ncu, metrics, itertools.chain(*kernels), by_instruction)
+        launch_all = [sys.executable, "-m", "tilescope.measure.counters", str(file), str(repeats)]
+        run([*profile, "--export", report, *launch_all])
+        page = [ncu, "--import", report, "--csv", "--page"]
+        launches = parse_launches(run([*page, "raw", "--print-units", "base"]), metrics)
         rows: list[list[dict[str, str]]] = [[] for _ in launches]
         if by_instruction:
-            rows = parse_instructions(_run([*page, "source"], *limits))
+            rows = parse_instructions(run([*page, "source"]))
     expected = sum(map(len, kernels)) * repeats
     for counted in (launches, rows):
         if len(counted) != expected:
@@ -162,26 +161,18 @@ def _find_ncu() -> str:
     return ncu
 
 
-def _profile(
-    ncu: str,
-    folder: Path,
-    experiments: Sequence[Experiment],
-    repeats: int,
-    flags: Sequence[str],
-    limits: _Limits,
+def _profile_command(
+    ncu: str, metrics: Mapping[str, str], kernels: Iterable[Kernel], by_instruction: bool
 ) -> list[str]:
-    """Launch experiments under ncu. Return the command that prints a page of its report, without the page's name."""
-    report = str(folder / "report.ncu-rep")
-    file = folder / "experiments.json"
-    payloads = [experiment.to_json() for experiment in experiments]
-    file.write_text(json.dumps(payloads), encoding="utf-8")
-    command = [ncu, "--clock-control", "none", "--cache-control", "all", *flags, "--export", report]
-    command += [sys.executable, "-m", "tilescope.measure.counters", str(file), str(repeats)]
-    _run(command, *limits)
-    return [ncu, "--import", report, "--csv", "--page"]
+    """Return the start of a command that profiles kernels."""
+    names = sorted({kernel.jitted.fn.__name__ for kernel in kernels})
+    command = [ncu, "--clock-control", "none", "--cache-control", "all"]
+    command += ["--metrics", ",".join(metrics.values())]
+    command += ["--kernel-name", f"regex:^({'|'.join(names)})$"]
+    return [*command, "--section", "SourceCounters"] if by_instruction else command
 
 
-def _add_up(counts: Sequence[LaunchCounts]) -> LaunchCounts:
+def _add_up(counts: Sequence[NcuCounts]) -> NcuCounts:
     """Sum the traffic of a kernel and its first launch, if any. Registers and limits are the kernel's own."""
     *_, (own, _) = counts
     traffic = {
@@ -287,7 +278,7 @@ def parse_instructions(page: str) -> list[list[dict[str, str]]]:
     return launches
 
 
-def join_counts(experiment: Experiment, compiled: Compiled, counts: LaunchCounts) -> Counters:
+def join_counts(experiment: Experiment, compiled: Compiled, counts: NcuCounts) -> Counters:
     """Join ncu's counts of a launch to the compiled kernel.
 
     Raises:

@@ -61,7 +61,7 @@ class Measurement(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     """A job's stage, or "queued" with the number of jobs before it, and the seconds since it began."""
 
     stage: str
@@ -99,10 +99,10 @@ class Job:
         self._began = time.perf_counter()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         with self._changed:
             before = self._queue.index(self) if self in self._queue else 0
-            return Progress(self._stage, before, time.perf_counter() - self._began)
+            return JobProgress(self._stage, before, time.perf_counter() - self._began)
 
     def result(self, timeout_s: float | None = None) -> Measured | Failure:
         """Wait for the outcome.
@@ -121,7 +121,7 @@ class Job:
         for each in cancels:
             each()
 
-    def updates(self, every_s: float = 0.5) -> Iterator[Progress]:
+    def updates(self, every_s: float = 0.5) -> Iterator[JobProgress]:
         """Yield the progress on each change and at least every `every_s` seconds, until there is an outcome."""
         while not self.done.done():
             seen = self.progress

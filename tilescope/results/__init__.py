@@ -24,9 +24,9 @@ from tilescope.results.sweep import (
     Final,
     Finalist,
     LibraryRatio,
-    Prediction,
     ResumePoint,
     Strategy,
     Sweep,
+    SweepPrediction,
     SweepRow,
 )

@@ -45,7 +45,7 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class SweepPrediction:
     """A time that a model predicts for one launch.
 
     Attributes:
@@ -84,7 +84,7 @@ class SweepRow:
     device: str = ""
     where: str = ""
     estimate: float | None = None
-    predicted: Prediction | None = None
+    predicted: SweepPrediction | None = None
     compile_s: float | None = None
     registers: int | None = None
     spilled_bytes: int | None = None

@@ -1,8 +1,8 @@
 """The table of opcodes: all that the other modules know about an instruction by its name.
 
-A new opcode is a new row. Its pipe is that of compute capability 9.0. Sources: CUDA C++ Programming Guide 13.0,
-"Arithmetic Instructions"; the latencies of loads: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
-Architecture via Microbenchmarking" (2024).
+A new opcode is a new row; new semantics are also an entry of `decoding._DECODERS`. A pipe is that of compute capability
+9.0. Sources: CUDA C++ Programming Guide 13.0, "Arithmetic Instructions"; the latencies of loads: Luo et al.,
+"Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking" (2024).
 """
 
 import functools

@@ -74,9 +74,7 @@ class Plan:
         table: the addresses to which indirect branches may lead.
     """
 
-    def __init__(
-        self, code: Sequence[Instruction], budget: Budget, table: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, code: Sequence[Instruction], budget: Budget, table: Sequence[int]) -> None:
         self.code = code
         self._budget = budget
         self._targets = [address // INSTRUCTION_BYTES for address in table]

@@ -33,7 +33,7 @@ from tilescope.measure.pool import DEADLINES_S, Pool, Stopped, cancellation, wor
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure
 from tilescope.search import cluster_worker
-from tilescope.search.search import Build, Outcomes, Trial
+from tilescope.search.search import ConfigBuild, ConfigTrial, Outcomes
 from tilescope.search.trial import run_trial
 
 V = TypeVar("V")
@@ -78,7 +78,7 @@ class TrialDevice(Protocol):
     def refusal(self, experiment: Experiment) -> str:
         """Return why this device can't check a config, as a sentence; "" if it can."""
 
-    def attempt(self, trial: Trial) -> Outcomes | Failure:
+    def attempt(self, trial: ConfigTrial) -> Outcomes | Failure:
         """Carry out a trial, and wait for it. A Failure, such as a dead worker, concerns all configs of the trial."""
 
     def cancel(self) -> None:
@@ -94,11 +94,11 @@ def concurrent_compiles() -> int:
     return max(1, min(_MAX_COMPILES, usable - 1))
 
 
-def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> Build | Failure:
+def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> ConfigBuild | Failure:
     """Compile into the shared cache and, if `predicts`, predict the kernel's time. Runs in a compile worker."""
     if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
-    return Build(
+    return ConfigBuild(
         compiled.registers,
         compiled.spilled_bytes,
         compiled.shared_bytes,
@@ -128,7 +128,7 @@ class Builder:
         self.max_concurrency = concurrent_compiles()
         self._pool = Pool("compile", cache, self.max_concurrency)
 
-    def submit(self, experiment: Experiment) -> Future[Build | Failure]:
+    def submit(self, experiment: Experiment) -> Future[ConfigBuild | Failure]:
         return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predicts)))
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class LocalDevice:
             return f"This machine has {here}: configs for {self.gpu.name} are only compiled and predicted."
         return explain_slow_launch(*launch_of(experiment, self.gpu))
 
-    def attempt(self, trial: Trial) -> Outcomes | Failure:
+    def attempt(self, trial: ConfigTrial) -> Outcomes | Failure:
         stage = "time" if self.takes_times else "check"
         return self._run(lambda stages: stages.work(stage, run_trial, trial, self.gpu))
 
@@ -246,7 +246,7 @@ class ClusterDevice:
     def refusal(self, experiment: Experiment) -> str:
         return "" if self.takes_times else explain_slow_launch(*launch_of(experiment, self.gpu))
 
-    def attempt(self, trial: Trial) -> Outcomes | Failure:
+    def attempt(self, trial: ConfigTrial) -> Outcomes | Failure:
         """Carry out a trial on this worker. Return a Failure of kind "worker_died" if the worker dies."""
         address = self._wait_for_worker()
         if isinstance(address, Failure):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy import ndarray
 
 from tilescope.declare.experiment import Experiment
-from tilescope.results import Failure, Final, Prediction, Strategy, SweepRow
+from tilescope.results import Failure, Final, Strategy, SweepPrediction, SweepRow
 from tilescope.results.sweep import Status
 from tilescope.search.ranking import (
     correct_estimates,
@@ -60,18 +60,18 @@ MAX_PER_TRIAL = 15
 
 
 @dataclass(frozen=True)
-class Build:
+class ConfigBuild:
     """The fields of a SweepRow that are known once the config is compiled."""
 
     registers: int
     spilled_bytes: int
     shared_bytes: int
     compile_s: float
-    predicted: Prediction | None
+    predicted: SweepPrediction | None
 
 
 @dataclass(frozen=True)
-class Trial:
+class ConfigTrial:
     """Configs to time in turns on one device, on the same inputs.
 
     Attributes:
@@ -95,7 +95,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ConfigOutcome:
     """One config's part of a trial.
 
     Attributes:
@@ -120,7 +120,7 @@ class Outcomes:
         baselines: (name, times in ms) of the library's calls in the same turns.
     """
 
-    each: tuple[Outcome, ...]
+    each: tuple[ConfigOutcome, ...]
     baselines: tuple[tuple[str, ndarray], ...] = ()
 
 
@@ -173,8 +173,8 @@ class Search:
         self._racing: list[int] = []
         self._turns = TURNS
         self._finals = 0
-        self._open: list[Trial] = []
-        self._queue: list[Trial] = []  # second attempts, then the rest of a round of the race
+        self._open: list[ConfigTrial] = []
+        self._queue: list[ConfigTrial] = []  # second attempts, then the rest of a round of the race
         self._reference: int | None = None
         self._improved_at = 0
         self._fastest = math.inf
@@ -205,7 +205,7 @@ class Search:
             len(trial.numbers) for trial in self._open
         )
 
-    def add_build(self, number: int, build: Build) -> None:
+    def add_build(self, number: int, build: ConfigBuild) -> None:
         """Record a compiled config."""
         self._built.add(number)
         row = self.rows[number]
@@ -224,7 +224,7 @@ class Search:
             if left := [place for place in old.numbers if place != number]:
                 self._queue.append(self._trial(left, old.phase, old.turns, old.failed_on))
 
-    def ask(self, device: int, is_last_device: bool) -> Trial | None:
+    def ask(self, device: int, is_last_device: bool) -> ConfigTrial | None:
         """Return a device's next trial, or None if nothing is ready or the search is over.
 
         Args:
@@ -246,7 +246,9 @@ class Search:
             self._open.append(trial)
         return trial
 
-    def tell(self, trial: Trial, result: Outcomes | Failure, device: int, where: str) -> list[int]:
+    def tell(
+        self, trial: ConfigTrial, result: Outcomes | Failure, device: int, where: str
+    ) -> list[int]:
         """Record the outcome of a trial, and return the numbers of the rows that changed.
 
         Args:
@@ -269,7 +271,7 @@ class Search:
 
     def _trial(
         self, numbers: Sequence[int], phase: str, turns: int = TURNS, failed_on: int | None = None
-    ) -> Trial:
+    ) -> ConfigTrial:
         # Finalists are compared with one another, not with the reference.
         reference = (
             None
@@ -277,12 +279,12 @@ class Search:
             else self.experiments[self._reference]
         )
         experiments = tuple(self.experiments[number] for number in numbers)
-        return Trial(experiments, phase, reference, turns, tuple(numbers), failed_on)
+        return ConfigTrial(experiments, phase, reference, turns, tuple(numbers), failed_on)
 
     def _is_idle(self) -> bool:
         return not (self._open or self._queue)
 
-    def _next_queued(self, device: int, is_last_device: bool) -> Trial | None:
+    def _next_queued(self, device: int, is_last_device: bool) -> ConfigTrial | None:
         for trial in self._queue:
             if (is_last_device or trial.failed_on != device) and self._built.issuperset(
                 trial.numbers
@@ -307,7 +309,7 @@ class Search:
         )
         return max(0, self.strategy.budget - self._next_turn - started)
 
-    def _next_exploration(self) -> Trial | None:
+    def _next_exploration(self) -> ConfigTrial | None:
         room = min(self._explored_per_trial, self._remaining_budget())
         if self._reference is None and self._takes_times:
             room = min(room, REFERENCE_AMONG)
@@ -363,7 +365,7 @@ class Search:
         shares = [others[place::trials] for place in range(trials)]
         self._queue = [self._trial(share, "race", self._turns) for share in shares if share]
 
-    def _next_final(self) -> Trial | None:
+    def _next_final(self) -> ConfigTrial | None:
         if not self._is_idle():
             return None
         if not self._racing or self._finals == _MAX_FINALS:
@@ -374,7 +376,7 @@ class Search:
         self._finals += 1
         return self._trial(self._racing, "final")
 
-    def _handle_failure(self, trial: Trial, failure: Failure, device: int) -> list[int]:
+    def _handle_failure(self, trial: ConfigTrial, failure: Failure, device: int) -> list[int]:
         """Retry each config of a failed trial alone, once. Return the configs that fail again."""
         if failure.kind == "cancelled":
             return []
@@ -391,7 +393,7 @@ class Search:
         self._queue.sort(key=lambda trial: trial.failed_on is None)
         return []
 
-    def _record(self, number: int, outcome: Outcome, trial: Trial) -> None:
+    def _record(self, number: int, outcome: ConfigOutcome, trial: ConfigTrial) -> None:
         if outcome.status != "timed":
             self.drop(number, outcome.status, outcome.reason)
             self._next_turn += outcome.status == "checked"

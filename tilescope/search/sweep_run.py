@@ -26,7 +26,7 @@ from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
 from tilescope.results.store import Store
 from tilescope.results.sweep import DONE, ResumePoint, Status
 from tilescope.search.devices import DEVICE_LOST, Builder, LocalDevice, TrialDevice
-from tilescope.search.search import Build, Search, Trial
+from tilescope.search.search import ConfigBuild, ConfigTrial, Search
 
 # A model: (kernel, launch) → the launch's time, estimated before its compile; None if the launch does not fit.
 Estimate = Callable[[Kernel, Launch], float | None]
@@ -281,7 +281,7 @@ class SweepRun:
                 self._live_devices -= 1
                 self._condition.notify_all()
 
-    def _next_trial(self, index: int) -> Trial | None:
+    def _next_trial(self, index: int) -> ConfigTrial | None:
         """Wait for a device's next trial. Return None once the sweep is over."""
         with self._condition:
             while not self._is_over():
@@ -295,7 +295,7 @@ class SweepRun:
                     self._condition.wait()
             return None
 
-    def _on_compiled(self, number: int, future: Future[Build | Failure]) -> None:
+    def _on_compiled(self, number: int, future: Future[ConfigBuild | Failure]) -> None:
         """Pass a compile's outcome to the search. Drop a config that failed or that the device can't check."""
         error = future.exception()
         build = (
@@ -306,7 +306,7 @@ class SweepRun:
         status: Status = "predicted"
         with self._condition:
             self._compiled += 1
-            if isinstance(build, Build):
+            if isinstance(build, ConfigBuild):
                 self._search.add_build(number, build)
                 reason = self._devices[0].refusal(self._search.experiments[number])
             else:

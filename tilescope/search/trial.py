@@ -21,7 +21,7 @@ from tilescope.measure.run import Prepared, library_calls, prepare
 from tilescope.measure.timing import Effort, Stream, sample
 from tilescope.measure.worker import interprets, to_failure
 from tilescope.results import Check
-from tilescope.search.search import Outcome, Outcomes, Trial
+from tilescope.search.search import ConfigOutcome, ConfigTrial, Outcomes
 
 # Time the finalists until their ratios are known to 0.1 %, within these limits.
 _FINAL_EFFORT = Effort(
@@ -37,7 +37,7 @@ _MAX_KEPT_OUTPUTS = 2
 _HOPELESS = 2.0
 
 
-def run_trial(trial: Trial, gpu: Gpu) -> Outcomes:
+def run_trial(trial: ConfigTrial, gpu: Gpu) -> Outcomes:
     """Carry out a trial on this worker's device. Under the interpreter, configs are checked and not timed."""
     import torch
 
@@ -62,7 +62,7 @@ def run_trial(trial: Trial, gpu: Gpu) -> Outcomes:
 
 
 def carry_out(
-    trial: Trial,
+    trial: ConfigTrial,
     prepare_config: Callable[[Experiment], Prepared],
     library: Mapping[str, Callable[[], Any]],
     make_stream: MakeStream | None,
@@ -91,14 +91,14 @@ def carry_out(
     for place, (times_ms, reference_ms) in zip(
         passed, times[len(before) : len(calls)], strict=True
     ):
-        outcomes[place] = Outcome("timed", "", times_ms, reference_ms)
+        outcomes[place] = ConfigOutcome("timed", "", times_ms, reference_ms)
     library_times = zip(library, times[len(calls) :], strict=True)
     return Outcomes(
         tuple(outcomes), tuple((name, times_ms) for name, (times_ms, _) in library_times)
     )
 
 
-def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> Outcome:
+def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> ConfigOutcome:
     """Launch on a poisoned output, and compare the result with the reference.
 
     Args:
@@ -125,13 +125,13 @@ def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> Out
         correct.clear()  # the kept outputs took the memory that the check needs
         check = config.check()[0]
     if not check.passed:
-        return Outcome("wrong", describe_wrong_result(check))
+        return ConfigOutcome("wrong", describe_wrong_result(check))
     if len(correct) < _MAX_KEPT_OUTPUTS:
         correct.append((config.allowance, config.output.clone()))
     return outcome
 
 
-def _launch(config: Prepared) -> Outcome:
+def _launch(config: Prepared) -> ConfigOutcome:
     """Launch once and wait. If Triton refuses the launch, only this config fails."""
     import torch
 
@@ -142,8 +142,10 @@ def _launch(config: Prepared) -> Outcome:
     except (torch.AcceleratorError, torch.cuda.OutOfMemoryError):  # these affect every config
         raise
     except Exception as error:
-        return Outcome("failed", f"It could not be launched: {to_failure('launch', error).message}")
-    return Outcome("checked", "Correct under the interpreter, which does not measure time.")
+        return ConfigOutcome(
+            "failed", f"It could not be launched: {to_failure('launch', error).message}"
+        )
+    return ConfigOutcome("checked", "Correct under the interpreter, which does not measure time.")
 
 
 def describe_wrong_result(check: Check) -> str:
@@ -160,7 +162,7 @@ def describe_wrong_result(check: Check) -> str:
 
 
 def _time_calls(
-    calls: Sequence[Callable[[], Any]], trial: Trial, make_stream: MakeStream
+    calls: Sequence[Callable[[], Any]], trial: ConfigTrial, make_stream: MakeStream
 ) -> list[tuple[ndarray, ndarray]]:
     """Time each call. Return its times, and the reference's (first call's) times from the same turns."""
     stream = make_stream(calls)

@@ -91,7 +91,7 @@ class L2Constants:
 CONSTANTS = L2Constants()
 
 
-class Timeline(NamedTuple):
+class ExpectedTimeline(NamedTuple):
     """The start and duration of programs, in units of a program's mean duration, and their SMs: (programs,) each."""
 
     start: ndarray
@@ -164,7 +164,7 @@ def expected_timeline(
     pressure: float,
     is_staggered: bool = False,
     constants: L2Constants = CONSTANTS,
-) -> Timeline:
+) -> ExpectedTimeline:
     """Return the expected timeline of some programs of a launch. The result is deterministic.
 
     All programs stay in lockstep if the pressure is unknown, or if all of them run at once, as persistent ones do.
@@ -179,7 +179,7 @@ def expected_timeline(
     waves = math.ceil(programs / (sms * resident))
     if waves == 1 or not (pressure or is_staggered):
         start = (program // (sms * resident)).astype(float)
-        return Timeline(start, np.ones_like(start), program % sms)
+        return ExpectedTimeline(start, np.ones_like(start), program % sms)
     lead = ahead(pressure, constants) if pressure else 0.0
     jitter = constants.jitter if pressure else 0.0
     drift = constants.drift * resident**2 * (1 - lead / constants.max_ahead) if pressure else 0.0
@@ -195,7 +195,7 @@ def expected_timeline(
     duration = np.diff(free, axis=0).ravel()
     # Programs are assigned to slots in the order in which slots become free.
     slot = np.argsort(start, kind="stable")[:programs][program]
-    return Timeline(start[slot], duration[slot], slot % sms)
+    return ExpectedTimeline(start[slot], duration[slot], slot % sms)
 
 
 def missed_shares(

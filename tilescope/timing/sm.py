@@ -81,7 +81,7 @@ class Simulation:
     spent: Sequence[float]
 
 
-class _Memory:
+class _MemoryPath:
     """The path of a quarter's accesses. Each part serves one after the other, and is free from the named cycle on."""
 
     def __init__(self, quarter: Quarter) -> None:
@@ -134,7 +134,7 @@ class _Simulator:
         self._quarter = quarter
         self._programs = programs
         self._registers = 1 + max(max((*step.reads, *step.writes), default=0) for step in steps)
-        self._memory = _Memory(quarter)
+        self._memory = _MemoryPath(quarter)
         self._issue = self._tensor = self._starting = 0.0
         self._pipes = [0.0] * len(PIPES)
         self._ready: list[

@@ -18,7 +18,7 @@ from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.evaluate.touches import Touches
 from tilescope.timing.l1 import find_hits
 from tilescope.timing.l2 import (
-    Timeline,
+    ExpectedTimeline,
     Uses,
     expected_timeline,
     missed_shares,
@@ -267,7 +267,7 @@ def _predict_reads(
 
 
 def _find_uses(
-    loads: _Accesses, spans: Mapping[int, float], timeline: Timeline
+    loads: _Accesses, spans: Mapping[int, float], timeline: ExpectedTimeline
 ) -> tuple[Uses, float]:
     """Return the uses of blocks by loads, and the distinct bytes that these need.
 

@@ -35,7 +35,7 @@ _STD_PER_DIFFERENCE = 1.4826 / 2**0.5
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangePoint:
     """A point in the history at which a launch became faster or slower.
 
     Attributes:
@@ -53,7 +53,7 @@ class Change:
     after: int
 
 
-def find_changes(times_ms: ndarray) -> tuple[Change, ...]:
+def find_changes(times_ms: ndarray) -> tuple[ChangePoint, ...]:
     """Return the changes in a sequence of runs, oldest first.
 
     Args:
@@ -109,13 +109,13 @@ def _refine(logs: ndarray, start: int, place: int, end: int) -> int:
     )
 
 
-def _change(times_ms: ndarray, start: int, place: int, end: int) -> Change:
+def _change(times_ms: ndarray, start: int, place: int, end: int) -> ChangePoint:
     before = times_ms[:, start:place]
     after = times_ms[:, place:end]
     least, most = _interval(before)
     low, high = _interval(after)
     ratio = statistics.median(after[0]) / statistics.median(before[0])
-    return Change(place, float(ratio), low / most, high / least, place - start, end - place)
+    return ChangePoint(place, float(ratio), low / most, high / least, place - start, end - place)
 
 
 def _interval(times_ms: ndarray) -> tuple[float, float]:

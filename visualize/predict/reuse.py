@@ -18,8 +18,8 @@ from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.results import GroupSizeRow, GroupSizeStudy
 from tilescope.timing.l2 import (
     CONSTANTS,
+    ExpectedTimeline,
     L2Constants,
-    Timeline,
     Uses,
     ahead,
     evicted_share,
@@ -259,17 +259,17 @@ def tile_timeline(
     pressure: float,
     is_staggered: bool = False,
     constants: L2Constants = CONSTANTS,
-) -> Timeline:
+) -> ExpectedTimeline:
     """Return the expected timeline of a launch's tiles, in tile times: see `expected_timeline`."""
     programs = schedule.tiles.program, schedule.programs, schedule.sms, schedule.programs_per_sm
     start, duration, sm = expected_timeline(*programs, pressure, is_staggered, constants)
-    return Timeline(start * schedule.turns + schedule.turn, duration, sm)
+    return ExpectedTimeline(start * schedule.turns + schedule.turn, duration, sm)
 
 
 def fetched_bytes(
     panels: Panels,
     written_bytes: float,
-    timeline: Timeline,
+    timeline: ExpectedTimeline,
     orders: Sequence[tuple[np.ndarray, np.ndarray]],
     capacities: Sequence[float],
     ways: int = CONSTANTS.ways,

@@ -132,32 +132,35 @@ def plot_value(
     }
     content = {"data": figure["data"], "layout": layout, "about": about}
     words = bytearray()
-
-    def refer(value: Any) -> Any:
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
-            return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
-        kind = value.dtype.kind
-        # Neighbours in a map differ by the same integers again and again, which deflate to some ‰ of their bytes.
-        lag = 0 if kind == "f" else value.shape[2] if value.ndim == 3 else 1
-        if np.ma.is_masked(value):
-            value = np.ma.filled(value.astype(np.float32), np.nan)
-            kind = "f"
-        numbers = value.astype(f"<{kind}4", order="C")
-        if kind != "f" and not np.array_equal(numbers, value):
-            raise ValueError(
-                f"A figure's integers must fit in 32 bits, not {value.min()} to {value.max()}."
-            )
-        reference = {"first": len(words) // 4, "kind": kind, "lag": lag, "shape": value.shape}
-        numbers = numbers.view("<u4").reshape(-1)
-        if lag:
-            numbers[lag:] -= numbers[:-lag].copy()
-        words.extend(numbers.tobytes())
-        return reference
-
-    text = json.dumps(content, separators=(",", ":"), default=refer).encode()
+    text = json.dumps(
+        content, separators=(",", ":"), default=lambda value: _pack(value, words)
+    ).encode()
     stream = len(words).to_bytes(4, "little") + words + text
     # The output of a fast first pass still repeats, and the slow second pass gets a hundredth of the bytes.
     return base64.b64encode(zlib.compress(zlib.compress(stream, 3), 9)).decode()
+
+
+def _pack(value: Any, words: bytearray) -> Any:
+    """Append an array of numbers to `words`, and return where it is. Return other values as JSON."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
+        return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+    kind = value.dtype.kind
+    # Neighbours in a map differ by the same integers again and again, which deflate to some ‰ of their bytes.
+    lag = 0 if kind == "f" else value.shape[2] if value.ndim == 3 else 1
+    if np.ma.is_masked(value):
+        value = np.ma.filled(value.astype(np.float32), np.nan)
+        kind = "f"
+    numbers = value.astype(f"<{kind}4", order="C")
+    if kind != "f" and not np.array_equal(numbers, value):
+        raise ValueError(
+            f"A figure's integers must fit in 32 bits, not {value.min()} to {value.max()}."
+        )
+    reference = {"first": len(words) // 4, "kind": kind, "lag": lag, "shape": value.shape}
+    numbers = numbers.view("<u4").reshape(-1)
+    if lag:
+        numbers[lag:] -= numbers[:-lag].copy()
+    words.extend(numbers.tobytes())
+    return reference
 
 
 def form(name: str, label: str) -> Markup:

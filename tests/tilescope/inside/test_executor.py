@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.inside.banks import Wavefronts
-from tilescope.inside.execution import Launch, execute
+from tilescope.inside.execution import LaunchInputs, execute
 from tilescope.sass import semantics
 from tilescope.sass.decoding import decode
 from tilescope.sass.listing import parse
@@ -29,7 +29,7 @@ def run(text, grid=(1, 1, 1), threads=32, constants=None, table=()):
     def load(address, width):
         return np.zeros(address.shape, np.int64), np.zeros(address.shape, bool)
 
-    return execute(make_code(text), Launch(grid, threads, (constants or {}).get, load, table))
+    return execute(make_code(text), LaunchInputs(grid, threads, (constants or {}).get, load, table))
 
 
 def times(text, **launch):

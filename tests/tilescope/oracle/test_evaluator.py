@@ -307,8 +307,8 @@ def compare_launch(capture, launch, executions, memory):
             if own and len(instructions) > 1:
                 continue
             total, expected = (
-                sum((op.tally.counts for op in part), np.zeros(7, np.int64)),
-                np.zeros(7, np.int64),
+                sum((op.tally.counts for op in part), np.zeros(8, np.int64)),
+                np.zeros(8, np.int64),
             )
             if own and instructions not in (set(), {None}):
                 expected = count_executions(*instructions, num_warps, own)

@@ -15,8 +15,8 @@ from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import from_json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.space import space
-from tilescope.results import Device, Failure, Prediction
-from tilescope.search.search import Build, Outcome, Outcomes
+from tilescope.results import Device, Failure, SweepPrediction
+from tilescope.search.search import ConfigBuild, ConfigOutcome, Outcomes
 from tilescope.search.sweep_run import SweepRun
 
 VARY = {
@@ -122,7 +122,7 @@ class FakeDevice:
         wrong = {each for each in experiments if trial.phase == "explore" and self.wrong(each)}
         right = [each for each in experiments if each not in wrong]
         if not right:
-            return Outcomes((Outcome("wrong", "The result is wrong."),) * len(experiments))
+            return Outcomes((ConfigOutcome("wrong", "The result is wrong."),) * len(experiments))
         turns = 100 if trial.phase == "final" else trial.turns
         shared = (
             self.dice.lognormal(0, self.noise / 2, turns) if self.noise > STEADY else np.ones(turns)
@@ -130,9 +130,9 @@ class FakeDevice:
         reference = trial.reference or right[0]
         times = {each: shared * self._launches(each, turns) for each in {*right, reference}}
         each = [
-            Outcome("wrong", "The result is wrong.")
+            ConfigOutcome("wrong", "The result is wrong.")
             if experiment in wrong
-            else Outcome("timed", "", times[experiment], times[reference])
+            else ConfigOutcome("timed", "", times[experiment], times[reference])
             for experiment in experiments
         ]
         library = (("torch.matmul", shared * 0.5),) if trial.phase == "final" else ()
@@ -164,8 +164,8 @@ class FakeBuilder:
         result = Future()
         failure = self.failures(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
-        predicted = Prediction(self.predict(None, experiment), "arithmetic", ())
-        result.set_result(failure or Build(64, 0, shared, 1.0, predicted))
+        predicted = SweepPrediction(self.predict(None, experiment), "arithmetic", ())
+        result.set_result(failure or ConfigBuild(64, 0, shared, 1.0, predicted))
         return result
 
     def close(self):

@@ -17,7 +17,7 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import space
 from tilescope.results import Device, Strategy
 from tilescope.search.devices import ClusterDevice, connect, select_kind, start_workers
-from tilescope.search.search import Trial
+from tilescope.search.search import ConfigTrial
 
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.filterwarnings("default")]
 
@@ -107,7 +107,7 @@ def test_a_worker_that_has_not_started_can_be_cancelled():
 
 def test_a_trial_that_takes_too_long_costs_only_its_worker(client, devices):
     assert device(client, 0, never_end, deadline_s=0.5).attempt(None).kind == "timeout"
-    (outcome,) = devices[0].attempt(Trial(SPACE.experiments[:1])).each
+    (outcome,) = devices[0].attempt(ConfigTrial(SPACE.experiments[:1])).each
     assert len(outcome.times_ms)
 
 

@@ -13,7 +13,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.measure.session import Session
 from tilescope.results import Check
 from tilescope.search.devices import DEVICE_LOST, Builder, LocalDevice
-from tilescope.search.search import Trial
+from tilescope.search.search import ConfigTrial
 from tilescope.search.trial import describe_wrong_result
 
 SMALL = experiment_of("transpose.tiled M=65 N=33")
@@ -35,7 +35,7 @@ def test_the_interpreter_checks_a_config_and_takes_no_times(session):
     assert not device.takes_times
     assert device.refusal(SMALL) == ""
     assert device.describe().backend == "interpreter"
-    (outcome,) = device.attempt(Trial((SMALL,), phase="explore")).each
+    (outcome,) = device.attempt(ConfigTrial((SMALL,), phase="explore")).each
     assert outcome.status == "checked"
     assert len(outcome.times_ms) == 0
 
@@ -70,14 +70,14 @@ def test_cancelling_kills_the_current_trial(session):
     device = LocalDevice(session, long, GPU)
     device.describe()  # starts the worker
     threading.Timer(0.5, device.cancel).start()
-    assert device.attempt(Trial((long,), phase="explore")).kind == "cancelled"
-    assert device.attempt(Trial((long,))).kind == "cancelled"
+    assert device.attempt(ConfigTrial((long,), phase="explore")).kind == "cancelled"
+    assert device.attempt(ConfigTrial((long,))).kind == "cancelled"
 
 
 def test_the_device_of_a_closed_session_is_lost(tmp_path):
     closed = Session(None, tmp_path)
     closed.close()
-    assert LocalDevice(closed, SMALL, GPU).attempt(Trial((SMALL,))).kind == DEVICE_LOST
+    assert LocalDevice(closed, SMALL, GPU).attempt(ConfigTrial((SMALL,))).kind == DEVICE_LOST
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fakes import grid
 
 from tests.tilescope.measure.test_timing import Stream
 from tilescope.results import Check
-from tilescope.search.search import Trial
+from tilescope.search.search import ConfigTrial
 from tilescope.search.trial import carry_out
 
 FAST, SLOW, WRONG, REFUSED, DEADLY = grid({"BLOCK_M": [16, 32, 64, 128, 256]}).experiments
@@ -68,7 +68,7 @@ class Log:
                 (allowed or {}).get(experiment),
             )
 
-        trial = Trial(experiments, **fields)
+        trial = ConfigTrial(experiments, **fields)
         library = {"torch.matmul": "the library"} if trial.phase == "final" else {}
         return carry_out(trial, prepare, library, self.stream)
 

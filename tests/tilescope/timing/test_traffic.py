@@ -20,7 +20,7 @@ def copy_blocks(mib):
     for op, counter, base in (("load", "ld", 1 << 40), ("store", "st", 2 << 40)):
         first = base + programs * BLOCK
         tally = Tally()
-        sampler.add(tally.touches, programs, first, np.full(1, BLOCK - 1), np.full(1, BLOCK))
+        sampler.add(tally.touches, programs, first, first + BLOCK - 1, np.full(len(first), BLOCK))
         operations.append(OperationCounts(op, counter, ("copy.py", 1), (), None, tally))
     return operations, len(programs)
 
@@ -44,7 +44,7 @@ def loop_over(programs, operands):
         first = (number + 1 << 40) + np.tile(blocks, times).ravel() * BLOCK
         program = np.repeat(np.arange(programs), blocks.shape[1] * times)
         tally = Tally()
-        sampler.add(tally.touches, program, first, np.full(1, BLOCK - 1), np.full(1, BLOCK))
+        sampler.add(tally.touches, program, first, first + BLOCK - 1, np.full(len(first), BLOCK))
         operations.append(OperationCounts("load", "ld", ("loop.py", 1), (), None, tally, loop=1))
     return operations
 

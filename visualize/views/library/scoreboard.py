@@ -1,6 +1,6 @@
 """The scoreboard: shipped predictions of all recorded launches, compared with the recorded counts.
 
-Predicting every launch takes too long for a page view, so the predictions are a file: one Prediction per line.
+Predicting every launch takes too long for a page view, so the predictions are a file: one ShippedPrediction per line.
 `python -m scripts.predict_records` writes it, and tests/tilescope/oracle checks it against the current models.
 """
 
@@ -134,7 +134,7 @@ class Scoreboard:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ShippedPrediction:
     """The prediction of one recording: `operations` for counters, `reads` for a GROUP_SIZE study.
 
     Attributes:
@@ -162,9 +162,9 @@ class Prediction:
 
 
 @once
-def shipped_predictions() -> tuple[Prediction, ...]:
+def shipped_predictions() -> tuple[ShippedPrediction, ...]:
     lines = list(map(json.loads, read_text(FILE).splitlines()))
-    return codec.from_json(tuple[Prediction, ...], lines, FILE)
+    return codec.from_json(tuple[ShippedPrediction, ...], lines, FILE)
 
 
 def recorded_launch(recording: Recording[Any]) -> Experiment:
@@ -177,7 +177,7 @@ def scoreboard() -> Scoreboard:
     return score_recordings(shipped_predictions())
 
 
-def score_recordings(predictions: Iterable[Prediction]) -> Scoreboard:
+def score_recordings(predictions: Iterable[ShippedPrediction]) -> Scoreboard:
     """Compare every shipped recording of counts with its prediction."""
     by_launch = {
         (bool(prediction.reads), prediction.experiment): prediction for prediction in predictions
@@ -197,7 +197,7 @@ def score_recordings(predictions: Iterable[Prediction]) -> Scoreboard:
     return Scoreboard(judged, lower_bounds, tuple(unpredicted))
 
 
-def _scores(measured: Any, launch: Experiment, prediction: Prediction) -> Iterator[Score]:
+def _scores(measured: Any, launch: Experiment, prediction: ShippedPrediction) -> Iterator[Score]:
     for kind, (requests, sectors) in prediction.operations.items():
         for count, predicted in (("requests", requests), ("sectors", sectors)):
             if predicted is not None:

@@ -387,9 +387,11 @@ def find_contrast(state: State, own: DeclaredCounts) -> Contrast | None:
     The layouts are those of recorded code, so that no compile is needed.
 
     Returns:
-        None if no such kernel was recorded for a problem that compiles to the same code, or if all are about as
-        efficient.
+        None if no such kernel was recorded for a problem that compiles to the same code, if all are about as efficient,
+        or if an experiment is pinned.
     """
+    if state.pinned:
+        return None
     contrasts = []
     for kernel in discover().values():
         is_kin = kernel.family.root is state.kernel.family.root and kernel.id != state.kernel.id

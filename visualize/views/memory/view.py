@@ -218,16 +218,16 @@ def _launches(
         operations: this kernel's, in the model of the picture.
     """
     state = snapshot.state
-    board = costs.textbook[number]
-    own = [op for op in operations if flow.same_access(op.access, board.access)]
-    count = text.count_sentence(costs, number)
-    contrast = None
-    drawn = {
-        "flow-title": text.flow_title("This kernel:", state.kernel, state.experiment.config, board)
-    }
-    if not state.pinned:
-        judged = costs.compiled or costs.predicted or costs.textbook
-        contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
+    is_textbook = state.view.of(LaneView).model == "textbook"
+    textbook_op = costs.textbook[number]
+    own = [op for op in operations if flow.same_access(op.access, textbook_op.access)]
+    count = "" if is_textbook else text.count_sentence(costs, number)
+    title = text.flow_title("This kernel:", state.kernel, state.experiment.config, textbook_op)
+    drawn = {"flow-title": title}
+    judged = costs.compiled or costs.predicted or costs.textbook
+    if is_textbook:
+        judged = costs.textbook
+    contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None:
         bar = text.launch_bar(own, own, count)
         nothing = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
