@@ -61,12 +61,12 @@ def opened(browser: Browser, report: Path) -> Iterator[Tab]:
 def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened: Tab) -> None:
     opened.says("#launches [aria-current=true]", "512")
     opened.says("#request-plot", "16 sectors: all 512 bytes used")
-    opened.page.locator("#launches td a").nth(1).click()
+    opened.find("#launches td a").nth(1).click()
     opened.says("#request-plot", "32 sectors: 128 of 1,024 bytes used")
     opened.says("#requests-headline", "48 bytes")
-    opened.page.locator("#scrubber .forward").click()
+    opened.click("#scrubber .forward")
     opened.says("#request-plot", "Compiled: request 2 of 16")
-    opened.page.locator("#requests-table td a", has_text="script.py:10").first.click()
+    opened.find("#requests-table td a", has_text="script.py:10").first.click()
     opened.says("#request-plot", "address in y")
     opened.tab("compiler")
     opened.says(".pane[data-name=Source] .marked", "tl.store(y + offsets, values)")
@@ -83,15 +83,14 @@ def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened: Tab) ->
     opened.says("#registers-plot", "live registers")
 
 
-def test_a_link_to_a_report_in_a_file_opens_its_launch_and_model(opened: Tab) -> None:
+def test_a_link_to_a_report_in_a_file_opens_its_launch_and_model_and_another_one_its_start(
+    opened: Tab,
+) -> None:
     opened.go("?launch=1&operation=1&model=textbook&request=2")
     opened.says("#request-plot", "Textbook: request 3 of 16")
     opened.says("#request-plot", "address in y")
-    opened.page.get_by_role("button", name="Compiled").click()
+    opened.press("Compiled")
     opened.says("#request-plot", "Compiled: request 1 of 4")
-
-
-def test_an_address_that_a_report_in_a_file_does_not_have_opens_its_start(opened: Tab) -> None:
     for query in ("?launch=999", "?tab=dram-reads", "?operation=77"):
         opened.go(query)
         opened.says("#request-plot", "16 sectors: all 512 bytes used")
@@ -101,16 +100,14 @@ def test_markup_in_a_script_is_text_in_its_report(opened: Tab) -> None:
     opened.says("#launches", "<img src=x onerror=document.title='owned'>")
     opened.tab("compiler")
     opened.says(".pane[data-name=Source]", """# </script><img src=x onerror="document.title""")
-    assert opened.page.locator("img").count() == 0
+    assert opened.find("img").count() == 0
     assert opened.page.title() == "script.py: Tilescope"
 
 
-def test_a_report_in_a_file_is_dark_for_a_reader_with_a_dark_screen_and_light_on_paper(
-    opened: Tab,
-) -> None:
-    expect(opened.page.locator("body.dark")).to_have_count(1)
+def test_a_report_is_dark_for_a_reader_with_a_dark_screen_and_light_on_paper(opened: Tab) -> None:
+    opened.expect("body.dark").to_have_count(1)
     opened.page.emulate_media(media="print")
-    expect(opened.page.locator("body.dark")).to_have_count(0)
+    opened.expect("body.dark").to_have_count(0)
 
 
 def test_without_scripts_a_report_in_a_file_is_a_table(browser: Browser, report: Path) -> None:
@@ -118,7 +115,7 @@ def test_without_scripts_a_report_in_a_file_is_a_table(browser: Browser, report:
     tab = Tab(context.new_page(), report.as_uri())
     tab.go()
     tab.says("noscript", "script.py:9")
-    assert not tab.page.locator("#stage").is_visible()
+    assert not tab.find("#stage").is_visible()
     context.close()
 
 
