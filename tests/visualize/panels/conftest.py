@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -47,22 +46,11 @@ class ScriptedSession(Session):
 
 
 @pytest.fixture
-def make_page(compiled_before):
-    """A function that makes the handlers of the page on a machine with this GPU."""
-    with ExitStack() as closing:
-
-        def make(gpu=None):
-            session = ScriptedSession(gpu, compiled_before)
-            closing.callback(session.close)
-            return Redraw(session, PredictionProcess(session))
-
-        yield make
-
-
-@pytest.fixture
-def page(make_page):
-    """The handlers on a machine without a GPU."""
-    return make_page()
+def page(compiled_before):
+    """The handlers of the page on a machine without a GPU."""
+    session = ScriptedSession(None, compiled_before)
+    yield Redraw(session, PredictionProcess(session))
+    session.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.messages import decode, links, opened, settings_of, text_of
 from tests.stores import again
-from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, swept
+from tests.tilescope.search.fakes import FakeDevice, explored, swept
 from tests.trees import ROOT
 from tests.visualize.panels.sweeps_made_up import (
     FEW,
@@ -25,7 +25,7 @@ from tests.visualize.panels.sweeps_made_up import (
 from tests.waiting import until
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
-from tilescope.results import Failure, Strategy
+from tilescope.results import Strategy
 from tilescope.results.sweep import DONE
 from visualize.views.panel import Api, reply_safely
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
@@ -48,18 +48,8 @@ def draw(panel, sweep, **fields):
     return panel.draw(Snapshot(state_of(**fields)))
 
 
-@pytest.fixture(scope="module")
-def many():
-    """A sweep of 1,152 configs, of which some do not fit in shared memory."""
-    reason = "out of resource: shared memory, Required: 300000, Hardware limit: 232448."
-    refused = Failure("compile", "out_of_resources", reason)
-    builder = FakeBuilder(
-        failures=lambda e: refused if e.config.BLOCK_M * e.config.num_stages == 384 else None
-    )
-    return swept(Strategy("grid"), FakeDevice(noise=0.02), within=space_of(MANY), builder=builder)
-
-
-def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel, many):
+def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel):
+    many = swept(Strategy("grid"), FakeDevice(noise=0.02), within=space_of(MANY))
     slots = draw(panel, many, vary=MANY)
     assert len(slots["sweep-plot"]) > 1000
     assert len(json.dumps(slots, ensure_ascii=False).encode()) < 150_000

@@ -14,7 +14,6 @@ from tilescope.inside.report import Inside
 from tilescope.measure.run import RUN
 from tilescope.results import Failure, Timing, records
 from tilescope.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
-from visualize.predict.bounds import Roof
 from visualize.views.result import text, view
 from visualize.views.result.figures import (
     error_figure,
@@ -208,26 +207,6 @@ def test_the_reply_says_whether_the_working_set_fits_in_the_l2():
     for payload, fits in ((FITS_L2, True), (LARGE, False)):
         run = measured(payload)
         assert view.run_reply(run, Snapshot(opened(run.experiment.to_address())))["fits_l2"] is fits
-
-
-def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
-    run = recorded()
-
-    def with_peak(rate, unit, dtype="float16"):
-        problem = replace(run.experiment.problem, dtype=dtype)
-        return replace(
-            run, peak=Peak(rate, unit, "", 0.5), experiment=replace(run.experiment, problem=problem)
-        )
-
-    runs = [("H200", with_peak(rate, "TFLOP/s")) for rate in (700, 780, 790)]
-    runs += [
-        ("H200", with_peak(4000, "GB/s", "float32")),
-        ("H200", with_peak(500, "TFLOP/s", "float32")),
-    ]
-    runs += [("H100", with_peak(760, "TFLOP/s"))]
-    assert view.roofs(runs, "float16") == (Roof("H200", 4000, 780, "recorded"),), (
-        "no copy was measured on the H100"
-    )
 
 
 def error_map(cells, exact=False, passed=False, cell=1):
