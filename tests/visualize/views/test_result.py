@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.experiments import experiment_of
 from tests.messages import decode, opened, text_of
-from tilescope.declare.experiment import from_json, launch_of
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.inside.report import Inside
 from tilescope.measure.run import RUN
@@ -24,32 +25,26 @@ from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 
-MATMUL = {"kernel": "matmul.grouped"}
-FITS_L2 = {"kernel": "transpose.tiled"}
-LARGE = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
+MATMUL = "matmul.grouped"
+FITS_L2 = "transpose.tiled"
+LARGE = "transpose.tiled M=8192 N=8192"
 
 
-def recorded(payload=MATMUL):
-    return records.find(RUN.form, from_json(payload), "H200")
+def recorded(launch=MATMUL):
+    return records.find(RUN.form, experiment_of(launch), "H200")
 
 
-def measured(payload=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **changes):
+def measured(launch=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **changes):
     """A recorded run, as if this machine had just measured it, with all that a run measures."""
-    run = recorded(payload)
+    run = recorded(launch)
     gbps = None if run.timing.gbps is None else 1000.0
     timing = Timing(
         median_ms, 0.99 * median_ms, 1.02 * median_ms, 340, None if gbps else 40.0, gbps
     )
-    first = Baseline(
-        "torch.matmul",
-        replace(timing, median_ms=ratio[1] * median_ms),
-        ratio[1],
-        ratio[0],
-        ratio[2],
-    )
-    other = replace(
-        first, name="torch.matmul, cuBLASLt", ratio=1.2, ratio_low=1.19, ratio_high=1.21
-    )
+    library = replace(timing, median_ms=ratio[1] * median_ms)
+    low, middle, high = ratio
+    first = Baseline("torch.matmul", library, middle, low, high)
+    other = Baseline("torch.matmul, cuBLASLt", library, 1.2, 1.19, 1.21)
     fields = {
         "backend": "cuda",
         "note": "",
@@ -132,7 +127,7 @@ def resize(run, m, n, k):
 def test_the_texts_are_the_approved_ones(approve):
     live = measured()
     long = measured(median_ms=1.4)
-    lost = recorded({"kernel": "matmul.split_k_race"})
+    lost = recorded("matmul.split_k_race")
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
     interpreted = {"backend": "interpreter", "timing": None, "baseline": None}
     checked = replace(recorded(), **interpreted, recorded=recorded())
@@ -158,7 +153,7 @@ def test_the_texts_are_the_approved_ones(approve):
         "a race in the interpreter": won,
         "a race that did not show": replace(live, experiment=lost.experiment),
         "checked in the interpreter": checked,
-        "much slower than torch": recorded({"kernel": "matmul.fused_add_relu"}),
+        "much slower than torch": recorded("matmul.fused_add_relu"),
     }
     texts = {name: render(run) for name, run in texts.items()}
     assert "BLOCK_M=64&amp;BLOCK_N=128&amp;BLOCK_K=128" in texts["much slower than torch"]
@@ -204,8 +199,8 @@ def test_a_tile_is_marked_if_one_of_its_cells_is_wrong():
 
 
 def test_the_reply_says_whether_the_working_set_fits_in_the_l2():
-    for payload, fits in ((FITS_L2, True), (LARGE, False)):
-        run = measured(payload)
+    for launch, fits in ((FITS_L2, True), (LARGE, False)):
+        run = measured(launch)
         assert view.run_reply(run, Snapshot(opened(run.experiment.to_address())))["fits_l2"] is fits
 
 
