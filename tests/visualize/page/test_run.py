@@ -126,7 +126,7 @@ def test_cancel_ends_the_work_and_the_next_run_succeeds(tab, app):
 
 
 def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_something_changes(tab):
-    tab.open("?kernel=matmul.split_k_race&M=256&N=256&gpu=H200&tab=program-order")
+    tab.open("?kernel=matmul.split_k_race&gpu=H200&tab=program-order")
     tab.wait_for_draw("program-order-plot")
     tab.run()
     tab.says("#card", "✗")

@@ -30,6 +30,11 @@ H200 = GPUS["H200"]
 SPLIT = next(kernel for kernel in REDUCING if kernel.id == "matmul.split_k_atomic")
 SMALL = st.sampled_from((1, 2, 17, 129, 300))
 
+ARTICLE = launch_of(
+    experiment_of("matmul.grouped M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 GROUP_SIZE=3"),
+    H200,
+)
+
 
 def plan(text, programs_per_sm=1, gpu=H200):
     """Schedule an experiment."""
@@ -145,11 +150,12 @@ def test_the_last_step_is_idle_if_it_has_fewer_tiles_than_slots(
     assert (made.tail_idle, made.idle) == pytest.approx((idle, idle / len(tiles)))
 
 
-@given(launches(kernels=REDUCING, sizes=SMALL), st.integers(0, 40))
-@example(launch_of(experiment_of("matmul.persistent M=4096 N=4096 K=64"), H200), 0)
-def test_the_first_programs_are_compared_with_row_major_order(launch, wanted):
+@given(launches(kernels=REDUCING, sizes=SMALL), st.integers(1, 2), st.integers(0, 40))
+@example(ARTICLE, 1, 9)
+@example(launch_of(experiment_of("matmul.persistent M=4096 N=4096 K=64"), H200), 2, 0)
+def test_the_first_programs_are_compared_with_row_major_order(launch, programs_per_sm, wanted):
     """By default, those that run at once, or the first turn of a loop."""
-    planned = schedule(*launch)
+    planned = fill_sms(schedule(*launch), programs_per_sm)
     orders = planned, row_major(planned)
     depth = slice_blocks(planned)
     tiles = [
