@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -45,20 +46,32 @@ class ScriptedSession(Session):
         return self.finder(experiment) if self.finder else super().find_compiled(experiment)
 
 
+@contextmanager
+def handlers(cache, *scripts):
+    """Yield the handlers of a page on a machine without a GPU."""
+    session = ScriptedSession(None, cache)
+    yield Redraw(session, PredictionProcess(session), *scripts)
+    session.close()
+
+
 @pytest.fixture
 def page(compiled_before):
-    """The handlers of the page on a machine without a GPU."""
-    session = ScriptedSession(None, compiled_before)
-    yield Redraw(session, PredictionProcess(session))
-    session.close()
+    with handlers(compiled_before) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def compiling(compiled_before):
+    """The handlers of one page for all tests of a file that compile."""
+    with handlers(compiled_before) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def shared_page(tmp_path_factory):
     """The handlers of one page for all tests of a file, with nothing compiled."""
-    session = Session(None, tmp_path_factory.mktemp("cache"))
-    yield Redraw(session, PredictionProcess(session))
-    session.close()
+    with handlers(tmp_path_factory.mktemp("cache")) as made:
+        yield made
 
 
 @pytest.fixture

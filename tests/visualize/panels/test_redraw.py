@@ -11,7 +11,6 @@ import pytest
 
 from tests.experiments import fields
 from tests.messages import decode, links, opened, settings_of, text_of, updates
-from tests.visualize.panels.conftest import ScriptedSession
 from tests.waiting import until
 from tilescope.declare.discovery import discover
 from tilescope.declare.knobs import ConfigError
@@ -21,13 +20,12 @@ from tilescope.measure.timeline import TIMELINE
 from tilescope.numbers import Number
 from tilescope.results import Failure, records
 from visualize.views.compare import render_comparison
-from visualize.views.prediction_process import PredictionProcess
 from visualize.views.slots import ENABLED, NONE, REDRAW, WATCH
 from visualize.views.tabs import SETTINGS
 from visualize.web.actions import Actions
 from visualize.web.messages import encode
 from visualize.web.page import layout
-from visualize.web.redraw import Redraw, draw_view
+from visualize.web.redraw import draw_view
 
 RUN = MEASUREMENTS["run"]
 
@@ -192,14 +190,6 @@ def test_the_opening_and_the_default_kernel_show_an_interpreters_check_before_an
     slots = page.change({"open": query})
     assert 'class="mark interpreter"' in slots["card"]
     assert "Error of C" in str(decode(slots["diff-plot"])["layout"]["title"])
-
-
-@pytest.fixture(scope="module")
-def compiling(compiled_before):
-    """The handlers of one page for all tests that compile."""
-    session = ScriptedSession(None, compiled_before)
-    yield Redraw(session, PredictionProcess(session))
-    session.close()
 
 
 def test_a_kernel_that_is_compiled_during_a_redraw_is_drawn_in_the_stream(compiling, monkeypatch):

@@ -5,17 +5,14 @@ import json
 import pytest
 
 from tests.messages import menu_labels
-from tilescope.measure.session import Session
-from visualize.views.prediction_process import PredictionProcess
-from visualize.web.redraw import Redraw
+from tests.visualize.panels.conftest import handlers
 from visualize.web.scripts import Scripts, shipped_scripts
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    session = Session(None, tmp_path_factory.mktemp("cache"))
-    yield Redraw(session, PredictionProcess(session), Scripts(shipped_scripts()))
-    session.close()
+    with handlers(tmp_path_factory.mktemp("cache"), Scripts(shipped_scripts())) as made:
+        yield made
 
 
 def send(page, **message):
