@@ -103,7 +103,6 @@ def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab):
     again, _, when = tab.text("#card").partition("run ended")
     assert again.split() == card.split()
     ended = tab.find("#card time").get_attribute("datetime")
-    assert ended is not None
     utc = datetime.datetime.fromisoformat(ended)
     assert f"{utc.astimezone():%H:%M}" in when, "the reader's own time"
     assert (
@@ -138,7 +137,6 @@ def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_somethi
     tab.resize(390, 844)
     tab.run()
     card = tab.find("#card").bounding_box()
-    assert card is not None
     assert 0 <= card["y"] < card["y"] + card["height"] < 300
     tab.click("#card")
     tab.expect("#card.toast").to_have_count(0)
@@ -173,13 +171,10 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     ] == BUTTONS
     title = plot.locator(".gtitle").bounding_box()
     buttons = plot.locator(".modebar").bounding_box()
-    assert title is not None
-    assert buttons is not None
     assert buttons["y"] > title["y"] + title["height"]
     _, png = saved(tab, "#dram-reads-plot [data-title='Save as PNG, at 2×']")
     width, height = struct.unpack(">II", png[16:24])
     box = plot.bounding_box()
-    assert box is not None
     assert width == pytest.approx(2 * box["width"], abs=4)
     assert height > 2 * 0.9 * box["height"]
     here = urlsplit(tab.url).netloc
@@ -251,7 +246,6 @@ def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface_and_dark
     )
     assert max(dark) < 64
     background = re.search(rb'<rect width="\d+" height="\d+" fill="#(\w{6})"', svg)
-    assert background is not None
     assert background[1].decode() == bytes(dark).hex()
     drawn = tab.page.evaluate(
         """svg => {

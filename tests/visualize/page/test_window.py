@@ -145,9 +145,6 @@ def test_a_term_opens_the_glossary_at_its_definition(tab):
     expect(term).not_to_be_visible()
 
 
-PROJECTOR = {"width": 1920, "height": 1080}
-
-
 def at_stop(tab, number, of):
     """Wait until the bar shows a stop with its numbers."""
     tab.page.wait_for_function(
@@ -160,7 +157,6 @@ def at_stop(tab, number, of):
 def edges(tab, selector):
     """Return the top and the bottom of an element."""
     box = tab.find(selector).bounding_box()
-    assert box is not None, selector
     return box["y"], box["y"] + box["height"]
 
 
@@ -241,7 +237,7 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab):
 
 
 def test_talk_mode_fills_a_projector_with_the_picture(tab):
-    tab.page.set_viewport_size(PROJECTOR)
+    tab.resize(1920, 1080)
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&gpu=H200")
     tab.wait_for_draw("dram-reads-plot")
     tab.key("t")
@@ -252,7 +248,6 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
         "document.querySelector('#dram-reads-plot .live-plot svg.main-svg').getBoundingClientRect().height > 600"
     )
     picture = tab.find(".picture:has(#dram-reads-plot)").bounding_box()
-    assert picture is not None
     assert picture["width"] * picture["height"] >= 0.6 * 1920 * 1080
     assert picture["y"] + picture["height"] <= 1080
     tab.reads(".on-stage", "matmul.grouped · 4096 × 4096 × 4096 float16 · H200")
@@ -270,7 +265,7 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
 
 
 def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab):
-    tab.page.set_viewport_size(PROJECTOR)
+    tab.resize(1920, 1080)
     tab.open("?tour=tail-wave&stop=2&talk=1")
     at_stop(tab, 2, 6)
     tab.key("c")
