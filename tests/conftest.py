@@ -5,10 +5,11 @@ The test process reads kernels but never runs one, because importing Triton fixe
 
 import functools
 import importlib.util
+import json
 import math
 import os
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import settings
 from scripts.record_examples import start_server
 from tilescope.captures.reader import Capture
 from tilescope.declare.discovery import discover
-from tilescope.declare.gpus import GPUS, this_gpu
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS, this_gpu
 from tilescope.declare.knobs import ConfigError, knobs
 from tilescope.declare.spec import Launch
 from tilescope.measure.measurement import Measurement
@@ -228,14 +229,25 @@ def capture_server(compiled_before):
         yield server
 
 
+@pytest.fixture(scope="session")
+def capture_script(tmp_path_factory, capture_server):
+    """Return a function that captures a script, given as a text, for a GPU. It returns the capture's path."""
+
+    def capture(text, gpu=DEFAULT_GPU, *options):
+        script = tmp_path_factory.mktemp("captured") / "script.py"
+        script.write_text(text)
+        path = script.with_suffix(".tilescope")
+        target = "--gpu-json", json.dumps(asdict(GPUS[gpu]))
+        capture_server.capture(path, [str(script)], (*target, *options))
+        return path
+
+    return capture
+
+
 @pytest.fixture(scope="module")
-def captured(request, tmp_path_factory, capture_server):
+def captured(request, capture_script):
     """Capture the script in the module's SCRIPT. Return the capture's path."""
-    script = tmp_path_factory.mktemp("captured") / "script.py"
-    script.write_text(request.module.SCRIPT)
-    path = script.with_suffix(".tilescope")
-    capture_server.capture(path, [str(script)])
-    return path
+    return capture_script(request.module.SCRIPT)
 
 
 @pytest.fixture(scope="module")

@@ -32,15 +32,16 @@ def copied(directory, parts=PARTS):
     return directory
 
 
-def python(tree, *arguments, stdin=""):
-    """Run this Python in a tree, and import modules from there."""
+def python(tree, *arguments, stdin="", cwd=None, **variables):
+    """Run this Python in a tree or another folder, and import modules from the tree."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        **variables,
     }
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        cwd=tree,
+        cwd=cwd or tree,
         env=environment,
         input=stdin,
         capture_output=True,

@@ -7,10 +7,10 @@ import torch
 
 from kernels.matmul.problem import allowance
 from tests.covering import pairs_of
+from tests.experiments import experiment_of, fields
 from tests.products import DISTRIBUTIONS, WIDER_THAN_A_BYTE, checked_product, product
-from tilescope.declare.discovery import discover
-from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import DTYPE_BYTES, Launch
+from tilescope.declare.experiment import launch_of, resolve_gpu
+from tilescope.declare.spec import DTYPE_BYTES
 
 
 @pytest.fixture(params=WIDER_THAN_A_BYTE)
@@ -63,17 +63,9 @@ def test_float8_stops_at_its_largest_number():
         assert not checked_product((stopped.float() / 2).to(a.dtype), inputs, dtype)[0].passed
 
 
-def allowance_of(kernel, gpu="H200", distribution="normal", interpreted=False, **problem):
-    """Return the allowance of a kernel's default config."""
-    launch = Launch(kernel.family.problem(**problem), kernel.config(), GPUS[gpu])
-    return kernel.family.allowance(launch, kernel.roundings(launch), distribution, interpreted)
-
-
 def test_only_a_product_may_err(kernels):
     for kernel in kernels.values():
         assert kernel.family.is_exact == (kernel.family.root.id == "transpose")
-        if not kernel.family.is_exact:
-            assert allowance_of(kernel).of_scale > 0
 
 
 def to_tf32(x, carry):
@@ -125,29 +117,30 @@ def test_skipping_the_last_product_fails(k, any_dtype, how):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "given", "expected"),
+    ("text", "expected"),
     [
-        ("grouped", {}, {"operands": "tf32"}),
-        ("grouped", {"precision": "tf32x3"}, {"operands": "tf32x3"}),
-        ("grouped", {"precision": "ieee"}, {}),
-        ("grouped", {"interpreted": True}, {}),
-        (
-            "grouped",
-            {"interpreted": True, "precision": "tf32_rounded"},
-            {"operands": "tf32_rounded"},
-        ),
-        ("grouped", {"gpu": "T4"}, {}),
-        ("grouped", {"distribution": "integers"}, {}),
-        ("grouped", {"dtype": "float8_e5m2"}, {"coarse_sums": True}),
-        ("grouped", {"dtype": "float8_e4m3fn", "gpu": "L4"}, {"coarse_sums": True}),
-        ("grouped", {"dtype": "float8_e4m3fn", "gpu": "B200"}, {}),
-        ("split_k_atomic", {"K": 8192}, {"roundings": 8, "operands": "tf32"}),
-        ("split_k_atomic", {"K": 64}, {"roundings": 2, "operands": "tf32"}),
-        ("split_k_atomic", {"K": 32}, {"operands": "tf32"}),
+        ("grouped", {"operands": "tf32"}),
+        ("grouped precision=tf32x3", {"operands": "tf32x3"}),
+        ("grouped precision=ieee", {}),
+        ("grouped interpreted", {}),
+        ("grouped precision=tf32_rounded interpreted", {"operands": "tf32_rounded"}),
+        ("grouped gpu=T4", {}),
+        ("grouped distribution=integers", {}),
+        ("grouped dtype=float8_e5m2", {"coarse_sums": True}),
+        ("grouped dtype=float8_e4m3fn gpu=L4", {"coarse_sums": True}),
+        ("grouped dtype=float8_e4m3fn gpu=B200", {}),
+        ("split_k_atomic K=8192", {"roundings": 8, "operands": "tf32"}),
+        ("split_k_atomic K=64", {"roundings": 2, "operands": "tf32"}),
+        ("split_k_atomic K=32", {"operands": "tf32"}),
     ],
 )
-def test_the_allowance_follows_from_the_launch(kernel, given, expected):
+def test_the_allowance_follows_from_the_launch(text, expected):
     """Matrix units multiply float32 as tf32. Ada's and Hopper's add float8 coarsely. Slices of K are rounded."""
-    problem = {"dtype": "float32", "K": 512, **given}
-    of_launch = allowance_of(discover()[f"matmul.{kernel}"], **problem)
-    assert of_launch == allowance(problem["dtype"], problem["K"], **expected)
+    text, interpreted, _ = text.partition(" interpreted")
+    experiment = experiment_of({"dtype": "float32", "K": 512, **fields(f"matmul.{text}")})
+    kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
+    distribution = experiment.run.distribution
+    allowed = kernel.family.allowance(
+        launch, kernel.roundings(launch), distribution, bool(interpreted)
+    )
+    assert allowed == allowance(launch.problem.dtype, launch.problem.K, **expected)

@@ -4,15 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.experiments import experiment_of
+from tests.experiments import experiment_of, launch_from, run
 from tilescope.declare.accesses import Access
-from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import Launch
-from tilescope.results import RunResult
-
-KERNEL = discover()["matmul.persistent"]
 
 
 @pytest.mark.xdist_group("interpreted")
@@ -32,46 +26,40 @@ def test_each_half_of_each_tile_is_stored(session, shape, group_size):
     """
     sizes = dict(zip("MNK", shape, strict=True), GROUP_SIZE=group_size)
     text = "matmul.persistent BLOCK_M=128 BLOCK_N=256 BLOCK_K=16 num_warps=8"
-    found = session.submit(experiment_of(text, **sizes)).result()
-    assert isinstance(found, RunResult), found
-    assert found.check.passed
-    assert found.check.nonfinite == 0
+    assert run(session, text, **sizes).check.nonfinite == 0
 
 
-def launch_of(dtype, block_m, block_n):
-    config = KERNEL.config(BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=32, num_warps=8)
-    return Launch(KERNEL.family.problem(dtype=dtype), config, GPUS["H200"])
+TILE = "matmul.persistent gpu=H200 dtype={} BLOCK_M={} BLOCK_N={} BLOCK_K=32 num_warps=8"
 
 
 def test_no_more_programs_start_than_there_are_tiles():
     gpu = replace(GPUS["H200"], sms=4)
-    problem = KERNEL.family.problem(M=640, N=640, K=64)
     for per_sm, programs in ((1, 4), (2, 8), (8, 25)):
-        assert (
-            KERNEL.programs(Launch(problem, KERNEL.config(PROGRAMS_PER_SM=per_sm), gpu)) == programs
-        )
+        text = f"matmul.persistent M=640 N=640 K=64 PROGRAMS_PER_SM={per_sm}"
+        kernel, launch = launch_from(text)
+        assert kernel.programs(replace(launch, gpu=gpu)) == programs
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tile", "blocks"),
+    ("dtype", "rows", "columns", "halves"),
     [
-        ("float8_e4m3fn", (128, 256), [256]),
-        ("float8_e4m3fn", (256, 256), [128, 128]),
-        ("float16", (128, 128), [128]),
-        ("float16", (128, 256), [128, 128]),
-        ("float32", (128, 64), [64]),
-        ("float32", (128, 128), [64, 64]),
+        ("float8_e4m3fn", 128, 256, 1),
+        ("float8_e4m3fn", 256, 256, 2),
+        ("float16", 128, 128, 1),
+        ("float16", 128, 256, 2),
+        ("float32", 128, 64, 1),
+        ("float32", 128, 128, 2),
     ],
 )
-def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype, tile, blocks):
-    stores = [access for access in KERNEL.accesses(launch_of(dtype, *tile)) if access.tensor == "C"]
-    assert [access.columns.block for access in stores if isinstance(access, Access)] == blocks
+def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype, rows, columns, halves):
+    kernel, launch = launch_from(TILE.format(dtype, rows, columns))
+    stores = [access for access in kernel.accesses(launch) if access.tensor == "C"]
+    blocks = [access.columns.block for access in stores if isinstance(access, Access)]
+    assert blocks == [columns // halves] * halves
 
 
 @pytest.mark.xdist_group("compiled")
-@pytest.mark.parametrize(("dtype", "tile"), [("float16", (128, 256)), ("float32", (128, 128))])
-def test_each_half_is_stored_on_its_declared_line(compile_kernel, dtype, tile):
+@pytest.mark.parametrize(("dtype", "columns"), [("float16", 256), ("float32", 128)])
+def test_each_half_is_stored_on_its_declared_line(compile_kernel, dtype, columns):
     """The right half is stored later in 16-bit types, and immediately in float32."""
-    launch = launch_of(dtype, *tile)
-    compiled = compile_kernel(Experiment(KERNEL.id, launch.problem, launch.config, "H200"))
-    assert not compiled.unreadable
+    assert not compile_kernel(experiment_of(TILE.format(dtype, 128, columns))).unreadable

@@ -1,13 +1,10 @@
 """`tilescope.prune` keeps the autotuner configs with the shortest predicted times, in the user's own process."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.trees import ROOT
+from tests.trees import ROOT, python
 
 # One worker prepares what all tests use
 pytestmark = pytest.mark.xdist_group("prune")
@@ -97,11 +94,7 @@ print(json.dumps(replies))
 def run(tmp_path_factory, compiled_before):
     folder = tmp_path_factory.mktemp("prune")
     (folder / "script.py").write_text(SCRIPT)
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(compiled_before)}
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    done = python(ROOT, "script.py", cwd=folder, TRITON_CACHE_DIR=str(compiled_before))
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     kept = json.loads(done.stdout)

@@ -1,14 +1,11 @@
 """`tilescope.capture` records the launches of a `with` block of the user's own process."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.trees import ROOT
+from tests.trees import ROOT, python
 from tilescope.cli.command import FINE, USAGE, run_command
 from tilescope.cli.show import show
 
@@ -113,11 +110,7 @@ print(json.dumps({
 def run_script(folder, text, cache):
     """Return the JSON that a script printed."""
     (folder / "script.py").write_text(text, encoding="utf-8")
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    done = python(ROOT, "script.py", cwd=folder, TRITON_CACHE_DIR=str(cache))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -24,6 +24,7 @@ from tilescope.compiling.instrumented import TIMED_FIELDS, add_timer
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import display_path
+from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import Kernel, Launch, Specs, TensorSpec
 from tilescope.evaluate.declared_instructions import find_conversions, read_operations
 from tilescope.evaluate.sectors import LANES
@@ -150,8 +151,13 @@ def compile_kernel(declared: Kernel, launch: Launch) -> Any:
             f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller"
         )
         message += f"; with {change} it should fit." if change else "."
-        return Failure("compile", "out_of_resources", message)
+        return _too_large(message, launch)
     return kernel
+
+
+def _too_large(message: str, launch: Launch) -> Failure:
+    """Return the failure of a config that cannot launch, at the first size of its tile."""
+    return Failure("compile", "out_of_resources", message, next(iter(knobs(type(launch.config)))))
 
 
 def _discard_entry(error: Exception) -> bool:
@@ -227,7 +233,7 @@ def explain_rejection(error: Exception, printed: str, launch: Launch) -> Failure
             f"This config needs at least {match[2]} registers per thread; with {LANES * launch.config.num_warps} "
             f"threads per program, {launch.gpu.name} allows {match[1]}. Make the tile smaller."
         )
-        return Failure("compile", "out_of_resources", message)
+        return _too_large(message, launch)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if match := _ERROR.search(text):
         reason = match[1].strip()

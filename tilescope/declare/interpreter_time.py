@@ -30,6 +30,5 @@ def explain_slow_launch(kernel: Kernel, launch: Launch) -> str:
         return ""
     return (
         f"There is no GPU here, and the interpreter would take about {format_duration(seconds)} for "
-        f"{shape_text(launch.problem)} with these tiles. The limit is about {LIMIT_S:.0f} s. "
-        "Make the shape smaller or the tiles larger."
+        f"{shape_text(launch.problem)} with these tiles. The limit is about {LIMIT_S:.0f} s. Make the shape smaller."
     )

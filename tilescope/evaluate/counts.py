@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -92,7 +92,7 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return replace(
             self,
-            **{name: getattr(self, name) + getattr(other, name) for name in (*_AMOUNTS, "opcodes")},
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
             sector_bytes=other.sector_bytes,
             has_requests=self.has_requests and other.has_requests,
             is_lower_bound=self.is_lower_bound or other.is_lower_bound,
@@ -100,8 +100,18 @@ class Cost:
         )
 
 
-# The additive fields: all from `requests` to `executed`.
-_AMOUNTS = tuple(field.name for field in fields(Cost))[:8]
+# The fields that a sum adds up.
+_SUMMED = (
+    "requests",
+    "sectors",
+    "lines",
+    "ideal_sectors",
+    "bytes_wanted",
+    "extra_sectors",
+    "repeated_sectors",
+    "executed",
+    "opcodes",
+)
 NO_COST = Cost(0, 0, 0, 0)
 
 

@@ -25,7 +25,7 @@ PTX_MEMORY = re.compile(
     r"cp\.async\.(?:c[ag]|bulk\.tensor)\.[\w.:]+|tensormap\.cp[\w.:]+)"
 )
 # The start of an instruction's name and the kind of the operations that it implements.
-_KINDS = {
+PTX_KINDS = {
     "ld": "load",
     "st": "store",
     "cp.async.c": "async copy",
@@ -171,7 +171,7 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxAccess]]:
         match = PTX_MEMORY.search(line)
         if match:
             name = match["name"]
-            kind = next(kind for start, kind in _KINDS.items() if name.startswith(start))
+            kind = next(kind for start, kind in PTX_KINDS.items() if name.startswith(start))
             instruction = PtxAccess(name, lane_bytes(name, line))
             result[kind, location].append(instruction)
             address = _ADDRESS.search(line)

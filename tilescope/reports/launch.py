@@ -42,7 +42,7 @@ from tilescope.timing.changes import LEAST_SAVING, add_times
 from tilescope.timing.launches import add_time
 
 # The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
-AMOUNTS = {
+COST_COLUMNS = {
     "requests": "request",
     "sectors": "sector",
     "lines": "line",
@@ -408,7 +408,7 @@ def report_operation(
         file=first.source[0],
         line=first.source[1],
         width_bytes=first.width_bytes,
-        **{name: getattr(cost, name) for name in AMOUNTS},
+        **{name: getattr(cost, name) for name in COST_COLUMNS},
         efficiency=None if refused or not cost.ideal_sectors else cost.efficiency,
         refused=refused,
         is_upper_bound=any(op.tally.is_upper_bound for op in group),

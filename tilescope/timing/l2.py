@@ -216,34 +216,35 @@ def missed_shares(
     ticks = int(end * per_program) + 2
     tick = (uses.time * per_program).astype(np.int64)
     spans = min(max(1, int(end)), _MAX_SPANS)
-    bins = 1 + int(math.log2(ticks) * BINS_PER_OCTAVE) + 1
+    bin_of = _tabulate_bins(ticks)
+    bins = int(bin_of[-1])
+    span = tick * spans // ticks * (bins + 1)
     rates = np.zeros((spans, bins + 1))
-    gaps = np.zeros(bins)
-    counts = np.zeros(bins)
+    gaps = np.zeros(bins + 1)
+    counts = np.zeros(bins + 1)
     # A line that both sides read is kept twice. A line that one side reads is kept 1.5 times on average.
     for key, copies in ((2 * uses.block + uses.side, 0.5), (uses.block, 1.0)):
         gap = _gaps(key, tick, ticks)
-        bin_ = _find_bins(gap, bins)
-        place = tick * spans // ticks * (bins + 1) + bin_
-        rates += copies * np.bincount(place, uses.size, rates.size).reshape(rates.shape)
-        gaps += np.bincount(bin_, gap, bins + 1)[:-1]
-        counts += np.bincount(bin_, minlength=bins + 1)[:-1]
-    touched = touched_bytes(
-        rates / (ticks / spans), gaps / np.maximum(counts, 1), written_bytes / ticks
-    )
-    is_again = gap >= 0
-    middle = (tick - gap // 2)[is_again] * spans // ticks
-    shares = np.ones((len(capacities), len(tick)))
+        bin_ = bin_of[gap]
+        rates += copies * np.bincount(span + bin_, uses.size, rates.size).reshape(rates.shape)
+        gaps += np.bincount(bin_, gap, bins + 1)
+        counts += np.bincount(bin_, minlength=bins + 1)
+    mean_gaps = gaps[:-1] / np.maximum(counts[:-1], 1)
+    touched = touched_bytes(rates / (ticks / spans), mean_gaps, written_bytes / ticks)
+    middle = (tick - np.maximum(gap, 0) // 2) * spans // ticks * (bins + 1) + bin_
+    evicted = np.ones((spans, bins + 1))
+    shares = np.empty((len(capacities), len(tick)))
     for row, capacity in zip(shares, capacities, strict=True):
-        row[is_again] = evicted_share(touched / capacity, ways)[middle, bin_[is_again]]
+        evicted[:, :-1] = evicted_share(touched / capacity, ways)
+        evicted.take(middle, out=row)
     return shares
 
 
-def _find_bins(gap: ndarray, first: int) -> ndarray:
-    """Return the bin of each gap; `first` for first uses."""
-    octaves = np.log2(np.maximum(gap, 1))
-    bins = np.where(gap > 0, 1 + octaves * BINS_PER_OCTAVE, 0).astype(int)
-    return np.where(gap < 0, first, bins)
+@functools.lru_cache(maxsize=8)
+def _tabulate_bins(ticks: int) -> ndarray:
+    """Return the bin of each gap in ticks; the last entry, for a gap of -1, is the bin of first uses."""
+    bins = 1 + (np.log2(np.arange(1, ticks)) * BINS_PER_OCTAVE).astype(np.int64)
+    return np.concatenate([[0], bins, bins[-1:] + 1])
 
 
 def _gaps(key: ndarray, tick: ndarray, ticks: int) -> ndarray:

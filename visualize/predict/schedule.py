@@ -320,13 +320,14 @@ class Steps:
         """Number of distinct panel blocks, BLOCK_K deep, that each step reads: (steps,). Requires panels."""
         slices = self.timed.slices
         depth = slice_blocks(self.timed)
-        step = np.repeat(np.arange(len(self.tiles)), self.tiles)
+        dtype = np.min_scalar_type(len(self.tiles) * max(self.timed.extents) * slices)
+        step = np.repeat(np.arange(len(self.tiles), dtype=dtype), self.tiles)
         blocks = np.zeros(len(self.tiles))
         for piece, extent in zip(self.timed.pieces, self.timed.extents, strict=True):
             # A stable sort is fast, because the steps are in order. np.unique would take three times as long.
-            reads = np.sort(step * extent * slices + piece, kind="stable")
-            reader, piece_read = np.divmod(reads[np.diff(reads, prepend=-1) > 0], extent * slices)
-            blocks += np.bincount(reader, depth[piece_read % slices], len(blocks))
+            reads = np.sort(step * dtype.type(extent * slices) + piece.astype(dtype), kind="stable")
+            is_new = np.append(True, reads[1:] != reads[:-1])
+            blocks += np.bincount(step[is_new], depth[reads[is_new] % slices], len(blocks))
         return blocks.astype(np.int64)
 
 

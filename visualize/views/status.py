@@ -5,6 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tilescope.declare.interpreter_time import explain_slow_launch
 from tilescope.declare.spec import shape_text
 from tilescope.measure.run import RUN
 from tilescope.results import Counters, Failure, Measured, records
@@ -18,12 +19,20 @@ _WAITING = Markup('<p class="hint" role="status">{}</p>')
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
 
-def render_run_hint(has_gpu: bool, state: State) -> Markup:
-    """Render what Run does, for an experiment without a result."""
-    effect = "check the kernel against torch under Triton's interpreter, without timing."
-    if has_gpu:
-        effect = "launch the kernel, check it against torch and time both."
+def render_run_hint(has_gpu: bool, state: State, failure: Failure | None) -> Markup:
+    """Render what Run does, for an experiment without a result, or why it would do nothing.
+
+    Args:
+        failure: of the compiler.
+    """
     nearest = link_nearest(RUN.form, state, "result")
+    if failure and failure.field:
+        return hint(f"No result: this config cannot launch on {state.gpu.name}.", nearest)
+    effect = "launch the kernel, check it against torch and time both."
+    if not has_gpu:
+        if slow := explain_slow_launch(state.kernel, state.launch):
+            return hint("No result for this config.", slow, nearest)
+        effect = "check the kernel against torch under Triton's interpreter, without timing."
     return hint(f"No result for this config. Press Run (Ctrl+Enter) to {effect}", nearest)
 
 

@@ -108,6 +108,7 @@ class Redraw:
         slots |= {"link": self._link(state), WATCH: ENABLED}
         drawing, has_more = self.draw(state)
         slots |= {**drawing, WATCH: ENABLED if has_more else ""}
+        problems |= explain_at_knobs(self.session.find_compiled(state.experiment))
 
     def initial_slots(self) -> Slots:
         """Return the slots of a page without URL parameters, which a browser draws before it sends a message."""
@@ -269,6 +270,8 @@ class Redraw:
                 if waiting := merge(panel.draw_waiting(snapshots[0], seconds) for panel in panels):
                     yield waiting
             outcome = self.session.find_compiled(state.experiment) or compiles[0].result()
+            if problems := explain_at_knobs(outcome):
+                yield {"problems": problems_value(problems)}
             snapshots = self.take_snapshots(state, outcome)
         _, missing = _find_missing(panels, snapshots)
         if missing:
@@ -327,6 +330,13 @@ async def _wait(futures: Sequence[Future[Any]]) -> AsyncIterator[float]:
     finally:
         for future in futures:
             future.cancel()
+
+
+def explain_at_knobs(outcome: Compiled | Failure | None) -> dict[str, str]:
+    """Return why a config cannot launch, by the knob to change; {} if it can, or if that is unknown."""
+    if isinstance(outcome, Failure) and outcome.field:
+        return {outcome.field: outcome.message}
+    return {}
 
 
 def shown_fields(message: Mapping[str, Any]) -> dict[str, str]:

@@ -62,19 +62,16 @@ def command(tmp_path, monkeypatch, capsys):
     return Command(path, capsys)
 
 
-def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(
-    tmp_path, tilescope_cache, monkeypatch
-):
+def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(tmp_path, tilescope_cache):
     """An H200 has too little shared memory for one of the two configs. The other is compiled, predicted and not run."""
     config = {"BLOCK_M": 128, "BLOCK_K": 64}
     described = {"kernel": "matmul.grouped", "config": config, "gpu": "H200"}
     experiment = tmp_path / "experiment.json"
     out = tmp_path / "rows.csv"
     experiment.write_text(json.dumps(described), encoding="utf-8")
-    cache = {"TILESCOPE_CACHE": tilescope_cache, "TILESCOPE_DB": "off", "CUDA_VISIBLE_DEVICES": ""}
-    for name, value in cache.items():
-        monkeypatch.setenv(name, str(value))
-    done = python(ROOT, "app.py", "sweep", experiment, "--vary", "num_stages=3,8", "--out", out)
+    command = ["sweep", experiment, "--vary", "num_stages=3,8", "--out", out]
+    cache = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off"}
+    done = python(ROOT, "app.py", *command, **cache, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
     with out.open(encoding="utf-8") as file:
         right, aside = csv.DictReader(file)

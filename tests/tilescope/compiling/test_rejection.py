@@ -2,14 +2,12 @@
 
 import errno
 import os
-import subprocess
 import sys
 from contextlib import suppress
 
 import pytest
 
-from tests.trees import ROOT
-from tests.waiting import PATIENCE_S
+from tests.trees import ROOT, python
 from tilescope.compiling.compiler import capture_output, explain_rejection, hide_paths
 from tilescope.declare import jit
 from tilescope.declare.discovery import discover
@@ -32,7 +30,6 @@ from tilescope.declare.discovery import discover
 from tilescope.compiling.compiler import compile_experiment
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import GPUS
-from tests.waiting import PATIENCE_S
 
 kernel = discover()["matmul.grouped"]
 config = kernel.config(BLOCK_M=256, BLOCK_N=256, num_warps=16)
@@ -78,11 +75,8 @@ def test_a_full_disk_is_named_without_its_path(monkeypatch):
 
 
 def test_a_tile_that_does_not_fit_in_registers_is_refused_and_nothing_is_printed(tmp_path):
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-c", COMPILE, str(tmp_path / "reply")]
-    ended = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    variables = {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    ended = python(ROOT, "-c", COMPILE, tmp_path / "reply", **variables)
     assert ended.returncode == 0, ended.stderr
     reply = (tmp_path / "reply").read_text()
     assert reply.startswith("out_of_resources: This config needs at least ")

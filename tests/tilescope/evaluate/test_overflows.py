@@ -70,8 +70,8 @@ plane[((1 << 12) + 1, 4)](huge, out, 512, 1024, IS_WIDE=False, BLOCK=1024)  # 2
 plane[((1 << 12) + 1, 4)](huge, out, 512, 1024, IS_WIDE=True, BLOCK=1024)
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=False, BLOCK=1024)  # 4
 loop[(64,)](huge, out, (1 << 15) + 1, 1 << 16, IS_WIDE=True, BLOCK=1024)
-plane[(20_010, 1)](huge, out, 5, 21_465, IS_WIDE=False, BLOCK=32768, num_warps=32)  # 6
-plane[(20_010, 1)](huge, out, 5, 21_465, IS_WIDE=True, BLOCK=32768, num_warps=32)
+plane[(22_140, 1)](huge, out, 97, 1000, IS_WIDE=False, BLOCK=1024)  # 6
+plane[(22_140, 1)](huge, out, 97, 1000, IS_WIDE=True, BLOCK=1024)
 long_rows = huge[: 71_584 * 30_000].view(-1, 30_000)
 for rows in (71_583, 71_582):  # 8, 9
     packed[(rows,)](long_rows[:rows], out, 30_000, 30_000, IS_WIDE=False, BLOCK=32768, num_warps=32)
@@ -93,7 +93,7 @@ def find(launch, kind, op=""):
         (0, 1 << 16, "tl.load(x + row * stride + i)"),
         (2, 1 << 12, "place = z * height * width"),
         (4, 0, "else row * cols"),
-        (6, 20_009, "place = z * height * width"),
+        (6, 22_139, "place = z * height * width"),
     ],
 )
 def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it(

@@ -1,6 +1,5 @@
 """Exported scripts run without our modules and check as the runner does; Chrome traces have each program once."""
 
-import dataclasses
 import json
 import math
 import os
@@ -128,12 +127,13 @@ def planted():
     texts = {}
     for name in ("matmul.grouped", "transpose.tiled"):
         text = write_script(discover()[name])
-        assert text.count(launched) == text.count(start) == 1
-        texts[f"wrong-{name}-element"] = text.replace("# %% Check\n", "output[3, 5] += 1\n")
-        texts[f"wrong-{name}-nothing"] = text.replace(
-            launched, launched.replace("launch()", "pass")
-        )
-        texts[f"wrong-{name}-formula"] = text.replace(start, "return index * BLOCK + 1\n")
+        for wrong, old, new in (
+            ("element", "# %% Check\n", "output[3, 5] += 1\n"),
+            ("nothing", launched, launched.replace("launch()", "pass")),
+            ("formula", start, "return index * BLOCK + 1\n"),
+        ):
+            assert text.count(old) == 1
+            texts[f"wrong-{name}-{wrong}"] = text.replace(old, new)
     return texts
 
 
@@ -165,9 +165,11 @@ def test_a_wrong_result_ends_in_an_error(ended):
     assert set(wrong) == set(planted())
     for name, (code, output) in wrong.items():
         assert code == 1, (name, output)
-        counted = int(output.split("check FAILED: ")[1].split(" of")[0].replace(",", ""))
-        least = {"element": 1, "nothing": 7680, "formula": 80}[name.rpartition("-")[2]]
-        assert counted == least if least != 80 else counted >= 80, (name, output)
+        counted = int(re.search(r"check FAILED: ([\d,]+) of", output)[1].replace(",", ""))
+        least, most = {"element": (1, 1), "nothing": (7680, 7680), "formula": (80, 7680)}[
+            name.rpartition("-")[2]
+        ]
+        assert least <= counted <= most, (name, output)
         assert "so it was not timed" in output
 
 
@@ -209,24 +211,15 @@ def test_every_shipped_config_exports_a_script():
         compile(script.script(experiment, GPUS["H200"]).text, experiment.kernel, "exec")
 
 
-def test_a_declaration_may_do_any_arithmetic(kernel):
+def test_a_declaration_may_do_any_arithmetic():
     """A result that is not an expression of integers is written as a number, with a comment on when it holds."""
+    kernel = discover()["transpose.tiled"]
 
     def grid(launch):
         rows, columns = launch.problem.M, launch.problem.N
-        terms = (
-            0.5 * rows,
-            rows * 0.5,
-            rows // 2.0,
-            columns / 3,
-            2**-columns,
-            7 - rows * 1.5,
-            columns % 7,
-            divmod(9, rows)[1],
-        )
-        return (
-            max(1, math.ceil(sum(terms)) + round(columns / 3) + abs(-rows) + len([0] * columns)),
-        )
+        terms = 0.5 * rows, rows // 2.0, columns / 3, 2**-columns, 7 - rows * 1.5, columns % 7
+        whole = round(columns / 3), abs(-rows), len([0] * columns), divmod(9, rows)[1]
+        return (max(1, math.ceil(sum(terms)) + sum(whole)),)
 
     launch = Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS)
     code = script.launch_code(replace(kernel, grid=grid), launch)
@@ -347,10 +340,9 @@ def test_a_function_that_a_script_cannot_contain_is_refused(function, why):
         Inliner().inline(function)
 
 
-def test_an_argument_that_cannot_be_written_is_refused(kernel):
-    odd = dataclasses.replace(
-        kernel, arguments=lambda tensors, launch: {"num_warps": SimpleNamespace()}
-    )
+def test_an_argument_that_cannot_be_written_is_refused():
+    kernel = discover()["transpose.tiled"]
+    odd = replace(kernel, arguments=lambda tensors, launch: {"num_warps": SimpleNamespace()})
     with pytest.raises(CannotBeWritten, match="num_warps is a SimpleNamespace"):
         script.launch_code(odd, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
 

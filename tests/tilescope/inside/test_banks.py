@@ -22,20 +22,23 @@ def access(opcode, lane, warp=()):
     return BankAccess(opcode, address, np.ones(address.shape, bool))
 
 
-@pytest.mark.parametrize(
-    ("opcode", "lane", "expected", "ideal"),
-    [
-        ("LDS", (4, 8, 16, 32, 64), 1, 1),  # neighbours
-        ("LDS", (128, 256, 512, 1024, 2048), 32, 1),  # one bank for all
-        ("LDS.U16", (2, 4, 8, 16, 32), 1, 1),  # halves of words
-        ("STS.128", (16, 32, 64, 144, 288), 4, 4),  # a swizzle
-        ("LDSM.16.M88.4", (16, 32, 64, 128, 256), 4, 4),
-        ("LDSM.16.M88.4", (128, 256, 512, 16, 32), 32, 4),  # whose rows share banks
-        ("LDSM.16.M88", (128, 256, 512, 0, 0), 8, 1),
-        ("LDS.128", (0, 16, 32, 64, 128), 2, 2),  # neighbours load the same words
-    ],
-)
-def test_an_instruction_takes_as_many_wavefronts_as_its_worst_bank(opcode, lane, expected, ideal):
+# An opcode, how far each bit of a lane's number moves its address, and the wavefronts: needed and ideal.
+CONFLICTS = """
+LDS            4   8   16   32   64    1  1   neighbours
+LDS            128 256 512  1024 2048  32 1   one bank for all
+LDS.U16        2   4   8    16   32    1  1   halves of words
+STS.128        16  32  64   144  288   4  4   a swizzle
+LDSM.16.M88.4  16  32  64   128  256   4  4
+LDSM.16.M88.4  128 256 512  16   32    32 4   whose rows share banks
+LDSM.16.M88    128 256 512  0    0     8  1
+LDS.128        0   16  32   64   128   2  2   neighbours load the same words
+"""
+
+
+@pytest.mark.parametrize("row", CONFLICTS.strip().splitlines())
+def test_an_instruction_takes_as_many_wavefronts_as_its_worst_bank(row):
+    opcode, *numbers = row.split()[:8]
+    *lane, expected, ideal = map(int, numbers)
     for warp in ((), (4096, 8192)):
         warps = 1 << len(warp)
         assert count_wavefronts(access(opcode, lane, warp)) == (expected * warps, ideal * warps)

@@ -4,13 +4,11 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 
 import pytest
 
 from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.captures.reader import Capture
-from tilescope.declare.gpus import GPUS
 from tilescope.inside.inspect import inspect_code
 from tilescope.ttgir.encodings import Encodings, tensor_types
 from tilescope.ttgir.parser import parse
@@ -145,14 +143,9 @@ print(json.dumps(layouts))
 
 
 @pytest.fixture(scope="module", params=("H200", "A100-80GB", "B200"))
-def capture(request, tmp_path_factory, capture_server):
+def capture(request, capture_script):
     """Return the capture of the script for a GPU."""
-    script = tmp_path_factory.mktemp("conversions") / "script.py"
-    script.write_text(SCRIPT)
-    path = script.with_suffix(".tilescope")
-    options = ("--gpu-json", json.dumps(asdict(GPUS[request.param])))
-    capture_server.capture(path, [str(script)], options)
-    return Capture(path)
+    return Capture(capture_script(SCRIPT, request.param))
 
 
 def read(capture, launch):

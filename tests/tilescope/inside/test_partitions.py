@@ -1,10 +1,5 @@
 """Kernels whose warps do different work: a partition loads blocks that another one uses."""
 
-import json
-from dataclasses import asdict
-
-import pytest
-
 from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import GPUS
 from tilescope.reports.launch import make_report
@@ -91,24 +86,12 @@ product[3,](describe(1024, 256, 64), describe(128, 256, 64), describe(1024, 128,
 """
 
 
-@pytest.fixture
-def report(tmp_path, capture_server):
-    """Return a function that returns the reports of a script's launches."""
-
-    def read(text, gpu):
-        script = tmp_path / "script.py"
-        script.write_text(text)
-        path = script.with_suffix(".tilescope")
-        capture_server.capture(path, [str(script)], ("--gpu-json", json.dumps(asdict(GPUS[gpu]))))
-        return make_report(Capture(path)).launches
-
-    return read
-
-
-def test_a_copy_by_two_partitions_has_exact_counts_and_at_least_the_time_of_its_bytes(report):
+def test_a_copy_by_two_partitions_has_exact_counts_and_at_least_the_time_of_its_bytes(
+    capture_script,
+):
     bytes_moved = 2 * ROWS * COLS * 4
     waves_of_block = HEIGHT * WIDTH * 4 // 128
-    for launch in report(COPY, "H200"):
+    for launch in make_report(Capture(capture_script(COPY))).launches:
         assert [(op.sectors, op.why) for op in launch.ops] == [(ROWS * COLS * 4 // 32, "")] * 2
         by_line = {
             (each.line, each.opcode): (each.executed, each.wavefronts, each.conflicts)
@@ -125,8 +108,8 @@ def test_a_copy_by_two_partitions_has_exact_counts_and_at_least_the_time_of_its_
         assert dram_us < launch.predicted_us < 1.5 * dram_us
 
 
-def test_a_loop_that_triton_specializes_for_a_b200_has_executions_of_each_program(report):
-    (launch,) = report(PRODUCT, "B200")
+def test_a_loop_that_triton_specializes_for_a_b200_has_executions_of_each_program(capture_script):
+    (launch,) = make_report(Capture(capture_script(PRODUCT, "B200"))).launches
     assert launch.not_executed == ""
     # Eight tiles of float16, 128 bytes per wavefront
     stored = max(each.wavefronts for each in launch.shared if each.opcode == "STS")

@@ -1,12 +1,8 @@
 """The pipelines of loops: which loads run ahead, when copies arrive, and why a load is not pipelined."""
 
-import json
-from dataclasses import asdict
-
 import pytest
 
 from tilescope.captures.reader import Capture
-from tilescope.declare.gpus import GPUS
 from tilescope.inside.pipeline import read_pipelines, unroll
 from tilescope.ttgir.parser import parse
 
@@ -182,18 +178,14 @@ described[1,](a, b, c, 256, num_stages=1)
 
 
 @pytest.fixture(scope="module")
-def read(tmp_path_factory, capture_server):
+def read(capture_script):
     """Return a function that returns the pipelines of a kernel's launch, by its number among the kernel's, on a GPU."""
-    script = tmp_path_factory.mktemp("pipelines") / "script.py"
     captures = {}
 
     def read_launch(name, number=0, gpu="H200", is_gluon=False):
         if gpu not in captures:
-            script.write_text(SCRIPT + MORE if gpu == "H200" else SCRIPT)
-            path = script.with_name(f"{gpu}.tilescope")
-            options = ("--gpu-json", json.dumps(asdict(GPUS[gpu])))
-            capture_server.capture(path, [str(script)], options)
-            captures[gpu] = Capture(path)
+            text = SCRIPT + MORE if gpu == "H200" else SCRIPT
+            captures[gpu] = Capture(capture_script(text, gpu))
         capture = captures[gpu]
         kernels = capture.content.kernels
         launches = [

@@ -130,52 +130,58 @@ def test_an_indirect_branch_leads_to_the_code_that_nothing_else_reaches():
     assert live_by_line(text) == {1: 7, 2: 4, 3: 4}
 
 
-@pytest.mark.parametrize(
-    ("opcode", "operands", "reads", "writes"),
-    [
-        ("FADD", "R0, R2, -R3", {2, 3}, {0}),
-        ("STS.128", "[R18+UR7+0xc000], R20", {18, 20, 21, 22, 23}, set()),
-        ("LDG.E.128", "R20, desc[UR46][R18.64]", {18, 19}, {20, 21, 22, 23}),
-        ("LDG.E.U16", "R25, desc[UR6][R12.64]", {12, 13}, {25}),
-        ("LDGSTS.E.BYPASS.128", "[R45], desc[UR46][R56.64], P5", {45, 56, 57}, set()),
-        ("ATOMG.E.CAS.64.STRONG.GPU", "PT, R6, [R14+0x8], R4, R8", {14, 15, 4, 5, 8, 9}, {6, 7}),
-        ("ATOMG.E.ADD.F32x4.FTZ.RN", "PT, R16, desc[UR6][R6.64], R20", {6, 7, *range(20, 24)},
-            set(range(16, 20))),
-        ("REDG.E.ADD.F64.RN", "desc[UR6][R2.64], R12", {2, 3, 12, 13}, set()),
-        ("IMAD.WIDE.U32", "R22, P0, R18, R27, R24", {18, 27, 24, 25}, {22, 23}),
-        ("IMAD.HI.U32", "R0, R2, R4, R6", {2, 4, 6, 7}, {0}),
-        ("SHF.R.U64", "R13, R4, 0x4, R5", {4, 5}, {13}),
-        ("ISETP.GE.AND", "P0, PT, R35, R16, PT", {35, 16}, set()),
-        ("LOP3.LUT", "P0, RZ, R48, 0x1f, RZ, 0xc0, !PT", {48}, set()),
-        ("SHFL.BFLY", "PT, R19, R18, 0x8, 0x1f", {18}, {19}),
-        ("CS2R", "R72, SRZ", set(), {72, 73}),
-        ("F2F.F64.F32", "R20, R2", {2}, {20, 21}),
-        ("F2F.F32.F64", "R14, R16", {16, 17}, {14}),
-        ("F2I.S64.F64.TRUNC", "R12, R28", {28, 29}, {12, 13}),
-        ("F2I.U64.TRUNC", "R16, R18", {18}, {16, 17}),
-        ("I2F.F64", "R50, R0", {0}, {50, 51}),
-        ("I2F.U64.RP", "R22, R24", {24, 25}, {22}),
-        ("DSETP.GT.AND", "P1, PT, R30, R26, PT", {30, 31, 26, 27}, set()),
-        ("LDSM.16.MT88.2", "R18, [R24+0x200]", {24}, {18, 19}),
-        ("STSM.16.M88.4", "[R0+0x12000], R56", {0, 56, 57, 58, 59}, set()),
-        ("HMMA.16816.F32.BF16", "R0, R8, R12, R4", set(range(4, 14)), {0, 1, 2, 3}),
-        ("HMMA.16816.F16", "R0, R8, R12, R4", {4, 5, *range(8, 14)}, {0, 1}),
-        ("HMMA.1688.F32.TF32", "R0, R8, R12, RZ", set(range(8, 14)), {0, 1, 2, 3}),
-        ("IMMA.16832.S8.S8.SAT", "R0, R8.ROW, R12.COL, RZ", set(range(8, 14)), {0, 1, 2, 3}),
-        ("DMMA.16x8x16", "R0, R8, R24, RZ", set(range(8, 32)), set(range(8))),
-        ("HGMMA.64x128x16.F32", "R24, R120, gdesc[UR8].tnspB, R24, gsb0",
-            {*range(120, 124), *range(24, 88)}, set(range(24, 88))),
-        ("HGMMA.64x64x16.F16", "R24, gdesc[UR4], RZ, !UPT", set(), set(range(24, 40))),
-        ("LDTM.x32", "R4, tmem[UR5]", set(), set(range(4, 36))),
-        ("STTM.16dp256bit.x4", "tmem[UR5], R4", set(range(4, 20)), set()),
-        ("RET.REL.NODEC", "R4 `(kernel)", {4, 5}, set()),
-        ("UNKNOWN.64", "R4, R8", {8, 9}, {4, 5}),
-    ],
-)  # fmt: skip
-def test_an_opcode_gives_the_widths_of_its_operands(opcode, operands, reads, writes):
+# An instruction, and the numbers of the registers that it reads and writes.
+ACCESSES = """
+FADD R0, R2, -R3 | 2-3 | 0
+STS.128 [R18+UR7+0xc000], R20 | 18 20-23 |
+LDG.E.128 R20, desc[UR46][R18.64] | 18-19 | 20-23
+LDG.E.U16 R25, desc[UR6][R12.64] | 12-13 | 25
+LDGSTS.E.BYPASS.128 [R45], desc[UR46][R56.64], P5 | 45 56-57 |
+ATOMG.E.CAS.64.STRONG.GPU PT, R6, [R14+0x8], R4, R8 | 4-5 8-9 14-15 | 6-7
+ATOMG.E.ADD.F32x4.FTZ.RN PT, R16, desc[UR6][R6.64], R20 | 6-7 20-23 | 16-19
+REDG.E.ADD.F64.RN desc[UR6][R2.64], R12 | 2-3 12-13 |
+IMAD.WIDE.U32 R22, P0, R18, R27, R24 | 18 24-25 27 | 22-23
+IMAD.HI.U32 R0, R2, R4, R6 | 2 4 6-7 | 0
+SHF.R.U64 R13, R4, 0x4, R5 | 4-5 | 13
+ISETP.GE.AND P0, PT, R35, R16, PT | 16 35 |
+LOP3.LUT P0, RZ, R48, 0x1f, RZ, 0xc0, !PT | 48 |
+SHFL.BFLY PT, R19, R18, 0x8, 0x1f | 18 | 19
+CS2R R72, SRZ |  | 72-73
+F2F.F64.F32 R20, R2 | 2 | 20-21
+F2F.F32.F64 R14, R16 | 16-17 | 14
+F2I.S64.F64.TRUNC R12, R28 | 28-29 | 12-13
+F2I.U64.TRUNC R16, R18 | 18 | 16-17
+I2F.F64 R50, R0 | 0 | 50-51
+I2F.U64.RP R22, R24 | 24-25 | 22
+DSETP.GT.AND P1, PT, R30, R26, PT | 26-27 30-31 |
+LDSM.16.MT88.2 R18, [R24+0x200] | 24 | 18-19
+STSM.16.M88.4 [R0+0x12000], R56 | 0 56-59 |
+HMMA.16816.F32.BF16 R0, R8, R12, R4 | 4-13 | 0-3
+HMMA.16816.F16 R0, R8, R12, R4 | 4-5 8-13 | 0-1
+HMMA.1688.F32.TF32 R0, R8, R12, RZ | 8-13 | 0-3
+IMMA.16832.S8.S8.SAT R0, R8.ROW, R12.COL, RZ | 8-13 | 0-3
+DMMA.16x8x16 R0, R8, R24, RZ | 8-31 | 0-7
+HGMMA.64x128x16.F32 R24, R120, gdesc[UR8].tnspB, R24, gsb0 | 24-87 120-123 | 24-87
+HGMMA.64x64x16.F16 R24, gdesc[UR4], RZ, !UPT |  | 24-39
+LDTM.x32 R4, tmem[UR5] |  | 4-35
+STTM.16dp256bit.x4 tmem[UR5], R4 | 4-19 |
+RET.REL.NODEC R4 `(kernel) | 4-5 |
+UNKNOWN.64 R4, R8 | 8-9 | 4-5
+"""
+
+
+def to_bits(text):
+    """Return a set of registers, such as "4 8-10", as bits."""
+    ends = (part.partition("-")[::2] for part in text.split())
+    return sum(1 << n for first, last in ends for n in range(int(first), int(last or first) + 1))
+
+
+@pytest.mark.parametrize("row", ACCESSES.strip().splitlines())
+def test_an_opcode_gives_the_widths_of_its_operands(row):
+    text, reads, writes = row.split("|")
+    opcode, operands = text.strip().split(maxsplit=1)
     instruction = Instruction("", opcode, tuple(operands.split(", ")), ())
-    expected = tuple(sum(1 << number for number in numbers) for numbers in (reads, writes))
-    assert find_accesses(instruction) == expected
+    assert find_accesses(instruction) == (to_bits(reads), to_bits(writes))
 
 
 def test_spills_are_the_stores_to_the_stack_that_are_reloaded():

@@ -69,14 +69,10 @@ def test_a_tile_that_was_never_written_and_a_result_of_infinity_are_not_finite(d
 
 def test_zeros_times_anything_must_be_zero(dtype):
     inputs, output = product(129, 577, 1000, dtype, "zeros")
-    assert checked_product(output, inputs, dtype)[0].passed
     output[100, 7] = 1e-3
     result, _ = checked_product(output, inputs, dtype)
     assert not result.passed
-    assert result.mismatched == 1
-    assert result.worst_index == (100, 7)
-    output[100, 7] = math.nan
-    assert not checked_product(output, inputs, dtype)[0].passed
+    assert (result.mismatched, result.worst_index) == (1, (100, 7))
 
 
 def test_an_error_everywhere_within_the_limit_of_each_element_fails_as_a_whole(dtype):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.experiments import experiment_of
+from tests.experiments import run
 from tilescope.measure.pairs import pair
 from tilescope.measure.timing import MEASURED, RUN, sample
-from tilescope.results import Failure, RunResult
+from tilescope.results import Failure
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]
 
@@ -15,18 +15,34 @@ LARGE = "matmul.persistent M=4096 N=4096 K=4096 BLOCK_N=256 num_warps=8"
 FITS = "transpose.tiled M=2048 N=1024"
 
 
-def run(session, text, **options):
-    result = session.submit(experiment_of(text, **options)).result()
-    assert isinstance(result, RunResult), result
-    assert result.check.passed, result.check
-    return result
-
-
 def ask(session, function):
     """Return what a function of this file returns in the run worker."""
     value = session.call_runner(function)
     assert not isinstance(value, Failure), value
     return value
+
+
+@pytest.mark.parametrize("timer", ["events", "graph"])
+@pytest.mark.parametrize("l2", ["warm", "cold"])
+def test_every_way_to_take_time_gives_samples_of_both(gpu, l2, timer):
+    result = run(gpu, "matmul.grouped M=1024 N=1024 K=1024", l2=l2, timer=timer)
+    timing = result.timing
+    assert timing.samples >= 10
+    assert 0 < timing.p20_ms <= timing.median_ms <= timing.p80_ms
+    assert timing.tflops == pytest.approx(2 * 1024**3 / timing.median_ms / 1e9)
+    best = result.baseline
+    assert best.ratio == pytest.approx(best.timing.median_ms / timing.median_ms, rel=0.05)
+    assert best.ratio_low <= best.ratio <= best.ratio_high
+    assert 0 < result.peak.share < 1.1
+    assert result.clock_mhz is None or result.clock_mhz > 100
+
+
+def test_events_and_a_graph_agree_on_a_launch_of_a_tenth_of_a_millisecond(gpu):
+    """A time that included launch overhead would differ."""
+    timers = ("events", "graph")
+    runs = [run(gpu, "transpose.tiled M=8192 N=8192", timer=timer) for timer in timers]
+    times = [result.timing.median_ms for result in runs]
+    assert times[0] == pytest.approx(times[1], rel=0.1)
 
 
 @pytest.mark.parametrize("text", [SMALL, LARGE])

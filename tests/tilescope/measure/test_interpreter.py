@@ -104,15 +104,11 @@ interpreter.patch_language_once()
 @pytest.mark.parametrize(
     ("prefix", "is_right"), [(PATCH, True), ("", False)], ids=["patched", "unpatched"]
 )
-def test_operations_are_right_if_patched_and_still_wrong_if_not(
-    tmp_path, monkeypatch, prefix, is_right
-):
+def test_operations_are_right_if_patched_and_still_wrong_if_not(tmp_path, prefix, is_right):
     """If an unpatched operation is right, Triton has fixed it: remove its patch."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     script = tmp_path / "script.py"
     script.write_text(prefix + OPERATIONS)
-    ended = python(ROOT, script)
+    ended = python(ROOT, script, TRITON_INTERPRET="1", PYTHONWARNINGS="ignore")
     names = ("create_dot", "cast_impl", "create_fp_to_fp", "create_atomic_rmw", "_patch_lang")
     assert ended.stdout.splitlines() == [f"{name} {is_right}" for name in names], ended.stderr
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.experiments import experiment_of
+from tests.experiments import assert_failed, experiment_of
 from tests.waiting import PATIENCE_S, until
 from tilescope.declare.gpus import GPUS
 from tilescope.measure.pool import DEADLINES_S
@@ -75,9 +75,7 @@ def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(
 def test_a_compile_that_fails_leaves_the_run_worker_alone(deviceless, monkeypatch):
     monkeypatch.setitem(DEADLINES_S, "compile", 1.0)
     before = process_of(deviceless)
-    outcome = deviceless.submit(SLOW, "run").result(PATIENCE_S)
-    assert outcome.stage == "compile"
-    assert outcome.kind == "timeout"
+    assert_failed(deviceless.submit(SLOW, "run"), "compile", "timeout")
     assert process_of(deviceless) == before
 
 
@@ -94,10 +92,7 @@ def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
     job = deviceless.submit(SLOW, name)
     until(lambda: job.progress.stage == "compile" and len(deviceless.compilers))
     job.cancel()
-    outcome = job.result(PATIENCE_S)
-    assert isinstance(outcome, Failure)
-    assert outcome.stage == "compile"
-    assert outcome.kind == "cancelled"
+    assert_failed(job, "compile", "cancelled")
 
 
 @pytest.mark.parametrize(
@@ -106,11 +101,8 @@ def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
 def test_a_measurement_that_needs_a_gpu_is_refused_without_one_in_its_own_sentence(session, name):
     experiment = replace(QUICK, gpu="B200")
     for asked, gpu in ((experiment, "B200"), (QUICK, "H200")):
-        outcome = session.submit(asked, name).result(0)
-        assert isinstance(outcome, Failure)
-        assert outcome.stage == "config"
-        assert outcome.kind == "not_recorded"
-        assert outcome.message == MEASUREMENTS[name].not_recorded.format(this="no GPU", gpu=gpu)
+        sentence = MEASUREMENTS[name].not_recorded.format(this="no GPU", gpu=gpu)
+        assert_failed(session.submit(asked, name), "config", "not_recorded", sentence)
 
 
 RECORDED = experiment_of("transpose.row_strip")
@@ -123,17 +115,11 @@ def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):
     recorded = deviceless.find_value(RECORDED, "counters")
     assert found.note.startswith("ncu (Nsight Compute) is not installed on this machine")
     assert found.note.endswith(recorded.note)
-    failure = deviceless.submit(QUICK, "counters").result(PATIENCE_S)
-    assert failure.stage == "launch"
-    assert failure.kind == "no_ncu"
+    assert_failed(deviceless.submit(QUICK, "counters"), "launch", "no_ncu")
     assert deviceless.find_value(QUICK, "counters") is None
 
 
 def test_a_defect_in_a_measurement_ends_its_job_and_the_next_one_runs(session, made_up):
     made_up(lambda *_: {}["nothing"])
-    outcome = session.submit(QUICK, "made_up").result(PATIENCE_S)
-    assert isinstance(outcome, Failure)
-    assert outcome.stage == "worker"
-    assert outcome.kind == "error"
-    assert "KeyError" in outcome.message
+    assert_failed(session.submit(QUICK, "made_up"), "worker", "error", "KeyError")
     assert isinstance(session.submit(QUICK).result(PATIENCE_S), RunResult)

@@ -9,48 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.experiments import assert_failed
+from tests.tilescope.measure.conftest import Held, hold
 from tests.trees import ROOT, children, is_alive, python
 from tests.waiting import PATIENCE_S, until
 from tilescope.measure.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
 from tilescope.measure.pool import Pool
-from tilescope.results import Failure
 
 PROCESS = Call("worker", os.getpid)
-
-
-def hold(directory, name):
-    """Write this process's id to a file, and return it once the test ends the call."""
-    Path(directory, name).write_text(str(os.getpid()))
-    while not Path(directory, f"{name} ends").exists():
-        time.sleep(0.01)
-    return os.getpid()
-
-
-class Held:
-    """Calls that run until the test ends them."""
-
-    def __init__(self, directory):
-        self.directory = directory
-
-    def call(self, name, key=None, deadline_s=None):
-        return Call("launch", hold, (str(self.directory), name), key, deadline_s)
-
-    def process(self, name):
-        """Wait until a worker has taken the call, and return its process id."""
-        file = self.directory / name
-        return int(until(lambda: file.exists() and file.read_text()))
-
-    def has_run(self, name):
-        return (self.directory / name).exists()
-
-    def end(self, *names):
-        for name in names:
-            (self.directory / f"{name} ends").touch()
-
-
-@pytest.fixture
-def held(tmp_path):
-    return Held(tmp_path)
 
 
 @pytest.fixture
@@ -73,14 +39,6 @@ def pool(make_pool):
 
 def result_of(pool, function, *args):
     return pool.submit(Call("worker", function, args)).result(PATIENCE_S)
-
-
-def assert_failed(future, stage, kind, text=""):
-    failure = future.result(PATIENCE_S)
-    assert isinstance(failure, Failure), failure
-    assert failure.stage == stage
-    assert failure.kind == kind
-    assert text in failure.message
 
 
 def test_importing_and_making_a_pool_start_no_thread_and_no_process():
@@ -296,7 +254,8 @@ from pathlib import Path
 
 if __name__ == "__main__":
     from tilescope.measure.pool import Call, Pool
-    from tests.tilescope.measure.test_pool import hold, hold_lock
+    from tests.tilescope.measure.conftest import hold
+    from tests.tilescope.measure.test_pool import hold_lock
 
     pool = Pool("compile", sys.argv[1], 2)
     calls = [pool.submit(Call("launch", f, (sys.argv[1], f.__name__))) for f in (hold, hold_lock)]

@@ -8,8 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from scripts.inject_deaths import inject
-from tests.experiments import experiment_of
-from tests.tilescope.measure.test_pool import Held, assert_failed
+from tests.experiments import assert_failed, experiment_of, run
 from tests.trees import ROOT, is_alive, python
 from tests.waiting import PATIENCE_S, until
 from tilescope.measure import worker
@@ -18,21 +17,21 @@ from tilescope.measure.run import check_output
 from tilescope.measure.session import MAX_JOBS, MAX_JOBS_PER_ADDRESS, MEASUREMENTS, BoundedCache
 from tilescope.results import Compiled, Failure, RunResult, records
 
-QUICK = experiment_of("matmul.grid_2d M=1 N=129 K=33 BLOCK_M=16 BLOCK_N=16 BLOCK_K=16")
+SMALL = "matmul.grid_2d M=1 N=129 K=33 BLOCK_M=16 BLOCK_N=16 BLOCK_K=16"
+QUICK = experiment_of(SMALL)
 
 
 @pytest.fixture
-def held(tmp_path, made_up):
+def held(held, made_up):
     """Make a measurement whose launch runs until the test ends it."""
-    calls = Held(tmp_path)
 
     def measure(experiment, stages):
         stages.work("launch", worker.set_kept_value, None)
-        call = calls.call("launch")
+        call = held.call("launch")
         return stages.work("launch", call.function, *call.args)
 
     made_up(measure)
-    return calls
+    return held
 
 
 def worker_id(session):
@@ -43,12 +42,6 @@ def launched(session, held):
     """Return a job whose launch a worker has taken, and the worker's process id."""
     job = session.submit(QUICK, "made_up")
     return job, held.process("launch")
-
-
-def assert_runs(session):
-    result = session.submit(QUICK).result()
-    assert isinstance(result, RunResult), result
-    assert result.check.passed
 
 
 def test_a_run_passes_its_stages_in_order(session):
@@ -115,7 +108,7 @@ def test_more_runs_than_anyone_would_wait_for_are_refused(session, held):
         job.cancel()
     for job in jobs:
         job.result(PATIENCE_S)
-    assert_runs(session)
+    run(session, SMALL)
 
 
 def test_an_address_gets_half_of_the_runs(session, held):
@@ -160,9 +153,7 @@ def test_a_page_checks_in_the_interpreter_whatever_gpu_the_predictions_are_for(s
 
 
 def test_this_gpu_where_there_is_none_is_interpreted(session):
-    result = session.submit(replace(QUICK, gpu="this")).result()
-    assert isinstance(result, RunResult), result
-    assert result.backend == "interpreter"
+    assert run(session, SMALL, gpu="this").backend == "interpreter"
 
 
 SCRIPT = """

@@ -9,8 +9,7 @@ import types
 import gradio as gr
 import pytest
 
-from tests.experiments import experiment_of
-from tests.tilescope.measure.test_pool import Held, assert_failed
+from tests.experiments import assert_failed, experiment_of
 from tests.waiting import PATIENCE_S, until
 from tilescope.declare.gpus import GPUS, gpu_or_slice
 from tilescope.measure import worker
@@ -61,11 +60,6 @@ def pool(hub, tmp_path):
     made = ZeroGpuPool(hub.GPU(serve, duration=lambda path, cache, seconds: seconds), str(tmp_path))
     yield made
     made.close()
-
-
-@pytest.fixture
-def held(tmp_path):
-    return Held(tmp_path)
 
 
 def describe_process():

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.covering import pairs_of
-from tests.experiments import experiment_of
+from tests.experiments import experiment_of, fields
 from tilescope.captures import listings
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, launch_of
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
@@ -105,18 +105,15 @@ def test_what_became_of_every_access_is_read_for_any_gpu(
     compile_kernel, kernels, kernel_id, gpu, dtype
 ):
     """Aligned and not, in every type: a layout that covers the block, a width, the opcodes."""
-    kernel = kernels[kernel_id]
     size = 512 if DTYPE_BYTES[dtype] == 4 else 500
-    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
-    config = {name: value for name, value in config.items() if name in knobs(kernel.config)}
-    sizes = {"M": size, "N": size, "dtype": dtype}
-    chosen = Experiment(kernel.id, kernel.family.problem(**sizes), kernel.config(**config), gpu)
+    tile = [knob for knob in fields(SMALL).items() if knob[0] in knobs(kernels[kernel_id].config)]
+    chosen = experiment_of(f"{kernel_id} gpu={gpu} M={size} N={size} dtype={dtype}", **dict(tile))
     compiled = compile_kernel(chosen)
     assert not compiled.unreadable
     assert compiled.gpu == gpu
     major, minor = GPUS[gpu].compute_capability
     assert f".target sm_{major}{minor}" in compiled.ptx
-    launch = Launch(chosen.problem, chosen.config, GPUS[gpu])
+    kernel, launch = launch_of(chosen, GPUS[gpu])
     for access, made in zip(kernel.accesses(launch), compiled.operations, strict=True):
         assert made.opcodes, (access, made)
         assert (made.op == "descriptor") == (access.op == "descriptor")
@@ -139,10 +136,8 @@ def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(
     compile_kernel, name, dtype, tile, expected
 ):
     """0 for rows of 16 bytes, which no swizzle is narrow enough for; the widest, 128, for longer ones, in two boxes."""
-    kernel = discover()[f"matmul.{name}"]
-    config = kernel.config(BLOCK_M=tile, BLOCK_N=tile, BLOCK_K=tile, num_warps=4)
-    chosen = Experiment(kernel.id, kernel.family.problem(dtype=dtype), config, "H200")
-    compiled = compile_kernel(chosen)
+    text = f"matmul.{name} gpu=H200 dtype={dtype} BLOCK_M={tile} BLOCK_N={tile} BLOCK_K={tile}"
+    compiled = compile_kernel(experiment_of(f"{text} num_warps=4"))
     assert [made.swizzle_bytes for made in compiled.operations] == expected
 
 

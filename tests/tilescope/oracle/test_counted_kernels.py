@@ -113,13 +113,8 @@ FIRST_WRAP, CALLS, CALLS_WITH_RESULTS, *UNCOUNTED_LOADS = range(7)
 
 
 @pytest.fixture(scope="module")
-def computed(tmp_path_factory, capture_server):
-    """The capture of SCRIPT."""
-    script = tmp_path_factory.mktemp("computed") / "computed.py"
-    script.write_text(SCRIPT)
-    path = script.with_suffix(".tilescope")
-    capture_server.capture(path, [str(script)])
-    return Capture(path)
+def computed(captured):
+    return Capture(captured)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +125,7 @@ def counts(computed):
 
 def test_the_first_program_whose_offset_wraps_is_noted(counts):
     (overflow,) = counts[FIRST_WRAP].overflows
-    assert (overflow.source, overflow.program) == (("computed.py", 8), 128)
+    assert (overflow.source, overflow.program) == (("script.py", 8), 128)
     assert (overflow.value, overflow.bits) == (1 << 31, 32)
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from kernels import orders
+from tests.experiments import experiment_of
 from tests.trees import ROOT, python
 from tests.visualize.predict.plain_counting import begin, executions, locate
 from tilescope.captures.reader import Capture
 from tilescope.compiling.compiler import compile_launch
-from tilescope.declare.experiment import from_json, launch_of
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.jit import on_arrays
 from tilescope.declare.spec import FlatAccess
@@ -26,43 +27,33 @@ from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 # One worker prepares what all tests use
 pytestmark = pytest.mark.xdist_group("evaluated")
 
-MATMUL = {"M": 333, "N": 264, "K": 136}
-TILE = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32}
+MATMUL = "M=333 N=264 K=136"
+TILE = "BLOCK_M=64 BLOCK_N=64 BLOCK_K=32"
+SMALL_TILE = "BLOCK_M=16 BLOCK_N=32 BLOCK_K=16"
 # Few SMs, so that programs compute several tiles, and tiles are split.
 GPU = replace(GPUS["H200"], sms=5)
-NAMES = (
-    "grouped",
-    "grid_2d",
-    "fused_add_relu",
-    "persistent",
-    "stream_k",
-    "split_k_atomic",
-    "split_k_race",
-)
-# Shapes that no side of a tile divides. Descriptors need rows of a multiple of 16 bytes.
-SHAPES = (
-    {"M": 37, "N": 53, "K": 29, "layout": "NN"},
-    {"M": 1, "N": 129, "K": 1, "layout": "TT"},
-    {"M": 73, "N": 40, "K": 88, "layout": "NN"},
-    {"M": 40, "N": 104, "K": 72, "layout": "TT"},
-    {"M": 65, "N": 1, "K": 33, "layout": "NT"},
-    {"M": 83, "N": 47, "K": 64, "layout": "TN"},
-)
+# A matmul, and a shape that no side of a tile divides. Descriptors need rows of a multiple of 16 bytes.
+SHAPES = {
+    "grouped": "M=37 N=53 K=29 layout=NN",
+    "grid_2d": "M=1 N=129 K=1 layout=TT",
+    "fused_add_relu": "M=73 N=40 K=88 layout=NN",
+    "persistent": "M=40 N=104 K=72 layout=TT",
+    "stream_k": "M=65 N=1 K=33 layout=NT",
+    "split_k_atomic": "M=83 N=47 K=64 layout=TN",
+    "split_k_race": "M=37 N=53 K=29 layout=NN",
+}
 EXPERIMENTS = [
-    *({"kernel": f"matmul.{name}", "problem": MATMUL, "config": TILE} for name in NAMES),
+    *(f"matmul.{name} {MATMUL} {TILE}" for name in SHAPES),
+    *(f"matmul.{name} {shape} {SMALL_TILE}" for name, shape in SHAPES.items()),
+    f"matmul.persistent M=333 N=257 K=129 {TILE} PAD=always",
+    f"matmul.grouped {MATMUL} dtype=float32 layout=NT {TILE}",
+    f"matmul.grouped {MATMUL} dtype=float8_e4m3fn layout=NT {TILE}",
     *(
-        {"kernel": f"matmul.{name}", "problem": shape, "config": {"BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 16}}
-        for name, shape in zip(NAMES, itertools.cycle(SHAPES), strict=False)
-    ),
-    {"kernel": "matmul.persistent", "problem": {**MATMUL, "N": 257, "K": 129}, "config": {**TILE, "PAD": "always"}},
-    {"kernel": "matmul.grouped", "problem": {**MATMUL, "dtype": "float32", "layout": "NT"}, "config": TILE},
-    {"kernel": "matmul.grouped", "problem": {**MATMUL, "dtype": "float8_e4m3fn", "layout": "NT"}, "config": TILE},
-    *(
-        {"kernel": f"transpose.{name}", "problem": {"M": rows, "N": columns}}
+        f"transpose.{name} {shape}"
         for name in ("flat", "row_strip", "tiled")
-        for rows, columns in ((333, 257), (1, 129), (65, 1))
+        for shape in ("M=333 N=257", "M=1 N=129", "M=65 N=1")
     ),
-]  # fmt: skip
+]
 
 RECORD = """
 import json, sys
@@ -94,9 +85,9 @@ for number, payload in enumerate(json.loads(sys.argv[1])):
 def captures(tmp_path_factory, compiled_before):
     """The folder of a capture per experiment, recorded in a separate process."""
     folder = tmp_path_factory.mktemp("own")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-        done = python(ROOT, "-c", RECORD, json.dumps(EXPERIMENTS), folder, GPU.sms)
+    payloads = [experiment_of(text).to_json() for text in EXPERIMENTS]
+    arguments = json.dumps(payloads), folder, GPU.sms
+    done = python(ROOT, "-c", RECORD, *arguments, TRITON_CACHE_DIR=str(compiled_before))
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -104,11 +95,11 @@ def captures(tmp_path_factory, compiled_before):
 @pytest.fixture(
     scope="module",
     params=range(len(EXPERIMENTS)),
-    ids=lambda number: EXPERIMENTS[number]["kernel"],
+    ids=lambda number: EXPERIMENTS[number].split()[0],
 )
 def case(request, captures, compiled_before):
     """A kernel, its launch, its declared operations, and the evaluated ones of each of its launches."""
-    kernel, launch = launch_of(from_json(EXPERIMENTS[request.param]), GPU)
+    kernel, launch = launch_of(experiment_of(EXPERIMENTS[request.param]), GPU)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
         compiled = compile_launch(kernel, launch)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.experiments import launch_from
 from tests.tilescope.oracle.counted_kernels import KERNELS
 from tilescope.compiling.compiler import compile_launch
-from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
 from tilescope.evaluate.counts import NO_COST
@@ -20,9 +20,20 @@ ROWS = list(csv.DictReader(FILE.read_text().splitlines()))
 LOADS = list(csv.DictReader((FILE.parent / "load_sectors.csv").read_text().splitlines()))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['kernel']} {row['values']}")
-def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
+@pytest.fixture(autouse=True)
+def cache(compiled_before, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
+
+
+def count(kernel, launch):
+    """Compile a kernel in this process, and count its operations."""
+    compiled = compile_launch(kernel, launch)
+    assert isinstance(compiled, Compiled), compiled
+    return count_accesses(kernel, launch, compiled.operations)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['kernel']} {row['values']}")
+def test_the_model_gives_what_was_counted(row):
     values = dict(zip(row["parameters"].split(), row["values"].split(), strict=True))
     dtype = DTYPES[values.pop("dtype")]
     config = {name: int(value) for name, value in values.items()}
@@ -31,40 +42,20 @@ def test_the_model_gives_what_was_counted(row, compiled_before, monkeypatch):
     launch = Launch(
         kernel.family.problem(**problem, dtype=dtype), kernel.config(**config), GPUS["H200"]
     )
-    compiled = compile_launch(kernel, launch)
-    assert isinstance(compiled, Compiled), compiled
     totals = dict.fromkeys(("ld", "st"), NO_COST)
-    for op in count_accesses(kernel, launch, compiled.operations):
+    for op in count(kernel, launch):
         totals["ld" if op.access.op == "load" else "st"] += op.launch
     for op, total in totals.items():
         assert total.requests == int(row[f"{op}_requests"])
         assert total.sectors == int(row[f"{op}_sectors"]), op
 
 
-def values_of(text):
-    """The fields of "M=40 dtype=bfloat16"."""
-    pairs = (pair.split("=") for pair in text.split())
-    return {name: int(value) if value.isdigit() else value for name, value in pairs}
-
-
 @pytest.mark.parametrize("row", LOADS, ids=lambda row: row["problem"])
-def test_what_is_read_in_the_middle_of_sectors_and_past_edges_is_what_was_counted(
-    row, compiled_before, monkeypatch
-):
+def test_what_is_read_in_the_middle_of_sectors_and_past_edges_is_what_was_counted(row):
     """Of launches in no atlas: by descriptors, and by copies that bypass L1."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(compiled_before))
-    kernel = discover()[row["kernel"]]
-    problem = values_of(row["problem"])
-    config = values_of(row["config"])
-    launch = Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"])
-    compiled = compile_launch(kernel, launch)
-    assert isinstance(compiled, Compiled), compiled
+    kernel, launch = launch_from(f"{row['kernel']} gpu=H200 {row['problem']} {row['config']}")
     tensors = kernel.family.tensors(launch.problem)
-    read = [
-        op
-        for op in count_accesses(kernel, launch, compiled.operations)
-        if tensors[op.access.tensor].is_input
-    ]
+    read = [op for op in count(kernel, launch) if tensors[op.access.tensor].is_input]
     assert {op.is_box for op in read} == {row["counter"] == "tma_ld"}
     assert sum(op.launch.sectors for op in read) == int(row["sectors"])
     assert any(op.launch.extra_sectors for op in read), "not all is plain"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tilescope.captures.reader import Capture
+from tilescope.declare.gpus import DEFAULT_GPU
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import Example
 from tilescope.reports.launch import make_report
@@ -118,14 +119,9 @@ REASON = "Accesses depend on values from an earlier launch, which did not run."
 
 
 @pytest.fixture(scope="module")
-def captures(tmp_path_factory, capture_server):
+def captures(captured, capture_script):
     """The script's captures without and with values."""
-    script = tmp_path_factory.mktemp("unknown") / "script.py"
-    script.write_text(SCRIPT)
-    paths = [script.with_suffix(".tilescope"), script.with_suffix(".values.tilescope")]
-    for path, flags in zip(paths, ([], ["--values"]), strict=True):
-        capture_server.capture(path, [str(script)], flags)
-    return [Capture(path) for path in paths]
+    return Capture(captured), Capture(capture_script(SCRIPT, DEFAULT_GPU, "--values"))
 
 
 @pytest.mark.parametrize("number", range(len(BOUNDS)))

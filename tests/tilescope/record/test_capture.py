@@ -321,23 +321,6 @@ def test_memory_of_a_tensor_that_was_freed_is_another_storage(capture):
     assert [tensor.is_known for tensor in tensors] == [True, True]
 
 
-def test_compiled_functions_and_graphs_run_as_plain_code(capture):
-    text = """@torch.compile(mode="max-autotune")
-def double(x):
-    return launch(x) * 2
-double(x)
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    torch.compile(launch)(x)
-graph.replay()"""
-    captured, launches, _ = capture(text)
-    assert (len(launches), captured.content.stopped) == (2, None)
-    assert captured.content.not_captured == (
-        "Functions passed to torch.compile ran uncompiled.",
-        "The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing.",
-    )
-
-
 INDUCTOR = '''
 from torch._inductor.async_compile import AsyncCompile
 from torch._C import _cuda_getCurrentRawStream as get_raw_stream
@@ -387,22 +370,6 @@ def test_a_case_may_launch_its_kernel_itself(capture):
     assert (launch.case, launch.settings, arguments["n"].value) == ("case_it", {"n": 512}, 512)
 
 
-def test_paths_are_those_of_plain_python_and_a_refusal_exits_with_2(environment, tmp_path):
-    paths = [str(tmp_path / folder) for folder in ("", "first", "second")]
-    script = "import sys\nprint([path for path in sys.path if 'pytest' in path], sys.argv[0])"
-    (tmp_path / "script.py").write_text(script)
-    finished = subprocess.run(
-        [sys.executable, CAPTURE, "--out", "out", "script.py:other"],
-        cwd=tmp_path,
-        env={**environment, "PYTHONPATH": ":".join(paths[1:])},
-        capture_output=True,
-        text=True,
-    )
-    assert finished.stdout == f"{paths} script.py\n", finished.stderr
-    assert finished.returncode == 2
-    assert finished.stderr.startswith("script.py has no case 'other'")
-
-
 PROGRAMS = {
     "folder/script.py": "import sys, helper",
     "folder/helper.py": "",
@@ -435,50 +402,23 @@ def test_paths_arguments_and_relative_imports_are_those_of_plain_python(environm
             assert refusal == f"There is no module {name} that `python -m` can run."
 
 
-def test_a_notebooks_cells_run_and_their_lines_have_the_cells_number(server, tmp_path):
-    cells = [
-        SCRIPT,
-        "# Text\nlaunch(x)",
-        "%%bash\nls",
-        "%%time\n!ls\nif x.numel():\n    %matplotlib inline\ncopy[(4,)](x, x, 1000, BLOCK=256)\ndisplay('end')",
-    ]
-    kinds = ["code", "markdown", "code", "code"]
-    notebook = {
-        "cells": [
-            {"cell_type": kind, "source": text.splitlines(keepends=True)}
-            for kind, text in zip(kinds, cells, strict=True)
-        ]
-    }
-    path = tmp_path / "own.ipynb"
-    path.write_text(json.dumps(notebook))
-    assert server(["--out", str(tmp_path / "out"), str(path)]) == ("", "end\n")
-    captured = Capture(tmp_path / "out")
-    (launch,) = captured.content.launches
-    (kernel,) = captured.content.kernels
-    assert captured.content.stopped is None
-    assert (Path(launch.caller.file).name, launch.caller.line) == ("own.ipynb[3]", 5)
-    assert (Path(kernel.file).name, kernel.line) == ("own.ipynb[1]", 4)
-    assert "own.ipynb[1]" in captured.read_code(0, "sass")
-    assert captured.content.not_captured == (
-        "An IPython magic was skipped: %%bash",
-        "An IPython magic was skipped: %%time",
-        "An IPython magic was skipped: !ls",
-        "An IPython magic was skipped: %matplotlib inline",
-    )
-
-
-def test_a_notebook_runs_what_ipython_would_and_notes_what_it_skips(server, tmp_path):
+def test_a_notebook_runs_what_ipython_would_notes_what_it_skips_and_has_lines_by_cell(
+    server, tmp_path
+):
     cells = [
         SCRIPT,
         "!pip install a \\\n  b\nfiles = !ls\nassert files is None\nlaunch?\n?x.shape",
         "%time out = launch(x)\n%timeit -n 10 -r3 launch(out)\ntimes = %timeit -o launch( \\\n  out)",
         "get_ipython().run_line_magic('matplotlib', 'inline')",
         "let y = 1;",
-        "import asyncio\nasync def wait():\n    launch(x)\nawait wait()\nprint('end')",
+        "%%bash\nls",
+        "%%time\n!ls\nif x.numel():\n    %matplotlib inline\ncopy[(4,)](x, x, 1000, BLOCK=256)",
+        "import asyncio\nasync def wait():\n    launch(x)\nawait wait()\ndisplay('end')",
     ]
     notebook = {
         "cells": [
-            *({"cell_type": "code", "source": text} for text in cells),
+            *({"cell_type": "code", "source": text.splitlines(keepends=True)} for text in cells),
+            {"cell_type": "markdown", "source": "# Text\nlaunch(x)"},
             {"cell_type": "code"},
             {"source": "no type"},
         ]
@@ -486,18 +426,20 @@ def test_a_notebook_runs_what_ipython_would_and_notes_what_it_skips(server, tmp_
     path = tmp_path / "own.ipynb"
     path.write_text(json.dumps(notebook))
     assert server(["--out", str(tmp_path / "out"), str(path)]) == ("", "end\n")
-    content = Capture(tmp_path / "out").content
+    captured = Capture(tmp_path / "out")
+    content = captured.content
     assert content.stopped is None
     places = [(Path(each.caller.file).name, each.caller.line) for each in content.launches]
-    assert places == [("own.ipynb[1]", 14)] * 4
-    assert content.not_captured == (
-        "An IPython magic was skipped: !pip install a b",
-        "An IPython magic was skipped: files = !ls",
-        "An IPython magic was skipped: launch?",
-        "An IPython magic was skipped: ?x.shape",
+    assert places == [*[("own.ipynb[1]", 14)] * 3, ("own.ipynb[7]", 5), ("own.ipynb[1]", 14)]
+    (kernel, *_) = content.kernels
+    assert (Path(kernel.file).name, kernel.line) == ("own.ipynb[1]", 4)
+    assert "own.ipynb[1]" in captured.read_code(0, "sass")
+    skipped = "!pip install a b", "files = !ls", "launch?", "?x.shape", "%%bash", "%%time", "!ls"
+    assert {*content.not_captured} == {
+        *(f"An IPython magic was skipped: {each}" for each in (*skipped, "%matplotlib inline")),
         "A cell that is not Python was skipped: invalid syntax (own.ipynb[5], line 1)",
         "Calls of get_ipython's methods did nothing.",
-    )
+    }
 
 
 _SQUARE = """@triton.jit
@@ -629,24 +571,36 @@ gather[(16,)](index, x, x.clone(), BLOCK=256)"""
         captured.read_array(arguments["index"].tensor.array)
 
 
-def test_a_script_does_not_see_the_folder_of_capture_py(capture):
-    captured, _, _ = capture(
-        "assert not any(path.endswith('compiling') for path in sys.path)\nlaunch(x)"
-    )
+def test_a_script_does_not_see_the_folder_of_the_recorder(capture):
+    captured, _, _ = capture(f"assert {str(CAPTURE)!r} not in sys.path\nlaunch(x)")
     assert captured.content.stopped is None
 
 
-def test_capturing_prints_only_what_the_script_prints(environment, tmp_path):
+def test_capturing_prints_only_what_the_script_prints_and_a_refusal_exits_with_2(
+    environment, tmp_path
+):
     """From Triton 3.8 on, a process that has read a layout prints what Triton leaks when Python exits."""
-    (tmp_path / "script.py").write_text(f"{SCRIPT}launch(x)\nprint('end')")
-    arguments = ["--out", str(tmp_path / "out"), str(tmp_path / "script.py")]
+    paths = [str(tmp_path / folder) for folder in ("", "first", "second")]
+    environment = {**environment, "PYTHONPATH": ":".join(paths[1:])}
+    show = "print([path for path in sys.path if 'pytest' in path], sys.argv[0])"
+    (tmp_path / "script.py").write_text(f"{SCRIPT}launch(x)\n{show}")
+    printed = f"{paths} script.py\n"
+    command = ["--out", "out", "script.py"]
     with serve(environment, tmp_path) as capture:
-        assert capture(arguments) == ("", "end\n")
-    assert (tmp_path / "output").read_text() == "end\n"
-    done = subprocess.run(
-        [sys.executable, CAPTURE, *arguments], env=environment, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+        assert capture(command) == ("", printed)
+    assert (tmp_path / "output").read_text() == printed
+    for case, status, error in (("", 0, ""), (":other", 2, "script.py has no case 'other'")):
+        command[-1] = f"script.py{case}"
+        done = subprocess.run(
+            [sys.executable, CAPTURE, *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout) == (status, printed), done.stderr
+        assert done.stderr.startswith(error)
+        assert bool(done.stderr) == bool(error)
 
 
 def test_a_benchmark_records_one_launch_and_a_kept_kernel_is_recorded_too(capture):
@@ -697,7 +651,8 @@ torch.cuda.synchronize()""",
 
 COMPILED = [
     "@torch.compile(fullgraph=True, dynamic=False)\ndef call(x):\n    return torch.compile(launch)(x)",
-    "call = torch.compile(type('Model', (torch.nn.Module,), {'forward': lambda self, x: launch(x)})(), mode='default')",
+    "model = type('Model', (torch.nn.Module,), {'forward': lambda self, x: launch(x)})()\n"
+    "call = torch.compile(model, mode='max-autotune')",
     "call = type('Model', (torch.nn.Module,), {'forward': lambda self, x: launch(x)})()\ncall.compile()",
 ]
 
@@ -724,7 +679,13 @@ NOTES = [
         )
         for name, text in TIMED.items()
     ),
-    *(("The code in a CUDA graph ran once", text) for text in GRAPHS),
+    *(
+        (
+            "The code in a CUDA graph ran once, without a graph. Replaying the graph launched nothing.",
+            text,
+        )
+        for text in GRAPHS
+    ),
     *(
         ("Functions passed to torch.compile ran uncompiled.", f"{text}\ncall(x)")
         for text in COMPILED

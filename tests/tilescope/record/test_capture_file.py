@@ -15,12 +15,11 @@ import signal
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from tilescope.captures.reader import Capture, UnreadableCapture, find_equal_launches
+from tilescope.captures.reader import Capture, UnreadableCapture
 from tilescope.evaluate.captured import count_launch
 
 ROOT = Path(__file__).parents[3]
@@ -181,28 +180,3 @@ def test_damaged_captures_are_counted_or_refused(tmp_path):
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
-
-
-def test_launches_are_equal_if_only_their_tensors_places_differ():
-    content = Capture(EXAMPLES / "vector_add.tilescope").content
-    launch = content.launches[0]
-    storages = content.storages
-    count = len(storages)
-
-    def move(argument, by):
-        tensor = argument.tensor
-        if tensor is None:
-            return argument
-        return replace(argument, tensor=replace(tensor, storage=tensor.storage + by))
-
-    moved = replace(launch, arguments=tuple(move(each, count) for each in launch.arguments))
-    grown = replace(launch, grid=(launch.grid[0] + 1, 1, 1))
-    shifted = tuple(
-        replace(each, address_bytes=each.address_bytes + by) for by in (0, 512) for each in storages
-    )
-    repeated = replace(content, launches=(launch, grown, moved), storages=shifted)
-    assert find_equal_launches(repeated) == [0, 1, 0]
-    misaligned = tuple(
-        replace(each, address_bytes=each.address_bytes + by) for by in (0, 4) for each in storages
-    )
-    assert find_equal_launches(replace(repeated, storages=misaligned)) == [0, 1, 2]

@@ -36,13 +36,7 @@ def test_each_config_is_offered_for_the_shape_it_was_found_for():
         (4096, "H200", {}, FOUND, 4096),
         (4096, "H100", {}, FOUND, 4096),  # of the same compute capability
         (4096, "H200", {"precision": "ieee"}, FOUND, 4096),  # has no effect on half types
-        (
-            5000,
-            "H200",
-            {},
-            NEIGHBOUR,
-            8192,
-        ),  # the config found for 8192 × 6144 × 4096, which has more stages
+        (5000, "H200", {}, NEIGHBOUR, 8192),  # 8192 × 6144 × 4096: a config with more stages
         (512, "H200", {"dtype": "bfloat16", "layout": "NT"}, RANKED, None),
         (4096, "T4", {}, RANKED, None),
     ],

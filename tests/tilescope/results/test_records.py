@@ -79,32 +79,28 @@ def test_recorded_counts_are_found_whatever_the_inputs_are(payload, is_found):
     assert not is_found or found.experiment == experiment
 
 
-def change(line, *path, value):
-    """Return a recording's line with a field set to another value."""
-    fields = json.loads(line)
-    inner = fields
-    for name in path[:-1]:
+FIRST = {word: lines(word)[0] for word in FORMS}
+
+
+def change(path, value, line=None):
+    """Return a recording's line with the field at a path, such as "run.timing.median_ms", set to another value."""
+    *names, last = (int(name) if name.isdigit() else name for name in path.split("."))
+    fields = inner = json.loads(line or FIRST[names[0]])
+    for name in names:
         inner = inner[name]
-    inner[path[-1]] = value
+    inner[last] = value
     return json.dumps(fields)
 
 
-FIRST = {word: lines(word)[0] for word in FORMS}
+WRONG_FIELDS = {
+    "a number in quotes": ("run.timing.median_ms", "0.1"),
+    "half a program": ("timeline.sm.1", 1.5),
+    "three registers": ("timeline.registers", [1, 2, 3]),
+    "another field": ("reuse.speed", 1),
+}
 UNREADABLE = {
-    "a number in quotes": (
-        change(FIRST["run"], "run", "timing", "median_ms", value="0.1"),
-        "run.timing.median_ms",
-    ),
-    "half a program": (change(FIRST["timeline"], "timeline", "sm", 1, value=1.5), "timeline.sm.1"),
-    "three registers": (
-        change(FIRST["timeline"], "timeline", "registers", value=[1, 2, 3]),
-        "timeline.registers",
-    ),
-    "another field": (change(FIRST["reuse"], "reuse", "speed", value=1), "reuse.speed"),
-    "an unknown kernel": (
-        change(FIRST["counters"], "counters", "experiment", "kernel", value="x"),
-        "(got 'x')",
-    ),
+    **{name: (change(path, value), path) for name, (path, value) in WRONG_FIELDS.items()},
+    "an unknown kernel": (change("counters.experiment.kernel", "x"), "(got 'x')"),
     "no tool": (FIRST["counters"].replace('"tool"', '"fool"'), "counters.tool"),
     "no date": (FIRST["timeline"].replace('"date"', '"day"'), "fields gpu, date"),
     "half a line": (FIRST["run"][:100], "this is not JSON"),
@@ -121,7 +117,7 @@ def test_a_line_that_cannot_be_read_says_file_and_line_and_what_is_wrong(tmp_pat
 
 
 def test_counters_of_earlier_versions_may_have_additional_fields():
-    line = change(FIRST["counters"], "counters", "compiled", "shared", value=[{"op": "load"}])
+    line = change("counters.compiled.shared", [{"op": "load"}])
     form = FORMS["counters"]
     assert form.line(form.recording(json.loads(line))) == FIRST["counters"]
 
@@ -166,10 +162,8 @@ def read_back(diff):
 def test_a_picture_is_read_back_as_the_small_one_that_was_written():
     small = picture().shrink()
     back = read_back(picture())
-    assert back.cell == small.cell
-    assert back.shape == small.shape
-    assert back.exact == small.exact
-    assert back.tile == small.tile
+    for name in ("cell", "shape", "exact", "tile"):
+        assert getattr(back, name) == getattr(small, name)
     assert max(back.cells.shape) <= MOST_RECORDED_CELLS
     for name in ("cell", "first", "shape", "near"):
         assert getattr(back.closeup, name) == getattr(small.closeup, name)
@@ -212,19 +206,19 @@ def test_pooling_keeps_the_largest_value_of_each_cell_even_if_no_side_divides():
 @pytest.mark.parametrize(
     ("path", "value", "wrong"),
     [
-        (("cells",), "AAAA", "valid array"),
-        (("cells", 3), "AAAA", "equal lengths"),
-        (("cells", 3), 7, "valid string"),
-        (("cell",), [1, 1], "make a picture of"),
-        (("closeup", "got", 0), ["1", 2, 3, 4, 5, 6], "valid number"),
-        (("closeup", "got", 0), [True, 2, 3, 4, 5, 6], "valid number"),
-        (("closeup", "units"), [[1]], "must have the same shape"),
-        (("colour",), 0, "colour"),
+        ("cells", "AAAA", "valid array"),
+        ("cells.3", "AAAA", "equal lengths"),
+        ("cells.3", 7, "valid string"),
+        ("cell", [1, 1], "make a picture of"),
+        ("closeup.got.0", ["1", 2, 3, 4, 5, 6], "valid number"),
+        ("closeup.got.0", [True, 2, 3, 4, 5, 6], "valid number"),
+        ("closeup.units", [[1]], "must have the same shape"),
+        ("colour", 0, "colour"),
     ],
     ids=str,
 )
 def test_a_picture_that_cannot_be_read_says_where_and_what_is_wrong(path, value, wrong):
-    line = change(RUN.line(recorded(picture())), "run", "diff", *path, value=value)
+    line = change(f"run.diff.{path}", value, RUN.line(recorded(picture())))
     with pytest.raises(UnreadableRecording) as error:
         RUN.recording(json.loads(line), "mine.jsonl, line 3")
     assert str(error.value).startswith("mine.jsonl, line 3: run.diff")

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from tilescope.evaluate.counts import Cost, OperationCounts
 from tilescope.numbers import bytes_of, percent
-from tilescope.reports.launch import AMOUNTS
+from tilescope.reports.launch import COST_COLUMNS
 from visualize.predict.agreement import LaunchCosts, count_of, launch_totals
 from visualize.views.memory.text import explain, place
 from visualize.views.prose import Hint, Strong, term
@@ -44,7 +44,7 @@ _HEADER = (
     "line",
     "source",
     term("width"),
-    *(term(entry, name.removesuffix("_sectors")) for name, entry in AMOUNTS.items()),
+    *(term(entry, name.removesuffix("_sectors")) for name, entry in COST_COLUMNS.items()),
     term("efficiency"),
     "agrees",
 )
@@ -69,7 +69,7 @@ def cost_row(source: str, op: OperationCounts, place: Any, cost: Cost) -> tuple[
         source: "textbook", "compiled" or "counted".
     """
     sign = "≤ " if cost.is_upper_bound else "≥ " * cost.is_lower_bound
-    amounts: dict[str, Any] = {name: f"{sign}{getattr(cost, name):,}" for name in AMOUNTS}
+    amounts: dict[str, Any] = {name: f"{sign}{getattr(cost, name):,}" for name in COST_COLUMNS}
     if not cost.has_requests:
         amounts["requests"] = Hint(
             "below", "The counter holds all operations of this kind.", "hint"

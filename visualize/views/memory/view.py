@@ -11,7 +11,7 @@ from tilescope.declare.knobs import knobs
 from tilescope.evaluate.counts import sum_costs
 from tilescope.evaluate.declared import DeclaredCounts, count_accesses
 from tilescope.numbers import Number, key_numbers, significant
-from tilescope.reports.launch import AMOUNTS
+from tilescope.reports.launch import COST_COLUMNS
 from tilescope.results import Counters, Failure
 from visualize.predict.agreement import LaunchCosts, count_of
 from visualize.predict.textbook import Textbook
@@ -35,7 +35,7 @@ SCHEMAS: dict[str, JsonSchema] = {
 }
 
 # Fields of a Cost in the reply of /coalescing.
-_AMOUNTS = (*AMOUNTS, "bytes_wanted")
+_AMOUNTS = (*COST_COLUMNS, "bytes_wanted")
 _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 
 # What each choice of textbook lanes means.

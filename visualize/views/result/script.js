@@ -33,8 +33,15 @@ export default function mountResult(element) {
     }
   }
 
-  function clear() {
+  const close = Object.assign(document.createElement("button"), { type: "button", ariaLabel: "Close", textContent: "✕" });
+
+  function hide() {
     element.classList.remove("toast");
+    close.remove();
+  }
+
+  function clear() {
+    hide();
     if (marked) emit("marks", null);
     marked = "";
   }
@@ -47,7 +54,11 @@ export default function mountResult(element) {
     clear();
     if (!tiles && !failure) return;
     const { top, bottom } = element.getBoundingClientRect();
-    element.classList.toggle("toast", Boolean(failure) || innerWidth <= 640 || top < 0 || bottom > innerHeight);
+    if (failure || innerWidth <= 640 || top < 0 || bottom > innerHeight) {
+      element.style.setProperty("--below", `${Math.max(0, document.querySelector("#header").getBoundingClientRect().bottom)}px`);
+      element.classList.add("toast");
+      element.append(close);
+    }
     element.animate({ transform: ["translateY(-.4rem)", "none"] }, { duration: isStill() ? 0 : 250, easing: "ease-out" });
     const experiment = element.querySelector("[data-experiment]")?.dataset.experiment;
     if (!tiles || describeChanges(experiment, address())) return;
@@ -55,7 +66,8 @@ export default function mountResult(element) {
     emit("marks", JSON.parse(tiles.dataset.tiles));
   }
 
-  element.addEventListener("click", () => element.classList.remove("toast"));
+  element.addEventListener("click", hide);
+  document.addEventListener("keydown", ({ key }) => { if (key === "Escape") hide(); });
   // The marks stay until the settings change or the reader uses the player.
   for (const name of ["click", "input"]) document.querySelector("#player").addEventListener(name, clear);
   listen("address", () => {

@@ -92,7 +92,7 @@ class ResultPanel(Panel):
             when = status.render_end_time(ended, "stored on this machine")
         if run:
             return draw_result(run, snapshot.launch, snapshot.failure, when)
-        how = status.render_run_hint(snapshot.here is not None, snapshot.state)
+        how = status.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
         plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
         notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
         return {**notes, "result": how, **plots}
@@ -102,12 +102,16 @@ class ResultPanel(Panel):
         inspected = snapshot.failure or snapshot.inspected
         if inspected is None:
             return {"predicted-time": hint(_PREDICTING), "predicted-plot": NONE}
+        unable: Slots = {}
         if isinstance(inspected, Failure):
             inside = Inside(not_predicted=inspected.message)
+            if inspected.field and not snapshot.result(RunResult):
+                unable["result"] = status.render_run_hint(False, state, inspected)
         else:
             inside, _ = inspected
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
         return {
+            **unable,
             "predicted-time": render_predicted(inside, state.link(tab="scoreboard")),
             "predicted-plot": plot_predicted(inside, about),
         }
