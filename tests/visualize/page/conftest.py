@@ -55,7 +55,7 @@ def served(directory, cache=None, flags=()):
     # The app must not fetch its own page through a proxy: nothing listens at this proxy's address.
     environment |= dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
     port = free_port()
-    command = [sys.executable, "app.py", "--port", str(port), *flags]
+    command = [sys.executable, "app.py", *flags, "--port", str(port)]
     url = f"http://127.0.0.1:{port}/"
     with serving(command, url, directory / "log", cwd=ROOT, env=environment) as (process, _):
         yield App(process, url)
@@ -129,26 +129,56 @@ class Tab:
             arg=[plot, after],
         )
 
+    def find(self, selector, **options):
+        """Return the elements of a selector."""
+        return self.page.locator(selector, **options)
+
+    def field(self, label):
+        """Return a control by its label."""
+        return self.page.get_by_label(label, exact=True)
+
+    def expect(self, selector, **options):
+        """Return the assertions about an element, which wait until they hold."""
+        return expect(self.find(selector, **options))
+
+    def at(self, part):
+        """Wait until the address contains `part`."""
+        self.page.wait_for_function("part => location.search.includes(part)", arg=part)
+
+    def click(self, selector, **options):
+        self.find(selector, **options).click()
+
+    def press(self, name, role="button", exact=False):
+        """Click a button or a link by its name."""
+        self.page.get_by_role(role, name=name, exact=exact).click()
+
+    def key(self, name):
+        """Press a key of the keyboard."""
+        self.page.keyboard.press(name)
+
+    def resize(self, width, height):
+        self.page.set_viewport_size({"width": width, "height": height})
+
     def preset(self, title):
         self.unfold("#experiment .presets")
-        self.page.get_by_role("button", name=title).click()
+        self.press(title)
 
     def unfold(self, selector):
         """Open a menu or a fold, unless it is already open."""
-        details = self.page.locator(selector)
+        details = self.find(selector)
         if details.get_attribute("open") is None:
             details.locator("> summary").click()
 
     def tab(self, name):
         """Open a picture by its name in the address: its view first."""
-        self.page.locator(f"#header [data-tabs~={name}]").click()
-        if not self.page.locator(f"#{name}-tab").is_visible():
-            self.page.locator(f".pictures [data-tab={name}]").filter(visible=True).click()
+        self.click(f"#header [data-tabs~={name}]")
+        if not self.find(f"#{name}-tab").is_visible():
+            self.find(f".pictures [data-tab={name}]").filter(visible=True).click()
 
     def run(self):
         """Press Run and wait for its result or failure. The card of an earlier run does not count."""
         self.page.evaluate("document.querySelector('#card').replaceChildren()")
-        self.page.locator("#run").click()
+        self.click("#run")
         self.ended()
 
     def ended(self, place="card"):
@@ -167,11 +197,11 @@ class Tab:
 
     def says(self, selector, part, folded=False):
         """Wait until the text of an element contains `part`. If `folded`, text in a closed fold counts, too."""
-        expect(self.page.locator(selector)).to_contain_text(part, use_inner_text=not folded)
+        self.expect(selector).to_contain_text(part, use_inner_text=not folded)
 
     def reads(self, selector, text):
         """Wait until the text of an element is `text`."""
-        expect(self.page.locator(selector)).to_have_text(text, use_inner_text=True)
+        self.expect(selector).to_have_text(text, use_inner_text=True)
 
 
 class Profile:

@@ -1,9 +1,7 @@
 """A script on the page, in a real browser: its pictures and code, and what happens when the script is saved."""
 
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +9,9 @@ from axe_playwright_python.sync_playwright import Axe
 from gradio_client import Client
 
 from tests.trees import ROOT
-from tests.visualize.page.conftest import Tab
+from tests.visualize.page.conftest import Tab, served
 from tests.visualize.page.test_mcp import ask
-from tests.waiting import free_port, run_coroutine, serving
+from tests.waiting import run_coroutine
 
 pytestmark = pytest.mark.browser
 
@@ -26,24 +24,10 @@ def script(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def url(script, compiled_before):
-    port = free_port()
-    command = [
-        sys.executable,
-        "app.py",
-        "show",
-        str(script),
-        "--gpu",
-        "H200",
-        "--mcp",
-        "--port",
-        str(port),
-    ]
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(compiled_before)}
-    with serving(
-        command, f"http://127.0.0.1:{port}/", script.with_suffix(".log"), cwd=ROOT, env=environment
-    ):
-        yield f"http://127.0.0.1:{port}/"
+def url(script, tilescope_cache):
+    flags = ("show", str(script), "--gpu", "H200", "--mcp")
+    with served(script.parent, tilescope_cache, flags) as running:
+        yield running.url
 
 
 @pytest.fixture
@@ -67,12 +51,12 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
     assert not [
         v["id"] for v in Axe().run(shown.page).response["violations"] if v["impact"] == "critical"
     ]
-    shown.page.get_by_role("button", name="Textbook").click()
+    shown.press("Textbook")
     shown.says("#request-plot", "Textbook: request 1")
-    shown.page.get_by_role("button", name="Compiler", exact=True).click()
+    shown.press("Compiler", exact=True)
     shown.says(".pane[data-name=Source] .marked", "tl.load")
     shown.says(".pane[data-name=SASS] .marked >> nth=0", "LDG")
-    shown.page.get_by_role("button", name="Order", exact=True).click()
+    shown.press("Order", exact=True)
     shown.says("#program-order-plot", "out as written")
     shown.says("#program-order-headline", "4,096 programs run in 2 waves")
 
@@ -80,7 +64,7 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
 def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_wasteful_request(
     shown,
 ):
-    cols = shown.page.locator("#knob-case_cols")
+    cols = shown.find("#knob-case_cols")
     cols.fill("777")
     shown.says("#requests-headline", "cols = 777 is not a multiple of 16", folded=True)
     shown.go()
@@ -94,14 +78,14 @@ def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_
 
 @pytest.mark.all_combinations
 def test_a_sweep_stays_in_its_field(shown):
-    field = shown.page.locator("#knob-sweep")
+    field = shown.find("#knob-sweep")
     field.fill("cols=512,640")
     field.press("Enter")
     shown.says("#launches", "cols=640")
     assert field.input_value() == "cols=512,640"
     field.fill("")
     field.press("Enter")
-    shown.page.locator("#launches", has_text="cols=640").wait_for(state="hidden")
+    shown.find("#launches", has_text="cols=640").wait_for(state="hidden")
 
 
 def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothing(shown, script):
@@ -140,5 +124,5 @@ def test_the_report_is_an_endpoint_and_a_tool(url):
 
 @pytest.mark.all_combinations
 def test_the_script_is_compiled_for_another_gpu_that_is_chosen_on_the_page(shown):
-    shown.page.get_by_label("GPU", exact=True).select_option(label="A100-80GB")
+    shown.field("GPU").select_option(label="A100-80GB")
     shown.says("#launches", "for A100-80GB")

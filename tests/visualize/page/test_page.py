@@ -1,7 +1,6 @@
 """The page in a real browser: what users set, and what they see."""
 
 import pytest
-from playwright.sync_api import expect
 
 from kernels.matmul import tile
 from tilescope.declare.jit import memory_lines
@@ -15,22 +14,19 @@ def test_a_copied_link_reopens_the_same_page(tab):
     )
     address = tab.page.evaluate("location.search")
     tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    tab.page.get_by_role("button", name="Share", exact=True).click()
-    tab.page.get_by_role("button", name="Copy link").click()
+    tab.press("Share", exact=True)
+    tab.press("Copy link")
     copied = tab.page.evaluate("navigator.clipboard.readText()")
     assert copied.endswith(address)
     tab.open(copied.removeprefix(tab.url))
     assert tab.page.evaluate("location.search") == address
-    assert tab.page.get_by_label("M", exact=True).input_value() == "1000"
+    assert tab.field("M").input_value() == "1000"
     assert (
         tab.page.get_by_role("button", name="Memory", exact=True).get_attribute("aria-current")
         == "page"
     )
-    assert (
-        tab.page.get_by_label("Memory operation", exact=True).locator("option:checked").inner_text()
-        == "store B"
-    )
-    assert tab.page.locator("#knob-seed").input_value() == "7"
+    assert tab.field("Memory operation").locator("option:checked").inner_text() == "store B"
+    assert tab.find("#knob-seed").input_value() == "7"
 
 
 def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
@@ -42,23 +38,23 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     tab.says(
         '.field[data-field="BLOCK_K"] .problem', "BLOCK_K must be 16, 32, 64, 128 or 256 (got 17)."
     )
-    assert tab.page.get_by_label("N", exact=True).input_value() == "1024"
+    assert tab.field("N").input_value() == "1024"
     tab.wait_for_draw("program-order-plot")
     # Compare the picture and not the number of draws: the same picture is drawn again once the kernel is compiled.
     plot = "document.querySelector('#program-order-plot .live-plot')"
     picture = f"JSON.stringify({plot}.data.map(({{name, z}}) => [name, z]))"
     before, headline = tab.page.evaluate(picture), tab.text("#program-order-headline")
     assert before
-    tab.page.get_by_label("M", exact=True).fill("20000")
+    tab.field("M").fill("20000")
     tab.reads(
         '.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 20000)."
     )
     assert tab.page.evaluate(picture) == before
     assert tab.text("#program-order-headline") == headline
-    tab.page.get_by_label("M", exact=True).fill("1024")
-    tab.page.locator('.field[data-field="M"] .problem').wait_for(state="hidden")
+    tab.field("M").fill("1024")
+    tab.find('.field[data-field="M"] .problem').wait_for(state="hidden")
     tab.open("?kernel=matmul.grouped&dtype=float64")
-    expect(tab.page.locator('.field[data-field="dtype"] .problem')).to_be_visible()
+    tab.expect('.field[data-field="dtype"] .problem').to_be_visible()
     tab.says('.field[data-field="dtype"] .problem', "(got 'float64')")
 
 
@@ -66,7 +62,7 @@ def test_the_longest_numbers_fit_into_their_boxes(tab):
     tab.open("?kernel=matmul.grouped&M=16384&N=16384&K=16384&seed=1234567")
     tab.unfold("#experiment .more")
     for width in (1280, 1440):
-        tab.page.set_viewport_size({"width": width, "height": 720})
+        tab.resize(width, 720)
         cut = tab.page.evaluate(
             """[...document.querySelectorAll("#experiment input[type=number]")]
               .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth).map((box) => box.value)"""
@@ -81,23 +77,22 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_a_zoom_an
     tab.wait_for_compiled()
     ranges = "document.querySelector('#program-order-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
     whole = tab.page.evaluate(ranges)
-    box = tab.page.locator("#program-order-plot .nsewdrag[data-subplot=xy]").bounding_box()
-    assert box is not None
+    box = tab.find("#program-order-plot .nsewdrag[data-subplot=xy]").bounding_box()
     # Not from the corner at the top left, which shows numbers after the compile
     tab.page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.8)
     tab.page.mouse.down()
     tab.page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.4, steps=5)
-    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("5")
-    tab.page.wait_for_function("location.search.includes('GROUP_SIZE=5')")
+    tab.field("GROUP_SIZE").fill("5")
+    tab.at("GROUP_SIZE=5")
     tab.page.mouse.up()
     tab.says("#program-order-plot", "GROUP_SIZE 5")
     assert tab.page.evaluate(ranges) != whole, "a redraw would have ended the drag"
     zoomed = tab.page.evaluate(ranges)
-    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("7")
-    tab.page.wait_for_function("location.search.includes('GROUP_SIZE=7')")
+    tab.field("GROUP_SIZE").fill("7")
+    tab.at("GROUP_SIZE=7")
     tab.says("#program-order-plot", "GROUP_SIZE 7")
     assert tab.page.evaluate(ranges) == zoomed
-    clips = tab.page.locator("#program-order-plot [clip-path]").evaluate_all(
+    clips = tab.find("#program-order-plot [clip-path]").evaluate_all(
         "nodes => nodes.map((node) => node.getAttribute('clip-path'))"
     )
     assert len(clips) >= 2
@@ -109,20 +104,16 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
     tab.page.wait_for_selector("#listing .pane")
     tab.says("#compiler-headline", "registers")
     for name in ("Source", "TTGIR", "PTX", "SASS"):
-        assert tab.page.locator(f'#listing [data-name="{name}"] .marked').count() > 0
+        assert tab.find(f'#listing [data-name="{name}"] .marked').count() > 0
     ((_, line),) = memory_lines(tile.store)
-    tab.page.get_by_label("memory operation", exact=True).select_option(
-        label=f"store C, tile.py:{line}"
-    )
-    assert (
-        "tl.store" in tab.page.locator('#listing [data-name="Source"] .marked').first.inner_text()
-    )
-    assert "STG" in tab.page.locator('#listing [data-name="SASS"] .marked').first.inner_text()
-    tab.page.get_by_label("search", exact=True).fill("mma")
-    assert tab.page.locator('#listing [data-name="SASS"] .found').count() > 0
+    tab.field("memory operation").select_option(label=f"store C, tile.py:{line}")
+    assert "tl.store" in tab.find('#listing [data-name="Source"] .marked').first.inner_text()
+    assert "STG" in tab.find('#listing [data-name="SASS"] .marked').first.inner_text()
+    tab.field("search").fill("mma")
+    assert tab.find('#listing [data-name="SASS"] .found').count() > 0
     before = tab.text("#compiler-headline")
     tab.page.get_by_label("BLOCK_N slider").press("ArrowLeft")
-    expect(tab.page.locator("#compiler-headline")).not_to_have_text(before, use_inner_text=True)
+    tab.expect("#compiler-headline").not_to_have_text(before, use_inner_text=True)
     tab.says("#compiler-headline", "registers")
 
 
@@ -144,8 +135,8 @@ def test_a_change_without_a_reply_stays_in_the_address_and_is_sent_again(tab):
     tab.open("?kernel=matmul.grouped")
     tab.says("#program-order-headline", "all 32 programs")
     tab.page.route("**/messages", lambda route: route.abort())
-    tab.page.get_by_label("M", exact=True).fill("1024")
-    tab.page.wait_for_function("location.search.includes('M=1024')")
+    tab.field("M").fill("1024")
+    tab.at("M=1024")
     tab.page.unroute("**/messages")
     tab.says("#program-order-headline", "all 64 programs")
     tab.errors.clear()  # of the messages without a reply
@@ -164,27 +155,20 @@ _LIVE = """() => {
 }"""
 
 
-def test_it_needs_no_script_and_stands_where_the_live_picture_comes(tab):
+def test_before_its_scripts_the_page_has_a_picture_or_a_sentence_where_the_live_picture_comes(tab):
     page = tab.page
     page.route("**/*.js", lambda route: route.abort())
+    page.goto(f"{tab.url}?tab=requests")
+    page.get_by_text("Opening Tilescope.").wait_for()
     page.goto(tab.url)
-    assert page.locator("#first-picture path").count() > 80, "one for each tile, at least"
-    assert page.locator("#experiment").count() == 0, "Gradio has built nothing"
+    assert tab.find("#first-picture path").count() > 80, "one for each tile, at least"
+    assert tab.find("#experiment").count() == 0, "Gradio has built nothing"
     still = page.evaluate(_STILL)
     page.unroute("**/*.js")
     page.goto(tab.url)
     tab.wait_for_draw("program-order-plot")
     page.wait_for_selector("#first-picture", state="detached")
     assert page.evaluate(_LIVE) == pytest.approx(still, abs=12)
-    tab.errors.clear()  # of the scripts that were kept away
-
-
-def test_a_sentence_fills_the_page_until_its_first_values_come(tab):
-    page = tab.page
-    page.route("**/*.js", lambda route: route.abort())
-    page.goto(f"{tab.url}?tab=requests")
-    page.get_by_text("Opening Tilescope.").wait_for()
-    page.unroute("**/*.js")
     tab.open("?tab=requests")
     page.wait_for_selector("#opening", state="detached")
     tab.errors.clear()  # of the scripts that were kept away

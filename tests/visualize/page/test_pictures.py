@@ -1,5 +1,6 @@
 """Each picture in a real browser: requests as flow, DRAM reads, the scoreboard, and a sweep with its table."""
 
+import json
 import re
 
 import pytest
@@ -37,30 +38,30 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     )
     tab.says("#flow-launch", "1,048,576 sectors, 12.5 % used. Counted on H200")
     tab.says("#contrast-launch", "131,072 sectors, 100 % used.")
-    menu = tab.page.get_by_label("Memory operation", exact=True)
+    menu = tab.field("Memory operation")
     assert menu.locator("option:checked").inner_text() == "most wasteful"
     menu.select_option(label="load A")
     tab.page.wait_for_function(f"{PLOT}.layout.yaxis.title.text.includes('A')")
-    assert "operation=0" in tab.page.evaluate("location.search")
+    tab.at("operation=0")
     tab.says("#requests-headline .number", "100 %")
-    assert not tab.page.locator("#contrast").is_visible()
+    assert not tab.find("#contrast").is_visible()
     menu.select_option(label="store B")
-    tab.page.get_by_role("link", name="transpose: tiles").click()
-    tab.page.wait_for_function("location.search.includes('kernel=transpose.tiled')")
+    tab.press("transpose: tiles", "link")
+    tab.at("kernel=transpose.tiled")
     tab.says("#flow-title", "This kernel: transpose: tiles, 64 × 128, store of B")
 
 
 def test_requests_are_stepped_through_without_the_server_and_stand_in_the_address(tab):
     open_compiled(tab, "kernel=transpose.tiled&operation=1")
-    scrubber = tab.page.locator("#scrubber input")
+    scrubber = tab.find("#scrubber input")
     assert scrubber.get_attribute("max") == "63"
     sent = len(tab.requests)
     first = title(tab)
     scrubber.focus()
     scrubber.press("ArrowRight")
-    tab.page.wait_for_function("location.search.includes('request=1')")
-    tab.page.get_by_role("button", name="Next request").click()
-    tab.page.wait_for_function("location.search.includes('request=2')")
+    tab.at("request=1")
+    tab.press("Next request")
+    tab.at("request=2")
     assert "request 3 of 64" in title(tab)
     assert "request 3 of 32" in title(tab, "contrast")
     assert first != title(tab)
@@ -79,11 +80,11 @@ def test_the_switch_moves_the_lines_to_the_textbooks_request_for_the_same_bytes(
     tab.page.get_by_role("button", name="Textbook", exact=True, pressed=False).click()
     wait_for_title(tab, "Textbook: request 33 of 256")
     tab.page.get_by_role("button", name="Textbook", exact=True, pressed=True).wait_for()
-    tab.page.wait_for_function("location.search.includes('model=textbook&request=32')")
+    tab.at("model=textbook&request=32")
     tab.page.wait_for_function("window.moves === 32")
     tab.page.wait_for_function(f"!{PLOT}.classList.contains('moving')")
     tab.page.emulate_media(reduced_motion="reduce")
-    tab.page.get_by_role("button", name="Compiled", exact=True).click()
+    tab.press("Compiled", exact=True)
     wait_for_title(tab, "Compiled: request 3 of 64")
     tab.page.wait_for_function(f"!{PLOT}.classList.contains('moving')")
     assert tab.page.evaluate("window.moves") == 32
@@ -94,9 +95,9 @@ def test_a_link_opens_a_request_that_the_first_figure_would_not_carry(tab):
         "?kernel=transpose.tiled&model=textbook&lanes=loaded&operation=1&request=200&tab=requests"
     )
     wait_for_title(tab, "Textbook: request 201 of 256")
-    lanes = tab.page.get_by_label("Textbook lanes", exact=True)
+    lanes = tab.field("Textbook lanes")
     assert lanes.locator("option:checked").inner_text() == "lanes store what they load"
-    tab.page.locator("#scrubber input").fill("3")
+    tab.find("#scrubber input").fill("3")
     wait_for_title(tab, "request 4 of 256")
     tab.preset("Textbook: 8 × 8, tiles of 4 × 4")
     tab.page.wait_for_function(f"{PLOT}.data[0].z.length >= 4 && {PLOT}.data[0].z[0].length === 4")
@@ -118,11 +119,11 @@ def test_dram_reads_have_bytes_and_times_and_a_moved_group_size_redraws_the_head
     ):
         tab.says(f"#dram-reads-{slot}", words)
     before = tab.draws("dram-reads-plot")
-    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("1")
+    tab.field("GROUP_SIZE").fill("1")
     tab.wait_for_draw("dram-reads-plot", after=before)
     tab.says("#dram-reads-headline", "counted 2.6")
     tab.unfold("#compare-fold")
-    assert tab.page.locator("#compare-sizes").is_disabled()
+    assert tab.find("#compare-sizes").is_disabled()
     tab.says("#compare-sizes", "(needs a GPU)")
 
 
@@ -138,31 +139,30 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
     tab.wait_for_draw("scoreboard-plot")
     exact, total = re.findall(r"\d+", tab.text("#scoreboard-headline"))[:2]
     assert exact == total
-    assert tab.page.locator("#scoreboard-plot .xy .points path.point").count() == int(total)
+    assert tab.find("#scoreboard-plot .xy .points path.point").count() == int(total)
     tab.page.mouse.move(*tab.page.evaluate(_HIGHEST))
-    hover = tab.page.locator("#scoreboard-plot .hovertext")
+    hover = tab.find("#scoreboard-plot .hovertext")
     hover.wait_for()
     label = re.search(
         r"of transpose\.flat, H200(\d+) × (\d+), .*predicted ", hover.text_content() or ""
     )
-    assert label is not None
     tab.page.mouse.click(*tab.page.evaluate(_HIGHEST))
-    tab.page.wait_for_function("location.search.includes('tab=requests')")
+    tab.at("tab=requests")
     address = tab.page.evaluate(
         "Object.fromEntries(new URLSearchParams(document.body.dataset.address))"
     )
     opened = [address[name] for name in ("kernel", "gpu", "M", "N")]
     assert opened == ["transpose.flat", "H200", label[1], label[2]]
     tab.page.go_back()
-    tab.page.wait_for_function("location.search.includes('score_gpu=H200')")
+    tab.at("score_gpu=H200")
     tab.page.wait_for_function("document.querySelector('#scoreboard-headline').checkVisibility()")
 
     before = tab.draws("scoreboard-plot")
-    tab.page.get_by_role("link", name="DRAM reads").click()
+    tab.press("DRAM reads", "link")
     tab.wait_for_draw("scoreboard-plot", after=before)
     tab.says("#scoreboard-headline", "median error of DRAM reads")
-    tab.page.locator("#scoreboard-rows tbody tr").first.get_by_role("link").click()
-    tab.page.wait_for_function("location.search.includes('tab=dram-reads')")
+    tab.find("#scoreboard-rows tbody tr").first.get_by_role("link").click()
+    tab.at("tab=dram-reads")
 
 
 def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
@@ -171,31 +171,31 @@ def test_links_sort_and_filter_a_sweeps_table_and_a_button_saves_it(tab):
         "?kernel=transpose.tiled&M=65&N=33&tab=sweep&sweep_vary=BLOCK_M%3D16,128+BLOCK_N%3D16,32"
     )
     tab.says("#sweep-headline", "config")
-    tab.page.locator("#sweep-start").click()
-    headline = tab.page.locator("#sweep-headline")
+    tab.click("#sweep-start")
+    headline = tab.find("#sweep-headline")
     expect(headline).to_contain_text("All configs were tried")
     tab.unfold("#sweep-ranking")
-    rows = tab.page.locator("#sweep-table tbody tr")
-    heading = tab.page.locator("#sweep-table th", has_text="BLOCK_M")
+    rows = tab.find("#sweep-table tbody tr")
+    heading = tab.find("#sweep-table th", has_text="BLOCK_M")
     for order, first in (("ascending", "16"), ("descending", "128")):
         heading.get_by_role("link").click()
         # The unsorted table begins with 16, too: only the heading says that the reply has come, with its next link.
         expect(heading).to_have_attribute("aria-sort", order)
         expect(rows.first.locator("td").nth(1)).to_have_text(first)
-    tab.page.locator("#sweep-table .facets nav", has_text="BLOCK_N").get_by_role(
-        "link", name="32"
-    ).click()
+    tab.find("#sweep-table .facets nav", has_text="BLOCK_N").get_by_role("link", name="32").click()
     expect(rows).to_have_count(2)
     assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"32"}
     assert "ranking_BLOCK_N=32" in tab.page.url
     saved = []
     tab.page.on("download", lambda file: saved.append(file.suggested_filename))
     with tab.page.expect_download() as download:
-        tab.page.locator("#ranking-csv").click()
+        tab.click("#ranking-csv")
     assert len(download.value.path().read_text().splitlines()) == 1 + 2
     tab.unfold("#sweep-take")
-    with tab.page.expect_download():
-        tab.page.locator("#sweep-json").click()
+    with tab.page.expect_download() as download:
+        tab.click("#sweep-json")
+    rows = json.loads(download.value.path().read_text())["rows"]
+    assert [row["status"] for row in rows] == ["checked"] * 4
     assert saved == ["tilescope_ranking.csv", "tilescope_sweep.json"], (
         "an update that repeats a file saves it once"
     )

@@ -1,12 +1,7 @@
 """A report in a file, in a browser without a network: launches, operations and code, whatever the script contains."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from tests.visualize.page.conftest import Tab
 from tilescope.captures.reader import Capture
@@ -37,14 +32,14 @@ copy[(1,)](x, y, 3, markup, BLOCK=512)
 
 
 @pytest.fixture(scope="module")
-def report(captured: Path) -> Path:
+def report(captured):
     path = captured.with_suffix(".html")
     path.write_text(render_report(Launches(Capture(captured))), encoding="utf-8")
     return path
 
 
 @pytest.fixture
-def opened(browser: Browser, report: Path) -> Iterator[Tab]:
+def opened(browser, report):
     """Yield the file in a browser without a network, and check that it requests nothing else."""
     context = browser.new_context(
         viewport={"width": 1280, "height": 720}, offline=True, color_scheme="dark"
@@ -58,15 +53,15 @@ def opened(browser: Browser, report: Path) -> Iterator[Tab]:
     context.close()
 
 
-def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened: Tab) -> None:
+def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened):
     opened.says("#launches [aria-current=true]", "512")
     opened.says("#request-plot", "16 sectors: all 512 bytes used")
-    opened.page.locator("#launches td a").nth(1).click()
+    opened.find("#launches td a").nth(1).click()
     opened.says("#request-plot", "32 sectors: 128 of 1,024 bytes used")
     opened.says("#requests-headline", "48 bytes")
-    opened.page.locator("#scrubber .forward").click()
+    opened.click("#scrubber .forward")
     opened.says("#request-plot", "Compiled: request 2 of 16")
-    opened.page.locator("#requests-table td a", has_text="script.py:10").first.click()
+    opened.find("#requests-table td a", has_text="script.py:10").first.click()
     opened.says("#request-plot", "address in y")
     opened.tab("compiler")
     opened.says(".pane[data-name=Source] .marked", "tl.store(y + offsets, values)")
@@ -83,46 +78,43 @@ def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened: Tab) ->
     opened.says("#registers-plot", "live registers")
 
 
-def test_a_link_to_a_report_in_a_file_opens_its_launch_and_model(opened: Tab) -> None:
+def test_a_link_to_a_report_in_a_file_opens_its_launch_and_model_and_another_one_its_start(
+    opened,
+):
     opened.go("?launch=1&operation=1&model=textbook&request=2")
     opened.says("#request-plot", "Textbook: request 3 of 16")
     opened.says("#request-plot", "address in y")
-    opened.page.get_by_role("button", name="Compiled").click()
+    opened.press("Compiled")
     opened.says("#request-plot", "Compiled: request 1 of 4")
-
-
-def test_an_address_that_a_report_in_a_file_does_not_have_opens_its_start(opened: Tab) -> None:
     for query in ("?launch=999", "?tab=dram-reads", "?operation=77"):
         opened.go(query)
         opened.says("#request-plot", "16 sectors: all 512 bytes used")
 
 
-def test_markup_in_a_script_is_text_in_its_report(opened: Tab) -> None:
+def test_markup_in_a_script_is_text_in_its_report(opened):
     opened.says("#launches", "<img src=x onerror=document.title='owned'>")
     opened.tab("compiler")
     opened.says(".pane[data-name=Source]", """# </script><img src=x onerror="document.title""")
-    assert opened.page.locator("img").count() == 0
+    assert opened.find("img").count() == 0
     assert opened.page.title() == "script.py: Tilescope"
 
 
-def test_a_report_in_a_file_is_dark_for_a_reader_with_a_dark_screen_and_light_on_paper(
-    opened: Tab,
-) -> None:
-    expect(opened.page.locator("body.dark")).to_have_count(1)
+def test_a_report_is_dark_for_a_reader_with_a_dark_screen_and_light_on_paper(opened):
+    opened.expect("body.dark").to_have_count(1)
     opened.page.emulate_media(media="print")
-    expect(opened.page.locator("body.dark")).to_have_count(0)
+    opened.expect("body.dark").to_have_count(0)
 
 
-def test_without_scripts_a_report_in_a_file_is_a_table(browser: Browser, report: Path) -> None:
+def test_without_scripts_a_report_in_a_file_is_a_table(browser, report):
     context = browser.new_context(java_script_enabled=False)
     tab = Tab(context.new_page(), report.as_uri())
     tab.go()
     tab.says("noscript", "script.py:9")
-    assert not tab.page.locator("#stage").is_visible()
+    assert not tab.find("#stage").is_visible()
     context.close()
 
 
-def test_a_frame_without_an_address_shows_a_report(browser: Browser, report: Path) -> None:
+def test_a_frame_without_an_address_shows_a_report(browser, report):
     """Notebooks and issue trackers show files in frames like this one."""
     page = browser.new_page()
     tab = Tab(page, "about:blank")

@@ -1,6 +1,7 @@
 """The whole window in a real browser: Pin, tours, talk mode, the embed view, keys, sharing, and how each tab looks."""
 
 import re
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -19,16 +20,16 @@ _TWIN = "document.querySelector('#{} .pinned-plot .main-svg')"
 def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     tab.open(NINE)
     tab.wait_for_draw("program-order-plot")
-    assert tab.page.locator(".pinned-plot, .pinned").count() == 0
+    assert tab.find(".pinned-plot, .pinned").count() == 0
     headline = tab.text("#program-order-headline")
-    tab.page.get_by_role("link", name="Pin", exact=True).click()
+    tab.press("Pin", "link", exact=True)
     tab.page.wait_for_function(_TWIN.format("program-order-plot"))
-    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
+    tab.field("GROUP_SIZE").fill("3")
     tab.says("#compare", "GROUP_SIZE 1 → 3")
     tab.says("#program-order-plot", "GROUP_SIZE 3")
-    assert tab.page.locator("#compare").bounding_box()["height"] < 60
-    tab.page.locator("#compare summary").click()
-    row = tab.page.locator("#compare tbody tr:first-child > *")
+    assert tab.find("#compare").bounding_box()["height"] < 60
+    tab.click("#compare summary")
+    row = tab.find("#compare tbody tr:first-child > *")
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
     tab.says(
         "#program-order-headline .pinned", headline.split("\n")[0]
@@ -39,7 +40,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
     scrub = tab.page.get_by_role("slider", name="Step", exact=True)
     scrub.fill("9")  # the pinned picture steps along
-    corners = tab.page.locator("#program-order-plot .corner .count b")
+    corners = tab.find("#program-order-plot .corner .count b")
     expect(corners).to_have_text(["54", "90", "90", "90"])
     spoken = str(scrub.get_attribute("aria-valuetext"))
     assert [part.startswith("Pinned: ") for part in spoken.split("; ")] == [
@@ -49,31 +50,32 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
         True,
         True,
     ]
-    tab.page.get_by_role("link", name="Unpin").click()
+    tab.press("Unpin", "link")
     tab.page.wait_for_function("!document.querySelector('.paired, .pinned')")
     assert "with=" not in tab.page.evaluate("location.search")
-    assert tab.page.get_by_label("GROUP_SIZE", exact=True).input_value() == "3"
+    assert tab.field("GROUP_SIZE").input_value() == "3"
 
 
-def test_a_pinned_run_keeps_its_colours_and_both_predictions_are_legible(tab):
-    tiles = "&BLOCK_M=128&BLOCK_N=128&BLOCK_K=32&num_warps=4&num_stages=3"
-    recorded = f"kernel=matmul.grouped&M=4096&N=4096&K=4096{tiles}&GROUP_SIZE=4&gpu=H200"
-    tab.open(f"?{recorded}&tab=result")
-    tab.wait_for_draw("time-plot")
-    tab.page.get_by_role("link", name="Pin", exact=True).click()
-    tab.page.wait_for_function(_TWIN.format("time-plot"))
-    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("3")
-    tab.says("#result .own", "No result for this config.")
-    assert (
-        tab.page.locator("#time-plot").evaluate(
-            "node => node.closest('.stale') ?? node.querySelector('.stale')"
-        )
-        is None
+def test_a_pinned_run_has_legible_labels_and_keeps_its_colours_beside_a_config_without_a_run(tab):
+    recorded = "kernel=matmul.grouped&M={0}&N={0}&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
+    pinned = quote(f"{recorded.format(16384)}&gpu=H100")
+    tab.open(f"?{recorded.format(4096)}&gpu=H100&tab=result&with={pinned}")
+    tab.page.wait_for_selector("#time-plot .pinned-plot .textpoint text")
+    labels = tab.page.evaluate(
+        """[...document.querySelectorAll("#time-plot .textpoint text")].map((text) => {
+          const { width, height, right } = text.getBoundingClientRect();
+          return [parseFloat(getComputedStyle(text).fontSize), width > height, right <= innerWidth, text.textContent];
+        })"""
     )
-    pinned = tab.page.locator("#predicted-time .pinned")
-    expect(pinned).to_contain_text("Bound by", timeout=240_000)  # both launches are compiled
+    assert len(labels) == 4
+    assert [label for label in labels if not (label[0] >= 11 and label[1] and label[2])] == []
+    tab.field("GROUP_SIZE").fill("3")
+    tab.says("#result .own", "No result for this config.")
+    is_stale = "node => Boolean(node.closest('.stale') ?? node.querySelector('.stale'))"
+    assert not tab.find("#time-plot").evaluate(is_stale)
+    tab.says("#predicted-time .pinned", "Bound by", folded=True)  # both launches are compiled
     tab.wait_for_draw("predicted-plot")
-    assert not tab.page.locator("#predicted-plot .stale").count(), "it follows the controls"
+    assert not tab.find("#predicted-plot").evaluate(is_stale), "it follows the controls"
 
 
 # In a frame of another site, browsers may refuse all storage: private windows, Safari and Brave do.
@@ -120,30 +122,27 @@ def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab):
         ("#program-order-headline summary", "#program-order-headline details a >> nth=0"),
         (".tours > summary", ".tours a >> nth=0"),
     ):
-        opener, menu = tab.page.locator(summary), tab.page.locator(f"{summary} >> xpath=..")
+        opener, menu = tab.find(summary), tab.find(f"{summary} >> xpath=..")
         opener.click()
         expect(menu).to_have_attribute("open", "")
-        tab.page.keyboard.press("Escape")
+        tab.key("Escape")
         expect(menu).not_to_have_attribute("open", "")
         expect(opener).to_be_focused()
         opener.click()
-        tab.page.locator("#title h1").click()
+        tab.click("#title h1")
         expect(menu).not_to_have_attribute("open", "")
         opener.click()
-        tab.page.locator(choice).click()
+        tab.click(choice)
         expect(menu).not_to_have_attribute("open", "")
 
 
 def test_a_term_opens_the_glossary_at_its_definition(tab):
     tab.open("?kernel=transpose.flat&tab=requests")
     tab.page.get_by_role("button", name="sectors", exact=True).first.click()
-    term = tab.page.locator("#glossary dt", has_text=re.compile("^sector$"))
+    term = tab.find("#glossary dt", has_text=re.compile("^sector$"))
     expect(term).to_be_in_viewport()
-    tab.page.keyboard.press("Escape")
+    tab.key("Escape")
     expect(term).not_to_be_visible()
-
-
-PROJECTOR = {"width": 1920, "height": 1080}
 
 
 def at_stop(tab, number, of):
@@ -157,13 +156,12 @@ def at_stop(tab, number, of):
 
 def edges(tab, selector):
     """Return the top and the bottom of an element."""
-    box = tab.page.locator(selector).bounding_box()
-    assert box is not None, selector
+    box = tab.find(selector).bounding_box()
     return box["y"], box["y"] + box["height"]
 
 
 def is_visible(tab, selector):
-    return tab.page.locator(selector).first.is_visible()
+    return tab.find(selector).first.is_visible()
 
 
 def shows(tab, name):
@@ -182,13 +180,13 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab):
         assert shows(tab, "asked") == (stop.ask is not None)
         if stop.ask:
             tab.wait_for_draw("time-plot")
-            bars = tab.page.locator("#time-plot .overplot")
+            bars = tab.find("#time-plot .overplot")
             assert not bars.is_visible(), "the bars would answer"
-            assert tab.page.locator("#results").evaluate("({ inert }) => inert")
-            tab.page.keyboard.press("ArrowRight")
+            assert tab.find("#results").evaluate("({ inert }) => inert")
+            tab.key("ArrowRight")
             assert bars.is_visible()
         tab.says(".tour .said", stop.say.replace("**", ""))
-        tab.page.keyboard.press("ArrowRight")
+        tab.key("ArrowRight")
     tab.page.wait_for_function("!document.body.classList.contains('touring')")
     assert "tour=" not in tab.page.evaluate("location.search")
 
@@ -205,52 +203,51 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_an
         assert is_visible(tab, selector), selector
     for answer in ("#program-order-headline .headline", ".corner", "#outcome"):
         assert not is_visible(tab, answer), answer
-    tab.page.keyboard.press("a")
+    tab.key("a")
     assert tab.text(".choice.right").split() == ["b", "54"]
     assert tab.text(".choice.wrong").split() == ["a", "18"]
     tab.says(".verdict", "No")
-    tab.page.keyboard.press("Enter")  # on Next, which has the focus
+    tab.key("Enter")  # on Next, which has the focus
     tab.says(".tour .said", "54")
     tab.says("#program-order-headline", "54")
 
 
 def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab):
     tab.open()
-    tab.page.locator(".tours summary").click()
-    tab.page.get_by_role("link", name="A tail wave").click()
+    tab.click(".tours summary")
+    tab.press("A tail wave", "link")
     at_stop(tab, 1, 6)
     assert not is_visible(tab, ".tours[open]")
-    tab.page.locator(".tour .next").click()
+    tab.click(".tour .next")
     at_stop(tab, 2, 6)
     tab.page.go_back()
     at_stop(tab, 1, 6)
-    tab.page.set_viewport_size({"width": 390, "height": 844})
-    tab.page.locator("#controls").wait_for(state="hidden")
-    tab.page.locator(".tour .next").click()
+    tab.resize(390, 844)
+    tab.find("#controls").wait_for(state="hidden")
+    tab.click(".tour .next")
     at_stop(tab, 2, 6)
-    tab.page.locator(".question").wait_for()
+    tab.find(".question").wait_for()
     assert edges(tab, ".question")[1] < edges(tab, ".tour .go")[0], (
         "the bar is as high as its content"
     )
-    tab.page.keyboard.press("Escape")
+    tab.key("Escape")
     tab.page.wait_for_function("!document.body.classList.contains('touring')")
-    tab.page.locator("#run").wait_for()
+    tab.find("#run").wait_for()
     assert "M=2432" in tab.page.evaluate("location.search"), "the tour's settings stay"
 
 
 def test_talk_mode_fills_a_projector_with_the_picture(tab):
-    tab.page.set_viewport_size(PROJECTOR)
+    tab.resize(1920, 1080)
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&gpu=H200")
     tab.wait_for_draw("dram-reads-plot")
-    tab.page.keyboard.press("t")
-    tab.page.wait_for_function("location.search.includes('talk=1')")
+    tab.key("t")
+    tab.at("talk=1")
     for selector in ("#header", "#controls", "#outcome", ".folded"):
         assert not is_visible(tab, selector), selector
     tab.page.wait_for_function(
         "document.querySelector('#dram-reads-plot .live-plot svg.main-svg').getBoundingClientRect().height > 600"
     )
-    picture = tab.page.locator(".picture:has(#dram-reads-plot)").bounding_box()
-    assert picture is not None
+    picture = tab.find(".picture:has(#dram-reads-plot)").bounding_box()
     assert picture["width"] * picture["height"] >= 0.6 * 1920 * 1080
     assert picture["y"] + picture["height"] <= 1080
     tab.reads(".on-stage", "matmul.grouped · 4096 × 4096 × 4096 float16 · H200")
@@ -262,20 +259,20 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
         "ticks of a logarithmic axis between the powers are Plotly's own, smaller ones"
     )
     assert sizes[1] >= 20
-    tab.page.keyboard.press("Escape")
-    tab.page.locator("#controls").wait_for()
+    tab.key("Escape")
+    tab.find("#controls").wait_for()
     assert "talk" not in tab.page.evaluate("location.search")
 
 
 def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab):
-    tab.page.set_viewport_size(PROJECTOR)
+    tab.resize(1920, 1080)
     tab.open("?tour=tail-wave&stop=2&talk=1")
     at_stop(tab, 2, 6)
-    tab.page.keyboard.press("c")
-    tab.page.keyboard.press("Enter")  # on Next, which has the focus
+    tab.key("c")
+    tab.key("Enter")  # on Next, which has the focus
     tab.wait_for_draw("gantt-plot")
     assert (
-        not tab.page.locator("#program-order-picture, #player, #program-order-headline")
+        not tab.find("#program-order-picture, #player, #program-order-headline")
         .filter(visible=True)
         .count()
     )
@@ -286,19 +283,19 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab):
         "the bar covers nothing of it"
     )
     tab.says("#timeline", "On NVIDIA H200, 133 programs ran on 132 SMs")
-    tab.page.keyboard.press("t")  # without talk mode, too, above the other picture
-    tab.page.set_viewport_size({"width": 1280, "height": 720})
-    tab.page.locator("#program-order-plot").wait_for()
+    tab.key("t")  # without talk mode, too, above the other picture
+    tab.resize(1280, 720)
+    tab.find("#program-order-plot").wait_for()
     top, bottom = edges(tab, "#gantt-plot")
     assert 0 < top < bottom <= min(edges(tab, ".tour")[0], edges(tab, "#program-order-plot")[0]) + 1
     assert not is_visible(tab, "#program-order-headline"), "it speaks of another picture"
     tab.open("?kernel=matmul.grouped&tab=program-order&talk=1")
-    tab.page.locator("#program-order-picture").wait_for()
-    tab.page.locator("#gantt-plot").wait_for(state="hidden")
+    tab.find("#program-order-picture").wait_for()
+    tab.find("#gantt-plot").wait_for(state="hidden")
 
 
 def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_keys(tab):
-    tab.page.set_viewport_size({"width": 800, "height": 500})
+    tab.resize(800, 500)
     tab.open("?kernel=matmul.grouped&M=4096&N=4096&K=4096&tab=dram-reads&gpu=H200&embed=1")
     tab.wait_for_draw("dram-reads-plot")
     hidden, shown = (
@@ -310,26 +307,26 @@ def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_key
     expect(link).to_have_attribute("href", re.compile(r"\?(?!.*embed).*M=4096"))
     expect(link).to_be_visible()
     assert tab.page.evaluate("document.documentElement.scrollHeight <= window.innerHeight + 1")
-    tab.page.keyboard.press("t")
+    tab.key("t")
     assert not shows(tab, "talk")
-    tab.page.set_viewport_size({"width": 560, "height": 400})
-    tab.page.locator("#times-plot").wait_for(state="hidden")
+    tab.resize(560, 400)
+    tab.find("#times-plot").wait_for(state="hidden")
     assert is_visible(tab, "#dram-reads-plot"), "a narrow frame has room for one picture"
 
 
 def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab):
     tab.open("?tab=program-order&tour=nowhere&stop=99")
     assert not shows(tab, "touring"), "an unknown tour has no bar"
-    assert tab.page.get_by_text("nowhere").count() == 1, "one message names it"
+    assert tab.page.get_by_text("tour is 'nowhere'; allowed are why-grouping").count() == 1
     tab.page.evaluate("""() => {
         window.heard = [];
         for (const name of ["back", "forward", "play"])
             document.querySelector(`.player .${name}`).addEventListener("click", () => window.heard.push(name));
     }""")
     for key in ("ArrowRight", "ArrowLeft", " ", "Control+ArrowRight", "Alt+ArrowLeft"):
-        tab.page.keyboard.press(key)
+        tab.key(key)
     assert tab.page.evaluate("window.heard") == ["forward", "back", "play"]
-    field = tab.page.get_by_label("M", exact=True)
+    field = tab.field("M")
     for key in ("t", "ArrowRight", "2", "?", "q"):
         field.press(key)
     tab.page.get_by_label("GROUP_SIZE slider").press("ArrowRight")
@@ -341,23 +338,23 @@ def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab
     assert not shows(tab, "talk")
     assert "__theme=" in tab.page.evaluate("location.search"), "Space pressed the button"
     tab.page.evaluate("document.activeElement.blur()")
-    tab.page.keyboard.press("4")
+    tab.key("4")
     tab.page.wait_for_function(
         "document.querySelector('#tab [aria-current]').innerText.trim() === 'Result'"
     )
-    tab.page.keyboard.press("?")
+    tab.key("?")
     dialog = tab.page.get_by_role("dialog", name="Keys")
     expect(dialog).to_contain_text(re.compile("Space.*talk mode.*QR.*Esc", re.DOTALL))
-    tab.page.keyboard.press("t")
+    tab.key("t")
     assert not shows(tab, "talk"), "an open dialog has the keys"
-    tab.page.keyboard.press("Escape")
+    tab.key("Escape")
     dialog.wait_for(state="hidden")
 
 
 def test_the_qr_code_is_that_of_the_short_link(tab):
     link = "?kernel=transpose.flat&tab=requests"
     tab.open("?kernel=transpose.flat&M=1024&N=1024&tab=requests")
-    tab.page.keyboard.press("q")
+    tab.key("q")
     dialog = tab.page.get_by_role("dialog", name="Share this page")
     expect(dialog.get_by_label("Link", exact=True)).to_have_value(tab.url + link)
     frame = f'<iframe src="{tab.url}{link}&embed=1" width="960" height="600"></iframe>'
@@ -365,7 +362,7 @@ def test_the_qr_code_is_that_of_the_short_link(tab):
     tab.page.wait_for_function(
         "link => document.querySelector('.qr').dataset.link === link", arg=tab.url + link
     )
-    path = tab.page.locator(".qr path").last.get_attribute("d")
+    path = tab.find(".qr path").last.get_attribute("d")
     codes = [
         re.findall(r' d="([^"]+)"', draw_qr(tab.url + text))[-1] for text in (link, f"{link}x")
     ]
@@ -432,7 +429,7 @@ def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab
     """
     tab.open("?__theme=light")
     for place, (name, query) in enumerate(TABS.items()):
-        tab.page.set_viewport_size({"width": 1280, "height": 720})
+        tab.resize(1280, 720)
         tab.follow(query)
         wait_for_picture(tab, name)
         top, bottom, share = tab.page.evaluate(_PICTURE)
@@ -442,7 +439,7 @@ def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab
         if not place:
             assert serious(tab, name) == set()
         for width, height, least in SIZES if all_combinations else [SIZES[place % len(SIZES)]]:
-            tab.page.set_viewport_size({"width": width, "height": height})
+            tab.resize(width, height)
             tab.page.wait_for_function("width => innerWidth === width", arg=width)
             tab.page.evaluate(_SETTLED)
             assert tab.page.evaluate(_SMALL, least) == [], (name, width)
@@ -465,7 +462,7 @@ def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab, theme):
     tab.follow("?tour=why-grouping&stop=2")
     tab.page.wait_for_selector("#tour .next")
     found |= serious(tab, "tour")
-    tab.page.keyboard.press("t")
+    tab.key("t")
     found |= serious(tab, "talk")
     assert found == set()
 

@@ -1,19 +1,31 @@
 """A page without a browser."""
 
+import inspect
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.visualize.panels.sweeps_made_up import Started
+from tests.waiting import run_coroutine
 from tilescope.declare.experiment import Experiment
 from tilescope.measure.fair_queue import INTERNAL
 from tilescope.measure.session import Session
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.tune.view import SweepPanel
 from visualize.web.redraw import Redraw
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    run_coroutine(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 class ScriptedSession(Session):
@@ -34,31 +46,32 @@ class ScriptedSession(Session):
         return self.finder(experiment) if self.finder else super().find_compiled(experiment)
 
 
-@pytest.fixture
-def make_page(compiled_before):
-    """A function that makes the handlers of the page on a machine with this GPU."""
-    with ExitStack() as closing:
-
-        def make(gpu=None):
-            session = ScriptedSession(gpu, compiled_before)
-            closing.callback(session.close)
-            return Redraw(session, PredictionProcess(session))
-
-        yield make
+@contextmanager
+def handlers(cache, *scripts):
+    """Yield the handlers of a page on a machine without a GPU."""
+    session = ScriptedSession(None, cache)
+    yield Redraw(session, PredictionProcess(session), *scripts)
+    session.close()
 
 
 @pytest.fixture
-def page(make_page):
-    """The handlers on a machine without a GPU."""
-    return make_page()
+def page(compiled_before):
+    with handlers(compiled_before) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def compiling(compiled_before):
+    """The handlers of one page for all tests of a file that compile."""
+    with handlers(compiled_before) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def shared_page(tmp_path_factory):
     """The handlers of one page for all tests of a file, with nothing compiled."""
-    session = Session(None, tmp_path_factory.mktemp("cache"))
-    yield Redraw(session, PredictionProcess(session))
-    session.close()
+    with handlers(tmp_path_factory.mktemp("cache")) as made:
+        yield made
 
 
 @pytest.fixture

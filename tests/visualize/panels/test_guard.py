@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from tests.waiting import PATIENCE_S, run_coroutine, until
+from tests.waiting import PATIENCE_S, until
 from tilescope.measure.request_slots import BURST, HEAVY_RATE, MAX_OPEN, MAX_RUNNING, RequestSlots
 from visualize.web import guard
 from visualize.web.assets import MESSAGES
@@ -292,7 +292,7 @@ def test_a_session_hash_over_64_characters_is_refused_wherever_gradio_reads_one(
         ("", "203.0.113.7", "10.16.3.80"),
     ],
 )
-def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(
+async def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(
     monkeypatch, space, forwarded, expected
 ):
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "")
@@ -309,7 +309,7 @@ def test_on_a_space_the_address_is_the_last_public_one_that_the_hub_forwards(
     config.load()
     headers = [(b"x-forwarded-for", forwarded.encode())]
     scope = {"type": "http", "client": ("10.16.3.80", 1), "headers": headers, "path": "/"}
-    run_coroutine(config.loaded_app(scope, None, None))
+    await config.loaded_app(scope, None, None)
     assert addresses == [expected]
 
 
@@ -368,52 +368,42 @@ class GuardedApp:
         return requests
 
 
-def test_pages_run_in_slots_and_nothing_else_waits_for_them():
+async def test_pages_run_in_slots_and_nothing_else_waits_for_them():
     """Events and other routes need no slot, and a client that reads no reply holds none."""
-
-    async def scene():
-        app = GuardedApp()
-        requests = await app.start(
-            MAX_RUNNING + 5, path="/tools/x/", root_path="/tools/x", method="GET"
-        )
-        assert len(app.addresses) == MAX_RUNNING
-        await app.start(5)
-        await app.start(5, path="/favicon.ico", method="GET")
-        assert len(app.addresses) == MAX_RUNNING + 10
-        app.go.set()
-        assert await asyncio.gather(*requests) == [(200, b"done")] * len(requests)
-        await app.start(2 * MAX_RUNNING, path="/", method="GET", is_read=False)
-        assert await app.request(path="/", method="GET") == (200, b"done")
-
-    run_coroutine(scene())
+    app = GuardedApp()
+    requests = await app.start(
+        MAX_RUNNING + 5, path="/tools/x/", root_path="/tools/x", method="GET"
+    )
+    assert len(app.addresses) == MAX_RUNNING
+    await app.start(5)
+    await app.start(5, path="/favicon.ico", method="GET")
+    assert len(app.addresses) == MAX_RUNNING + 10
+    app.go.set()
+    assert await asyncio.gather(*requests) == [(200, b"done")] * len(requests)
+    await app.start(2 * MAX_RUNNING, path="/", method="GET", is_read=False)
+    assert await app.request(path="/", method="GET") == (200, b"done")
 
 
 @pytest.mark.parametrize("path", [REDRAW, "/gradio_api/queue/data", "/gradio_api/heartbeat/hash"])
-def test_too_many_open_requests_or_streams_of_an_address_are_refused_until_some_end(path):
-    async def scene():
-        app = GuardedApp()
-        requests = await app.start(MAX_OPEN + 3, path=path)
-        other = await app.start(1, address="10.0.0.2", path=path)
-        app.go.set()
-        replies = await asyncio.gather(*requests)
-        assert [status for status, _ in replies].count(429) == 3
-        assert f"already has {MAX_OPEN} open requests".encode() in replies[-1][1]
-        assert await asyncio.gather(*other, app.request()) == [(200, b"done")] * 2
-
-    run_coroutine(scene())
+async def test_too_many_open_requests_or_streams_of_an_address_are_refused_until_some_end(path):
+    app = GuardedApp()
+    requests = await app.start(MAX_OPEN + 3, path=path)
+    other = await app.start(1, address="10.0.0.2", path=path)
+    app.go.set()
+    replies = await asyncio.gather(*requests)
+    assert [status for status, _ in replies].count(429) == 3
+    assert f"already has {MAX_OPEN} open requests".encode() in replies[-1][1]
+    assert await asyncio.gather(*other, app.request()) == [(200, b"done")] * 2
 
 
-def test_unfinished_bodies_hold_no_turns_and_end_at_their_deadline():
-    async def scene():
-        app = GuardedApp(body_deadline_s=0.2)
-        app.go.set()
-        slow = await app.start(MAX_OPEN - 1, parts=(b"{", None))
-        assert await app.request(parts=(b"{", b"}")) == (200, b"done")
-        assert app.bodies == [b"{}"]
-        late = (408, b"The body did not arrive within 0.2 s.\n")
-        assert await asyncio.gather(*slow) == [late] * len(slow)
-
-    run_coroutine(scene())
+async def test_unfinished_bodies_hold_no_turns_and_end_at_their_deadline():
+    app = GuardedApp(body_deadline_s=0.2)
+    app.go.set()
+    slow = await app.start(MAX_OPEN - 1, parts=(b"{", None))
+    assert await app.request(parts=(b"{", b"}")) == (200, b"done")
+    assert app.bodies == [b"{}"]
+    late = (408, b"The body did not arrive within 0.2 s.\n")
+    assert await asyncio.gather(*slow) == [late] * len(slow)
 
 
 # Long enough for a client to reconnect on a busy machine.
@@ -495,61 +485,55 @@ def test_unread_replies_are_bounded_by_bytes_per_address_and_in_total(queue):
     assert sum(each.size for each in messages.values()) <= MAX_TOTAL_UNREAD_BYTES
 
 
-def test_a_client_that_has_read_all_replies_is_removed_when_another_is_added(queue):
-    async def read():
-        messages = queue.pending_messages_per_session
-        events = queue.pending_event_ids_session
-        for client in ("done", "busy", "unread"):
-            add_event(queue, client).put_nowait("message")
-        for client in ("done", "busy"):
-            assert await messages[client].get() == "message"
-        events["done"].clear()
-        events["unread"].clear()
-        add_event(queue, "new")
-        assert set(messages) == set(events) == {"busy", "unread", "new"}
-
-    asyncio.run(read())
+async def test_a_client_that_has_read_all_replies_is_removed_when_another_is_added(queue):
+    messages = queue.pending_messages_per_session
+    events = queue.pending_event_ids_session
+    for client in ("done", "busy", "unread"):
+        add_event(queue, client).put_nowait("message")
+    for client in ("done", "busy"):
+        assert await messages[client].get() == "message"
+    events["done"].clear()
+    events["unread"].clear()
+    add_event(queue, "new")
+    assert set(messages) == set(events) == {"busy", "unread", "new"}
 
 
-def test_a_client_that_waits_for_a_message_or_is_between_two_reads_is_not_evicted(queue):
-    async def wait():
-        messages = add_event(queue, "waiting")
-        reading = asyncio.create_task(messages.get())
-        await asyncio.wait([reading], timeout=0)
-        for number in range(2 * MAX_MAILBOXES):
-            add_event(queue, f"client {number}")
-        messages.put_nowait("message")
-        assert await reading == "message"
-        for number in range(MAX_MAILBOXES - 1):
-            add_event(queue, f"another client {number}")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(messages.get(), 0.01)
-        add_event(queue, "one more client")
-
-    run_coroutine(wait())
+async def test_a_client_that_waits_for_a_message_or_is_between_two_reads_is_not_evicted(queue):
+    messages = add_event(queue, "waiting")
+    reading = asyncio.create_task(messages.get())
+    await asyncio.wait([reading], timeout=0)
+    for number in range(2 * MAX_MAILBOXES):
+        add_event(queue, f"client {number}")
+    messages.put_nowait("message")
+    assert await reading == "message"
+    for number in range(MAX_MAILBOXES - 1):
+        add_event(queue, f"another client {number}")
+    with suppress(TimeoutError):
+        await asyncio.wait_for(messages.get(), 0.01)
+    add_event(queue, "one more client")
     assert "waiting" in queue.pending_messages_per_session
     assert len(queue.pending_messages_per_session) == MAX_MAILBOXES
 
 
-def test_the_events_of_a_client_end_when_it_leaves_but_not_when_it_opens_its_next_stream(queue):
-    async def leave():
-        forever = asyncio.Event()
-        for client in ("gone", "back", "gone_too", "about to read"):
-            task = asyncio.create_task(forever.wait())
-            set_task_name(task, client, 7, "event", batch=False)
-            queue._asyncio_tasks.add(task)
-        messages = add_event(queue, "back")
-        for client in ("gone", "back", "about to read"):
-            await queue.clean_events(session_hash=client)
-        next_stream = asyncio.create_task(messages.get())
-        await asyncio.sleep(0)
-        add_event(queue, "about to read")
-        await asyncio.sleep(RECONNECT_S + 0.1)
-        next_stream.cancel()
-        tasks = queue._asyncio_tasks
-        return {task.get_name().partition("_7<")[0] for task in tasks if task.cancelled()}
-
-    assert run_coroutine(leave()) == {"gone"}
+async def test_the_events_of_a_client_end_when_it_leaves_but_not_when_it_opens_its_next_stream(
+    queue,
+):
+    forever = asyncio.Event()
+    for client in ("gone", "back", "gone_too", "about to read"):
+        task = asyncio.create_task(forever.wait())
+        set_task_name(task, client, 7, "event", batch=False)
+        queue._asyncio_tasks.add(task)
+    messages = add_event(queue, "back")
+    for client in ("gone", "back", "about to read"):
+        await queue.clean_events(session_hash=client)
+    next_stream = asyncio.create_task(messages.get())
+    await asyncio.sleep(0)
+    add_event(queue, "about to read")
+    await asyncio.sleep(RECONNECT_S + 0.1)
+    next_stream.cancel()
+    tasks = queue._asyncio_tasks
+    ended = {task.get_name().partition("_7<")[0] for task in tasks if task.cancelled()}
+    assert ended == {"gone"}
 
 
 def test_the_events_of_a_client_that_never_opens_a_stream_end_and_its_replies_are_dropped():
@@ -586,49 +570,39 @@ def test_malformed_bodies_of_events_are_refused():
             assert refused.text == "The body must be a JSON object.\n"
 
 
-def test_an_address_that_floods_the_page_waits_and_others_do_not():
+async def test_an_address_that_floods_the_page_waits_and_others_do_not():
     """Refused requests count, too."""
-
-    async def scene():
-        app = GuardedApp()
-        app.go.set()
-        await app.request(address="10.0.0.2")
-        began = time.monotonic()
-        flood = await app.start(BURST + 20, path="/gradio_api/run/predict", parts=(b"not JSON",))
-        assert await app.request(address="10.0.0.2") == (200, b"done")
-        assert not all(request.done() for request in flood)
-        assert {status for status, _ in await asyncio.gather(*flood)} == {400}
-        assert time.monotonic() - began >= 20 / HEAVY_RATE
-
-    run_coroutine(scene())
+    app = GuardedApp()
+    app.go.set()
+    await app.request(address="10.0.0.2")
+    began = time.monotonic()
+    flood = await app.start(BURST + 20, path="/gradio_api/run/predict", parts=(b"not JSON",))
+    assert await app.request(address="10.0.0.2") == (200, b"done")
+    assert not all(request.done() for request in flood)
+    assert {status for status, _ in await asyncio.gather(*flood)} == {400}
+    assert time.monotonic() - began >= 20 / HEAVY_RATE
 
 
-def test_a_delayed_request_whose_client_has_left_is_dropped():
-    async def scene():
-        app = GuardedApp()
-        app.go.set()
-        await app.request(address="10.0.0.2")
-        flood = await app.start(BURST + 20)
-        app.left.set()
-        replies = await asyncio.gather(*flood)
-        assert replies.count(None) >= 15
-        assert replies.count((200, b"done")) >= BURST
-
-    run_coroutine(scene())
+async def test_a_delayed_request_whose_client_has_left_is_dropped():
+    app = GuardedApp()
+    app.go.set()
+    await app.request(address="10.0.0.2")
+    flood = await app.start(BURST + 20)
+    app.left.set()
+    replies = await asyncio.gather(*flood)
+    assert replies.count(None) >= 15
+    assert replies.count((200, b"done")) >= BURST
 
 
-def test_an_address_guesses_one_password_at_a_time():
-    async def scene():
-        app = GuardedApp(login_s=0.01)
-        guesses = await app.start(20, path="/login", parts=(b"username=me&password=x",))
-        guesses += await app.start(1, path="/login", address="10.0.0.2")
-        await asyncio.sleep(0.02)
-        assert app.addresses.count("10.0.0.1") == 1
-        assert app.addresses.count("10.0.0.2") == 1
-        for guess in guesses:
-            guess.cancel()
-
-    run_coroutine(scene())
+async def test_an_address_guesses_one_password_at_a_time():
+    app = GuardedApp(login_s=0.01)
+    guesses = await app.start(20, path="/login", parts=(b"username=me&password=x",))
+    guesses += await app.start(1, path="/login", address="10.0.0.2")
+    await asyncio.sleep(0.02)
+    assert app.addresses.count("10.0.0.1") == 1
+    assert app.addresses.count("10.0.0.2") == 1
+    for guess in guesses:
+        guess.cancel()
 
 
 async def open_connections(count, sent=b""):
@@ -666,16 +640,16 @@ async def echo_app(scope, receive, send):
 GET = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-def test_a_connection_whose_head_does_not_end_is_closed(monkeypatch):
-    (reply,) = run_coroutine(open_connections(1, GET))
+async def test_a_connection_whose_head_does_not_end_is_closed(monkeypatch):
+    (reply,) = await open_connections(1, GET)
     assert b"served" in reply
     monkeypatch.setattr(guard, "HEADER_DEADLINE_S", 0.2)
-    assert run_coroutine(open_connections(1, GET[:-2])) == [b""]
+    assert await open_connections(1, GET[:-2]) == [b""]
 
 
-def test_one_address_gets_half_of_the_connections(monkeypatch):
+async def test_one_address_gets_half_of_the_connections(monkeypatch):
     monkeypatch.setattr(guard, "max_connections", lambda: 4)
-    replies = run_coroutine(open_connections(3, GET))
+    replies = await open_connections(3, GET)
     assert [b"served" in reply for reply in replies] == [True, True, False]
 
 

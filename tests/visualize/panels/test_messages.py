@@ -8,7 +8,6 @@ from gradio.context import LocalContext
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tests.waiting import run_coroutine
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.request_slots import MAX_RUNNING
 from visualize.views.panel import current_client
@@ -102,25 +101,17 @@ class Connection:
         await Starlette(routes=[Messages(page, page).route])(scope, self.receive, self.send)
 
 
-def test_an_action_ends_when_its_client_leaves():
-    async def scene():
-        page = Page()
-        await Connection({"action": "run"}, count=2).open(page)
-        await page.is_left.wait()
-
-    run_coroutine(scene())
+async def test_an_action_ends_when_its_client_leaves():
+    page = Page()
+    await Connection({"action": "run"}, count=2).open(page)
+    await page.is_left.wait()
 
 
-def test_clients_that_read_no_reply_hold_no_slot():
-    async def scene():
-        page = Page()
-        slow = [
-            asyncio.create_task(Connection({}, count=0).open(page)) for _ in range(2 * MAX_RUNNING)
-        ]
-        reading = Connection({}, count=3)
-        await reading.open(page)
-        assert reading.count == 0
-        for task in slow:
-            task.cancel()
-
-    run_coroutine(scene())
+async def test_clients_that_read_no_reply_hold_no_slot():
+    page = Page()
+    slow = [asyncio.create_task(Connection({}, count=0).open(page)) for _ in range(2 * MAX_RUNNING)]
+    reading = Connection({}, count=3)
+    await reading.open(page)
+    assert reading.count == 0
+    for task in slow:
+        task.cancel()

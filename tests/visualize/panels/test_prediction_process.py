@@ -14,7 +14,7 @@ from gradio.context import LocalContext
 
 from tests.experiments import fields
 from tests.messages import opened, settings_of, updates
-from tests.waiting import run_coroutine, until
+from tests.waiting import until
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
@@ -35,8 +35,6 @@ pytestmark = pytest.mark.xdist_group("predictions")
 FAR = "matmul.grouped M=16384 N=16384 K=4096 BLOCK_M=32 BLOCK_N=32 tab=dram-reads"
 NEAR = "matmul.grouped M=512 N=512 K=512 tab=dram-reads"
 A_MILLION_TILES = "matmul.grid_2d M=16384 N=16384 BLOCK_M=16 BLOCK_N=16 tab=program-order"
-# Long only if two of them are drawn side by side.
-TWICE_LONG = "matmul.grouped M=1024 N=1024 K=512 BLOCK_M=16 BLOCK_N=16"
 TOO_MANY = f"{FAR} matmul.split_k_atomic BLOCK_M=16 BLOCK_N=16 SPLIT_K=16"
 
 
@@ -67,25 +65,23 @@ def test_a_long_prediction_follows_in_the_stream(page, flat):
     assert "M=16384" in slots["link"]
 
 
-def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
+async def test_another_process_draws_and_replies_the_same_for_a_pinned_experiment_too(shared_page):
     page = shared_page
-    pinned = urllib.parse.urlencode(fields(f"{TWICE_LONG} M=1040"))
-    current = opened(f"{TWICE_LONG} gpu=H200 tab=dram-reads with={pinned}")
+    pinned = urllib.parse.urlencode(fields("matmul.grouped M=576"))
+    current = opened(f"{NEAR} gpu=H200 with={pinned}")
     failure = Failure("compile", "timeout", "It took too long.")
     snapshot = Api(page.session, page.predictions).take_snapshot(current.experiment, failure)
 
-    async def predict(*work):
-        return await asyncio.wrap_future(
-            page.predictions.submit(*work, client=INTERNAL, estimate_s=1.0)
-        )
+    def predict(*work):
+        future = page.predictions.submit(*work, client=INTERNAL, estimate_s=1.0)
+        return asyncio.wrap_future(future)
 
     snapshots = page.take_snapshots(current)
-    assert run_coroutine(predict(draw_in_process, *snapshots)) == draw_view(
-        page.panels["dram-reads"], *snapshots
-    )
-    there = run_coroutine(predict(panel.build_reply, snapshot, reuse_json))
+    drawn = draw_view(page.panels["dram-reads"], *snapshots)
+    assert await predict(draw_in_process, *snapshots) == drawn
+    there = await predict(panel.build_reply, snapshot, reuse_json)
     assert there == panel.build_reply(snapshot, reuse_json)
-    assert run_coroutine(predict(process_of, snapshot)) != os.getpid()
+    assert await predict(process_of, snapshot) != os.getpid()
 
 
 def process_of(snapshot):
@@ -148,8 +144,8 @@ def endpoint_of(page, kind):
     return panel.endpoints(Api(page.session, page.predictions))[0].function
 
 
-def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
-    reply = orjson.loads(run_coroutine(endpoint_of(page, ProgramOrderPanel)(PAYLOAD)))
+async def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
+    reply = orjson.loads(await endpoint_of(page, ProgramOrderPanel)(PAYLOAD))
     assert reply["resident_source"] == "assumed"
     assert reply["programs"] == 32
     assert reply["note"].startswith(
@@ -158,38 +154,27 @@ def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):
     assert not compiles[0].done(), "the compile continues for the next request"
 
 
-def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compiles):
-    schedule = endpoint_of(page, ProgramOrderPanel)
-
-    async def ask_from(host):
-        LocalContext.request.set(
-            SimpleNamespace(client=SimpleNamespace(host=host), session_hash="page")
-        )
-        return await schedule(PAYLOAD)
-
+async def test_an_unfinished_compile_ends_when_its_client_requests_another(page, compiles):
+    ask = endpoint_of(page, ProgramOrderPanel)
     for host in ("a", "b", "a"):
-        run_coroutine(ask_from(host))
+        request = SimpleNamespace(client=SimpleNamespace(host=host), session_hash="page")
+        LocalContext.request.set(request)
+        await ask(PAYLOAD)
     assert [compile_.cancelled() for compile_ in compiles] == [True, False, False]
 
 
-def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
-    async def reply_after_failure():
-        work = asyncio.create_task(endpoint_of(page, ProgramOrderPanel)(PAYLOAD))
-        await asyncio.wait([work], timeout=0)
-        compiles[0].set_result(Failure("compile", "timeout", "It took too long."))
-        return await work
-
-    reply = orjson.loads(run_coroutine(reply_after_failure()))
+async def test_a_schedule_says_why_its_kernel_cannot_be_compiled(page, compiles):
+    work = asyncio.create_task(endpoint_of(page, ProgramOrderPanel)(PAYLOAD))
+    await asyncio.wait([work], timeout=0)
+    compiles[0].set_result(Failure("compile", "timeout", "It took too long."))
+    reply = orjson.loads(await work)
     assert reply["resident_source"] == "assumed"
     assert reply["note"] == "It took too long."
 
 
-def test_a_client_that_leaves_cancels_its_compile(page, compiles):
-    async def leave():
-        work = asyncio.create_task(endpoint_of(page, DramReadsPanel)(PAYLOAD))
-        await asyncio.wait([work], timeout=0)
-        work.cancel()
-        await asyncio.wait([work])
-
-    run_coroutine(leave())
+async def test_a_client_that_leaves_cancels_its_compile(page, compiles):
+    work = asyncio.create_task(endpoint_of(page, DramReadsPanel)(PAYLOAD))
+    await asyncio.wait([work], timeout=0)
+    work.cancel()
+    await asyncio.wait([work])
     assert compiles[0].cancelled()

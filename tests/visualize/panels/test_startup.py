@@ -218,10 +218,12 @@ def test_a_traceback_is_a_field_of_its_log_line():
 
 
 SESSION = """
-import gradio as gr
-from gradio.server_messages import ProcessCompletedMessage
-from gradio.state_holder import SessionState
-from visualize.web.serve import skip_copies_and_searches
+from visualize.startup import quick_import
+with quick_import():
+    import gradio as gr
+    from gradio.server_messages import ProcessCompletedMessage
+    from gradio.state_holder import SessionState
+    from visualize.web.serve import skip_copies_and_searches
 
 with gr.Blocks() as blocks:
     textbox = gr.Textbox()

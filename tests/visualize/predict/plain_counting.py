@@ -51,26 +51,33 @@ def plain_count(pattern, starts):
     matrix = pattern.matrix
     layout = made.layout
     length = made.width_bytes // made.element_bytes
-    originals = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
+    lanes = range(1 << len(layout.lane))
+    warps = range(1 << len(layout.warp))
+    registers = [r for r in range(1 << len(layout.register)) if not has_copies(layout.register, r)]
+    requests = [
+        [
+            element(layout, register, lane, warp)
+            for lane in lanes
+            if made.op == "load"
+            or not (has_copies(layout.lane, lane) or has_copies(layout.warp, warp))
+        ]
+        for warp, register in itertools.product(warps, registers[::length])
+    ]
     total = NO_COST
-    for first, warp in itertools.product(starts, range(1 << len(layout.warp))):
-        for register in originals[::length]:
-            addresses = []
-            for lane in range(1 << len(layout.lane)):
-                is_copy = has_copies(layout.lane, lane) or has_copies(layout.warp, warp)
-                place = element(layout, register, lane, warp)
-                row, column = locate(pattern.access, first, place, (matrix.rows, matrix.columns))
-                is_inside = row < matrix.rows and column < matrix.columns
-                if is_inside and (made.op == "load" or not is_copy):
-                    addresses.append((row * matrix.columns + column) * matrix.element_bytes)
-            touched = {start + byte for start in addresses for byte in range(made.width_bytes)}
-            sectors = len({byte // matrix.sector_bytes for byte in touched})
-            lines = len({byte // matrix.line_bytes for byte in touched})
-            ideal = -(-len(touched) // matrix.sector_bytes)
-            used = len(addresses) * made.width_bytes
-            total += Cost(
-                bool(addresses), sectors, lines, ideal, used, sector_bytes=matrix.sector_bytes
-            )
+    for first, places in itertools.product(starts, requests):
+        addresses = []
+        for place in places:
+            row, column = locate(pattern.access, first, place, (matrix.rows, matrix.columns))
+            if row < matrix.rows and column < matrix.columns:
+                addresses.append((row * matrix.columns + column) * matrix.element_bytes)
+        touched = {start + byte for start in addresses for byte in range(made.width_bytes)}
+        sectors = len({byte // matrix.sector_bytes for byte in touched})
+        lines = len({byte // matrix.line_bytes for byte in touched})
+        ideal = -(-len(touched) // matrix.sector_bytes)
+        used = len(addresses) * made.width_bytes
+        total += Cost(
+            bool(addresses), sectors, lines, ideal, used, sector_bytes=matrix.sector_bytes
+        )
     return total
 
 

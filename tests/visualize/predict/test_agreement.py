@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import from_json
+from tests.experiments import experiment_of
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import Launch
 from tilescope.evaluate.counts import Cost
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
@@ -15,15 +14,13 @@ from visualize.predict.agreement import LaunchCosts, agreement, count_together, 
 from visualize.predict.textbook import Textbook
 
 
-def recorded(kernel_id, board=None, **payload):
+def recorded(text, board=None):
     """Return the costs on a recorded launch, with its recorded code as the code compiled here."""
-    experiment = from_json({"kernel": kernel_id, "gpu": "H200", **payload})
+    experiment = experiment_of(text, gpu="H200")
     counters = records.find(COUNTERS.form, experiment, "H200")
     assert counters is not None
-    launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
-    return LaunchCosts(
-        discover()[kernel_id], launch, counters.compiled, counters, board or Textbook()
-    )
+    kernel, launch = launch_of(experiment, GPUS["H200"])
+    return LaunchCosts(kernel, launch, counters.compiled, counters, board or Textbook())
 
 
 @pytest.mark.parametrize(
@@ -80,17 +77,9 @@ def test_two_stores_of_one_output_are_added_up():
 
 def test_the_most_wasteful_operation_is_not_the_one_that_moves_most():
     """Rows of A begin inside a sector; B, of which more is moved, is read in whole ones."""
-    problem = {"M": 900, "N": 512, "K": 124, "dtype": "float16", "precision": "tf32_rounded"}
-    config = {
-        "BLOCK_M": 16,
-        "BLOCK_N": 64,
-        "BLOCK_K": 128,
-        "GROUP_SIZE": 4,
-        "num_warps": 8,
-        "num_stages": 4,
-    }
     found = recorded(
-        "matmul.fused_add_relu", problem=problem, config={**config, "PROGRAMS_PER_SM": 1}
+        "matmul.fused_add_relu M=900 N=512 K=124 dtype=float16 precision=tf32_rounded BLOCK_M=16 BLOCK_N=64 "
+        "BLOCK_K=128 GROUP_SIZE=4 num_warps=8 num_stages=4 PROGRAMS_PER_SM=1"
     )
     a, b = found.compiled[:2]
     assert a.launch.sectors < b.launch.sectors
@@ -103,26 +92,3 @@ def test_without_waste_the_transposed_store_or_the_textbooks_worst_is_chosen():
     assert worst(found) == worst(found, is_textbook=True) == 1
     assert found.textbook[1].launch.efficiency == 0.125
     assert found.compiled[1].launch.efficiency == 1
-
-
-def test_boxes_that_are_read_share_one_counter():
-    found = recorded("matmul.persistent")
-    tensors, counted = count_together(found, 0)
-    assert tensors == ("A", "B")
-    assert counted.requests == 0
-    assert counted.sectors == sum(op.sectors for op in found.compiled if op.counter == "tma_ld")
-    assert counted.agreement == "equal"
-
-
-def test_the_counter_of_requests_does_not_tell_two_loads_apart():
-    _, counted = count_together(recorded("matmul.grouped"), 0)
-    assert not counted.has_requests
-    assert counted.sectors > 0
-
-
-def test_textbook_sectors_have_the_size_of_the_textbooks_machine():
-    found = recorded("transpose.tiled", Textbook(warp_size=4, line_bytes=16))
-    textbook = found.textbook[0].launch
-    assert textbook.sector_bytes == 16
-    assert textbook.sectors == 4 * 1024 * 1024 // 16
-    assert textbook.efficiency == 1

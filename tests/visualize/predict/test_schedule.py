@@ -9,7 +9,7 @@ from tests.conftest import FEW_SMS
 from tests.experiments import fill_sms
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS, occupancy
-from tilescope.declare.knobs import ConfigError, knobs
+from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import Launch
 from visualize.predict.schedule import loads, max_programs_per_sm, row_major, schedule
 
@@ -17,12 +17,7 @@ KERNELS = tuple(discover().values())
 H200 = GPUS["H200"]
 
 
-def default(kernel, gpu=H200, **problem):
-    """A launch of the kernel's default config."""
-    return Launch(kernel.family.problem(**problem), kernel.config(), gpu)
-
-
-REDUCING = tuple(kernel for kernel in KERNELS if "k" in kernel.extents(default(kernel)))
+REDUCING = tuple(kernel for kernel in KERNELS if "K" in kernel.problem_knobs())
 SIZES = st.sampled_from((1, 2, 9, 64, 129, 448, 577, 1000, 1023))
 
 
@@ -94,14 +89,6 @@ def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
     assert planned.resident_programs == resident
     assert planned.waves == len(waves)
     assert planned.tail_programs == waves[-1] % resident
-
-
-def test_more_tiles_than_memory_holds_are_refused_with_the_count(kernels):
-    kernel = kernels["transpose.tiled"]
-    with pytest.raises(ConfigError, match="268,435,456 tiles are too many") as refusal:
-        schedule(kernel, Launch(kernel.family.problem(16384, 16384), kernel.config(1, 1), H200))
-    assert refusal.value.kind == "too_many_tiles"
-    assert refusal.value.field == "BLOCK_M"
 
 
 # The GPU, warps, registers and bytes of shared memory of a program; then how many an SM holds, and what limits them.

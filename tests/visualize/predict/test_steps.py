@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import FEW_SMS
-from tests.experiments import fill_sms
+from tests.experiments import experiment_of, fill_sms
 from tests.visualize.predict.test_schedule import REDUCING, launches
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
 from visualize.predict.schedule import (
@@ -28,14 +29,16 @@ from visualize.predict.schedule import (
 H200 = GPUS["H200"]
 SPLIT = next(kernel for kernel in REDUCING if kernel.id == "matmul.split_k_atomic")
 SMALL = st.sampled_from((1, 2, 17, 129, 300))
-ARTICLE = (
-    {"M": 576, "N": 576, "K": 288},
-    {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP_SIZE": 3},
+
+ARTICLE = launch_of(
+    experiment_of("matmul.grouped M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 GROUP_SIZE=3"),
+    H200,
 )
-LARGE = (
-    {"M": 16384, "N": 16384, "K": 4096},
-    {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_SIZE": 8},
-)
+
+
+def plan(text, programs_per_sm=1, gpu=H200):
+    """Schedule an experiment."""
+    return fill_sms(schedule(*launch_of(experiment_of(text), gpu)), programs_per_sm)
 
 
 def columns(planned):
@@ -77,12 +80,16 @@ def test_a_step_computes_the_next_tile_of_each_program_of_a_wave(launch):
     ("tiles", "programs_per_sm", "name"), [(9, 1, "program"), (32, 1, "wave"), (32, 8, "program")]
 )
 def test_a_players_steps_are_single_programs_if_these_are_few_or_all_in_one_wave(
-    kernels, tiles, programs_per_sm, name
+    tiles, programs_per_sm, name
 ):
-    kernel = kernels["matmul.grouped"]
-    problem = kernel.family.problem(M=tiles * 64, N=tiles * 64, K=64)
-    launch = Launch(problem, kernel.config(BLOCK_M=64, BLOCK_N=64), H200)
-    assert player_steps(fill_sms(schedule(kernel, launch), programs_per_sm)).name == name
+    text = f"matmul.grouped M={64 * tiles} N={64 * tiles} K=64 BLOCK_M=64 BLOCK_N=64"
+    assert player_steps(plan(text, programs_per_sm)).name == name
+
+
+def count_blocks(tiles, depth):
+    """Count the distinct blocks that tiles read. A slice is `depth` blocks deep."""
+    pieces = {("A", m, k) for _, m, _, k in tiles} | {("B", n, k) for _, _, n, k in tiles}
+    return sum(int(depth[k]) for _, _, k in pieces)
 
 
 @given(launches(kernels=REDUCING))
@@ -100,18 +107,13 @@ def test_a_step_reads_the_blocks_of_its_tiles_panels(launch):
         made = steps(order)
         depth = slice_blocks(order)
         for step, tiles in computed(order).items():
-            pieces = {("A", m, k) for _, m, _, k in tiles} | {("B", n, k) for _, _, n, k in tiles}
-            assert made.blocks[step] == sum(int(depth[k]) for _, _, k in pieces)
+            assert made.blocks[step] == count_blocks(tiles, depth)
 
 
-def test_a_step_after_all_programs_of_a_wave_have_ended_reads_nothing(kernels):
+def test_a_step_after_all_programs_of_a_wave_have_ended_reads_nothing():
     """Six programs in waves of two; the first two loop twice, so that the second wave has no second turn."""
-    kernel = kernels["matmul.persistent"]
-    gpu = replace(H200, sms=6)
-    launch = Launch(
-        kernel.family.problem(M=8 * 64, N=64, K=64), kernel.config(BLOCK_M=64, BLOCK_N=64), gpu
-    )
-    made = steps(replace(schedule(kernel, launch), resident_programs=2))
+    text = "matmul.persistent M=512 N=64 K=64 BLOCK_M=64 BLOCK_N=64"
+    made = steps(replace(plan(text, gpu=replace(H200, sms=6)), resident_programs=2))
     assert made.tiles.tolist() == [2, 2, 2, 0, 2]
     assert made.blocks.tolist() == [3, 3, 3, 0, 3]
 
@@ -131,79 +133,44 @@ def test_the_first_read_is_the_first_in_time(launch):
 
 
 @pytest.mark.parametrize(
-    ("kernel_id", "n", "config", "per_sm", "name", "tiles", "slots", "idle"),
+    ("text", "programs_per_sm", "name", "tiles", "slots"),
     [
-        (
-            "matmul.grouped",
-            2048,
-            {"BLOCK_M": 64, "BLOCK_N": 64},
-            1,
-            "wave",
-            [132] * 7 + [100],
-            132,
-            32,
-        ),
-        (
-            "matmul.grouped",
-            2048,
-            {"BLOCK_M": 64, "BLOCK_N": 64},
-            2,
-            "wave",
-            [264] * 3 + [232],
-            264,
-            32,
-        ),
-        ("matmul.grouped", 2048, {"BLOCK_M": 64, "BLOCK_N": 64}, 8, "wave", [1024], 1056, 32),
+        ("matmul.grouped N=2048 BLOCK_M=64 BLOCK_N=64", 2, "wave", [264] * 3 + [232], 264),
+        ("matmul.grouped N=2048 BLOCK_M=64 BLOCK_N=64", 8, "wave", [1024], 1056),
         # One program per SM, even if an SM would hold two.
-        ("matmul.persistent", 4096, {}, 2, "turn", [132] * 3 + [116], 132, 16),
+        ("matmul.persistent N=4096", 2, "turn", [132] * 3 + [116], 132),
     ],
 )
 def test_the_last_step_is_idle_if_it_has_fewer_tiles_than_slots(
-    kernels, kernel_id, n, config, per_sm, name, tiles, slots, idle
+    text, programs_per_sm, name, tiles, slots
 ):
-    kernel = kernels[kernel_id]
-    launch = Launch(kernel.family.problem(M=2048, N=n, K=64), kernel.config(**config), H200)
-    made = steps(fill_sms(schedule(kernel, launch), per_sm))
-    assert made.name == name
-    assert made.tiles.tolist() == tiles
-    assert made.slots == slots
-    assert (made.tail_idle, made.idle) == pytest.approx((idle / slots, idle / slots / len(tiles)))
+    made = steps(plan(f"{text} M=2048 K=64", programs_per_sm))
+    assert (made.name, made.tiles.tolist(), made.slots) == (name, tiles, slots)
+    idle = 1 - tiles[-1] / slots
+    assert (made.tail_idle, made.idle) == pytest.approx((idle, idle / len(tiles)))
 
 
-BY_ROW = ARTICLE[0], {**ARTICLE[1], "GROUP_SIZE": 1}
-SHORT_ROWS = {"M": 4096, "N": 4096, "K": 4096}, LARGE[1]
-
-
-@pytest.mark.parametrize(
-    ("launch", "wanted", "expected"),
-    [
-        (ARTICLE, 9, FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, (162, 162))),
-        (BY_ROW, 9, FirstLoads(9, 81, 90, 90, ((1, 9), (1, 9)), True, (162, 162))),
-        # By default, the programs that run at once are compared.
-        (ARTICLE, 0, FirstLoads(81, 81, 162, 162, ((9, 9), (9, 9)), False, (162, 162))),
-        (
-            SHORT_ROWS,
-            0,
-            FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (115 * 64, 99 * 64)),
-        ),
-        (LARGE, 0, FirstLoads(132, 8192, 1600, 4288, ((8, 17), (3, 64)), False, (107200, 266432))),
-    ],
-)
-def test_the_first_programs_are_compared_with_row_major_order(kernels, launch, wanted, expected):
-    kernel = kernels["matmul.grouped"]
-    (problem, config) = launch
-    planned = schedule(
-        kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), H200)
+@given(launches(kernels=REDUCING, sizes=SMALL), st.integers(1, 2), st.integers(0, 40))
+@example(ARTICLE, 1, 9)
+@example(launch_of(experiment_of("matmul.persistent M=4096 N=4096 K=64"), H200), 2, 0)
+def test_the_first_programs_are_compared_with_row_major_order(launch, programs_per_sm, wanted):
+    """By default, those that run at once, or the first turn of a loop."""
+    planned = fill_sms(schedule(*launch), programs_per_sm)
+    orders = planned, row_major(planned)
+    depth = slice_blocks(planned)
+    tiles = [
+        [tile for step in sorted(found) for tile in found[step]] for found in map(computed, orders)
+    ]
+    first = min(wanted or len(computed(planned)[0]), len(tiles[0]))
+    blocks = [count_blocks(own[:first], depth) for own in tiles]
+    regions = tuple(
+        (len({m for _, m, _, _ in own[:first]}), len({n for _, _, n, _ in own[:first]}))
+        for own in tiles
     )
+    is_same = [own[1:] for own in tiles[0]] == [own[1:] for own in tiles[1]]
     for divide in (steps, player_steps):
-        own, reference = (divide(order) for order in (planned, row_major(planned)))
-        compared = first_loads(own, reference, first_programs(planned, own, wanted))
-        assert compared == (replace(expected, wave_blocks=None) if own.is_single else expected)
-
-
-def test_the_first_turn_of_a_loop_is_compared_by_default(kernels):
-    kernel = kernels["matmul.persistent"]
-    planned = schedule(
-        kernel, Launch(kernel.family.problem(M=4096, N=4096, K=64), kernel.config(), H200)
-    )
-    assert first_programs(planned, steps(planned), 0) == 132
+        own, reference = map(divide, orders)
+        waves = None if own.is_single else (own.blocks.sum(), reference.blocks.sum())
+        assert first_programs(planned, own, wanted) == first
+        expected = FirstLoads(first, len(tiles[0]), *blocks, regions, is_same, waves)
+        assert first_loads(own, reference, first) == expected

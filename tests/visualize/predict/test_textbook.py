@@ -67,17 +67,6 @@ def test_lanes_take_consecutive_elements_in_the_order_of_the_tensor_or_of_the_lo
         assert (index == number).all()
 
 
-def test_an_element_larger_than_a_line_is_refused(kernels):
-    problem = kernels["transpose.tiled"].family.problem()
-    Textbook(line_bytes=16, element_bytes="16").refuse(problem)
-    with pytest.raises(
-        ConfigError, match="element_bytes must be at most line_bytes, which is 8"
-    ) as caught:
-        Textbook(line_bytes=8, element_bytes="16").refuse(problem)
-    assert caught.value.kind == "out_of_range"
-    assert caught.value.field == "element_bytes"
-
-
 def test_a_textbook_machine_from_json_defaults_to_a_gpus_numbers():
     assert textbook(None) == textbook({}) == Textbook(32, 128, "dtype", "tile")
     assert textbook({"warp_size": "4", "line_bytes": 16.0}) == MACHINE

@@ -46,7 +46,7 @@ def test_a_step_of_eight_percent_is_found_in_place(count, scatter, share):
     assert sum(row == [count] for row in found) >= share * len(SEEDS)
 
 
-@pytest.mark.parametrize("scatter", [0.0, 0.003, 0.01])
+@pytest.mark.parametrize("scatter", [0.003, 0.01])
 @pytest.mark.parametrize("count", [2 * MIN_RUNS, 12, 60])
 def test_noise_is_no_change(count, scatter):
     assert sum(
@@ -80,9 +80,9 @@ def test_several_changes_are_all_found_and_the_runs_between_them_counted():
     ]
 
 
-@pytest.mark.parametrize("count", range(2 * MIN_RUNS))
-def test_few_runs_have_no_change(count):
-    assert changes(np.linspace(1.0, 3.0, count)) == ()
+def test_equal_times_and_few_runs_have_no_change():
+    assert changes([1.0] * 60) == ()
+    assert not any(changes(np.linspace(1.0, 3.0, count)) for count in range(2 * MIN_RUNS))
 
 
 def test_one_step_is_found_among_five_hundred_runs():

@@ -1,6 +1,7 @@
 """The Library: every recorded count compared once and drawn, and the list of recordings for the API."""
 
 import json
+import math
 import urllib.parse
 from collections import Counter
 from html import unescape
@@ -52,6 +53,11 @@ def ask(name, *arguments, **named):
     endpoints = {each.name: each for each in view.ScoreboardPanel().endpoints(SimpleNamespace())}
     endpoint = endpoints[name]
     return orjson.loads(encode(endpoint.function(*arguments, **named)))
+
+
+def score(predicted, counted, operation="load", gpu="H200", count="sectors", size=4, **fields):
+    experiment = experiment_of("matmul.grouped", gpu=gpu, GROUP_SIZE=size)
+    return Score(experiment, operation, count, predicted, counted, **fields)
 
 
 # Recorded.
@@ -122,15 +128,6 @@ def test_every_recorded_count_is_predicted_once_in_a_small_file():
     launches = {score.experiment for score in (*EXACT.scores, *BOARD.lower_bounds)}
     assert launches == set(map(scoreboard.recorded_launch, COUNTED))
     assert len(READS.scores) == sum(len(study.measured.rows) for study in STUDIES)
-    experiment = experiment_of("transpose.flat gpu=H200")
-    counted = records.find(scoreboard.FORMS[0], experiment, "H200").launch
-    assert {
-        (s.operation, s.count): s.counted for s in BOARD.scores if s.experiment == experiment
-    } == {
-        (operation, count): counted[f"{name}_{count}"]
-        for operation, name in (("load", "ld"), ("store", "st"))
-        for count in EXACT_COUNTS
-    }
     text = read_text(scoreboard.FILE)
     assert len(text) < 240_000
     assert list(map(predict_records.line, PREDICTIONS)) == text.splitlines()
@@ -148,6 +145,25 @@ def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_fl
     assert 0 < READS.median_error < 0.05
     assert len(READS.misses) < 0.1 * len(READS.scores)
     assert sum(not score.is_flagged for score in READS.misses) <= 8
+
+
+def test_exact_counts_must_be_equal_and_dram_bytes_within_a_fifth():
+    exact = [score(100, 100), score(100, 101), score(0, 0), score(100, 0)]
+    assert [each.error for each in exact] == [0, pytest.approx(-1 / 101), 0, math.inf]
+    assert [each.is_miss for each in exact] == [False, True, False, True]
+    reads = [score(predicted, 100, count=DRAM) for predicted in (79, 80, 120, 121)]
+    assert [each.is_miss for each in reads] == [True, False, False, True]
+
+
+def test_the_largest_error_comes_first_in_either_direction():
+    most, least, between = scores = score(20, 100), score(99, 100), score(150, 100)
+    assert Scoreboard((score(7, 7), *reversed(scores))).misses == (most, between, least)
+
+
+def test_group_sizes_of_one_launch_are_one_launch_of_dram_bytes_and_several_of_sectors():
+    for count, launches in ((DRAM, 1), ("sectors", 3)):
+        scores = tuple(score(1, 1, count=count, size=size) for size in (1, 2, 4))
+        assert Scoreboard(scores).launches == launches
 
 
 # Scoreboard.
@@ -225,32 +241,30 @@ def test_the_endpoint_has_every_point_once_and_their_totals():
         assert from_json(reply["launches"][point["launch"]]["experiment"]) == score.experiment
         assert point["predicted"] == score.predicted
         assert point["counted"] == score.counted
-    part = ask("scoreboard", "transpose.flat", "H200", "requests")
-    assert {point["count"] for point in part["points"]} == {"requests"}
-
-
-def score(predicted, counted, operation="load", gpu="H200", count="sectors", **fields):
-    experiment = from_json({"kernel": "matmul.grouped", "gpu": gpu})
-    return Score(experiment, operation, count, predicted, counted, **fields)
-
-
-SCORES = (
-    score(100, 100),
-    score(20_000, 20_000, "store", "H100"),
-    score(50, 80, "TMA load"),
-    score(0, 7, "atomic"),
-    score(400, 400, "load", "H100"),
-)
-FIGURE = scoreboard_figure(SCORES, "sectors")
+    part = ask("scoreboard", "transpose.flat", "H200", "requests")["points"]
+    selected = [
+        score
+        for score in BOARD.scores
+        if (score.experiment.kernel, score.experiment.gpu, score.count)
+        == ("transpose.flat", "H200", "requests")
+    ]
+    assert [point["counted"] for point in part] == [score.counted for score in selected]
 
 
 def test_the_figures_are_the_approved_ones(approve):
+    first, *_, nothing, _ = scores = (
+        score(100, 100),
+        score(20_000, 20_000, "store", "H100"),
+        score(50, 80, "TMA load"),
+        score(0, 7, "atomic"),
+        score(400, 400, "load", "H100"),
+    )
     flagged = score(2 * 10**9, 10**9, "DRAM read", count=DRAM, is_flagged=True)
     right = score(10**9, 10**9, "DRAM read", count=DRAM)
     figures = {
-        "sectors": FIGURE,
-        "nothing to draw": scoreboard_figure([SCORES[3]], "sectors"),
-        "an H200 alone": scoreboard_figure(SCORES[:1], "sectors"),
+        "sectors": scoreboard_figure(scores, "sectors"),
+        "nothing to draw": scoreboard_figure([nothing], "sectors"),
+        "an H200 alone": scoreboard_figure([first], "sectors"),
         "DRAM reads": scoreboard_figure([flagged, right], DRAM),
     }
     approve("library_figures", figures)
@@ -301,10 +315,3 @@ def test_a_wrong_line_and_an_unknown_count_are_not_exact():
         ("executed instructions", None, 100, "A lock."),
         ("a.py:4 LDS, wavefronts", 16, 8, "Its address is odd."),
     ]
-
-
-def test_the_endpoint_has_the_agreement_of_shared_memory():
-    reply = ask("scoreboard")["shared_memory"]
-    assert reply["lines"] - reply["exact_lines"] == len(
-        {each["count"].partition(",")[0] for each in reply["differences"] if "," in each["count"]}
-    )

@@ -1,62 +1,50 @@
 """The Result view: the text of a run, its pictures, what /run replies, and the run that a browser keeps."""
 
 import datetime
-import html
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.experiments import fields
+from tests.experiments import experiment_of
 from tests.messages import decode, opened, text_of
-from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import from_json, launch_of
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.inside.report import Inside
 from tilescope.measure.run import RUN
 from tilescope.results import Failure, Timing, records
 from tilescope.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
-from visualize.predict.bounds import Roof, intensity
 from visualize.views.result import text, view
 from visualize.views.result.figures import (
-    closeup_figure,
     error_figure,
     time_figure,
 )
 from visualize.views.result.predicted import resources_figure
-from visualize.views.result.text import THIS_KERNEL
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 
-MATMUL = {"kernel": "matmul.grouped"}
-FITS_L2 = {"kernel": "transpose.tiled"}
-LARGE = {"kernel": "transpose.tiled", "problem": {"M": 8192, "N": 8192}}
+MATMUL = "matmul.grouped"
+FITS_L2 = "transpose.tiled"
+LARGE = "transpose.tiled M=8192 N=8192"
 
 
-def recorded(payload=MATMUL):
-    return records.find(RUN.form, from_json(payload), "H200")
+def recorded(launch=MATMUL):
+    return records.find(RUN.form, experiment_of(launch), "H200")
 
 
-def measured(payload=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **changes):
+def measured(launch=MATMUL, median_ms=0.007, ratio=(0.97, 0.975, 0.98), **changes):
     """A recorded run, as if this machine had just measured it, with all that a run measures."""
-    run = recorded(payload)
+    run = recorded(launch)
     gbps = None if run.timing.gbps is None else 1000.0
     timing = Timing(
         median_ms, 0.99 * median_ms, 1.02 * median_ms, 340, None if gbps else 40.0, gbps
     )
-    first = Baseline(
-        "torch.matmul",
-        replace(timing, median_ms=ratio[1] * median_ms),
-        ratio[1],
-        ratio[0],
-        ratio[2],
-    )
-    other = replace(
-        first, name="torch.matmul, cuBLASLt", ratio=1.2, ratio_low=1.19, ratio_high=1.21
-    )
+    library = replace(timing, median_ms=ratio[1] * median_ms)
+    low, middle, high = ratio
+    first = Baseline("torch.matmul", library, middle, low, high)
+    other = Baseline("torch.matmul, cuBLASLt", library, 1.2, 1.19, 1.21)
     fields = {
         "backend": "cuda",
         "note": "",
@@ -82,9 +70,9 @@ def wrong(run=None, **check):
     return replace(run, check=failed, timing=None, baseline=None, peak=None)
 
 
-def test_a_time_is_predicted_from_compiled_code_alone():
-    state = opened(fields("matmul.grouped M=900 N=900 K=900"))
+def test_a_time_that_is_not_known_is_in_no_number_and_in_no_picture():
     panel = view.ResultPanel()
+    state = opened("matmul.grouped M=900 N=900 K=900")
     failure = Failure("compile", "no_triton", "Triton is not installed here.")
     for known, sentence in (
         ({}, "Predicting the time from the compiled code…"),
@@ -93,20 +81,11 @@ def test_a_time_is_predicted_from_compiled_code_alone():
     ):
         snapshot = Snapshot(state, **known)
         slots = panel.draw(snapshot)
-        assert text_of(slots["predicted-time"]) == sentence
-        assert slots["predicted-plot"] == NONE
+        assert (text_of(slots["predicted-time"]), slots["predicted-plot"]) == (sentence, NONE)
         assert not panel.summary(snapshot)
-    inside = Inside(
-        predicted_us=7.0, range_us=(6.0, 9.0), bound_by="L2", by_resource_us={"L2": 5.0, "DRAM": 2}
-    )
-    snapshot = Snapshot(state, inspected=(inside, None))
-    assert [str(number) for number in panel.summary(snapshot)] == ["7.00 µs"]
-    slots = panel.draw(snapshot)
-    assert text_of(slots["predicted-time"]).startswith(
-        "7.00 µs (6.00 µs to 9.00 µs) predicted Bound by L2 (71 %)."
-    )
-    bars, _ = decode(slots["predicted-plot"])["data"]
-    assert dict(zip(bars["y"], bars["x"], strict=True)) == {"L2": 5, "DRAM": 2, "predicted": 7}
+    inside = Inside(predicted_us=7.0, range_us=(6.0, 9.0), by_resource_us={"L2": 5.0})
+    (number,) = panel.summary(Snapshot(state, inspected=(inside, None)))
+    assert str(number) == "7.00 µs"
 
 
 def render(run, failure=None):
@@ -117,20 +96,38 @@ def render(run, failure=None):
     return "\n</p>".join(map(str, (card, headline, text.render_tables(run, kernel, launch))))
 
 
+def draw(run, gpu="H200"):
+    """Return the slots of a run."""
+    return view.draw_result(run, launch_of(run.experiment, GPUS[gpu])[1])
+
+
+def locate_error(run):
+    """Return a wrong run with a picture of its error, and of the tiles around its worst element."""
+    cells = np.array([[2, 0.5, 2, 2]] * 3 + [[2, 2, 2, 700]], dtype=np.float32)
+    output = np.full((7, 7), 1.5, dtype=np.float32)
+    near = Closeup(cells, (48, 96), (0, 0), (192, 384), (14, 39), output, output + 1, output)
+    diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
+    return replace(run, diff=diff)
+
+
+DRAWN = {
+    "a recorded run": (recorded(),),
+    "a measured run": (replace(recorded(), backend="cuda", copy_gbps=4100.0),),
+    "a wrong run": (locate_error(wrong(worst_index=(17, 42))),),
+    "a copy": (recorded(FITS_L2),),
+    "a GPU without recordings": (recorded(), "L4"),
+}
+
+
 def resize(run, m, n, k):
     problem = replace(run.experiment.problem, M=m, N=n, K=k)
     return replace(run, experiment=replace(run.experiment, problem=problem))
 
 
-def test_a_run_much_slower_than_torch_links_to_the_recommended_config():
-    link = render(recorded({"kernel": "matmul.fused_add_relu"})).partition("<a ")[2]
-    assert "BLOCK_M=64&amp;BLOCK_N=128&amp;BLOCK_K=128" in link
-
-
 def test_the_texts_are_the_approved_ones(approve):
     live = measured()
     long = measured(median_ms=1.4)
-    lost = recorded({"kernel": "matmul.split_k_race"})
+    lost = recorded("matmul.split_k_race")
     won = replace(lost, backend="interpreter", check=recorded().check, recorded=lost)
     interpreted = {"backend": "interpreter", "timing": None, "baseline": None}
     checked = replace(recorded(), **interpreted, recorded=recorded())
@@ -156,10 +153,16 @@ def test_the_texts_are_the_approved_ones(approve):
         "a race in the interpreter": won,
         "a race that did not show": replace(live, experiment=lost.experiment),
         "checked in the interpreter": checked,
-        "much slower than torch": recorded({"kernel": "matmul.fused_add_relu"}),
+        "much slower than torch": recorded("matmul.fused_add_relu"),
     }
     texts = {name: render(run) for name, run in texts.items()}
+    assert "BLOCK_M=64&amp;BLOCK_N=128&amp;BLOCK_K=128" in texts["much slower than torch"]
     too_large = Failure("compile", "out_of_resources", "It needs 2,097,152 bytes.")
+    for name, run in DRAWN.items():
+        slots = draw(*run)
+        texts[f"{name}: roofline"] = slots["roofline"]
+        if name == "a wrong run":
+            texts[f"{name}: tables"] = slots["result-tables"]
     texts["too large for the GPU"] = render(checked, too_large)
     for run, failure in (
         (checked, replace(too_large, kind="timeout")),
@@ -167,29 +170,6 @@ def test_the_texts_are_the_approved_ones(approve):
     ):
         assert "This config can't launch" not in render(run, failure)
     approve("result", texts)
-
-
-H200 = GPUS["H200"]
-GROUPED = discover()["matmul.grouped"]
-
-
-def draw(run):
-    """Return the map, the closeup, the times and the tables."""
-    slots = view.draw_result(run, launch_of(run.experiment, H200)[1])
-    return [slots[name] for name in ("diff-plot", "closeup-plot", "time-plot", "result-tables")]
-
-
-def test_a_wrong_result_has_pictures_of_its_error_with_programs_and_values_and_none_of_its_times():
-    cells = np.full((4, 4), 2.0, dtype=np.float32)
-    output = np.full((7, 7), 1.5, dtype=np.float32)
-    near = Closeup(cells, (48, 96), (0, 0), (192, 384), (14, 39), output, output + 1, output)
-    diff = Diff(cells, (128, 128), (512, 512), exact=False, tile=(64, 128), closeup=near)
-    whole, closeup, times, tables = draw(replace(wrong(worst_index=(17, 42)), diff=diff))
-    assert times == NONE
-    assert "Error of C" in decode(whole)["layout"]["title"]["text"]
-    assert "pid 5" in str(decode(closeup))
-    assert "Around the worst element [17, 42], in tile [0, 0], computed by pid 0" in tables
-    assert tables.count(">1.5000<") == tables.count(">2.5000<") == 49
 
 
 def marks_of(cells, cell, tile, exact=False):
@@ -218,121 +198,34 @@ def test_a_tile_is_marked_if_one_of_its_cells_is_wrong():
     assert view.tile_marks(replace(wrong(), diff=None)) is None
 
 
-@pytest.mark.parametrize(("payload", "fits"), [(FITS_L2, True), (LARGE, False)])
-def test_the_reply_says_whether_the_working_set_fits_in_the_l2(payload, fits):
-    run = measured(payload)
-    snapshot = Snapshot(opened(run.experiment.to_address()))
-    assert view.run_reply(run, snapshot)["fits_l2"] is fits
+def test_the_reply_says_whether_the_working_set_fits_in_the_l2():
+    for launch, fits in ((FITS_L2, True), (LARGE, False)):
+        run = measured(launch)
+        assert view.run_reply(run, Snapshot(opened(run.experiment.to_address())))["fits_l2"] is fits
 
 
-def test_intensity_is_work_over_each_tensor_moved_once_and_memory_is_the_roof_below_the_ridge():
-    assert intensity(GROUPED, GROUPED.family.problem()) == 2 * 512**3 / (3 * 512**2 * 2)
-    roof = Roof("H200", gbps=4000, tflops=800, source="measured")
-    assert roof.ridge == 200
-    assert roof.at(100) == 400
-    assert roof.at(200) == 800
-    assert roof.at(2000) == 800
-
-
-def test_a_gpus_roof_is_the_median_of_its_runs_peaks_in_this_dtype():
-    run = recorded()
-
-    def with_peak(rate, unit, dtype="float16"):
-        problem = replace(run.experiment.problem, dtype=dtype)
-        return replace(
-            run, peak=Peak(rate, unit, "", 0.5), experiment=replace(run.experiment, problem=problem)
-        )
-
-    runs = [("H200", with_peak(rate, "TFLOP/s")) for rate in (700, 780, 790)]
-    runs += [
-        ("H200", with_peak(4000, "GB/s", "float32")),
-        ("H200", with_peak(500, "TFLOP/s", "float32")),
-    ]
-    runs += [("H100", with_peak(760, "TFLOP/s"))]
-    assert view.roofs(runs, "float16") == (Roof("H200", 4000, 780, "recorded"),), (
-        "no copy was measured on the H100"
-    )
-
-
-def roofline(run, gpu=H200):
-    """The text, and the traces of the picture by name, up to a colon; {} if there is no picture."""
-    text, picture = view.draw_roofline(run, launch_of(run.experiment, gpu)[1]).values()
-    traces = (
-        {}
-        if picture == NONE
-        else {trace["name"].split(":")[0]: trace for trace in decode(picture)["data"]}
-    )
-    return html.unescape(re.sub(r"<[^>]*>", "", str(text))), traces
-
-
-def test_a_recorded_run_is_below_recorded_roofs_and_a_measured_run_below_its_devices_own():
-    run = recorded()
-    text, traces = roofline(run)
-    recordings = {f"recorded on {gpu}" for gpu in ("H100", "H200")}
-    assert traces.keys() == {"H100", "H200", THIS_KERNEL, "library"} | recordings
-    assert traces[THIS_KERNEL]["y"] == [run.timing.tflops]
-    assert traces["library"]["y"] == [call.timing.tflops for call in run.baselines]
-    assert (
-        set(traces[THIS_KERNEL]["x"])
-        == set(traces["library"]["x"])
-        == {intensity(GROUPED, run.experiment.problem)}
-    )
-    reached = r"This kernel reaches [\d.]+ % of its roof of \d+ TFLOP/s recorded\. At 171 FLOP per byte, DRAM is"
-    assert re.match(reached, text)
-    text, traces = roofline(replace(run, backend="cuda", copy_gbps=4100.0))
-    assert traces["H200"]["name"] == f"H200: 4,100 GB/s, {run.peak.rate:,.0f} TFLOP/s (measured)"
-    assert "measured" in text
-
-
-def test_a_copy_an_unmeasured_gpu_and_a_wrong_result_have_no_place_below_a_roof_and_the_page_says_why():
-    for run, gpu, reason in (
-        (recorded(FITS_L2), H200, "does no arithmetic"),
-        (recorded(), GPUS["L4"], "no roof to draw"),
-    ):
-        text, traces = roofline(run, gpu)
-        assert traces == {}
-        assert reason in text
-    text, traces = roofline(wrong())
-    assert bool(traces)
-    assert THIS_KERNEL not in traces
-    assert "reaches" not in text
-
-
-def check_of(cells, passed=False, cell=1):
-    row, column = (int(place) * cell for place in np.unravel_index(np.argmax(cells), cells.shape))
-    return Check(
-        passed, 0.1, 0.01, 1.0, 0.1, 1, 0, cells.size, (row, column), 2.0, 1.0, float(cells.max())
-    )
-
-
-def error_map(cells, exact=False):
+def error_map(cells, exact=False, passed=False, cell=1):
+    """Return the picture of an error whose cells have `cell` × `cell` elements."""
     cells = np.array(cells, dtype=np.float32)
-    return error_figure(Diff(cells, (1, 1), cells.shape, exact), check_of(cells), "C")
+    row, column = (int(place) * cell for place in np.unravel_index(np.argmax(cells), cells.shape))
+    diff = Diff(cells, (cell, cell), tuple(cell * side for side in cells.shape), exact)
+    most = float(cells.max())
+    check = Check(passed, 0.1, 0.01, 1.0, 0.1, 1, 0, cells.size, (row, column), 2.0, 1.0, most)
+    return error_figure(diff, check, "C")
 
 
 def test_the_figures_are_the_approved_ones(approve):
-    one = np.full((3, 4), 0.8, dtype=np.float32)
+    one = np.full((3, 4), 0.8)
     one[2, 1] = 1.5
-    diff = Diff(one, (64, 64), (192, 256), exact=False)
-    none = 0 * one  # such as a race on zeros
-    cells = np.full((2, 2), 200, dtype=np.float32)
-    output = np.zeros((1, 1), dtype=np.float32)
-    worst = np.array([[0.5, 700]], dtype=np.float32)
-    near = Closeup(worst, (2, 2), (2, 2), (2, 4), (0, 0), output, output, output)
-    close = Diff(cells, (4, 4), (8, 8), exact=False, tile=(2, 2), closeup=near)
-    check = check_of(cells)
-    programs = {(1, 1): [7, 8], (1, 2): [5]}
     figures = {
-        "one wrong cell": error_figure(diff, check_of(one, cell=64), "C"),
-        "an exact result": error_figure(replace(diff, exact=True), check_of(one), "C"),
-        "no error": error_figure(replace(diff, cells=none), check_of(none, passed=True), "C"),
+        "one wrong cell": error_map(one, cell=64),
+        "an exact result": error_map(one, exact=True),
+        "no error": error_map(0 * one, passed=True),  # such as a race on zeros
         "wrong everywhere": error_map(np.geomspace(133, 348, 6).reshape(2, 3)),
         "right and wrong": error_map([[0.2, 0.9], [1.0, 261]]),
         "passed": error_map([[0, 0.3]]),
         "not finite": error_map([[0.5, 40, np.nan]]),
         "exact and not finite": error_map([[0.0, 1e-6], [0.5, np.inf]], exact=True),
-        "the whole": error_figure(close, check, "C"),
-        "its closeup": closeup_figure(close, near, check, "C", programs),
         "times": time_figure(measured()),
         "milliseconds": time_figure(measured(median_ms=0.7)),
         "no library": time_figure(measured(baselines=(), launch_overhead=None)),
@@ -340,6 +233,10 @@ def test_the_figures_are_the_approved_ones(approve):
     times_ms = {"L2": 0.03, "DRAM": 0.02}
     for name, has_bottleneck in (("a bottleneck", True), ("latency", False)):
         figures[name] = resources_figure(times_ms, 0.05, has_bottleneck)
+    for name, run in DRAWN.items():
+        for slot, value in draw(*run).items():
+            if slot.endswith("-plot"):
+                figures[f"{name}: {slot}"] = value if value == NONE else decode(value)
     approve("result_figures", figures)
 
 

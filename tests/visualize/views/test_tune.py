@@ -19,6 +19,7 @@ from tests.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
 from tests.stores import put_sweep
 from tests.tilescope.search.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
 from tests.visualize.panels.sweeps_made_up import space_of
+from tilescope.cli.sweep import summary
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure, Strategy, SweepRow
@@ -203,6 +204,9 @@ def predict_only(sweep, ms_of=lambda ms: ms):
     return replace(sweep, rows=tuple(rows), final=None, backend="predicted")
 
 
+PLAN = plan_sweep(space_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8"), GPU)
+
+
 @pytest.mark.parametrize("has_times", [True, False])
 def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
     sweep = timed if has_times else predict_only(timed)
@@ -227,7 +231,7 @@ def test_the_figures_are_the_approved_ones(timed, approve):
         "heatmap": heatmap_figure(timed),
         "one row": heatmap_figure(swept(Strategy("grid"), within=grid({"num_warps": [2, 4]}))),
         "one value": heatmap_figure(predict_only(timed, lambda _: 0.5)),
-        "expected order": heatmap_figure(plan_sweep(grid(VARY), GPU)),
+        "expected order": heatmap_figure(PLAN),
     }
     approve("tune_figures", figures)
 
@@ -245,20 +249,37 @@ def predict_times(sweep, *times):
     return predict_only(sweep, lambda _: next(remaining))
 
 
+def describe(sweep, *rows):
+    """Return a sweep's headline, the labels of two rows, its table with more rows, and its summary as plain text."""
+    first, last = sweep.rows[2], (*sweep.rows, *rows)[-1]
+    return "<p>".join(
+        (
+            text.sweep_headline(sweep),
+            text.point_label(first, sweep),
+            text.point_label(last, sweep),
+            text.ranking_table(sweep).render([*sweep.rows, *rows], STATE),
+            summary(sweep).replace("\n", "<p>"),
+        )
+    )
+
+
 def test_the_texts_are_the_approved_ones(sweep, approve):
     message = "error:\n<a href='//x'>here</a>\n" + "x " * 500
     refused = replace(sweep.rows[0], status="set aside", median_ms=None, reason=message)
-    texts = {}
-    for unit, times in (("µs", (0.009996, 0.012, 1.5, 0.2)), ("ms", (0.2, 0.3, 0.4, 0.5))):
-        predicted = predict_times(sweep, *times)
-        texts[unit] = "<p>".join(
+    ranks = tuple(replace(row, predicted=None) for row in predict_only(sweep).rows)
+    texts = {
+        "before a sweep": "<p>".join(
             (
-                text.sweep_headline(predicted),
-                text.point_label(predicted.rows[2], predicted),
-                text.point_label(refused, predicted),
-                text.ranking_table(predicted).render([*predicted.rows, refused], STATE),
+                text.plan_headline(PLAN, 90.0, has_times=False),
+                text.point_label(PLAN.rows[0], PLAN),
+                text.ranking_table(PLAN).render(PLAN.rows, STATE),
             )
-        )
+        ),
+        "measured": describe(sweep),
+        "µs": describe(predict_times(sweep, 0.009996, 0.012, 1.5, 0.2), refused),
+        "ms": describe(predict_times(sweep, 0.2, 0.3, 0.4, 0.5), refused),
+        "without predicted times": describe(replace(predict_only(sweep), rows=ranks)),
+    }
     approve("tune", texts)
 
 
