@@ -272,6 +272,7 @@ class Redraw:
             snapshots = self.take_snapshots(state, outcome)
         _, missing = _find_missing(panels, snapshots)
         if missing:
+            yield await run_in_slot(draw_view, panels, *snapshots)
             inspections = [self.session.inspect(experiment, client) for experiment in missing]
             async for _ in _wait(inspections):
                 pass

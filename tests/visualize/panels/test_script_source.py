@@ -56,6 +56,8 @@ def test_a_script_opens_in_the_view_of_the_kernel_and_the_kernel_in_that_of_the_
         ("order", "program-order"),
         ("coalescing", "requests"),
         ("code", "compiler"),
+        ("memory-map", "compiler"),
+        ("layouts", "compiler"),
     ],
 )
 def test_a_saved_address_with_a_tab_s_old_name_opens_the_tab(page, kernel, old, tab):

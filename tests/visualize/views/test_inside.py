@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.messages import decode, opened, text_of
-from tilescope.captures.layouts import Layout, textbook_layout
-from tilescope.inside.banks import BankAccess, count_wavefronts
+from tilescope.captures.layouts import textbook_layout
+from tilescope.inside.banks import BankAccess, Wavefronts, count_wavefronts, serve_words
 from tilescope.inside.report import (
     Inside,
     LayoutConversion,
@@ -20,11 +20,11 @@ from tilescope.inside.report import (
     SharedBuffer,
     SharedMap,
     StageNeed,
-    TensorLayout,
 )
 from tilescope.results import Failure
 from visualize.views.inside.program import captured_program
 from visualize.views.inside.view import INSIDE
+from visualize.views.memory.shared_memory import inspection_slots
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 from visualize.web.scripts import shipped_scripts
@@ -55,13 +55,8 @@ def program_of(script="attention", **changes):
     return replace(program, inside=replace(program.inside, **changes))
 
 
-def frames_of(tab, program):
-    figure = decode(INSIDE[tab].draw_program(program)[f"{tab}-plot"])
-    return [frame for group in figure["layout"]["meta"]["groups"] for frame in group["frames"]]
-
-
-def block(layout, line=20):
-    return TensorLayout("a.py", line, "load", "block", "f32", layout)
+def pipeline_of(program):
+    return decode(INSIDE["pipeline"].draw_program(program)["pipeline-plot"])
 
 
 def words_of(tab, program):
@@ -77,108 +72,102 @@ def test_the_texts_are_the_approved_ones(approve):
             f"{script}: {tab}": slots[f"{tab}-headline"] + slots[f"{tab}-table"]
             for tab, slots in ((tab, panel.draw_program(program)) for tab, panel in INSIDE.items())
         }
+        folds = inspection_slots(program.inside, "")
+        texts[f"{script}: compiler"] = folds["memory-map-table"] + folds["conversions-table"]
     approve("inside", texts)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_picture_of_banks_has_the_counted_wavefronts(script):
-    program = program_of(script)
-    for index, access in program.accesses.items():
-        instruction = program.instructions[index]
-        row = SharedAccess(*instruction.location[0][:2], instruction.name, 1, 1, 1)
-        own = replace(program, accesses={index: access}, inside=Inside(shared=(row,)))
-        counted = set()
-        for warp in range(access.address.shape[1]):
+def test_the_banks_serve_each_warp_in_the_counted_wavefronts(script):
+    for access in program_of(script).accesses.values():
+        for warp in np.flatnonzero(access.active.any(axis=(0, 2))):
             part = BankAccess(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
-            if part.active.any():
-                counted.add(tuple(count_wavefronts(part)))
-        drawn = {tuple(map(len, frame["keys"])) for frame in frames_of("shared-memory", own)}
-        assert drawn == counted
+            assert len(serve_words(part)) == count_wavefronts(part).actual
 
 
-def test_lanes_two_words_apart_take_two_wavefronts_and_lanes_with_one_word_share_it():
+def with_access(opcode, address, wavefronts, counted):
+    """Return a program with one access to shared memory, and its line and opcode.
+
+    Args:
+        wavefronts: those of the banks, in all executions.
+        counted: those of the hardware, which include the wavefronts in which a copy reads.
+    """
     program = program_of()
-    index = next(iter(program.accesses))
-    instruction = program.instructions[index]
-    row = SharedAccess(*instruction.location[0][:2], instruction.name, 1, 1, 1)
-    lane = np.arange(32).reshape(1, 1, 32)
-    active = np.ones_like(lane, dtype=bool)
-
-    def keys(address):
-        accesses = {index: BankAccess("LDS", address, active)}
-        own = replace(program, accesses=accesses, inside=Inside(shared=(row,)))
-        (frame,) = frames_of("shared-memory", own)
-        return frame["keys"]
-
-    apart, in_order = keys(1024 + 8 * lane)
-    idle = [-1] * 16
-    assert apart.tolist() == [
-        np.ravel([np.arange(first, first + 16), idle], "F").tolist() for first in (0, 16)
-    ]
-    assert in_order.tolist() == [list(range(32))]
-    shared, _ = keys(lane // 4 * 4)
-    assert shared.tolist() == [[*range(0, 32, 4), *[-1] * 24]]
+    index, instruction = next(
+        (index, each) for index, each in enumerate(program.instructions) if each.name == opcode
+    )
+    row = SharedAccess(*instruction.source, opcode, 1, *counted)
+    access = BankAccess(instruction.opcode, address, np.ones_like(address, dtype=bool))
+    own = replace(
+        program,
+        inside=Inside(shared=(row,)),
+        accesses={index: access},
+        wavefronts={index: Wavefronts(*wavefronts)},
+    )
+    return own, row
 
 
-def test_a_layout_picture_shows_the_first_holder_of_each_element():
-    layout = textbook_layout((8, 16))
-    replicated = Layout((8, 16), ((0, 0),), layout.lane, (*layout.warp, (0, 0)))
-    program = program_of(layouts=(block(layout), block(replicated, line=21)))
-    for frame in frames_of("layouts", program):
-        (patch,) = frame["patches"]
-        element = np.arange(8 * 16).reshape(8, 16)
-        holders = np.stack([element // 32, element % 32, np.zeros_like(element)], axis=2)
-        np.testing.assert_array_equal(patch["customdata"], holders)
-        np.testing.assert_array_equal(frame["keys"], [element])
+def test_lanes_two_words_apart_take_two_wavefronts_of_which_one_is_a_conflict():
+    words = np.arange(32).reshape(1, 1, 32)
+    program, row = with_access("LDGSTS", 1024 + 32 * words, (800, 400), (900, 400))
+    slots = INSIDE["shared-memory"].draw_program(program)
+    figure = decode(slots["shared-memory-plot"])
+    (cells,) = figure["data"]
+    assert figure["layout"]["yaxis"]["ticktext"] == [
+        *(f"wavefront {n}" for n in range(1, 5)), *(f"conflict {n}" for n in range(5, 9)),
+    ]  # fmt: skip
+    rows = [[lane for lane in row if lane] for row in cells["text"]]
+    assert [sorted(set(map(int, row))) for row in rows] == [
+        [0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18, 19], [24, 25, 26, 27],
+        [4, 5, 6, 7], [12, 13, 14, 15], [20, 21, 22, 23], [28, 29, 30, 31],
+    ]  # fmt: skip
+    assert (
+        f"{row.opcode}, {row.file}:{row.line}: a warp takes 8 wavefronts instead of 4."
+        in (figure["layout"]["title"]["text"])
+    )
+    headline, table = words_of("shared-memory", program)
+    assert headline.startswith("400 bank conflicts predicted All of them are in")
+    assert "LDGSTS 1 900 400" in table
 
 
-def test_a_vector_is_wrapped_and_a_large_block_is_cut():
-    layouts = (block(textbook_layout((1024,))), block(textbook_layout((2, 256, 512)), line=21))
-    vector, large = frames_of("layouts", program_of(layouts=layouts))
-    assert np.shape(vector["keys"]) == (1, 32, 32)
-    assert np.shape(large["keys"]) == (1, 128, 256)
-    assert "2 × 256 × 512 elements, the first 128 × 256" in large["title"]
+def test_wavefronts_in_which_copies_read_are_no_conflicts_and_have_no_picture():
+    words = np.arange(32).reshape(1, 1, 32)
+    program, _ = with_access("LDGSTS", 1024 + 16 * words, (400, 400), (500, 400))
+    headline, table = words_of("shared-memory", program)
+    assert headline.startswith("No bank conflicts predicted No access")
+    assert "copies (LDGSTS) take 100 more wavefronts. They are no bank conflicts." in headline
+    assert "LDGSTS 1 500 0" in table
+    assert INSIDE["shared-memory"].draw_program(program)["shared-memory-plot"] == NONE
 
 
-def test_a_block_larger_than_tritons_limit_is_not_drawn():
-    program = program_of(layouts=(block(textbook_layout((1 << 20, 1 << 20))),))
-    assert INSIDE["layouts"].draw_program(program)["layouts-plot"] == NONE
+def draw_folds(inside):
+    slots = inspection_slots(inside, "")
+    return slots, text_of(slots["memory-map-table"]), text_of(slots["conversions-table"])
 
 
 def test_the_memory_map_has_a_bar_per_stage_and_says_what_one_stage_more_needs():
-    program = program_of(shared_map=MAP)
-    program = replace(program, facts=replace(program.facts, shared_bytes=49_152))
-    figure = decode(INSIDE["memory-map"].draw_program(program)["memory-map-plot"])
-    (bars,) = figure["data"]
+    slots, table, _ = draw_folds(Inside(shared_map=MAP))
+    (bars,) = decode(slots["memory-map-plot"])["data"]
     assert bars["base"] == [0, 16_384, 32_768, 0]
     assert bars["y"] == [16_384, 16_384, 16_384, 12_288]
     assert bars["text"][2:] == [
         "line 20: pipelined operand a, stage 2",
         "line 30: layout conversion",
     ]
-    headline, table = words_of("memory-map", program)
-    assert "At the peak, all of it is in use." in headline
     assert "2 32,768 6 3 49,152 4 4 262,144 does not fit" in table
 
 
-def test_a_map_above_the_limit_marks_it_and_says_that_the_launch_fails():
-    program = program_of(shared_map=replace(MAP, limit_bytes=40_960))
-    program = replace(program, facts=replace(program.facts, shared_bytes=49_152))
-    shapes = decode(INSIDE["memory-map"].draw_program(program)["memory-map-plot"])["layout"][
-        "shapes"
-    ]
-    assert 40_960 in [shape.get("y0") for shape in shapes]
-    headline, _ = words_of("memory-map", program)
-    assert "The limit is 40,960 bytes, so the launch fails." in headline
-    assert "An SM can hold" not in headline
+def test_a_map_above_the_limit_marks_it():
+    slots, *_ = draw_folds(Inside(shared_map=replace(MAP, limit_bytes=40_960)))
+    *_, limit = decode(slots["memory-map-plot"])["layout"]["shapes"]
+    assert (limit["y0"], limit["label"]["text"]) == (40_960, "limit: 40,960 bytes")
 
 
 def test_a_map_that_is_not_known_says_why():
     unknown = SharedMap(49_152, why="The capture has no allocation.")
-    assert (
-        "The capture has no allocation."
-        in words_of("memory-map", program_of(shared_map=unknown))[0]
-    )
+    slots, table, conversions = draw_folds(Inside(shared_map=unknown))
+    assert (slots["memory-map-plot"], table) == (NONE, "The capture has no allocation.")
+    assert conversions == "This kernel converts no block to another layout."
 
 
 def test_spills_are_listed_by_line_with_their_cost():
@@ -215,19 +204,16 @@ def test_a_conversion_names_the_operations_that_forced_it_and_its_cost():
         LayoutConversion("a.py", 8, 2, source, source, 0, "", "the load on line 8"),
     )
     shared = (SharedAccess("a.py", 9, "STS", 8, 32, 32), SharedAccess("a.py", 9, "LDS", 8, 48, 32))
-    program = program_of(conversions=conversions, shared=shared)
-    headline, table = words_of("layouts", program)
-    assert "They move 4.10 kB through shared memory." in headline
+    *_, table = draw_folds(Inside(conversions=conversions, shared=shared))
     assert f"a.py:9 64 × 32 of 2 B 4,096 80 {' '.join(forced)}" in table
 
 
 def test_copies_in_flight_are_those_of_the_pipeline():
     program = program_of()
     (pipeline,) = program.inside.pipelines
-    (frame,) = frames_of("pipeline", program)
-    title = frame["title"]
-    bars = [patch for patch in frame["patches"] if "in flight" in "".join(patch["customdata"])]
-    (flying,) = bars
+    figure = pipeline_of(program)
+    title = figure["layout"]["title"]["text"]
+    (flying,) = (bars for bars in figure["data"] if bars["name"] == "in flight")
     starts = np.array(flying["base"])
     ends = starts + flying["x"]
     at_once = [np.sum((starts <= start) & (start < ends)) for start in starts]
@@ -246,15 +232,14 @@ def test_a_load_that_is_not_pipelined_says_why():
     headline, table = words_of("pipeline", program)
     assert headline == f"0 steps ahead at most compiled {why}"
     assert table.count(f"0 registers {why}") == len(loads)
-    (frame,) = frames_of("pipeline", program)
-    assert frame["title"].endswith("maximum copies in flight: 0")
+    title = pipeline_of(program)["layout"]["title"]["text"]
+    assert title.endswith("maximum copies in flight: 0")
 
 
 def test_a_kernel_without_shared_memory_or_loops_says_so():
     program = program_of("vector_add")
     for tab, sentence in {
         "shared-memory": "This kernel uses no shared memory.",
-        "memory-map": "This kernel uses no shared memory.",
         "pipeline": "No loop in this kernel loads a block.",
     }.items():
         slots = INSIDE[tab].draw_program(program)
@@ -266,7 +251,7 @@ def test_a_count_that_is_missing_is_unknown_with_its_reason():
     refused = SharedAccess("a.py", 9, "LDS", 64, None, None, why="Its address is loaded.")
     headline, table = words_of("shared-memory", program_of(shared=(refused,)))
     assert "Its address is loaded." in headline
-    assert "a.py:9 LDS 64 unknown unknown unknown" in table
+    assert "a.py:9 LDS 64 unknown unknown" in table
 
 
 def test_a_kernel_that_is_not_compiled_keeps_its_picture_and_a_failure_removes_it():
