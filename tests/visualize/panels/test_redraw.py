@@ -252,6 +252,13 @@ def test_an_inspection_follows_in_the_stream(page):
     assert "shared-memory-plot" not in change(page, inside), "another process draws it"
 
 
+def test_the_memory_map_follows_the_listing_which_stays(page):
+    *_, compiled, inspected = stream(page, "tab=compiler kernel=transpose.tiled")
+    assert compiled["memory-map-plot"] == NONE
+    assert decode(inspected["memory-map-plot"])["data"]
+    assert "listing" in compiled.keys() - inspected.keys()
+
+
 def test_the_times_of_compiled_changes_follow_in_the_stream(page):
     result = "tab=result kernel=matmul.grouped gpu=H100"
     before, after = (text_of(each["predicted-time"]) for each in stream(page, result)[-2:])
