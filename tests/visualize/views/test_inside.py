@@ -122,7 +122,7 @@ def test_lanes_two_words_apart_take_two_wavefronts_of_which_one_is_a_conflict():
         [4, 5, 6, 7], [12, 13, 14, 15], [20, 21, 22, 23], [28, 29, 30, 31],
     ]  # fmt: skip
     assert (
-        f"{row.opcode}, {row.file}:{row.line}: a warp takes 8 wavefronts instead of 4."
+        f"{row.opcode}, {row.file}:{row.line}: 8 wavefronts instead of 4."
         in (figure["layout"]["title"]["text"])
     )
     headline, table = words_of("shared-memory", program)

@@ -54,14 +54,14 @@ def banks_figure(program: Program) -> dict[str, Any] | None:
         "customdata": words,
         "text": np.where(lane < 0, "", lane.astype(str)),
         "texttemplate": "%{text}",
+        "textfont": {"size": 11},
         "hoverongaps": False,
         "hovertemplate": "bank %{x}: the word at byte %{customdata[1]:,}<br>"
         "lane %{text}; lanes with this word: %{customdata[2]}<extra></extra>",
     }
     labels = [f"{'conflict' if n >= ideal else 'wavefront'} {n + 1}" for n in number.tolist()]
     return theme.figure(
-        f"{row.opcode}, {place(row)}: a warp takes {actual} wavefronts instead of {ideal}. "
-        "Each number is a lane.",
+        f"{row.opcode}, {place(row)}: {actual} wavefronts instead of {ideal}. Numbers are lanes.",
         [cells],
         xaxis=theme.axis("bank", range=[-0.5, BANKS - 0.5], tickangle=0),
         yaxis={
