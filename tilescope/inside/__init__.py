@@ -1,1 +1,1 @@
-"""Inspect the programs of a launch: their instructions, shared memory, registers, layouts and pipelines."""
+"""Inspect the programs of a launch: their instructions, shared memory, registers, layout conversions and pipelines."""

@@ -25,6 +25,10 @@ class Wavefronts(NamedTuple):
     actual: int
     ideal: int
 
+    @property
+    def conflicts(self) -> int:
+        return self.actual - self.ideal
+
 
 @dataclass(frozen=True)
 class BankAccess:
@@ -117,34 +121,30 @@ def count_by_warp(access: BankAccess) -> np.ndarray:
     return np.stack([actual, ideal])
 
 
-def serve_words(access: BankAccess, is_ideal: bool = False) -> np.ndarray:
+def serve_words(access: BankAccess) -> np.ndarray:
     """Return which lane's word each bank serves in each wavefront of one warp.
 
-    Args:
-        is_ideal: whether to move the words to banks without conflicts.
+    Lanes that are served together are in several wavefronts only if their words conflict. Those wavefronts come last.
 
     Returns:
         (wavefronts, 32, 3) int64: the first lane with the word, the word's byte, and the number of lanes with it. An
         idle bank has -1.
     """
-    rows: list[np.ndarray] = []
+    rows = dict[tuple[int, int], np.ndarray]()
     addresses, masks, width = access.parts
-    for number, (address, active) in enumerate(zip(addresses, masks, strict=True)):
+    for part, (address, active) in enumerate(zip(addresses, masks, strict=True)):
         lanes = dict[int, list[int]]()
         for lane in np.flatnonzero(active).tolist():
             word = int(address[lane]) // WORD_BYTES
             for each in range(word, word + width // WORD_BYTES):
-                lanes.setdefault(each, []).append((number * len(address) + lane) % LANES)
-        start = len(rows)
-        used = [0] * BANKS
-        for place, (word, holders) in enumerate(lanes.items()):
-            bank = (place if is_ideal else word) % BANKS
-            row = start + used[bank]
-            used[bank] += 1
-            if row == len(rows):
-                rows.append(np.full((BANKS, 3), -1))
-            rows[row][bank] = holders[0], word * WORD_BYTES, len(holders)
-    return np.array(rows).reshape(-1, BANKS, 3)
+                lanes.setdefault(each, []).append((part * len(address) + lane) % LANES)
+        served = Counter[int]()
+        for word, holders in lanes.items():
+            bank = word % BANKS
+            row = rows.setdefault((served[bank], part), np.full((BANKS, 3), -1))
+            row[bank] = holders[0], word * WORD_BYTES, len(holders)
+            served[bank] += 1
+    return np.array([rows[key] for key in sorted(rows)]).reshape(-1, BANKS, 3)
 
 
 def count_copy_wavefronts(

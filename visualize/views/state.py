@@ -38,6 +38,8 @@ _OLD_TABS = {
     "coalescing": "requests",
     "code": "compiler",
     "recorded": "scoreboard",
+    "memory-map": "compiler",
+    "layouts": "compiler",
 }
 
 

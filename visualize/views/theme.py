@@ -32,6 +32,7 @@ SEQUENCE = [
 ]
 WRONG = "#D55E00"
 BORDER = "#94a3b8"  # of a sector
+EDGE = {"color": BORDER, "width": 1, "dash": "dot"}  # between the steps of a program
 NOTHING = "rgba(0,0,0,0)"
 
 # Each colour has one meaning on all tabs. Style sheets use them as CSS variables (`variables`).
@@ -63,6 +64,9 @@ LOAD_SCALE = (
     (1, NEW),
 )
 
+BARS = {"type": "bar", "textposition": "inside", "insidetextanchor": "middle"}
+# Text that does not fit in its bar is hidden.
+OVERLAID_BARS = {"barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}}
 
 # The page's typeface, served by Gradio.
 FONT = "IBM Plex Sans, system-ui, sans-serif"
@@ -185,6 +189,12 @@ def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
 def vertical(x: float, line: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Return a line through the whole height of the plot."""
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line, **more}
+
+
+def horizontal(y: float, line: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a line through the whole width of the figure's plots."""
+    ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
+    return {"type": "line", "line": line, **ends, **more}
 
 
 def colorbar(title: str, **more: Any) -> dict[str, Any]:

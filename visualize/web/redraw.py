@@ -274,7 +274,10 @@ class Redraw:
                 yield {"problems": problems_value(problems)}
             snapshots = self.take_snapshots(state, outcome)
         _, missing = _find_missing(panels, snapshots)
+        drawn = Slots()
         if missing:
+            drawn = await run_in_slot(draw_view, panels, *snapshots)
+            yield drawn
             inspections = [self.session.inspect(experiment, client) for experiment in missing]
             async for _ in _wait(inspections):
                 pass
@@ -285,7 +288,8 @@ class Redraw:
             snapshots = self.take_snapshots(state, outcome, results)
         inspection = snapshots[0].inspected
         if isinstance(inspection, tuple) and _has_trials(panels, snapshots[0]):
-            yield await run_in_slot(draw_view, panels, *snapshots)
+            drawn = await run_in_slot(draw_view, panels, *snapshots)
+            yield drawn
             trials = self.session.try_changes(state.experiment, inspection, client)
             async for _ in _wait([trials]):
                 pass
@@ -302,7 +306,9 @@ class Redraw:
                 raise ConfigError(drawing.kind, drawing.message)
             yield drawing
         elif any(panel.uses_compiler for panel in panels):
-            yield await run_in_slot(draw_view, panels, *snapshots)
+            drawing = await run_in_slot(draw_view, panels, *snapshots)
+            # A listing that is drawn again would lose its scroll position.
+            yield {name: value for name, value in drawing.items() if value != drawn.get(name)}
         for panel in panels:
             if panel.has_live_updates(snapshots[0]):
                 async for slots in self._follow(panel.stream_updates(snapshots[0])):

@@ -208,9 +208,16 @@ def test_an_inspection_follows_in_the_stream(compiling):
     assert text_of(first["shared-memory-headline"]) == "Compiling for H200"
     assert first[WATCH]
     last = stream(page, inside)[-1]
-    assert text_of(last["shared-memory-headline"]).startswith("0 bank conflicts predicted")
-    assert decode(last["shared-memory-plot"])["layout"]["meta"]["groups"]
+    assert text_of(last["shared-memory-headline"]).startswith("No bank conflicts predicted")
+    assert last["shared-memory-plot"] == NONE
     assert "shared-memory-plot" not in change(page, inside), "another process draws it"
+
+
+def test_the_memory_map_follows_the_listing_which_stays(compiling):
+    *_, compiled, inspected = stream(compiling, "tab=compiler kernel=transpose.tiled BLOCK_M=16")
+    assert compiled["memory-map-plot"] == NONE
+    assert decode(inspected["memory-map-plot"])["data"]
+    assert "listing" in compiled.keys() - inspected.keys()
 
 
 def test_the_times_of_compiled_changes_follow_in_the_stream(compiling):

@@ -51,8 +51,10 @@ def test_a_script_opens_in_the_view_of_the_kernel_and_the_kernel_in_that_of_the_
         ("kernel=matmul.grouped&tab=schedule", "program-order"),
         ("kernel=matmul.grouped&tab=coalescing", "requests"),
         ("kernel=matmul.grouped&tab=code", "compiler"),
+        ("kernel=matmul.grouped&tab=memory-map", "compiler"),
         ("kernel=matmul.grouped&tab=reuse", "dram-reads"),
         ("kernel=script.softmax&tab=order", "program-order"),
+        ("kernel=script.softmax&tab=layouts", "compiler"),
     ],
 )
 def test_a_saved_address_with_a_tab_s_old_name_opens_the_tab(page, old, tab):

@@ -34,6 +34,7 @@ from visualize.views.inside.program import captured_program
 from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot
+from visualize.views.memory.shared_memory import inspection_slots
 from visualize.views.memory.tables import cost_row, operations_table
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
@@ -171,6 +172,7 @@ def draw_launch(
                 "compiler-headline": summary,
                 "resources": "",
                 "listing": _listing(launches, view),
+                **inspection_slots(launch, launches.caption),
             }
             if gpu := GPUS.get(launches.gpu):
                 kernel = launches.kernel(view.launch)

@@ -1,1 +1,1 @@
-"""The Inside view: shared memory, registers, layouts and the pipeline of one program."""
+"""The Inside view: bank conflicts, registers and the pipeline of one program."""

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from tilescope.captures.reader import CapturedKernel
-from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.evaluate.instructions import CompiledFacts
-from tilescope.inside.banks import BankAccess
+from tilescope.inside.banks import BankAccess, Wavefronts, count_wavefronts
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside, SharedAccess
 from tilescope.reports.launches import Launches
@@ -26,17 +27,18 @@ class Program:
     Attributes:
         about: the caption of a saved picture.
         accesses: one execution of each instruction that accesses shared memory, by index in the SASS.
+        wavefronts: those of all executions, by the same index. LDGSTS also takes wavefronts to read from the L1 cache,
+            which only `inside.shared` includes.
         counted: each access's wavefronts as the hardware counted them; empty without counts.
         counted_by: the profiler and its GPU.
     """
 
     inside: Inside
     facts: CompiledFacts | CapturedKernel
-    num_warps: int
-    gpu: Gpu | None
     sass: str
     about: str
     accesses: Mapping[int, BankAccess] = field(default_factory=dict)
+    wavefronts: Mapping[int, Wavefronts] = field(default_factory=dict)
     counted: Mapping[SharedAccess, int] = field(default_factory=dict)
     counted_by: str = ""
 
@@ -44,15 +46,34 @@ class Program:
     def instructions(self) -> tuple[Instruction, ...]:
         return parse(self.sass)
 
-    def accesses_by_line(self) -> dict[str, list[BankAccess]]:
-        """Return the accesses of each line and opcode by name, most conflicts first."""
-        groups = dict[tuple[str, int, str], list[BankAccess]]()
-        for index, access in self.accesses.items():
-            instruction = self.instructions[index]
-            groups.setdefault((*instruction.source, instruction.name), []).append(access)
-        rows = sorted(self.inside.shared, key=lambda row: row.conflicts or 0, reverse=True)
-        named = ((row, groups.get((row.file, row.line, row.opcode))) for row in rows)
-        return {f"{row.opcode}, {place(row)}": group for row, group in named if group}
+    def count_conflicts(self, access: SharedAccess) -> int | None:
+        """Return the bank conflicts of a line and opcode; None if they are unknown."""
+        if access.conflicts is None:
+            return None
+        counted = [self.wavefronts[index] for index in self._find_indices(access)]
+        # Of two launches, only the second one has executions.
+        return sum(each.conflicts for each in counted) if counted else access.conflicts
+
+    def find_worst_access(self) -> tuple[SharedAccess, BankAccess] | None:
+        """Return one warp's access with the most bank conflicts, of the line and opcode with the most; None without."""
+        rows = [access for access in self.inside.shared if self.count_conflicts(access)]
+        for row in sorted(rows, key=lambda row: -(self.count_conflicts(row) or 0)):
+            accesses = [self.accesses[i] for i in self._find_indices(row) if i in self.accesses]
+            warps = [
+                BankAccess(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
+                for access in accesses
+                for warp in np.flatnonzero(access.active.any(axis=(0, 2)))
+            ]
+            worst = max(warps, key=lambda warp: count_wavefronts(warp).conflicts, default=None)
+            if worst and count_wavefronts(worst).conflicts:
+                return row, worst
+        return None
+
+    def _find_indices(self, access: SharedAccess) -> list[int]:
+        """Return the indices in the SASS of the executed instructions of a line and opcode."""
+        own = access.file, access.line, access.opcode
+        code = self.instructions
+        return [i for i in self.wavefronts if (*code[i].source, code[i].name) == own]
 
 
 def captured_program(launches: Launches, number: int) -> Program:
@@ -62,11 +83,10 @@ def captured_program(launches: Launches, number: int) -> Program:
     return Program(
         inside=inside,
         facts=kernel,
-        num_warps=kernel.num_warps,
-        gpu=GPUS.get(launches.gpu),
         sass=launches.capture.read_code(launches.content.launches[number].kernel, "sass"),
         about=launches.caption,
         accesses=executions.accesses if executions else {},
+        wavefronts=executions.wavefronts if executions else {},
     )
 
 
@@ -91,11 +111,10 @@ def describe(snapshot: Snapshot, compiled: Compiled, inspection: Inspection) -> 
     return Program(
         inside=inside,
         facts=compiled,
-        num_warps=state.experiment.config.num_warps,
-        gpu=state.gpu,
         sass=compiled.sass,
         about=picture_caption(state.experiment, state.gpu.name, "compiled"),
         accesses=executions.accesses if executions else {},
+        wavefronts=executions.wavefronts if executions else {},
         counted=match_counts(inside.shared, counters.shared) if counters and is_counted else {},
         counted_by=f"{counters.tool}, {counters.device.name}" if counters else "",
     )

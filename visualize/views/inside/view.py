@@ -19,14 +19,6 @@ from visualize.views.prediction_process import NEAR_S
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot
 
-_STEPPER = (
-    '<div class="player" role="group" aria-label="Steps of the picture">'
-    '<select class="control" aria-label="Part"></select>'
-    '<button type="button" class="control back" aria-label="Previous">←</button>'
-    '<button type="button" class="control forward" aria-label="Next">→</button>'
-    '<input type="range" min="0" value="0" aria-label="Step"><output></output></div>'
-)
-
 
 @dataclass(frozen=True)
 class InsidePanel(Panel):
@@ -48,7 +40,6 @@ class InsidePanel(Panel):
     def layout(self) -> Markup:
         return (
             slot(f"{self.name}-headline")
-            + slot(f"{self.name}-stepper", "stepper", _STEPPER)
             + slots.picture(plot(f"{self.name}-plot", self.label))
             + slot(f"{self.name}-table")
         )
@@ -90,17 +81,10 @@ class InsidePanel(Panel):
 _PANELS = (
     InsidePanel(
         "shared-memory",
-        "Words that each bank serves in each wavefront, beside a conflict-free order",
+        "Lanes whose words each bank serves in each wavefront",
         text.shared_headline,
         figures.banks_figure,
         text.shared_table,
-    ),
-    InsidePanel(
-        "memory-map",
-        "Buffers in shared memory: bytes over the program's operations",
-        text.map_headline,
-        figures.memory_map_figure,
-        text.map_tables,
     ),
     InsidePanel(
         "registers",
@@ -108,13 +92,6 @@ _PANELS = (
         text.registers_headline,
         figures.registers_figure,
         text.registers_table,
-    ),
-    InsidePanel(
-        "layouts",
-        "Warp and lane that hold each element of a block",
-        text.layouts_headline,
-        figures.layouts_figure,
-        text.layouts_table,
     ),
     InsidePanel(
         "pipeline",

@@ -15,13 +15,14 @@ from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.declared_instructions import memory_lines
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.numbers import Number, bytes_of, count_noun, join_names
-from tilescope.results import Compiled
+from tilescope.results import Compiled, Failure
 from visualize.predict.schedule import occupancy_of
 from visualize.views import slots, status
 from visualize.views.memory.flow import find_operation
+from visualize.views.memory.shared_memory import inspection_folds, inspection_slots
 from visualize.views.memory.text import label, place
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, select_fields
-from visualize.views.prose import Sourced, Strong, headline, say, term
+from visualize.views.prose import Sourced, Strong, headline, picture_caption, say, term
 from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
 from visualize.views.tables import table
@@ -42,9 +43,13 @@ _LINE = Markup("<div>{}</div>")
 # The compiler's texts. Their titles are in capitals.
 _TEXTS = ("ttgir", "ptx", "sass")
 
+_NOT_INSPECTED: Slots = {"memory-map-plot": NONE, "memory-map-table": "", "conversions-table": ""}
+
 
 class CompilerPanel(Panel):
     """Registers, shared memory and occupancy, and the kernel's text at every stage."""
+
+    uses_inspection = True
 
     def layout(self) -> Markup:
         return (
@@ -53,6 +58,7 @@ class CompilerPanel(Panel):
             + fold(
                 "compiler-resources", "Limits on the number of programs per SM", slot("resources")
             )
+            + inspection_folds()
         )
 
     def draw(self, snapshot: Snapshot) -> Slots:
@@ -63,6 +69,7 @@ class CompilerPanel(Panel):
                 "compiler-headline": status.render_failure(snapshot.failure),
                 "listing": NONE,
                 "resources": "",
+                **_NOT_INSPECTED,
             }
         if compiled is None:
             return {}
@@ -70,9 +77,16 @@ class CompilerPanel(Panel):
         kernel = snapshot.state.kernel
         # A first launch's operations are numbered before those of the kernel that is listed.
         first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
+        inspected = _NOT_INSPECTED
+        if isinstance(snapshot.inspected, Failure):
+            inspected = {**inspected, "memory-map-table": status.render_failure(snapshot.inspected)}
+        elif snapshot.inspected:
+            about = picture_caption(snapshot.state.experiment, launch.gpu.name, "compiled")
+            inspected = inspection_slots(snapshot.inspected[0], about)
         return {
             **resource_slots(launch.gpu, launch.config.num_warps, compiled, compiled.triton),
             "listing": _listing(kernel, launch, compiled, max(0, number - first)),
+            **inspected,
         }
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:

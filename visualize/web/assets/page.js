@@ -9,7 +9,6 @@ import keys from "./keys.js";
 import plot from "./plot.js";
 import share from "./share.js";
 import tour from "./tour.js";
-import stepper from "../../views/inside/script.js";
 import listing from "../../views/memory/listing.js";
 import scrubber from "../../views/memory/script.js";
 import player from "../../views/order/player.js";
@@ -20,7 +19,7 @@ import "../../views/tune/points.js";
 
 // By a slot's kind: a function that gets the slot's element, and returns a function that takes its values.
 const KINDS = {
-  form, keys, link: address, listing, plot, player, scrubber, share, stepper, tabs: header, take: takeAway, tour,
+  form, keys, link: address, listing, plot, player, scrubber, share, tabs: header, take: takeAway, tour,
   // Unchanged HTML stays, because the browser would lay out the page again.
   html(node) {
     let filled = null;
