@@ -24,6 +24,7 @@ class SharedAccess:
         executed: number of times that a warp executed one of them, including those without an active lane.
         wavefronts: passes of a warp's access through the 32 banks.
         ideal_wavefronts: wavefronts without bank conflicts.
+        reading_wavefronts: more wavefronts than these, in which a copy reads lines from the L1.
         operation: the operation that they belong to, such as "layout conversion" or "reduction"; "" if unknown.
         why: why a number is missing (None); "" if none is.
         callers: files and lines of the user's code that call the function of Triton's library; empty outside of it.
@@ -38,6 +39,7 @@ class SharedAccess:
     operation: str = ""
     why: str = ""
     callers: tuple[tuple[str, int], ...] = ()
+    reading_wavefronts: int = 0
 
     @property
     def user_lines(self) -> tuple[tuple[str, int], ...]:
@@ -49,7 +51,7 @@ class SharedAccess:
         """The bank conflicts; None if they are unknown."""
         if self.wavefronts is None or self.ideal_wavefronts is None:
             return None
-        return self.wavefronts - self.ideal_wavefronts
+        return self.wavefronts - self.ideal_wavefronts - self.reading_wavefronts
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ def sum_shared(
         if not executed and not why:
             continue
         counted = [executions.wavefronts.get(i, Wavefronts(0, 0)) for i in indices]
-        total: Wavefronts | None = Wavefronts(*map(sum, zip(*counted, strict=True)))
+        of_banks = Wavefronts(*map(sum, zip(*counted, strict=True)))
+        total: Wavefronts | None = of_banks
         if opcode == "LDGSTS" and not why:
             ops = [
                 op
@@ -58,11 +59,12 @@ def sum_shared(
             if total is None:
                 why = next(filter(None, (op.tally.refused for op in ops)), _UNMATCHED)
         actual, ideal = (None, None) if why or total is None else total
+        reading = total.conflicts - of_banks.conflicts if total and not why else 0
         accesses = [executions.accesses.get(index) for index in indices]
         operation = _name_operation(accesses, (file, line), buffers, start_bytes)
         names = callers.get((file, line), ())
-        row = SharedAccess(file, line, opcode, executed, actual, ideal, operation, why, names)
-        rows.append(row)
+        place = file, line, opcode
+        rows.append(SharedAccess(*place, executed, actual, ideal, operation, why, names, reading))
     return tuple(rows)
 
 

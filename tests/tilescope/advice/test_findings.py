@@ -464,8 +464,8 @@ def test_a_change_promises_the_resources_and_the_time_of_the_kernel_changed_by_h
         (finding.after, launches[changed]),
     ):
         wavefronts = sum(access.wavefronts for access in launch.shared)
-        ideal = sum(access.ideal_wavefronts for access in launch.shared)
-        expected = {"shared_wavefronts": wavefronts, "bank_conflicts": wavefronts - ideal}
+        conflicts = sum(access.conflicts for access in launch.shared)
+        expected = {"shared_wavefronts": wavefronts, "bank_conflicts": conflicts}
         resources = "registers", "spilled_bytes", "shared_bytes"
         expected |= {name: getattr(launch, name) for name in resources}
         shown = numbers.keys() & expected.keys()

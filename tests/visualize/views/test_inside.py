@@ -8,7 +8,7 @@ import pytest
 
 from tests.messages import decode, opened, text_of
 from tilescope.captures.layouts import textbook_layout
-from tilescope.inside.banks import BankAccess, Wavefronts, count_wavefronts, serve_words
+from tilescope.inside.banks import BankAccess, count_wavefronts, serve_words
 from tilescope.inside.report import (
     Inside,
     LayoutConversion,
@@ -96,13 +96,13 @@ def with_access(opcode, address, wavefronts, counted):
     index, instruction = next(
         (index, each) for index, each in enumerate(program.instructions) if each.name == opcode
     )
-    row = SharedAccess(*instruction.source, opcode, 1, *counted)
+    reading = counted[0] - counted[1] - (wavefronts[0] - wavefronts[1])
+    row = SharedAccess(*instruction.source, opcode, 1, *counted, reading_wavefronts=reading)
     access = BankAccess(instruction.opcode, address, np.ones_like(address, dtype=bool))
     own = replace(
         program,
         inside=Inside(shared=(row,)),
         accesses={index: access},
-        wavefronts={index: Wavefronts(*wavefronts)},
     )
     return own, row
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilescope.captures.reader import CapturedKernel
 from tilescope.evaluate.instructions import CompiledFacts
-from tilescope.inside.banks import BankAccess, Wavefronts, count_wavefronts
+from tilescope.inside.banks import BankAccess, count_wavefronts
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside, SharedAccess
 from tilescope.reports.launches import Launches
@@ -27,8 +27,6 @@ class Program:
     Attributes:
         about: the caption of a saved picture.
         accesses: one execution of each instruction that accesses shared memory, by index in the SASS.
-        wavefronts: those of all executions, by the same index. LDGSTS also takes wavefronts to read from the L1 cache,
-            which only `inside.shared` includes.
         counted: each access's wavefronts as the hardware counted them; empty without counts.
         counted_by: the profiler and its GPU.
     """
@@ -38,7 +36,6 @@ class Program:
     sass: str
     about: str
     accesses: Mapping[int, BankAccess] = field(default_factory=dict)
-    wavefronts: Mapping[int, Wavefronts] = field(default_factory=dict)
     counted: Mapping[SharedAccess, int] = field(default_factory=dict)
     counted_by: str = ""
 
@@ -46,19 +43,18 @@ class Program:
     def instructions(self) -> tuple[Instruction, ...]:
         return parse(self.sass)
 
-    def count_conflicts(self, access: SharedAccess) -> int | None:
-        """Return the bank conflicts of a line and opcode; None if they are unknown."""
-        if access.conflicts is None:
-            return None
-        counted = [self.wavefronts[index] for index in self._find_indices(access)]
-        # Of two launches, only the second one has executions.
-        return sum(each.conflicts for each in counted) if counted else access.conflicts
-
     def find_worst_access(self) -> tuple[SharedAccess, BankAccess] | None:
         """Return one warp's access with the most bank conflicts, of the line and opcode with the most; None without."""
-        rows = [access for access in self.inside.shared if self.count_conflicts(access)]
-        for row in sorted(rows, key=lambda row: -(self.count_conflicts(row) or 0)):
-            accesses = [self.accesses[i] for i in self._find_indices(row) if i in self.accesses]
+        code = self.instructions
+        for row in sorted(self.inside.shared, key=lambda row: -(row.conflicts or 0)):
+            if not row.conflicts:
+                break
+            own = row.file, row.line, row.opcode
+            accesses = [
+                access
+                for index, access in self.accesses.items()
+                if (*code[index].source, code[index].name) == own
+            ]
             warps = [
                 BankAccess(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
                 for access in accesses
@@ -68,12 +64,6 @@ class Program:
             if worst and count_wavefronts(worst).conflicts:
                 return row, worst
         return None
-
-    def _find_indices(self, access: SharedAccess) -> list[int]:
-        """Return the indices in the SASS of the executed instructions of a line and opcode."""
-        own = access.file, access.line, access.opcode
-        code = self.instructions
-        return [i for i in self.wavefronts if (*code[i].source, code[i].name) == own]
 
 
 def captured_program(launches: Launches, number: int) -> Program:
@@ -86,7 +76,6 @@ def captured_program(launches: Launches, number: int) -> Program:
         sass=launches.capture.read_code(launches.content.launches[number].kernel, "sass"),
         about=launches.caption,
         accesses=executions.accesses if executions else {},
-        wavefronts=executions.wavefronts if executions else {},
     )
 
 
@@ -114,7 +103,6 @@ def describe(snapshot: Snapshot, compiled: Compiled, inspection: Inspection) -> 
         sass=compiled.sass,
         about=picture_caption(state.experiment, state.gpu.name, "compiled"),
         accesses=executions.accesses if executions else {},
-        wavefronts=executions.wavefronts if executions else {},
         counted=match_counts(inside.shared, counters.shared) if counters and is_counted else {},
         counted_by=f"{counters.tool}, {counters.device.name}" if counters else "",
     )

@@ -30,7 +30,7 @@ def shared_headline(program: Program) -> Markup:
     if not accesses:
         none = "No load, store or atomic in this kernel accesses shared memory."
         return headline("", "", program.inside.not_executed or none)
-    conflicts = {access: program.count_conflicts(access) or 0 for access in accesses}
+    conflicts = {access: access.conflicts or 0 for access in accesses}
     total = sum(conflicts.values())
     worst = max(accesses, key=lambda access: conflicts[access])
     lead = say("No access to shared memory waits for a bank.")
@@ -40,8 +40,7 @@ def shared_headline(program: Program) -> Markup:
             lead = say("All of them are in {}.", Code(place(worst)))
     reasons = dict.fromkeys(access.why for access in accesses if access.why)
     sentences = [*reasons] if reasons and not total else [lead, *reasons]
-    reading = sum(access.conflicts or 0 for access in accesses) - total
-    if reading > 0:
+    if reading := sum(access.reading_wavefronts for access in accesses):
         sentences.append(
             f"To read the L1 cache, copies (LDGSTS) take {count_noun(reading, 'more wavefront')}. "
             "They are no bank conflicts."
@@ -89,7 +88,7 @@ def _amounts(program: Program, accesses: Sequence[SharedAccess]) -> list[Any]:
     columns: list[list[int | None]] = [
         [access.executed for access in accesses],
         [access.wavefronts for access in accesses],
-        [program.count_conflicts(access) for access in accesses],
+        [access.conflicts for access in accesses],
     ]
     return [
         Hint("unknown", why, "unsure") if None in column else f"{sum(filter(None, column)):,}"
