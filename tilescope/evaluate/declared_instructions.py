@@ -150,7 +150,8 @@ def match_instructions(
     """Return, for each SASS instruction, the index of the operation that it implements; None if it accesses no memory.
 
     An instruction implements the operation of the same kind on its line. If ptxas names another line, it implements the
-    only operation of the same kind and width that still lacks instructions. The index is -1 if that is ambiguous.
+    only operation of the same kind and width that still lacks instructions; a swap has words of 4 bytes, and as many
+    loads. The index is -1 if that is ambiguous.
     """
     numbers: list[int | None] = []
     for each in code:
@@ -171,8 +172,8 @@ def match_instructions(
             n
             for n, operation in enumerate(operations)
             if operation.op in kinds
-            and operation.width_bytes in widths
-            and have[n] < operation.instructions
+            and (operation.width_bytes in widths or operation.swaps)
+            and have[n] < operation.instructions * (1 + operation.swaps)
         ]
         if len(lacking) == 1:
             numbers[place] = lacking[0]

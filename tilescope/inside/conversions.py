@@ -1,20 +1,45 @@
-"""Read a kernel's layout conversions from the TTGIR."""
+"""Read the layouts of a kernel's blocks, and its layout conversions, from the TTGIR."""
 
 import math
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import find_user_place, is_in_sort
-from tilescope.inside.report import LayoutConversion
-from tilescope.ttgir.encodings import Encodings, tensor_types
+from tilescope.inside.report import LayoutConversion, TensorLayout
+from tilescope.ttgir.encodings import Encodings, TensorType, tensor_types
 from tilescope.ttgir.graph import Graph
 from tilescope.ttgir.operations import FREE
 from tilescope.ttgir.parser import Op, Region
 
 # Triton shuffles elements within warps if at most this many bits of the lane become bits of the register.
 _MOST_SHUFFLED_BITS = 1
+
+
+def read_layouts(body: Region, encodings: Encodings) -> tuple[TensorLayout, ...]:
+    """Return the layouts of the blocks of accesses, multiplications and conversions, each once per line.
+
+    Raises:
+        UnsupportedOperation: an encoding is unknown.
+    """
+    layouts = dict[TensorLayout, None]()
+    for op in body.walk():
+        for operand, block in _blocks(op):
+            layout = encodings.convert(block.encoding, block.shape)
+            element = block.element.removeprefix("!tt.ptr<").removesuffix(">")
+            layouts[TensorLayout(*op.place, op.traits.kind, operand, element, layout)] = None
+    return tuple(layouts)
+
+
+def _blocks(op: Op) -> Iterator[tuple[str, TensorType]]:
+    """Yield the blocks of an operation, each with the operand's name."""
+    text = op.text.rpartition(" : ")[2]
+    if _is_multiplication(op):  # some operands may be in shared memory
+        for operand, part in zip(op.traits.blocks, re.split(r" \* | -> ", text), strict=True):
+            yield from zip([operand], tensor_types(part), strict=False)
+    else:
+        yield from zip(op.traits.blocks, tensor_types(text), strict=False)
 
 
 def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversion, ...]:
@@ -29,7 +54,7 @@ def read_conversions(body: Region, encodings: Encodings) -> tuple[LayoutConversi
     for op in body.walk():
         if op.name != "ttg.convert_layout":
             continue
-        before, after = tensor_types(op.text.rpartition(" : ")[2])
+        (_, before), (_, after) = _blocks(op)
         source, destination = (
             encodings.convert(each.encoding, each.shape) for each in (before, after)
         )

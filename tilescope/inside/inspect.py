@@ -7,7 +7,7 @@ from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, CapturedLaunch
 from tilescope.evaluate.counts import LaunchCounts
 from tilescope.inside.allocation import map_shared_memory
-from tilescope.inside.conversions import read_conversions
+from tilescope.inside.conversions import read_conversions, read_layouts
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.launches import make_launch
 from tilescope.inside.pipeline import read_pipelines
@@ -137,9 +137,11 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
     )
     try:
         body = parse_ttgir(ttgir)
+        encodings = Encodings(ttgir)
         return replace(
             inside,
-            conversions=read_conversions(body, Encodings(ttgir)),
+            layouts=read_layouts(body, encodings),
+            conversions=read_conversions(body, encodings),
             pipelines=read_pipelines(body, ttgir, ptx, num_stages),
         )
     except UnsupportedOperation as error:

@@ -124,6 +124,25 @@ class SharedBuffer:
 
 
 @dataclass(frozen=True)
+class TensorLayout:
+    """The layout of a block of an operation.
+
+    Attributes:
+        operation: such as "load", "multiplication" or "layout conversion".
+        operand: "block" of an access to global memory, "a", "b" or "c" of a multiplication, "source" or "destination"
+            of a conversion, "value" or "result" of an access to shared memory.
+        element: the type of its elements, such as "f16".
+    """
+
+    file: str
+    line: int
+    operation: str
+    operand: str
+    element: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
 class LayoutConversion:
     """A conversion of a block to another layout.
 
@@ -298,10 +317,11 @@ class Inside:
         registers_by_line: most live registers first.
         registers_at_peak: the live registers where the most are live, on the first line of `registers_by_line`.
         shared_map: the buffers of shared memory; None in a report of an earlier version.
+        layouts: the layouts of the blocks of accesses, multiplications and conversions.
         conversions: the layout conversions of blocks.
         pipelines: the loops that load or multiply.
         not_executed: why executions are unknown; "" if they are known.
-        unread: why the conversions and pipelines are unknown; "" if they are known.
+        unread: why the layouts, conversions and pipelines are unknown; "" if they are known.
         predicted_us: the predicted time with an L2 that holds none of the data; None if unknown.
         predicted_warm_us: the predicted time right after the same launch; None if unknown.
         range_us: the times between which nine of ten launches lie, by the errors of timed launches.
@@ -319,6 +339,7 @@ class Inside:
     registers_at_peak: tuple[HeldRegisters, ...] = ()
     spills_by_line: tuple[LineSpills, ...] = ()
     shared_map: SharedMap | None = None
+    layouts: tuple[TensorLayout, ...] = ()
     conversions: tuple[LayoutConversion, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
     unread: str = ""

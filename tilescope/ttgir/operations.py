@@ -16,6 +16,7 @@ class Traits:
         counter: of an access to global memory, Nsight Compute's name: "ld", "st", "atom", "tma_ld" or "tma_st".
         mask: index of the mask among the operands; None without one.
         purpose: of the buffers in shared memory that it accesses.
+        blocks: names of the blocks in its type, in order.
         uncounted: what kernels call it, if the evaluator does not count it.
     """
 
@@ -24,6 +25,7 @@ class Traits:
     counter: str = ""
     mask: int | None = None
     purpose: str = ""
+    blocks: tuple[str, ...] = ()
     uncounted: str = ""
 
 
@@ -33,13 +35,15 @@ PURPOSES = (
 )  # fmt: skip
 _BARRIER, _PIPELINED, _FROM_DESCRIPTOR, _TO_DESCRIPTOR, _MATRIX = PURPOSES
 
-_DOT = Traits("multiplication", "multiplication", purpose=_MATRIX)
+_BLOCK = ("block",)
+_VALUE = ("value",)
+_DOT = Traits("multiplication", "multiplication", purpose=_MATRIX, blocks=("a", "b", "c"))
 
 TRAITS = {
-    "tt.load": Traits("load", "load", "ld", 1),
-    "tt.store": Traits("store", "store", "st", 2),
-    "tt.atomic_rmw": Traits("atomic", "store", "atom", 2),
-    "tt.atomic_cas": Traits("atomic", "", "atom"),
+    "tt.load": Traits("load", "load", "ld", 1, blocks=_BLOCK),
+    "tt.store": Traits("store", "store", "st", 2, blocks=_BLOCK),
+    "tt.atomic_rmw": Traits("atomic", "store", "atom", 2, blocks=_BLOCK),
+    "tt.atomic_cas": Traits("atomic", "", "atom", blocks=_BLOCK),
     "tt.dot": _DOT,
     "tt.dot_scaled": _DOT,
     "tt.reduce": Traits("reduction"),
@@ -48,27 +52,27 @@ TRAITS = {
     "tt.histogram": Traits("histogram"),
     "tt.join": Traits("join"),
     "tt.split": Traits("split"),
-    "ttg.async_copy_global_to_local": Traits("async copy", "copy", "ld", 2, _PIPELINED),
+    "ttg.async_copy_global_to_local": Traits("async copy", "copy", "ld", 2, _PIPELINED, _BLOCK),
     "ttg.async_commit_group": Traits(event="commit"),
     "ttg.async_wait": Traits(event="wait"),
-    "ttg.convert_layout": Traits("layout conversion"),
-    "ttg.local_load": Traits("read of shared memory", "read"),
-    "ttg.local_alloc": Traits("write to shared memory"),
-    "ttg.local_store": Traits("write to shared memory"),
+    "ttg.convert_layout": Traits("layout conversion", blocks=("source", "destination")),
+    "ttg.local_load": Traits("read of shared memory", "read", blocks=("result",)),
+    "ttg.local_alloc": Traits("write to shared memory", blocks=_VALUE),
+    "ttg.local_store": Traits("write to shared memory", blocks=_VALUE),
     "ttng.async_tma_copy_global_to_local": Traits(
         "descriptor", "TMA copy", "tma_ld", -1, _FROM_DESCRIPTOR
     ),
     "ttng.async_tma_gather": Traits(
-        "descriptor", "TMA copy", "tma_ld", None, _FROM_DESCRIPTOR, "A descriptor's gather"
+        "descriptor", "TMA copy", "tma_ld", None, _FROM_DESCRIPTOR, (), "A descriptor's gather"
     ),
     "ttng.async_tma_copy_local_to_global": Traits(
         "descriptor", "store", "tma_st", None, _TO_DESCRIPTOR
     ),
     "ttng.async_tma_scatter": Traits(
-        "descriptor", "", "tma_st", None, _TO_DESCRIPTOR, "A descriptor's scatter"
+        "descriptor", "", "tma_st", None, _TO_DESCRIPTOR, (), "A descriptor's scatter"
     ),
     "ttng.async_tma_reduce": Traits(
-        "descriptor", "", "tma_st", None, _TO_DESCRIPTOR, "A descriptor's atomic"
+        "descriptor", "", "tma_st", None, _TO_DESCRIPTOR, (), "A descriptor's atomic"
     ),
     "ttng.tensormap_create": Traits("tensor map", counter="atom"),
     "ttng.init_barrier": Traits(purpose=_BARRIER),
@@ -82,11 +86,7 @@ TRAITS = {
 }
 MEMORY_OPS = {name: traits for name, traits in TRAITS.items() if traits.counter}
 # Operations with a pointer per element.
-POINTER_OPS = {
-    name
-    for name, traits in MEMORY_OPS.items()
-    if traits.kind in ("load", "async copy", "store", "atomic")
-}
+POINTER_OPS = {name for name, traits in MEMORY_OPS.items() if traits.blocks}
 
 LOOPS = ("scf.for", "scf.while")
 # Operations whose result can have any layout.

@@ -171,6 +171,14 @@ def test_layouts_equal_those_of_tritons_bindings(capture, tmp_path):
     assert kinds == {"blocked", "slice", "nvidia_mma", "dot_op", "linear"}
 
 
+def test_layouts_are_those_of_the_recorded_pointers(capture):
+    for number, kernel in enumerate(capture.content.kernels):
+        launch = next(launch for launch in capture.content.launches if launch.kernel == number)
+        layouts = read(capture, launch).layouts
+        blocks = {each.layout for each in layouts if each.operand == "block"}
+        assert blocks == set(filter(None, capture.layouts(kernel)))
+
+
 def test_conversions_use_shared_memory_where_the_ptx_stores_to_it(capture):
     used = set()
     for launch in capture.content.launches:
