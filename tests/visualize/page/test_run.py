@@ -117,6 +117,10 @@ def test_cancel_ends_the_work_and_the_next_run_succeeds(tab, app):
     before = set(app.workers())
     tab.click("#cancel")
     tab.page.wait_for_selector("#card .failure[data-kind=cancelled]")
+    header = tab.find("#header").bounding_box()
+    assert tab.find("#card.toast").bounding_box()["y"] >= header["y"] + header["height"]
+    tab.page.keyboard.press("Escape")
+    tab.expect("#card.toast").to_have_count(0)
     tab.field("M").fill("64")
     tab.at("M=64&")
     tab.run()

@@ -213,6 +213,15 @@ def test_an_inspection_follows_in_the_stream(compiling):
     assert "shared-memory-plot" not in change(page, inside), "another process draws it"
 
 
+def test_a_config_that_cannot_launch_says_why_at_its_tile_in_every_view(compiling):
+    text = "kernel=matmul.grouped gpu=H200 BLOCK_N=256 BLOCK_K=128 num_stages=4 tab="
+    (said,) = (
+        each["problems"] for each in stream(compiling, text + "program-order") if "problems" in each
+    )
+    assert "H200 allows 232,448" in json.loads(said)["BLOCK_M"]
+    assert change(compiling, text + "requests")["problems"] == said, "it is known now"
+
+
 def test_the_memory_map_follows_the_listing_which_stays(compiling):
     *_, compiled, inspected = stream(compiling, "tab=compiler kernel=transpose.tiled BLOCK_M=16")
     assert compiled["memory-map-plot"] == NONE
