@@ -262,7 +262,7 @@ def describe_bound(inside: Inside) -> str:
     resource = name_resource(name)
     share = shares[name]
     if inside.bound_by == "latency":
-        return f"bound by latency; {resource} is busy {percent(share)} of the time"
+        return f"bound by latency; {resource} {percent(share)} busy"
     return f"bound by {resource} ({percent(share)})"
 
 
