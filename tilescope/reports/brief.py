@@ -8,7 +8,6 @@ from itertools import accumulate
 from typing import Any
 
 from tilescope.captures.reader import TIME, Finding
-from tilescope.inside.report import SharedAccess
 from tilescope.numbers import count_noun
 from tilescope.reports.findings import describe_finding
 from tilescope.reports.launch import (
@@ -135,13 +134,9 @@ def _find_conflicts(launch: LaunchReport) -> Iterator[Finding]:
     for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
         if access.conflicts:
             file, line = access.user_lines[0]
-            text = f"{describe_conflicts(access)}."
+            conflicts = count_noun(access.conflicts, "bank conflict")
+            text = f"{conflicts} in {count_noun(access.wavefronts or 0, 'wavefront')}."
             yield Finding("conflicts", file, line, access.opcode, text=text)
-
-
-def describe_conflicts(access: SharedAccess) -> str:
-    conflicts = count_noun(access.conflicts or 0, "bank conflict")
-    return f"{conflicts} in {count_noun(access.wavefronts or 0, 'wavefront')}"
 
 
 def _cost(launch: LaunchReport, finding: Finding) -> float:

@@ -61,6 +61,6 @@ def describe_finding(finding: Finding) -> Iterator[str]:
     if counts := describe_counts(finding):
         effect.append(counts)
     if effect:
-        yield f"{'Tried' if finding.change else 'Estimated'}: {', '.join(effect)}."
+        yield f"Tried: {', '.join(effect)}."
     if finding.needs:
         yield finding.needs

@@ -308,15 +308,14 @@ def _report_launch(
     findings: Sequence[Finding],
     inside: Inside,
 ) -> LaunchReport:
-    source = Path(kernel.file).name
-    inside, findings = add_times(inside, findings, (source, kernel.line))
+    inside, findings = add_times(inside, findings)
     memory = counts.totals()
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
     if counts.refused:
         refused.add((kernel.line, counts.refused))
     report = LaunchReport(
         kernel=kernel.name,
-        source=source,
+        source=Path(kernel.file).name,
         line=kernel.line,
         grid=launch.grid,
         registers=kernel.registers,

@@ -7,7 +7,7 @@ from the executed instructions.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tilescope.captures.reader import TIME, Finding
+from tilescope.captures.reader import Finding
 from tilescope.declare.gpus import Gpu
 from tilescope.inside.execution import Executions
 from tilescope.inside.report import ChangedTime, Inside
@@ -65,15 +65,10 @@ def name_options(options: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in options.items())
 
 
-def add_times(
-    inside: Inside, findings: Iterable[Finding], place: tuple[str, int]
-) -> tuple[Inside, Sequence[Finding]]:
+def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequence[Finding]]:
     """Return an inspection with the times of changes that were compiled, and the findings to list.
 
     A change that saves too little is not advised, and an option is advised once.
-
-    Args:
-        place: the file and line of the kernel.
     """
     times = {each.change: each for each in inside.changes}
     names: dict[str, str] = {}  # several lines may have the same advice
@@ -91,31 +86,14 @@ def add_times(
             facts.append(_drop_advice(finding) if is_small else finding)
         elif not is_small:
             options.append(replace(finding, text="Another option is faster."))
-    changes = sort_changes(times.values())
     advised = [finding.options for finding in facts]
     options = [finding for finding in options if finding.options not in advised]
-    return replace(inside, changes=changes), [
-        *facts,
-        *options,
-        *_list_estimate(inside, changes[:1], place),
-    ]
+    return replace(inside, changes=sort_changes(times.values())), [*facts, *options]
 
 
 def _drop_advice(finding: Finding) -> Finding:
     text = f"{finding.text} No change that was tried is predicted to save 5 % of the time."
     return replace(finding, text=text, change="", before={}, after={}, needs="", options={})
-
-
-def _list_estimate(
-    inside: Inside, changes: Iterable[ChangedTime], place: tuple[str, int]
-) -> Iterator[Finding]:
-    """Yield the change that saves the most time, if it was not compiled."""
-    before_us = inside.predicted_us or 0.0
-    for each in changes:
-        if not each.is_compiled and each.predicted_us <= (1 - LEAST_SAVING) * before_us:
-            before, after = ({TIME: round(1e3 * us)} for us in (before_us, each.predicted_us))
-            text = f"The launch would be faster with {each.change}."
-            yield Finding(TIME_KIND, *place, text=text, before=before, after=after)
 
 
 def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[str, int]]:
