@@ -26,7 +26,11 @@ def annotate(report: dict[str, Any], files: list[str]) -> Iterator[str]:
         if each["is_worse"]
     ]
     warnings += [
-        (each["file"], each["line"], each["text"])
+        (
+            each["file"],
+            each["line"],
+            " ".join(filter(None, (each["text"], each["change"], each["needs"]))),
+        )
         for launch in report["launches"]
         for each in launch["findings"]
     ]

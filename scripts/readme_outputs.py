@@ -1,8 +1,8 @@
 """Run the README's first example, and replace the outputs in the README: `python -m scripts.readme_outputs [--check]`.
 
-The block after a comment such as `<!-- tilescope show double.py --text -->` holds that command's output: of `--text`
-every line, cut to the width of a page, and of `--brief` the first finding. With --check, the README stays unchanged,
-and the exit status is 1 if an output or a version differs.
+The block after a comment such as `<!-- tilescope show double.py --text -->` holds that command's output, with lines
+wrapped to the width of a page. With --check, the README stays unchanged, and the exit status is 1 if an output or a
+version differs.
 """
 
 import argparse
@@ -46,11 +46,8 @@ def excerpt(command: list[str], folder: str) -> str:
     """Return the part of a command's output that the README shows."""
     run = [sys.executable, ROOT / "app.py", *command]
     text = subprocess.run(run, cwd=folder, check=True, capture_output=True, text=True).stdout
-    lines = text.splitlines()
-    if "--brief" in command:
-        lines = textwrap.wrap(lines[0], WIDTH, break_long_words=False)
-    cut = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1].rstrip()}…" for line in lines]
-    return "\n".join(cut).rstrip() + "\n"
+    wrapped = (textwrap.fill(line, WIDTH, subsequent_indent="   ") for line in text.splitlines())
+    return "\n".join(wrapped).rstrip() + "\n"
 
 
 if __name__ == "__main__":

@@ -113,11 +113,12 @@ def test_the_bases_checkout_is_removed_whatever_fails(runner, prepare):
 
 
 def test_names_in_a_report_end_no_workflow_command():
-    finding = {"file": "a,b:c.py", "line": 3, "text": "100 %\n::error::x"}
+    text = "100 %\n::error::x"
+    finding = {"file": "a,b:c.py", "line": 3, "text": text, "change": "", "needs": "If y."}
     launch = {"source": "a,b:c.py", "source_path": "/x/a,b:c.py", "findings": [finding] * 2}
     commands = annotate({"launches": [launch, launch]}, ["k/a,b:c.py", "d.py"])
     assert list(commands) == [
-        "::warning file=k/a%2Cb%3Ac.py,line=3::100 %25%0A::error::x",
+        "::warning file=k/a%2Cb%3Ac.py,line=3::100 %25%0A::error::x If y.",
     ]
 
 

@@ -167,7 +167,7 @@ class Diagnosis:
         offset = self.runner.start(argument) % unit
         start = argument.tensor.offset_bytes - offset
         return Change(
-            "Copy the view, or start it at an aligned element.",
+            "Copy the view to aligned memory.",
             "misaligned",
             f"{argument.name} starts {count_bytes(offset)} past a {unit}-byte boundary.",
             edits=((Module.declare_divisible, number),),
@@ -293,7 +293,9 @@ class Diagnosis:
                 f"Store {TENSOR}'s elements without gaps, in the order in which lanes access them."
             )
             needs = f"The result stays the same only if all users of {TENSOR} expect that order."
-            trials = self._access_contiguously(self.example.address.size, advice, needs)
+            trials = []
+            if unused or not self._reorders():
+                trials = self._access_contiguously(self.example.address.size, advice, needs)
             return [Candidate("strided", text, op, trials, share=share)]
         if ratio >= _WASTEFUL and op.index_line:
             why = f"the load on line {op.index_line} determines the addresses"
@@ -310,6 +312,15 @@ class Diagnosis:
         if ratio >= _WASTEFUL:
             return [Candidate("scattered", f"{excess}: {where}, {clause}.", op, share=share)]
         return []
+
+    def _reorders(self) -> bool:
+        """Whether the kernel's purpose is another order: it stores what it loads, and the other tensor has no gaps."""
+        others = [op for op in self.runner.counts.operations if op.tensors != self.op.tensors]
+        own = find_same(self.op, self.runner.counts)
+        moved, kept = (sum(op.tally.elements for op in side) for side in (own, others))
+        cost = sum_costs(others)
+        is_pair = len({op.tensors for op in others}) == 1 and moved == kept
+        return is_pair and cost.sectors < _WASTEFUL * cost.ideal_sectors
 
     def _measure_unused(self) -> float:
         """Return the part of the example's first sectors that no request of the launch to the same tensor uses."""

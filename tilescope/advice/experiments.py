@@ -28,7 +28,6 @@ from tilescope.captures.reader import TIME, Argument, Build, Capture, CapturedKe
 from tilescope.declare.gpus import GPUS, occupancy
 from tilescope.evaluate.captured import count_launch, find_start
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
-from tilescope.inside.conversions import name_operation
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import add_executions
 from tilescope.inside.launches import make_launch
@@ -199,8 +198,6 @@ class TrialRunner:
         choices: the facts about the launch, and the trials to make.
         outcomes: of each trial; None if the counts are unknown.
         has_conflicts: whether many of the launch's wavefronts are bank conflicts.
-        conversions: through shared memory, between a load and a store.
-        has_shared_costs: whether trials must count wavefronts.
         untried: trials that would take too long.
         trial_s: the estimated seconds of a trial.
     """
@@ -231,16 +228,6 @@ class TrialRunner:
         wavefronts = shared.get("shared_wavefronts", 0)
         conflicts = shared.get("bank_conflicts", 0)
         self.has_conflicts = conflicts > 0 and conflicts >= _LEAST_CONFLICTS * wavefronts
-        loads, stores = (
-            {name_operation(op.op, op.source[1]) for op in counts.operations if op.op == kind}
-            for kind in ("load", "store")
-        )
-        self.conversions = [
-            each
-            for each in inside.conversions
-            if each.shared_bytes and each.maker in loads and each.user in stores
-        ]
-        self.has_shared_costs = self.has_conflicts or bool(self.conversions and shared)
         self.untried: list[Trial] = []
         lines = capture.read_code(launch.kernel, "sass").count("\n")
         self.trial_s = _TRIAL_S + _LINE_S * lines + _WORK_S * counts.work
@@ -320,7 +307,7 @@ class TrialRunner:
         if outcome is None:
             return {}
         if op is None:
-            shared = outcome.shared if self.has_shared_costs else {}
+            shared = outcome.shared if self.has_conflicts else {}
             return {**shared, **self._resources(outcome.build.kernel)}
         ops = find_same(op, outcome.counts)
         # The compiler may drop an operation whose values another one also loads.

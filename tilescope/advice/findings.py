@@ -29,11 +29,7 @@ from tilescope.advice.experiments import (
     pass_options,
 )
 from tilescope.advice.same_work import find_races, find_same, place_of
-from tilescope.advice.shared_costs import (
-    examine_stages,
-    explain_conflicts,
-    explain_conversions,
-)
+from tilescope.advice.shared_costs import examine_stages, explain_conflicts
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import (
@@ -122,7 +118,6 @@ def _list_choices(runner: TrialRunner) -> list[Alternatives]:
         *faults,
         *explain_costs(runner),
         *explain_conflicts(runner),
-        *explain_conversions(runner),
         _examine_resources(runner),
         examine_stages(runner),
         _examine_grid(runner),
@@ -165,10 +160,11 @@ def _report(runner: TrialRunner) -> Sequence[Finding]:
         known = [each for each in alternatives if each.is_fact or each.proof]
         known.sort(key=lambda each: (not each.is_advised, not each.proof))
         chosen |= dict.fromkeys(known[:1])
-    if runner.untried:
-        changes = dict.fromkeys(trial.advice for trial in runner.untried)
-        names = "; ".join(change.rstrip(".") for change in changes).replace(TENSOR, "the tensor")
-        text = f"Not tried, because trying the other changes took the available time: {names}."
+    tried = {trial.advice for trial, outcome in runner.outcomes.items() if outcome}
+    untried = dict.fromkeys(trial.advice for trial in runner.untried if trial.advice not in tried)
+    if untried:
+        names = " ".join(untried).replace(TENSOR, "the tensor")
+        text = f"The available time was too short to try these changes: {names}"
         chosen[Candidate("untried", text, share=_REMARK)] = None
     places: dict[Any, list[tuple[Candidate, Finding]]] = {}
     for each in sorted(chosen, key=lambda each: -each.share):
@@ -240,20 +236,32 @@ def _make_finding(runner: TrialRunner, candidate: Candidate) -> Finding:
         change=join(*(change.advice for change in trial)),
         before=before,
         after=after,
-        needs=join(*(change.needs for change in trial), _require_memory(trial)),
+        needs=join(*(change.needs for change in trial), _require_padding(runner, trial)),
         options=trial.options,
     )
 
 
-def _require_memory(trial: Trial) -> str:
+def _require_padding(runner: TrialRunner, trial: Trial) -> str:
     """Return what must hold for padding to be safe; "" without padding."""
     tensors = sorted({tensor for change in trial for tensor in change.pads})
     if not tensors:
         return ""
+    changed = {change.argument.name for change in trial if change.argument}
+    sets_bound = any(change.kind == "mask" for change in trial)
+    fills = dict[str, str]()
+    for op in runner.counts.operations:
+        is_masked = op.masked_by & changed or sets_bound
+        if is_masked and op.op in ("load", "async copy") and {*op.tensors} & {*tensors}:
+            name = name_tensors(op)
+            for each in runner.find(op):
+                fill = runner.module.find_fill(each)
+                fills[name] = fill if fills.get(name, fill) == fill else ""
+    effect = ", and these do not change what the kernel computes" if "" in fills.values() else ""
+    padded = "".join(f", and {name} is padded with {fill}" for name, fill in fills.items() if fill)
     verb = "has" if len(tensors) == 1 else "have"
     return (
-        f"The result stays the same only if {' and '.join(tensors)} {verb} room for the extra elements, "
-        "and these do not change what the kernel computes."
+        f"The result stays the same only if {' and '.join(tensors)} {verb} room for the extra elements"
+        f"{effect}{padded}."
     )
 
 

@@ -1,8 +1,7 @@
-"""Explain what a launch's shared memory costs: bank conflicts, conversions, and stages that hide no latency."""
+"""Explain what a launch's shared memory costs: bank conflicts, and stages that hide no latency."""
 
 import math
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 
 import numpy as np
 
@@ -17,11 +16,10 @@ from tilescope.advice.experiments import (
 )
 from tilescope.advice.ttir_edits import Module
 from tilescope.evaluate.counts import OperationCounts
-from tilescope.inside.conversions import name_operation
 from tilescope.ttgir.slices import Slice
 
 _AXES = "first", "second"
-# The part of a launch's cost that conversions and idle stages are assumed to cause.
+# The part of a launch's cost that idle stages are assumed to cause.
 _PART = 0.1
 
 
@@ -100,24 +98,6 @@ def _use_fewer_warps(runner: TrialRunner) -> Iterator[Trial]:
     while warps > 1:
         warps //= 2
         yield pass_options({"num_warps": warps})
-
-
-def explain_conversions(runner: TrialRunner) -> Iterator[Alternatives]:
-    """State that a block passes through shared memory because a load and a store order its elements differently."""
-    for conversion in runner.conversions:
-        text = (
-            f"The layout conversion on line {conversion.line} moves {conversion.shared_bytes:,} bytes per program "
-            f"through shared memory, because {conversion.maker} and {conversion.user} order elements differently."
-        )
-        stores = (
-            op
-            for op, *_ in runner.counts.by_line()
-            if op.op == "store" and conversion.user == name_operation(op.op, op.source[1])
-        )
-        trials = [trial for op in stores for trial in _transpose(runner, op)]
-        place = conversion.file, conversion.line
-        cost = itemgetter("shared_wavefronts")
-        yield [Candidate("conversion", text, None, trials, False, cost, place, _PART)]
 
 
 def examine_stages(runner: TrialRunner) -> Alternatives:

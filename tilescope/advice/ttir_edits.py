@@ -22,6 +22,11 @@ _NAMES = {
 }
 
 
+# The text of infinities in float16, bfloat16, float32 and float64.
+_INFINITIES = {
+    **dict.fromkeys(("0x7C00", "0x7F80", "0x7F800000", "0x7FF0000000000000"), "inf"),
+    **dict.fromkeys(("0xFC00", "0xFF80", "0xFF800000", "0xFFF0000000000000"), "−inf"),
+}
 # Operations whose results do not depend on the values of their operands, but on what these select.
 _OPAQUE = ("tt.load", "arith.cmpi", "arith.cmpf")
 
@@ -84,6 +89,22 @@ class Module:
                 if constant and constant.name == "arith.constant":
                     bounds[comparison.line] = int(re.findall(r"-?\d+", constant.text)[0])
         return bounds
+
+    def find_fill(self, op: Op) -> str:
+        """Return the value that a masked load gives to the other elements; "" if it is unknown, or they affect others.
+
+        The condition of a selection may depend on the mask, too.
+        """
+        fill = self._definitions.get(op.operands[-1])
+        if fill and fill.name == "tt.splat":
+            fill = self._definitions.get(fill.operands[0])
+        is_known = len(op.operands) == 3 and fill and fill.name == "arith.constant"
+        if not fill or not is_known or any(each.name == "arith.select" for each in self.loops):
+            return ""
+        # %cst = arith.constant dense<0xFF800000> : tensor<1024xf32>
+        value = "".join(re.findall(r"([-+.\w]+)>? :", fill.text)[-1:])
+        is_decimal = re.fullmatch(r"-?\d+(\.\d+e[-+]\d+)?", value)
+        return f"{float(value):g}" if is_decimal else _INFINITIES.get(value, "")
 
     def set_bound(self, number: int, value: int) -> None:
         """Replace the constant on the right of a comparison."""

@@ -145,48 +145,6 @@ class CountedLaunch:
 # The name of a launch's predicted time among the numbers of a finding.
 TIME = "predicted_ns"
 
-# The operations that a number counts, by the prefix of its name.
-_OWNERS = {
-    "ld": "loads",
-    "st": "stores",
-    "red": "atomics without a result",
-    "atom": "atomics with a result",
-    "tma_ld": "TMA loads",
-    "tma_st": "TMA stores",
-    "gmma": "matrix instructions",
-    "synchronous": "synchronous loads",
-    "shared": "shared memory",
-    "spill_traffic": "spill traffic",
-}
-
-
-def in_words(name: str) -> str:
-    """Return the name of a number for use in a sentence.
-
-    >>> in_words("ld_sectors"), in_words("shared_bytes"), in_words("bank_conflicts"), in_words(TIME)
-    ('sectors of loads', 'bytes of shared memory', 'bank conflicts', 'the predicted time')
-    """
-    if name.startswith("predicted"):
-        return "the predicted time"
-    owner, _, unit = name.rpartition("_")
-    return f"{unit} of {_OWNERS[owner]}" if owner in _OWNERS else name.replace("_", " ")
-
-
-def describe_effect(
-    before: Mapping[str, int], after: Mapping[str, int], change: str = "{} from {} to {}"
-) -> str:
-    """Return the effect of a change that was tried; "" if it has none."""
-    changed = []
-    for name in before:
-        start, end = (
-            f"{numbers[name] / 1e3:,.1f} µs" if name == TIME else f"{numbers[name]:,}"
-            for numbers in (before, after)
-        )
-        if start != end:
-            changed.append(change.format(in_words(name), start, end))
-    return ", ".join(changed)
-
-
 # The kinds of findings about wrong results, and launches that fail.
 _FAULTS = ("check", "outside", "overflow", "race", "autotuner", "shared memory")
 
@@ -227,10 +185,9 @@ class Finding:
         return self.kind in _FAULTS
 
     @property
-    def sentences(self) -> str:
-        effect = describe_effect(self.before, self.after)
-        tried = f"Tried: this changes {effect}." if effect else ""
-        return " ".join(filter(None, (self.text, self.change, tried, self.needs)))
+    def saving(self) -> float | None:
+        """The part of the predicted time that the change saves; None if it is unknown."""
+        return 1 - self.after[TIME] / self.before[TIME] if TIME in self.after else None
 
 
 @dataclass(frozen=True)

@@ -128,11 +128,7 @@ def _describe(ops: Sequence[Op], encoding: str) -> str:
     location = ops[0].location
     noun = "sort" if is_in_sort(location) else ops[0].traits.kind
     place = find_user_place(location)
-    return name_operation(noun, place[1]) if place else f"the {noun}"
-
-
-def name_operation(noun: str, line: int) -> str:
-    return f"the {noun} on line {line}"
+    return f"the {noun} on line {place[1]}" if place else f"the {noun}"
 
 
 def _is_multiplication(op: Op) -> bool:

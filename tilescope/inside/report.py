@@ -360,10 +360,9 @@ class Inside:
 
     @property
     def resource_shares(self) -> Mapping[str, float]:
-        """The part of the predicted time that each resource would take alone, the busiest first."""
+        """The part of the predicted time that each resource would take alone."""
         total_us = self.predicted_us or math.inf
-        shares = {name: time_us / total_us for name, time_us in self.by_resource_us.items()}
-        return dict(sorted(shares.items(), key=lambda each: -each[1]))
+        return {name: time_us / total_us for name, time_us in self.by_resource_us.items()}
 
     @property
     def shared_wavefronts(self) -> int | None:

@@ -1,15 +1,15 @@
-"""Summarize a report in at most 4 KB: a sentence per finding, faults and then the largest saving first, and totals."""
+"""List the findings of a report, faults and then the largest saving first, and summarize a report in at most 4 KB."""
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from tilescope.captures.reader import TIME, Finding, describe_effect
-from tilescope.inside.report import SharedAccess
+from tilescope.captures.reader import TIME, Finding
 from tilescope.numbers import count_noun
+from tilescope.reports.findings import describe_finding
 from tilescope.reports.launch import (
     MAIN_AMOUNTS,
     LaunchReport,
@@ -35,8 +35,6 @@ def brief(report: Report, differences: Sequence[str] = ()) -> str:
     totals = _fit(map(_truncate, _describe_totals(report)), _MOST_TOTALS_BYTES, "remarks")
     room = _MOST_BYTES - _count_bytes(totals)
     faults, findings = describe_findings(report)
-    if not faults + findings:
-        findings.append("No findings.")
     faults = _fit(faults, room // 2, "faults")
     room -= _count_bytes(faults)
     changes = _fit(differences, room // 2, "differences")
@@ -47,38 +45,85 @@ def brief(report: Report, differences: Sequence[str] = ()) -> str:
 
 def to_json(report: Report) -> dict[str, Any]:
     """Return the object that `show --json` prints, which begins with the faults."""
-    faults, _ = describe_findings(report)
+    faults, _ = describe_findings(report, " ")
     return {"faults": faults, "brief": brief(report), **report.to_json()}
 
 
-def describe_findings(report: Report) -> tuple[list[str], list[str]]:
-    """Return a sentence for each fault and for each other finding, the largest saving first.
+@dataclass(frozen=True)
+class Row:
+    """A finding in the list of a report, with the numbers of the launch in which it costs most.
 
-    Similar findings of a kernel share a sentence, with the numbers of the costliest.
+    Attributes:
+        launches: the numbers of this launch and of its equals.
+        others: how many similar findings of the kernel the row stands for.
     """
-    groups = defaultdict[Any, list[tuple[float, list[int], Finding]]](list)
-    for each, launch in report.distinct:
+
+    finding: Finding
+    kernel: str
+    launches: Sequence[int]
+    others: int
+
+    @property
+    def where(self) -> str:
+        finding = self.finding
+        op = f", {finding.op} {finding.tensor}".rstrip(", ")
+        place = f"{finding.file}:{finding.line} in {self.kernel}{op}"
+        name = name_launches(self.launches)
+        more = f"; {self.others:,} more like it" if self.others else ""
+        is_single = len(self.launches) == 1
+        return (
+            f"{_truncate(place)} (launch {name}{more})"
+            if is_single
+            else f"{_truncate(place)}, {name}{more}"
+        )
+
+    def describe(self, separator: str) -> str:
+        """Return its place and its sentences.
+
+        Args:
+            separator: between sentences.
+        """
+        return f"{self.where}: {separator.join(describe_finding(self.finding))}"
+
+
+def list_findings(launches: Iterable[tuple[Sequence[int], LaunchReport]]) -> list[Row]:
+    """List the findings of launches: faults, then the largest saving of time.
+
+    Args:
+        launches: the numbers of equal launches, and their report.
+    """
+    groups = defaultdict[Any, list[tuple[float, Sequence[int], Finding]]](list)
+    for numbers, launch in launches:
         found = [*launch.findings, *_find_conflicts(launch)]
         for name, errors in (launch.results or {}).items():
             if not errors.passed:
                 text = f"It is wrong: its relative RMS error is {errors.relative_rms:.3g}."
                 found.append(Finding("check", launch.source, launch.line, "output", name, text))
         for finding in found:
-            cost = _cost(launch, finding) * len(each)
+            cost = _cost(launch, finding) * len(numbers)
             key = launch.kernel, finding.kind, finding.change or finding.place
-            groups[key].append((cost, each, finding))
-    faults = [report.stopped] if report.failed and report.stopped else []
-    findings = list[str]()
+            groups[key].append((cost, numbers, finding))
+    rows = []
     for key in sorted(groups, key=lambda key: -sum(cost for cost, *_ in groups[key])):
         group = groups[key]
         _, numbers, finding = max(group, key=lambda each: each[0])
         others = sum(len(each) for _, each, _ in group) - len(numbers)
-        name = name_launches(numbers) + (f"; {others:,} more like it" if others else "")
-        op = f", {finding.op} {finding.tensor}".rstrip(", ")
-        where = _truncate(f"{finding.file}:{finding.line} in {key[0]}{op}")
-        which = f", {name}" if len(numbers) > 1 else f" (launch {name})"
-        sentences = faults if finding.is_fault else findings
-        sentences.append(f"{where}{which}: {_join(finding)}")
+        rows.append(Row(finding, key[0], numbers, others))
+    return rows
+
+
+def describe_findings(report: Report, separator: str = "\n   ") -> tuple[list[str], list[str]]:
+    """Return the text of each fault, and of each other finding.
+
+    Args:
+        separator: between the sentences of a finding.
+    """
+    faults = [report.stopped] if report.failed and report.stopped else []
+    findings = list[str]()
+    for row in list_findings(report.distinct):
+        (faults if row.finding.is_fault else findings).append(row.describe(separator))
+    if not faults + findings:
+        findings.append("No findings.")
     return faults, findings
 
 
@@ -89,13 +134,9 @@ def _find_conflicts(launch: LaunchReport) -> Iterator[Finding]:
     for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
         if access.conflicts:
             file, line = access.user_lines[0]
-            text = f"{describe_conflicts(access)}."
+            conflicts = count_noun(access.conflicts, "bank conflict")
+            text = f"{conflicts} in {count_noun(access.wavefronts or 0, 'wavefront')}."
             yield Finding("conflicts", file, line, access.opcode, text=text)
-
-
-def describe_conflicts(access: SharedAccess) -> str:
-    conflicts = count_noun(access.conflicts or 0, "bank conflict")
-    return f"{conflicts} in {count_noun(access.wavefronts or 0, 'wavefront')}"
 
 
 def _cost(launch: LaunchReport, finding: Finding) -> float:
@@ -108,15 +149,6 @@ def _cost(launch: LaunchReport, finding: Finding) -> float:
             for name, weight in _WEIGHTS.items()
         )
     return sum(op.sectors - op.ideal_sectors for op in launch.ops if op.place == finding.place)
-
-
-def _join(finding: Finding) -> str:
-    """Return a finding as one sentence."""
-    fact, *_ = re.split(r"(?<=[\w)])\. (?=[A-Z])", finding.text.rstrip("."))
-    advice = filter(None, (finding.change, finding.needs))
-    parts = [fact, *(text[0].lower() + text[1:].rstrip(".") for text in advice)]
-    effect = describe_effect(finding.before, finding.after, "{} {} → {}")
-    return f"{'; '.join(parts)}{f' ({effect})' if effect else ''}."
 
 
 def _describe_totals(report: Report) -> Iterable[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from tilescope.captures.reader import in_words
+from tilescope.reports.findings import in_words
 from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
 
 # Maximum number of lines that explain a difference.

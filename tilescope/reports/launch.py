@@ -37,6 +37,7 @@ from tilescope.inside.report import (
     SharedAccess,
 )
 from tilescope.numbers import milliseconds, percent
+from tilescope.reports.findings import describe_finding
 from tilescope.results.codec import from_json, parse_json, to_json
 from tilescope.timing.changes import LEAST_SAVING, add_times
 from tilescope.timing.launches import add_time
@@ -108,7 +109,7 @@ class LaunchReport(Inside):
         source, line: where its kernel is defined.
         source_path: of the source when it was captured.
         settings: the case's parameters that were set.
-        findings: their `text` includes the change and its effect.
+        findings: without the changes that save too little time.
         first_change: which of the changes shorten the predicted time most, and by how much; "" if none was tried.
         totals: the launch-wide counters; None where the count of an operation is incomplete or a bound, where
             executions are unknown, and for all of INSIDE_COUNTERS if an atomic may retry.
@@ -325,7 +326,7 @@ def _report_launch(
         tuned=launch.tuned,
         settings=launch.settings,
         results=launch.results,
-        findings=tuple(replace(finding, text=finding.sentences) for finding in findings),
+        findings=tuple(findings),
         first_change=describe_changes(inside),
         totals={**memory, **inside.predict_counters()},
         lower_bound={
@@ -412,5 +413,7 @@ def report_operation(
         efficiency=None if refused or not cost.ideal_sectors else cost.efficiency,
         refused=refused,
         is_upper_bound=any(op.tally.is_upper_bound for op in group),
-        why=" ".join(finding.sentences for finding in findings if finding.place == place),
+        why=" ".join(
+            " ".join(describe_finding(finding)) for finding in findings if finding.place == place
+        ),
     )

@@ -9,11 +9,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.captures.reader import in_words
 from tilescope.inside.report import Inside
 from tilescope.numbers import count_noun, milliseconds, percent
-from tilescope.reports.brief import describe_conflicts, describe_findings
+from tilescope.reports.brief import describe_findings
 from tilescope.reports.comparison import Difference
+from tilescope.reports.findings import in_words
 from tilescope.reports.launch import (
     MAIN_AMOUNTS,
     LaunchReport,
@@ -26,8 +26,8 @@ _PLACE_WIDTH = 24
 _SETTINGS_WIDTH = 100
 # The kinds of access to shared memory.
 _ACCESSES = {"loads": "load", "stores": "store", "copies": "copy", "atomics": "atomic"}
-# The resources of a predicted time.
-RESOURCES = {
+# The resources of a predicted time whose names are explained.
+_RESOURCES = {
     "issue": "instruction issue",
     "L1": "L1 and shared memory",
     "alu": "integers and logic (ALU)",
@@ -45,18 +45,18 @@ class Section:
     """The printed report of equal launches.
 
     Attributes:
-        rows: the cells of each operation, and its findings.
-        notes: findings about the whole launch, and reasons why counts are incomplete.
+        rows: the cells of each operation.
+        notes: live registers, spills, counters, and reasons why counts are incomplete.
     """
 
     title: str
     facts: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, ...], str], ...]
+    rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        width = max([20, *(len(cells[2]) for cells, _ in self.rows)])
+        width = max([20, *(len(cells[2]) for cells in self.rows)])
 
         def align(cells: Sequence[str]) -> str:
             place, op, tensor, width_bytes, *amounts, ideal = cells
@@ -69,19 +69,14 @@ class Section:
 
         settings, *facts = self.facts
         lines = [*textwrap.wrap(settings, _SETTINGS_WIDTH), *facts, align(_HEADINGS)]
-        for cells, why in self.rows:
-            lines.append(align(cells))
-            if why:
-                lines.append(f"   → {why}")
+        lines += map(align, self.rows)
         return "\n   ".join([self.title, *lines, *self.notes])
 
     @property
     def markdown(self) -> str:
-        table = markdown_table(_HEADINGS, [cells for cells, _ in self.rows], 3)
-        findings = [f"{cells[0]}, {cells[1]} {cells[2]}: {why}" for cells, why in self.rows if why]
-        notes = [*findings, *(note.removeprefix("→ ") for note in self.notes)]
+        table = markdown_table(_HEADINGS, self.rows, 3)
         heading = f"### {_in_markdown(self.title)}"
-        items = "\n".join(f"- {_in_markdown(note)}" for note in notes)
+        items = "\n".join(f"- {_in_markdown(note)}" for note in self.notes)
         facts = "; ".join(fact.removesuffix(".") for fact in self.facts)
         parts = [heading, _in_markdown(facts), table, items]
         return "\n\n".join(filter(None, parts))
@@ -93,10 +88,10 @@ def sections(report: Report) -> list[Section]:
 
 
 def table(report: Report, differences: Sequence[str] = ()) -> str:
-    """Return a report as text: faults, differences, launches, and what is missing."""
-    faults, _ = describe_findings(report)
+    """Return a report as text: faults, differences, other findings, launches, and what is missing."""
+    faults, findings = describe_findings(report)
     launches = [f"\n{section.text}" for section in sections(report)]
-    parts = faults, differences, [_title(report), *launches, *report.remarks]
+    parts = faults, differences, findings, [_title(report), *launches, *report.remarks]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
@@ -105,7 +100,9 @@ def markdown(report: Report) -> str:
     parts = [section.markdown for section in sections(report)]
     title = f"**{_in_markdown(_title(report))}**"
     remarks = map(_in_markdown, report.remarks)
-    return "\n\n".join([*_list_faults(report), title, *parts, *remarks])
+    _, findings = describe_findings(report)
+    items = [f"- {_in_markdown(finding)}" for finding in findings]
+    return "\n\n".join([*_list_faults(report), "\n".join(items), title, *parts, *remarks])
 
 
 def html(text: str) -> str:
@@ -172,7 +169,6 @@ def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) 
     tuned = f", config {launch.tuned.number} of {launch.tuned.of}" if launch.tuned else ""
     registers = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
     rows = []
-    printed = dict[str, str]()
     for op in launch.ops:
         bound = "≥ " if op.refused else ""
         if op.is_upper_bound:
@@ -181,13 +177,8 @@ def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) 
         efficiency = "" if op.efficiency is None else f"{op.efficiency:.0%}"
         width = str(op.width_bytes or "")
         place = f"{op.file}:{op.line}"
-        why = printed.get(op.why, op.why)
-        rows.append(((place, op.op, op.tensor, width, *amounts, efficiency), why))
-        if op.why:
-            printed.setdefault(op.why, f"As for {op.name} on line {op.line}.")
-    notes = [f"→ {finding.text}" for finding in launch.findings if not finding.op]
-    notes += _describe_spills(launch)
-    notes += _describe_shared_lines(launch)
+        rows.append((place, op.op, op.tensor, width, *amounts, efficiency))
+    notes = [*_describe_spills(launch), *_describe_unknown(launch)]
     if launch.counted:
         compared = len(launch.counted) - len(launch.uncompared)
         agreement = ", ".join(wrong_counters(launch)) or f"all {compared} counters agree"
@@ -259,13 +250,20 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
         yield f"bank conflicts: {_known(launch.bank_conflicts, bound)}"
 
 
+def name_resource(name: str) -> str:
+    """Return the name of a resource, or of "latency", for sentences and figures."""
+    return _RESOURCES.get(name, name)
+
+
 def describe_bound(inside: Inside) -> str:
     """Describe what bounds a launch whose time is predicted."""
-    busiest, share = next(iter(inside.resource_shares.items()))
-    busy = f"{RESOURCES.get(busiest, busiest)} ({percent(share)})"
+    shares = inside.resource_shares
+    name = max(shares, key=lambda name: shares[name])
+    resource = name_resource(name)
+    share = shares[name]
     if inside.bound_by == "latency":
-        return f"bound by latency; the busiest resource is {busy}"
-    return f"bound by {busy}"
+        return f"bound by latency; {resource} {percent(share)} busy"
+    return f"bound by {resource} ({percent(share)})"
 
 
 def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
@@ -274,8 +272,6 @@ def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
             milliseconds(time_us / 1e3) for time_us in (launch.predicted_us, *launch.range_us)
         )
         yield f"Predicted: {time} on {gpu} ({low} to {high}), {describe_bound(launch)}."
-        if launch.first_change:
-            yield launch.first_change
     elif launch.not_predicted:
         yield f"No predicted time: {launch.not_predicted}"
     if launch.assumed:
@@ -288,11 +284,11 @@ def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
         yield f"Measured: {milliseconds(launch.elapsed_ms)}{predicted}."
 
 
-def _describe_shared_lines(launch: LaunchReport) -> Iterator[str]:
-    """Describe the lines with bank conflicts, most conflicts first, and say why numbers are unknown."""
-    for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
-        if text := access.why or (access.conflicts and describe_conflicts(access)):
-            yield f"{access.opcode} at {launch.describe_place(access)}: {text}"
+def _describe_unknown(launch: LaunchReport) -> Iterator[str]:
+    """Say why numbers of shared memory or executions are unknown."""
+    for access in launch.shared:
+        if access.why:
+            yield f"{access.opcode} at {launch.describe_place(access)}: {access.why}"
     if launch.not_executed:
         yield launch.not_executed
 

@@ -7,7 +7,7 @@ from the executed instructions.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tilescope.captures.reader import TIME, Finding
+from tilescope.captures.reader import Finding
 from tilescope.declare.gpus import Gpu
 from tilescope.inside.execution import Executions
 from tilescope.inside.report import ChangedTime, Inside
@@ -66,20 +66,34 @@ def name_options(options: Mapping[str, int]) -> str:
 
 
 def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequence[Finding]]:
-    """Return an inspection with the times of changes that were compiled, and the findings about other facts."""
+    """Return an inspection with the times of changes that were compiled, and the findings to list.
+
+    A change that saves too little is not advised, and an option is advised once.
+    """
     times = {each.change: each for each in inside.changes}
-    others = []
     names: dict[str, str] = {}  # several lines may have the same advice
+    facts = []
+    options = []
     for finding in findings:
-        advice = f"the change advised for line {finding.line}"
-        name = names.setdefault(finding.change, name_options(finding.options) or advice)
-        if finding.kind != TIME_KIND:
-            others.append(finding)
-        if inside.predicted_us and TIME in finding.after:
-            ratio = finding.after[TIME] / finding.before[TIME]
-            changed_us = inside.predicted_us * ratio
+        saving = finding.saving
+        name = name_options(finding.options) or f"the change tried for line {finding.line}"
+        name = names.setdefault(finding.change, name)
+        if inside.predicted_us and saving is not None:
+            changed_us = inside.predicted_us * (1 - saving)
             times[name] = ChangedTime(name, changed_us, finding.options, is_compiled=True)
-    return replace(inside, changes=sort_changes(times.values())), others
+        is_small = saving is not None and saving < LEAST_SAVING and not finding.is_fault
+        if finding.kind != TIME_KIND:
+            facts.append(_drop_advice(finding) if is_small else finding)
+        elif not is_small:
+            options.append(replace(finding, text="Another option is faster."))
+    advised = [finding.options for finding in facts]
+    options = [finding for finding in options if finding.options not in advised]
+    return replace(inside, changes=sort_changes(times.values())), [*facts, *options]
+
+
+def _drop_advice(finding: Finding) -> Finding:
+    text = f"{finding.text} No change that was tried is predicted to save 5 % of the time."
+    return replace(finding, text=text, change="", before={}, after={}, needs="", options={})
 
 
 def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[str, int]]:

@@ -187,7 +187,7 @@ def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool
     style = " wrong" if is_failure else ""
     figure, times, _ = str(number).partition(" ×")
     large = Markup('<p class="number{}"><b>{}</b>{} {}</p>').format(style, figure, times, what)
-    folded = Markup("<details><summary>More</summary><p>{}</p></details>").format(html(more))
+    folded = Markup("<details><summary>More</summary><div>{}</div></details>").format(html(more))
     return Markup('<div class="headline">{}<p class="lead">{}</p>{}</div>').format(
         large if str(number) or str(what) else "", html([sentence]), folded if html(more) else ""
     )

@@ -231,8 +231,8 @@ def test_the_figures_are_the_approved_ones(approve):
         "no library": time_figure(measured(baselines=(), launch_overhead=None)),
     }
     times_ms = {"L2": 0.03, "DRAM": 0.02}
-    for name, has_bottleneck in (("a bottleneck", True), ("latency", False)):
-        figures[name] = resources_figure(times_ms, 0.05, has_bottleneck)
+    for name, is_bound in (("bound by a resource", True), ("bound by latency", False)):
+        figures[name] = resources_figure(times_ms, 0.05, is_bound)
     for name, run in DRAWN.items():
         for slot, value in draw(*run).items():
             if slot.endswith("-plot"):

@@ -1,7 +1,7 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from tilescope.captures.listings import isolate
-from tilescope.captures.reader import CapturedLaunch, Content
+from tilescope.captures.reader import CapturedLaunch, Content, Finding
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.evaluate import causes
@@ -22,8 +22,9 @@ from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
-from tilescope.reports.brief import describe_findings
+from tilescope.reports.brief import describe_findings, list_findings
 from tilescope.reports.comparison import differences
+from tilescope.reports.findings import describe_counts, describe_time
 from tilescope.reports.launch import LaunchReport, describe_total, name_launches
 from tilescope.reports.text import settings_text, wrong_counters
 from visualize.predict.schedule import player_steps, steps
@@ -253,20 +254,47 @@ def _fastest(launches: Launches) -> str:
 
 def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | None) -> Markup:
     ratio = f"{significant(launch.ratio)} ×" if launch.ratio else "–"
-    lines = {finding.text: finding.line for finding in launch.findings}
-    sentences = [f"Line {line}: {text}" for text, line in lines.items()]
+    findings = [row.finding for row in list_findings([((0,), launch)])]
+    others = [finding for finding in findings if not finding.is_fault]  # see launches_table
+    none = f"No {'other ' if findings else ''}findings for this launch."
+    sentences = []
     if before:
         changed = [difference.sentence for difference in differences((before,), (launch,))]
         old_ratio = significant(before.ratio)
         start = [f"Before: {old_ratio} ×."] if old_ratio != significant(launch.ratio) else []
-        sentences.insert(0, " ".join([*start, *changed]) or _UNCHANGED)
+        sentences.append(" ".join([*start, *changed]) or _UNCHANGED)
     return headline(
         ratio,
         say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
-        *(sentences or ["No findings for this launch."]),
+        *sentences,
+        _sum_up(others) if others else none,
+        _findings_table(others) if others else "",
         *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
         *wrong_counters(launch),
     )
+
+
+def _sum_up(findings: Sequence[Finding]) -> str:
+    """Count the findings, and name the place of the first."""
+    first = findings[0]
+    time = describe_time(first)
+    effect = f": predicted time {time}" if time else ""
+    return f"{count_noun(len(findings), 'finding')}. The first is on line {first.line}{effect}."
+
+
+def _findings_table(findings: Iterable[Finding]) -> Markup:
+    header = "line", "finding", "change", "before → after", "predicted time"
+    rows = (
+        (
+            f"{finding.file}:{finding.line}",
+            finding.text,
+            f"{finding.change} {finding.needs}".strip(),
+            describe_counts(finding),
+            describe_time(finding),
+        )
+        for finding in findings
+    )
+    return table(header, rows)
 
 
 def _lanes_form(launch: LaunchReport, view: LaunchView) -> str:
@@ -351,7 +379,7 @@ def _result(launch: CapturedLaunch) -> Markup:
 
 @lru_cache(maxsize=2)
 def _operations(launches: Launches, number: int, link: str) -> Markup:
-    """Render the textbook and compiled cost of each operation, its findings, or else the reasons for its cost.
+    """Render the textbook and compiled cost of each operation, and the reasons for its cost if no finding has them.
 
     Args:
         link: the query of an operation's picture, without the operation.
@@ -382,7 +410,8 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
         names = first.addressed_by | first.masked_by
         sizes = {name: value for name, value in values.items() if name in names}
         why = causes.explain(first, cost, expected, lanes, sizes, converted, gpu)
-        reasons.append((op.name, " ".join(filter(None, [op.refused, op.why])) or why))
+        if op.refused or not op.why:
+            reasons.append((op.name, op.refused or why))
     return operations_table(rows, reasons)
 
 

@@ -121,7 +121,7 @@ def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     extremes = "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}."
     reason = "It reads nearly as few bytes, and smaller groups are often slightly faster."
     if best > fewest:
-        reason = "The L2, not DRAM, is the limit here. It has less work if more consecutive programs share a panel."
+        reason = "The launch is bound by the L2, which has less work if more consecutive programs share a panel."
     return (
         say(extremes, Strong(fewest), bytes_of(least), worst, times),
         say("Recommended: {}. {}", Strong(best), reason) if best != fewest else "",
@@ -154,7 +154,7 @@ def _time(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     change = Strong(f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} time")
     return (
         say("{} took {}, ± {}.", lead, change, Sourced(noise, timed)),
-        "DRAM was not the bottleneck." if saved <= _HIDDEN else "",
+        "The launch was not bound by DRAM." if saved <= _HIDDEN else "",
     )
 
 

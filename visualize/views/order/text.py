@@ -178,9 +178,7 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
         limits_of = occupancy_of(gpu, num_warps, compiled)
         limited_by = Sourced(join_names(limits_of.limited_by), "compiled")
         needs = f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} shared bytes per program."
-        limits = prose.hint(
-            say("The number of programs per SM is limited by {}.", limited_by), needs
-        )
+        limits = prose.hint(say("The number of programs per SM is bound by {}.", limited_by), needs)
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
         return limits + prose.lead(
             "An SM gets at most one program, which loops over its tiles, at any occupancy."

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from tilescope.inside.report import Inside
 from tilescope.numbers import milliseconds, percent, significant, time_unit
 from tilescope.reports.launch import describe_changes, describe_savings
-from tilescope.reports.text import RESOURCES, describe_bound
+from tilescope.reports.text import describe_bound, name_resource
 from tilescope.timing.scores import SOURCE, summarize, unseen_scores
 from visualize.views import theme
 from visualize.views.prose import Link, Mark, headline, say
@@ -56,36 +56,40 @@ def plot_predicted(inside: Inside, about: str) -> str:
     shares = inside.resource_shares
     least = min(_LEAST_SHARE, max(shares.values()))
     times_ms = {
-        RESOURCES.get(name, name): inside.by_resource_us[name] / 1e3
+        name_resource(name): inside.by_resource_us[name] / 1e3
         for name, share in shares.items()
         if share >= least
     }
-    has_bottleneck = inside.bound_by != "latency"
-    figure = resources_figure(times_ms, inside.predicted_us / 1e3, has_bottleneck)
+    is_bound = inside.bound_by != "latency"
+    figure = resources_figure(times_ms, inside.predicted_us / 1e3, is_bound)
     return plot_value(figure, about=about)
 
 
 def resources_figure(
-    times_ms: Mapping[str, float], total_ms: float, has_bottleneck: bool
+    times_ms: Mapping[str, float], total_ms: float, is_bound: bool
 ) -> dict[str, Any]:
     """Draw the time that each resource would take alone and, below, the launch's predicted time.
 
     Args:
-        times_ms: the longest time first.
-        has_bottleneck: whether the busiest resource, and not latency, bounds the launch.
+        times_ms: by resource.
+        is_bound: whether a resource, and not latency, bounds the launch.
     """
     names = [*times_ms, "predicted"]
     all_ms = [*times_ms.values(), total_ms]
     unit, scale = time_unit(max(all_ms))
     times = [scale * ms for ms in all_ms]
     texts = [f" {significant(time)} {unit}" for time in times]
-    texts[0] += "<br> bottleneck" if has_bottleneck else "<br> longest"
+    colors = [*[theme.MODEL] * len(times_ms), theme.CATEGORIES[1]]
+    if is_bound:
+        busiest = times.index(max(times[:-1]))
+        texts[busiest] += "<br> bound by this"
+        colors[busiest] = theme.NEW
     trace = dict(
         type="bar",
         orientation="h",
         y=names,
         x=times,
-        marker={"color": [theme.NEW, *[theme.MODEL] * (len(times_ms) - 1), theme.CATEGORIES[1]]},
+        marker={"color": colors},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
     layout = theme.layout(

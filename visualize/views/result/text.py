@@ -147,7 +147,7 @@ def _compare_overhead(overhead: LaunchOverhead | None, timing: Timing) -> str:
     kernel = milliseconds(timing.median_ms)
     times = f"A call from Python takes {call}; the kernel takes {kernel}"
     if overhead.enqueue_ms > timing.median_ms:
-        return f"{times}. In a loop, Python is the bottleneck; a CUDA graph avoids it."
+        return f"{times}. A loop of launches is bound by Python; a CUDA graph avoids it."
     return f"{times}, which hides the call."
 
 

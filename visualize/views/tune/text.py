@@ -13,6 +13,7 @@ from tilescope.declare.space import Space
 from tilescope.declare.spec import format_duration, shape_text
 from tilescope.export.script import config_line
 from tilescope.numbers import count_noun, percent, significant
+from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
 from tilescope.results.sweep import LibraryRatio
 from tilescope.search.sweep_run import Progress
@@ -147,7 +148,8 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
         lines.append(f"{median} {unit} {sweep.source}{interval}")
     elif row.predicted:
         lines.append(
-            f"{significant(row.predicted.ms * scale)} {unit} predicted, bound by {row.predicted.resource}"
+            f"{significant(row.predicted.ms * scale)} {unit} predicted, "
+            f"bound by {name_resource(row.predicted.resource)}"
         )
     elif rank := sweep.ranks.get(id(row)):
         lines.append(f"rank {rank} of {len(sweep.ranked)} in the expected order")
@@ -237,11 +239,11 @@ def _predicted_columns(sweep: Sweep | None) -> tuple[Column[SweepRow], ...]:
         return row.predicted.ms if row.predicted else None
 
     def resource(row: SweepRow) -> str | None:
-        return row.predicted.resource if row.predicted else None
+        return name_resource(row.predicted.resource) if row.predicted else None
 
     return (
         Column("predicted_ms", heading, time, lambda row: _time_cell(sweep, time(row))),
-        Column("predicted_resource", "Bottleneck", resource),
+        Column("predicted_resource", "Bound by", resource),
     )
 
 
