@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.experiments import assert_failed
-from tests.tilescope.measure.conftest import Held, hold
+from tests.tilescope.measure.held import Held, hold
 from tests.trees import ROOT, children, is_alive, python
 from tests.waiting import PATIENCE_S, until
 from tilescope.measure.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
@@ -254,7 +254,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     from tilescope.measure.pool import Call, Pool
-    from tests.tilescope.measure.conftest import hold
+    from tests.tilescope.measure.held import hold
     from tests.tilescope.measure.test_pool import hold_lock
 
     pool = Pool("compile", sys.argv[1], 2)
