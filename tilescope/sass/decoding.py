@@ -322,7 +322,7 @@ def _permute(parts: Words, writes: Words, reads: Words) -> Decoded:
     return writes, [source(each) for each in reads], lambda *values: (semantics.permute(*values),)
 
 
-def _extreme(parts: Words, writes: Words, reads: Words) -> Decoded:
+def _extreme_of_sum(parts: Words, writes: Words, reads: Words) -> Decoded:
     """Return the minimum if the last operand is true, otherwise the maximum. The first operand may be a sum."""
     sources = [source(each) for each in reads]
     sign = (lambda value: value) if "U32" in parts else semantics.signed
@@ -410,7 +410,7 @@ _DECODERS: dict[str, Decoder] = {
     "compare": _compare,
     "select": _plain(lambda a, b, c: semantics.select(c, a, b)),
     "permute": _permute,
-    "extreme": _extreme,
+    "extreme of sum": _extreme_of_sum,
     "absolute": _plain(lambda value: abs(semantics.signed(value))),
     "count bits": _plain(semantics.count_bits),
     "leading one": _plain(semantics.find_leading_one),

@@ -84,9 +84,9 @@ PLOP3         alu        semantics=predicate-logic
 SEL           alu        semantics=select
 FSEL          alu        semantics=select
 PRMT          alu        semantics=permute
-VIMNMX        alu        semantics=extreme
-IMNMX         alu        semantics=extreme
-VIADDMNMX     alu        semantics=extreme
+VIMNMX        alu        semantics=extreme-of-sum
+IMNMX         alu        semantics=extreme-of-sum
+VIADDMNMX     alu        semantics=extreme-of-sum
 IABS          alu        semantics=absolute
 P2R           alu        semantics=pack-predicates
 R2P           alu        semantics=unpack-predicates result=predicate
