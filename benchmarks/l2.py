@@ -1,7 +1,7 @@
 """Measure the rate at which the SMs of this GPU receive bytes from the L2: `python -m benchmarks.l2`.
 
 Times float16 products with small tiles, which the L2 limits, with GROUP_SIZEs that read little from DRAM. Prints the
-bytes that all programs request, divided by the time. `received_gbps` (`tilescope/timing/constants.py`) is the
+bytes that all programs request, divided by the time. A GPU's `l2_gbps_per_sm` (`tilescope/declare/gpus.py`) is the
 maximum among launches of about a millisecond or longer. Shorter launches are faster, because the clock is higher.
 Takes about ten seconds.
 """
@@ -34,7 +34,7 @@ def main() -> None:
             if ms >= _LONG_MS:
                 long.append(gbps / gpu.sms)
         print(
-            f"received_gbps: {max(long):.0f}, the maximum among launches of at least {_LONG_MS} ms."
+            f"l2_gbps_per_sm: {max(long):.0f}, the maximum among launches of at least {_LONG_MS} ms."
         )
 
 

@@ -31,6 +31,7 @@ class Gpu:
     Attributes:
         shared_bytes_per_sm, shared_bytes_per_program: shared memory of an SM, and the limit for one program.
         matrix_tflops: dense matrix rate with float32 sums, by input dtype; empty if unknown.
+        l2_gbps_per_sm: rate at which an SM receives data from the L2 in long, L2-bound launches; 0 if not measured.
         clock_mhz: the SM clock at which the matrix rates hold; for a device not in the table, its maximum clock.
         device_name: its name in CUDA.
         memory_gib, bus_bits: capacity of the DRAM, and the width of its bus; 0 if unknown.
@@ -55,6 +56,7 @@ class Gpu:
     bus_bits: int
     assumed: str = ""
     caveat: str = ""
+    l2_gbps_per_sm: float = 0.0
     registers_per_sm: int = 65536  # the same for all compute capabilities from 7.0 on
 
     @property
@@ -150,9 +152,9 @@ _TABLE = (
     _row("A100-80GB", 108, 40, 2039, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM",
          "NVIDIA A100-SXM4-80GB", 80, 5120),
     _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense",
-         "NVIDIA H100 80GB HBM3", 80, 5120),
+         "NVIDIA H100 80GB HBM3", 80, 5120, l2_gbps_per_sm=70.0),
     _row("H200", 132, 60, 4800, 989.4, 494.7, 1830, (9, 0),
-         "NVIDIA H200 datasheet, dense; SMs and L2 read from a device", "NVIDIA H200", 141, 6144),
+         "NVIDIA H200 datasheet, dense; SMs and L2 read from a device", "NVIDIA H200", 141, 6144, l2_gbps_per_sm=77.0),
     _row("B200", 148, 126, 8000, 2250, 1125, 1850, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share",
          "NVIDIA B200", 180, 8192),
 )  # fmt: skip
@@ -331,6 +333,7 @@ def _read_gpu(cuda: Any, number: int) -> Gpu | None:
         read_row,
         name=row.name,
         matrix_tflops=row.matrix_tflops,
+        l2_gbps_per_sm=row.l2_gbps_per_sm,
         clock_mhz=row.clock_mhz,
         caveat=row.caveat,
         dram_gbps=read_row.dram_gbps or row.dram_gbps,

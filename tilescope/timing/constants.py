@@ -20,9 +20,6 @@ class Constants:
         turnaround: additional time per byte, relative to a read, if as many bytes are read as written.
         kept_bytes: written bytes that remain in the L2 when the launch ends.
         l2_tbps: rate at which the L2 serves all SMs.
-        received_gbps: rate at which an SM receives data in long, L2-bound launches, merged requests included
-            (`benchmarks.l2`). Short launches, at a higher clock, reach 86 GB/s on an H200 instead of 77, and 91 GB/s
-            with blocks of K as long as a line.
         shared_requests: fraction of requests that the crossbar merges if programs run in lockstep (one per SM).
         port_bytes: bytes per cycle that an SM receives from the L2.
         l2_cycles, dram_cycles: latencies of loads.
@@ -44,7 +41,6 @@ class Constants:
     turnaround: float
     kept_bytes: float
     l2_tbps: float
-    received_gbps: float
     shared_requests: float
     port_bytes: float
     l2_cycles: float
@@ -68,7 +64,6 @@ H100 = Constants(
     turnaround=0.28,
     kept_bytes=20e6,
     l2_tbps=7.7,
-    received_gbps=70,
     shared_requests=0.45,
     port_bytes=60,
     l2_cycles=330,
@@ -83,4 +78,4 @@ H100 = Constants(
 # The SMs and their constants are the H100's. Microbenchmarks gave the others: an empty kernel between two events, and
 # the slope of the time to read 0.5 and 1 GiB (DRAM) and 4 MB 64 times (L2). The same fraction of the L2 keeps written
 # bytes.
-H200 = replace(H100, launch_us=3.4, dram_share=0.92, kept_bytes=24e6, l2_tbps=9.1, received_gbps=77)
+H200 = replace(H100, launch_us=3.4, dram_share=0.92, kept_bytes=24e6, l2_tbps=9.1)
