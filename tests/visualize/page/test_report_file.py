@@ -58,7 +58,7 @@ def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened):
     opened.says("#request-plot", "16 sectors: all 512 bytes used")
     opened.find("#launches td a").nth(1).click()
     opened.says("#request-plot", "32 sectors: 128 of 1,024 bytes used")
-    opened.says("#requests-headline", "48 bytes")
+    opened.says("#requests-headline", "48 bytes", folded=True)
     opened.click("#scrubber .forward")
     opened.says("#request-plot", "Compiled: request 2 of 16")
     opened.find("#requests-table td a", has_text="script.py:10").first.click()
