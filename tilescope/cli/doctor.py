@@ -55,7 +55,7 @@ def doctor(arguments: Sequence[str]) -> None:
 
 
 def print_problems(problems: Iterable[Problem]) -> None:
-    """Print each problem as soon as it is found.
+    """Print each problem when it is found, before the next check.
 
     Raises:
         CommandFailed: one of them is a failure.

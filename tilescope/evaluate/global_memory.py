@@ -109,7 +109,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class _PointerAccess:
-    """An execution of an operation on pointers by some of the programs, as far as it is known.
+    """An execution of an operation on pointers by some of the programs. Parts of it may be unknown.
 
     Attributes:
         mask: where elements may be active.

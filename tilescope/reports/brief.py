@@ -55,7 +55,7 @@ class Row:
 
     Attributes:
         launches: the numbers of this launch and of its equals.
-        others: how many similar findings of the kernel the row stands for.
+        others: how many similar findings of the kernel this row represents.
     """
 
     finding: Finding

@@ -395,7 +395,7 @@ def _reciprocal(parts: Words, writes: Words, reads: Words) -> Decoded:
     return writes, [source(reads[0])], lambda value: (semantics.reciprocal(value),)
 
 
-# By the names in the table of opcodes.
+# The decoder of each `semantics` in the table of opcodes.
 _DECODERS: dict[str, Decoder] = {
     "move": _move,
     "special": _read_special,

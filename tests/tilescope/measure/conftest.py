@@ -1,4 +1,4 @@
-"""What the tests of measurements share."""
+"""Fixtures of the tests of measurements."""
 
 import pytest
 

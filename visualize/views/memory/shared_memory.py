@@ -1,4 +1,4 @@
-"""What an inspection adds to the Compiler panel: the map of a program's shared memory, and its layout conversions."""
+"""The folds of the Compiler panel: the map of a program's shared memory, and its layout conversions."""
 
 from collections import Counter
 from collections.abc import Sequence

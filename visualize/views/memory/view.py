@@ -38,7 +38,7 @@ SCHEMAS: dict[str, JsonSchema] = {
 _AMOUNTS = (*COST_COLUMNS, "bytes_wanted")
 _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 
-# What each choice of textbook lanes means.
+# The labels of the textbook model's lane orders.
 _LANES = ("lane i takes element i", "lanes store what they load")
 
 SCRUBBER = Markup(

@@ -19,7 +19,7 @@ _SHADES = 16
 
 _LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"}
 
-# Of the arrow to the last wave.
+# The arrow to the last wave.
 _ARROW = {"showarrow": True, "arrowwidth": 2, "arrowhead": 2, "arrowcolor": theme.WRONG}
 
 Figure = dict[str, Any]
