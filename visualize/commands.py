@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilescope.cli.address import address_parser, obstacle
-from tilescope.cli.command import USAGE, CommandFailed
+from tilescope.cli.command import USAGE, CommandFailed, address_parser, obstacle
 from visualize import startup
 
 

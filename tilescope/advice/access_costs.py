@@ -31,7 +31,7 @@ from tilescope.evaluate.causes import (
 from tilescope.evaluate.counts import OperationCounts, sum_costs
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import SECTOR_BYTES
-from tilescope.ttgir.slices import Slice
+from tilescope.ttgir.graph import Slice
 
 # Bytes per lane of the narrowest asynchronous copy.
 _NARROWEST_COPY_BYTES = 4

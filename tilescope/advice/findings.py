@@ -46,8 +46,8 @@ from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.inside.report import Inside, SharedMap
 from tilescope.timing.changes import TIME_KIND, list_options
+from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import memory_ops, parse
-from tilescope.ttgir.slices import Slice
 
 # Operations on offsets, in Triton's default type.
 _OFFSET_BITS = 32

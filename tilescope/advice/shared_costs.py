@@ -16,7 +16,7 @@ from tilescope.advice.experiments import (
 )
 from tilescope.advice.ttir_edits import Module
 from tilescope.evaluate.counts import OperationCounts
-from tilescope.ttgir.slices import Slice
+from tilescope.ttgir.graph import Slice
 
 _AXES = "first", "second"
 # The part of a launch's cost that idle stages are assumed to cause.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
+from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import Op, Region, parse
-from tilescope.ttgir.slices import Slice
 
 # The operations of each kind in a report.
 _NAMES = {

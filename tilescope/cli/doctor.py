@@ -12,8 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tilescope.captures.server import is_supported
-from tilescope.cli.address import address_parser, obstacle
-from tilescope.cli.command import FAILED, PAGE, CommandFailed
+from tilescope.cli.command import FAILED, PAGE, CommandFailed, address_parser, obstacle
 from tilescope.declare.discovery import opening
 from tilescope.declare.experiment import from_json, nest
 from tilescope.declare.gpus import Gpu, this_gpu

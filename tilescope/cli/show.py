@@ -12,8 +12,16 @@ from pathlib import Path
 
 from tilescope.captures.reader import Capture, Stop, UnreadableCapture, is_capture, split_case
 from tilescope.captures.server import CaptureFailed, CaptureServer, install_triton
-from tilescope.cli.address import obstacle, whole_number
-from tilescope.cli.command import GREW, LOOPBACK, USAGE, CommandFailed, load_page, missing_page
+from tilescope.cli.command import (
+    GREW,
+    LOOPBACK,
+    USAGE,
+    CommandFailed,
+    load_page,
+    missing_page,
+    obstacle,
+    whole_number,
+)
 from tilescope.declare.discovery import examples
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from tilescope.numbers import count_noun, join_names

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tilescope.cli.address import whole_number
-from tilescope.cli.command import FAILED, INTERRUPTED, USAGE, CommandFailed
+from tilescope.cli.command import FAILED, INTERRUPTED, USAGE, CommandFailed, whole_number
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import from_json
 from tilescope.declare.knobs import ConfigError

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilescope.evaluate.instructions import MemoryInstruction
-from tilescope.evaluate.probe import Loads
 from tilescope.evaluate.sectors import SECTOR_BYTES
-from tilescope.evaluate.touches import Touches
+from tilescope.evaluate.touches import Loads, Touches
 
 # Kinds of operations, and Nsight Compute's names of the instructions that it counts for each.
 KINDS = {

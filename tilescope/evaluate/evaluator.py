@@ -25,6 +25,7 @@ from tilescope.evaluate.values import (
     multiply,
     possible,
 )
+from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.operations import MEMORY_OPS, POINTER_OPS
 from tilescope.ttgir.parser import (
     Op,
@@ -33,7 +34,6 @@ from tilescope.ttgir.parser import (
     memory_ops,
     shape_of,
 )
-from tilescope.ttgir.slices import Slice
 
 # Maximum number of programs of a launch, and of those that are evaluated at once.
 _MOST_PROGRAMS = 1 << 26

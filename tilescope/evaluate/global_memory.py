@@ -15,7 +15,6 @@ from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.atomics import ADDRESS_RANGE
 from tilescope.evaluate.counts import Example, Tally
 from tilescope.evaluate.instructions import MemoryInstruction
-from tilescope.evaluate.probe import Probe
 from tilescope.evaluate.sectors import (
     GRANULE_BYTES,
     LINE_BYTES,
@@ -24,7 +23,7 @@ from tilescope.evaluate.sectors import (
     box_lanes,
     count_requests,
 )
-from tilescope.evaluate.touches import Sampler
+from tilescope.evaluate.touches import Probe, Sampler
 from tilescope.evaluate.values import (
     Unknown,
     Value,

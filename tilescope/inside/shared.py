@@ -12,7 +12,7 @@ from tilescope.inside.banks import BankAccess, Wavefronts, count_copy_wavefronts
 from tilescope.inside.execution import Executions
 from tilescope.inside.report import SharedAccess, SharedBuffer
 from tilescope.sass.listing import Instruction
-from tilescope.sass.operands import count_group_rows
+from tilescope.sass.registers import count_group_rows
 from tilescope.ttgir.parser import Op
 
 # The user's files and lines that call a line of Triton's library.

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilescope.sass import semantics
 from tilescope.sass.listing import Instruction
-from tilescope.sass.operands import list_registers
+from tilescope.sass.registers import list_registers
 from tilescope.sass.semantics import MASK, Number
 
 _REGISTER = re.compile(r"([-~!]?)(U?[RP](?:\d+|Z|T)|U?PR)(?:\.B([0-3]))?$")

@@ -20,7 +20,7 @@ class Opcode:
         semantics: how it is executed: see `decoding.decode` and `execution`; "" if its results are unknown.
         result: "none" if its first operand is never a result, "predicate" if a predicate result is not followed by a
             second one, "carry" if carries may follow a numeric result, "vote" if all operands but the last are results.
-        widths: the rule that gives the registers of its operands: see `operands`; "" if its suffixes give the bits.
+        widths: the rule that gives the registers of its operands: see `registers`; "" if its suffixes give the bits.
         bits: of the elements that it multiplies.
         gmem: its access to global memory: "load", "store", "async copy", "atomic", "descriptor load" or
             "descriptor store"; "" without one.

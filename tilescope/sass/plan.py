@@ -17,8 +17,7 @@ from tilescope.sass.decoding import (
     source,
 )
 from tilescope.sass.listing import Instruction
-from tilescope.sass.liveness import Accesses, find_live, reach
-from tilescope.sass.operands import split_operands
+from tilescope.sass.registers import Accesses, find_live, reach, split_operands
 
 INDIRECT = ("indexed", "return")
 INSTRUCTION_BYTES = 16

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tilescope.evaluate.sectors import LANES, LINE_BYTES
 from tilescope.sass.listing import Instruction, parse
 from tilescope.sass.opcodes import PRODUCT_CYCLES
-from tilescope.sass.operands import count_group_rows, find_accesses, list_registers, split_operands
+from tilescope.sass.registers import count_group_rows, find_accesses, list_registers, split_operands
 
 # Uniform registers and predicates.
 _OTHER = re.compile(r"(?<!\w)(?:UR\d+|U?P\d)\b")

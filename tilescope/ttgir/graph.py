@@ -1,12 +1,12 @@
-"""Follow values through the operations of a function."""
+"""Follow values through a function's operations: to what addresses, masks and control flow depend on."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import product
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import pairwise, product
 from typing import TypeVar
 
-from tilescope.ttgir.operations import COPIES
-from tilescope.ttgir.parser import Op, Region
+from tilescope.ttgir.operations import COPIES, MEMORY_OPS
+from tilescope.ttgir.parser import Op, Region, Source
 
 Node = TypeVar("Node")
 # Pairs of values: the first derives from the second.
@@ -91,3 +91,145 @@ class Graph:
     def trace_targets(self, values: Iterable[str]) -> list[str]:
         """Return values and those that derive from them, the nearest first."""
         return reach(values, lambda value: self.targets.get(value, ()))
+
+
+def depend(op: Op) -> Links:
+    """Link values to those that they depend on, with the conditions of branches and the bounds of loops."""
+    if op.name not in ("scf.while", "ttg.local_load"):
+        yield from derive(op)
+    match op.name:
+        case "scf.for":
+            low, _, step = op.operands
+            # The number of iterations matters for results. Inside, whether the loop runs is needed anyway.
+            trips = _name_trips(op)
+            arguments = op.regions[0].arguments
+            yield from product(arguments, (low, step))
+            yield from product([trips], op.operands)
+            yield from product(op.results, [trips])
+            yield from zip(op.results, arguments[1:], strict=True)
+        case "scf.while":
+            before, after = op.regions
+            condition, *passed = before.yielded
+            yield from product((*before.arguments, *op.results, *after.arguments), [condition])
+            for values in (op.inits, after.yielded):
+                yield from zip(before.arguments, values, strict=True)
+            for names in (op.results, after.arguments):
+                yield from zip(names, passed, strict=True)
+        case "scf.if":
+            yield from product(op.results, op.operands)
+        case "tt.reduce" | "tt.scan":
+            for inner in op.inner:
+                yield from product(op.results, inner.operands)
+        case "ttg.local_load":
+            yield op.results[0], op.operands[0]  # without the token of an earlier copy
+        case "ttg.memdesc_index":
+            yield op.operands[0], op.results[0]  # a buffer depends on the indices of its slots
+
+
+def _name_trips(loop: Op) -> str:
+    return f"{loop.regions[0].arguments[0]}/trips"
+
+
+class Slice:
+    """The backward slice of a function: the values that addresses, masks and control flow depend on.
+
+    Attributes:
+        values: names of the values.
+        atomics: the results of atomics.
+        sunk: the loop or branch for each load that ptxas moves behind its test; None if that is unclear.
+        quotients: the results of divisions. Their operands limit a loop or the grid.
+        trips: a name for each loop's bounds and step, on which its results depend.
+    """
+
+    def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
+        self._graph = Graph(body, depend)
+        self.atomics = self._graph.find_results(("tt.atomic_rmw", "tt.atomic_cas"))
+        self.quotients = self._graph.find_results(("arith.divsi", "arith.divui", "arith.ceildivsi"))
+        self.trips = {_name_trips(op) for op in body.walk() if op.name == "scf.for"}
+        self.values = self.reach(value for op in body.walk() for value in _find_roots(op))
+        self.sunk = dict(_sunk_loads(body, depths))
+
+    def reach(self, names: Iterable[str], without: Collection[str] = ()) -> set[str]:
+        """Return the values that the given values depend on, including themselves.
+
+        Args:
+            without: values whose operands are left out.
+        """
+        return set(self._graph.trace_sources(names, without))
+
+
+def _find_roots(op: Op) -> Iterable[str]:
+    """Return the operands on which the addresses, the mask or the control flow of an operation depend."""
+    if op.name in ("ttng.tensormap_create", "cf.cond_br"):
+        return op.operands
+    if op.name in MEMORY_OPS:
+        return filter(None, (op.operands[0], *op.coordinates, op.mask))
+    if op.name == "scf.while" and op.has_memory:
+        return op.regions[0].yielded[:1]
+    return op.operands if op.name in ("scf.for", "scf.if") and op.has_memory else ()
+
+
+def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
+    """Return the loads directly in a region that more branches skip in the SASS than its other accesses.
+
+    Accesses behind a two-way branch are left out, because either path may skip others.
+    """
+    exits = {block.text for block, first in pairwise(region.ops) if first.name == "tt.return"}
+    heights = dict[Op, int]()
+    returns = 0
+    for op in region.ops:
+        if op.name == "cf.cond_br":
+            if exits.isdisjoint(label for label, _ in op.targets):
+                break
+            returns += 1
+        elif op.name in ("tt.load", "tt.store") and op.source in depths:
+            heights[op] = depths[op.source] - returns
+    least = 0 if len(heights) == 1 and region.is_body else min(heights.values(), default=0)
+    return {op for op, height in heights.items() if height > least and op.name == "tt.load"}
+
+
+def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op | None]]:
+    """Yield each load that ptxas moves behind the test of the only loop or branch that uses it, and the loop or branch.
+
+    Whether ptxas moves it is visible in the SASS. The second operation is None if several loops or branches use a moved
+    scalar.
+    """
+    for op in region.ops:
+        for inner in op.regions:
+            yield from _sunk_loads(inner, depths)
+    moved = _find_moved(region, depths)
+    returns = any(op.name == "cf.cond_br" for op in region.ops)
+    users = defaultdict[str, set[Op]](set)
+    for op in region.ops:
+        for nested in op.walk():
+            for name in nested.uses:
+                users[name].add(op)
+
+    def compute(name: str) -> Iterator[str]:
+        return (result for op in users[name] if _is_arithmetic(op) for result in op.results)
+
+    for load in region.ops:
+        if load not in moved:
+            continue
+        derived = reach(load.results, compute)
+        tests = {
+            op
+            for name in derived
+            for op in users[name]
+            if op.name.startswith("scf.") and not {*load.results} & {*op.uses}
+        }
+        is_in_else = any(
+            {*derived} & {*inner.operands}
+            for op in tests
+            if op.name == "scf.if"
+            for region in op.regions[1:]
+            for inner in region.walk()
+        )
+        if len(tests) == 1 and not is_in_else:
+            yield load, tests.pop()
+        elif tests and not (load.shape or load.mask or returns):
+            yield load, None
+
+
+def _is_arithmetic(op: Op) -> bool:
+    return op.name.startswith(("arith.", "math.", "tt.splat", "tt.broadcast"))

@@ -11,7 +11,7 @@ from tilescope.inside.execution import LaunchInputs, execute
 from tilescope.sass import semantics
 from tilescope.sass.decoding import decode
 from tilescope.sass.listing import parse
-from tilescope.sass.operands import split_operands
+from tilescope.sass.registers import split_operands
 
 WORDS = st.integers(0, 2**32 - 1)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilescope.evaluate.counts import OperationCounts, Tally
-from tilescope.timing.l1 import find_hits
+from tilescope.timing.traffic import find_hits
 
 BLOCK = np.arange(128)  # sectors of 4 KiB
 

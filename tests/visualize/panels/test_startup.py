@@ -16,7 +16,7 @@ import pytest
 from tests.experiments import experiment_of
 from tests.trees import ROOT, python
 from tests.waiting import PATIENCE_S
-from tilescope.cli.address import obstacle, whole_number
+from tilescope.cli.command import obstacle, whole_number
 from tilescope.measure.session import Session
 from tilescope.results import Failure
 from visualize import startup
