@@ -17,8 +17,8 @@ from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import EXACT_COUNTS, Scoreboard, scoreboard
 from visualize.views.library.view import agreement
 from visualize.views.prose import count_noun, join_names
-from visualize.views.slots import PLOTLY_JS
 from visualize.views.theme import THEMES
+from visualize.web.sources import PLOTLY_JS
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE, README = ROOT / "docs" / "scoreboard.png", ROOT / "README.md"

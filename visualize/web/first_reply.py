@@ -21,13 +21,11 @@ from tilescope.declare.gpus import Gpu
 from tilescope.measure.session import BoundedCache
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
-from visualize.views.slots import PLOTLY_JS
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 from visualize.web.guard import collect_reply
 
 _BODY = re.compile(rb"<body\b[^>]*>")
-_PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
 
 # Width and height of the SVG's viewBox.
 _SIDE = 1000
@@ -50,8 +48,7 @@ def _has_settings(names: Iterable[str]) -> bool:
 class FirstReply:
     """ASGI middleware that caches and compresses the page, and makes the browser fetch our files with Gradio's scripts.
 
-    Gradio 6.31 compresses only scripts and styles. By default, browsers fetch Plotly when they show the first plot, and
-    our scripts and styles when Gradio has built the page.
+    Gradio 6.31 compresses only scripts and styles, and browsers fetch ours when Gradio has built the page.
 
     Args:
         head: HTML at the start of the body: the links to our files.
@@ -105,9 +102,7 @@ class FirstReply:
         content = b"".join(message.get("body", b"") for message in bodies)
         if start["status"] == 200 and get_route_path(scope) in _PAGE:
             content = _BODY.sub(lambda tag: tag[0] + opening, content, count=1)
-            MutableHeaders(scope=start).update(
-                {"content-length": str(len(content)), "link": _PRELOAD}
-            )
+            MutableHeaders(scope=start)["content-length"] = str(len(content))
         await send(start)
         await send({"type": "http.response.body", "body": content})
 

@@ -14,7 +14,7 @@ from visualize.tours.guide import menu
 from visualize.views import slots, theme
 from visualize.views.panel import Api, Endpoint
 from visualize.views.prose import LIST_ITEM, Link, glossary_dialog
-from visualize.views.slots import PLOTLY_JS, slot
+from visualize.views.slots import slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS
 from visualize.web import assets
 from visualize.web.actions import Actions
@@ -119,8 +119,7 @@ def page(redraw: Redraw, actions: Actions, with_tools: bool = False) -> gr.Block
             value="" if scripts.opened else encode(redraw.initial_slots()),
             html_template=layout(redraw),
             js_on_load=assets.start_page(given),
-            # Served by the app; relative, so that it works behind a proxy's path.
-            head=f'<script src="gradio_api/file={PLOTLY_JS}"></script>',
+            head=f'<script src="{assets.PLOTLY}"></script>',
             apply_default_css=False,
             elem_id="stage",
         )

@@ -31,8 +31,8 @@ from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import ProgramOrderPanel
 from visualize.views.panel import Slots
 from visualize.views.prose import glossary_dialog
-from visualize.views.slots import PLOTLY_JS, plot, slot
-from visualize.web.sources import SCRIPTS, STYLES
+from visualize.views.slots import plot, slot
+from visualize.web.sources import PLOTLY_JS, SCRIPTS, STYLES
 
 # Each view's title and slots, and the fields of a LaunchView on which their values depend.
 _VIEWS: dict[str, tuple[str, Markup, tuple[str, ...]]] = {

@@ -32,7 +32,6 @@ from tilescope.results import Failure
 from visualize.startup import bypass_proxy, configure_logging, return_large_arrays
 from visualize.views.library.view import ScoreView, compare_scores
 from visualize.views.prediction_process import PredictionProcess
-from visualize.views.slots import PLOTLY_JS
 from visualize.web import assets
 from visualize.web.actions import Actions
 from visualize.web.api import argument_defaults, offer_tools_alone
@@ -102,7 +101,6 @@ def serve(
         os._exit(0)
 
     signal.signal(signal.SIGTERM, shut_down)
-    gr.set_static_paths([PLOTLY_JS])
     redraw = Redraw(session, PredictionProcess(session), scripts)
     actions = Actions(redraw)
     blocks = page(redraw, actions, mcp)

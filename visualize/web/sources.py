@@ -16,6 +16,8 @@ def _find(suffix: str) -> list[Path]:
     ]
 
 
+PLOTLY_JS = VISUALIZE / "web" / "plotly_js" / "plotly.min.js"
+
 # Content of the scripts, by path.
 SCRIPTS = {path.relative_to(VISUALIZE).as_posix(): path.read_text("utf-8") for path in _find(".js")}
 _OUTSIDE, _INSIDE = (

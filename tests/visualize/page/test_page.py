@@ -122,11 +122,11 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
     line = tab.page.get_by_role("progressbar", name="Waiting for a reply")
     line.wait_for(state="hidden")
     routes = []
-    tab.page.route("**/messages", lambda route: routes.append(route))
+    tab.page.route("**/messages.json", lambda route: routes.append(route))
     tab.tab("dram-reads")
     line.wait_for()
     routes.pop().continue_()
-    tab.page.unroute("**/messages")
+    tab.page.unroute("**/messages.json")
     line.wait_for(state="hidden")
     tab.wait_for_draw("dram-reads-plot")
 
@@ -134,10 +134,10 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
 def test_a_change_without_a_reply_stays_in_the_address_and_is_sent_again(tab):
     tab.open("?kernel=matmul.grouped")
     tab.says("#program-order-headline", "all 32 programs")
-    tab.page.route("**/messages", lambda route: route.abort())
+    tab.page.route("**/messages.json", lambda route: route.abort())
     tab.field("M").fill("1024")
     tab.at("M=1024")
-    tab.page.unroute("**/messages")
+    tab.page.unroute("**/messages.json")
     tab.says("#program-order-headline", "all 64 programs")
     tab.errors.clear()  # of the messages without a reply
 

@@ -28,7 +28,7 @@ let stream = new AbortController();
 
 // Sends a message, and receives the updates of its reply.
 let post = async (message, { signal, headers }) => {
-  const route = new URL("../../messages", import.meta.url), body = JSON.stringify({ page: PAGE, ...message });
+  const route = new URL("../../messages.json", import.meta.url), body = JSON.stringify({ page: PAGE, ...message });
   const typed = { "Content-Type": "application/json", ...headers };
   const reply = await fetch(route, { method: "POST", body, signal, headers: typed });
   // The login has expired, or the server has a newer version of the page.
