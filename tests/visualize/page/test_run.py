@@ -210,7 +210,7 @@ def test_the_steps_of_a_launch_are_saved_as_an_animation(tab):
     tab.wait_for_compiled()  # it changes the picture's caption
     tab.find("#program-order-plot .live-plot").hover()
     _, png = saved(tab, "#program-order-plot [data-title='Save as PNG, at 2×']")
-    name, gif = saved(tab, "#program-order-plot [data-title='Save as GIF of all steps']")
+    name, gif = saved(tab, "#program-order-plot [data-title='Save as GIF of the steps']")
     assert name == "matmul.grouped.gif"
     animation = Image.open(io.BytesIO(gif))
     assert (animation.n_frames, animation.info["loop"]) == (4, 0)

@@ -211,15 +211,24 @@ def test_a_figure_carries_the_first_byte_of_each_lane_and_the_state_of_each_cell
 
 def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out():
     _, requests = figure_of(flow_of([[0, 4, 8]], active=[True, False, True]))
-    assert requests["state"].shape == (1, 4, 32)
+    assert requests["state"].shape == (1, 8, 32)
     assert requests["byte"].tolist() == [[0, -1, 8]]
-    assert np.array_equal(requests["end"], np.float32([[1 / 16, np.nan, 3 / 16]]), equal_nan=True)
+    assert np.array_equal(requests["end"], np.float32([[1 / 32, np.nan, 3 / 32]]), equal_nan=True)
     for addresses, active, expected in (
         ([0], False, "not issued"),
         ([0], True, "1 sector: 4 of 32 bytes used"),
         (range(0, 128, 4), True, "4 sectors: all 128 bytes used"),
     ):
         assert expected in figure_of(flow_of(addresses, active=active))[1]["titles"][0]
+
+
+def test_the_most_wasteful_request_is_drawn_unless_another_is_chosen():
+    flow = flow_of([[0, 4, 8], [0, 64, 96], [0, 32, 64]])
+    shown = [
+        decode(flow_plot(flow, request, "about"))["layout"]["meta"]["requests"]["shown"]
+        for request in (-1, 0, 9)
+    ]
+    assert shown == [1, 0, 2]
 
 
 def test_a_box_flows_from_one_node_to_each_of_its_rows():

@@ -41,7 +41,9 @@ _SEPARATE_CELLS = 64
 _SEPARATE_ROWS = 16
 _MOST_TICKS = 9
 # A request on fewer lines has untouched lines below it, so that a single line is not as high as the picture.
-_FEWEST_ROWS = 4
+_FEWEST_ROWS = 8
+# Requests that are compared to find the most wasteful one.
+_COMPARED = 256
 # Where lanes stand, left of a line of memory from x = 0 to 1.
 _LANES_AT = -0.45
 
@@ -61,8 +63,9 @@ class LaneView:
         choices=("compiled", "textbook"), label="Requests",
     )  # fmt: skip
     request: int = knob(
-        0, "", "The warp request that is drawn. The scrubber sets it.", low=0, high=2**20
-    )
+        -1, "", "The warp request that is drawn; -1: the most wasteful one. The scrubber sets it.",
+        low=-1, high=2**20,
+    )  # fmt: skip
 
 
 def find_operation(snapshot: Snapshot) -> tuple[LaunchCosts, int, int]:
@@ -125,16 +128,11 @@ class Flow:
     def lines(self, numbers: np.ndarray) -> RequestLines:
         """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows.
 
-        Below the last line that any of the requests touches, untouched lines are drawn until there is one row per lane,
-        so that requests of all kernels share a scale. Further lines are left out.
+        Lines below the last one that any of the requests touches are left out.
         """
         lines = request_lines.request_lines(self.lanes, numbers)
         touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
-        rows = max(
-            _FEWEST_ROWS,
-            self.lanes.address.shape[1] * (not self.is_box),
-            int(touched.max(initial=0)) + 1,
-        )
+        rows = max(_FEWEST_ROWS, int(touched.max(initial=0)) + 1)
         lines = replace(
             lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows]
         )
@@ -179,7 +177,7 @@ def flow_plot(
     """
     total = len(flow.lanes.address)
     matrix = flow.lanes.matrix
-    request = min(request, total - 1)
+    request = _most_wasteful(flow.lanes) if request < 0 else min(request, total - 1)
     cells = (
         min(request_lines.MOST_LINES, flow.lanes.address.shape[1])
         * matrix.line_bytes
@@ -191,6 +189,7 @@ def flow_plot(
     lines = flow.lines(numbers)
     requests = {
         "first": first,
+        "shown": request,
         "total": total,
         "pending": pending,
         "other": None
@@ -209,6 +208,12 @@ def flow_plot(
     }
     zoom = f"{flow.title} {flow.block} {lines.line_bytes}"
     return plot_value(_flow_figure(lines, flow), zoom, {"requests": requests}, about=about)
+
+
+def _most_wasteful(lanes: Requests) -> int:
+    """Return the number of the first request that fetches the most unused bytes, of the first _COMPARED ones."""
+    lines = request_lines.request_lines(lanes, np.arange(min(_COMPARED, len(lanes.address))))
+    return int((lines.sectors * lines.sector_bytes - lines.used_bytes).argmax())
 
 
 def request_titles(requests: RequestLines, name: str) -> list[str]:

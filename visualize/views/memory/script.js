@@ -60,7 +60,7 @@ export default function mountScrubber(element) {
     if (!requests) return;
     const before = carried.get(target);
     carried.set(target, requests);
-    if (target === main && before !== requests) number = saved = Math.min(settings.request, last(requests));
+    if (target === main && before !== requests) number = saved = settings.request < 0 ? requests.shown : Math.min(settings.request, last(requests));
     // The other model for the same block: the lines move (see style.css).
     if (before?.block === requests.block && before.model !== requests.model) {
       target.classList.add("moving");

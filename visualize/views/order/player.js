@@ -161,7 +161,7 @@ export default function mountPlayer(element) {
     if (!overlay) return;
     detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
     setPlaying(false);
-    detail.steps = { step, count: longest(), show };
+    detail.steps = { step, count: own.picture.meta.bound || longest(), show }; // up to the programs that the headline compares
   });
   listen("followed", () => {
     sent = null;

@@ -55,7 +55,7 @@ export default function mountPlot(element) {
       // The same object for all redraws: otherwise Plotly recreates the plot, which takes longer and loses the zoom.
       // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
       const files = [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")];
-      if ("steps" in node.dataset) files.push(this.button("gif", "GIF of all steps"));
+      if ("steps" in node.dataset) files.push(this.button("gif", "GIF of the steps"));
       const buttons = [["zoom2d", "pan2d", "resetScale2d"], files];
       this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
       new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
