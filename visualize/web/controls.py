@@ -46,7 +46,7 @@ def kernel_menu(scripts: Mapping[str, str], note: str) -> Json:
 def experiment_form(
     state: State, this: Gpu | None, scripts: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Return the value of the form of kernel, GPU, problem, config and run, with the kernel's presets.
+    """Return the value of the form of kernel, GPU, problem and config, with the kernel's presets.
 
     Args:
         scripts: see `kernel_menu`.
@@ -68,9 +68,8 @@ def experiment_form(
         *(control(name, knob) for name, knob in state.kernel.problem_knobs().items()),
         *controls(state.kernel.config),
     ]
-    # The shape's menus, inputs and timer
     menus = [field for field in fields[2:] if field["kind"] == "menu"]
-    folded = [field | {"group": MORE} for field in (*menus, *controls(Run))]
+    folded = [field | {"group": MORE} for field in menus]
     fields = [field for field in fields if field not in menus] + folded
     values = {
         **state.experiment.to_address(),
@@ -84,7 +83,7 @@ def experiment_form(
         for field in menus
         if field["name"] in shape and not is_hidden(field, values)
     ]
-    return form_value(fields, values, titles, " · ".join([*words, "more"]))
+    return form_value(fields, values, titles, " · ".join(words))
 
 
 def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[str, ...]:

@@ -26,7 +26,9 @@ def test_a_copied_link_reopens_the_same_page(tab):
         == "page"
     )
     assert tab.field("Memory operation").locator("option:checked").inner_text() == "store B"
-    assert tab.find("#knob-seed").input_value() == "7"
+    tab.press("Result", exact=True)
+    tab.unfold("#run-options-fold")
+    tab.expect("#knob-seed").to_have_value("7")
 
 
 def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
@@ -59,12 +61,13 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
 
 
 def test_the_longest_numbers_fit_into_their_boxes(tab):
-    tab.open("?kernel=matmul.grouped&M=16384&N=16384&K=16384&seed=1234567")
-    tab.unfold("#experiment .more")
+    tab.open("?kernel=matmul.grouped&M=16384&N=16384&K=16384&seed=1234567&tab=result")
+    tab.unfold("#run-options-fold")
+    tab.expect("#knob-seed").to_have_value("1234567")
     for width in (1280, 1440):
         tab.resize(width, 720)
         cut = tab.page.evaluate(
-            """[...document.querySelectorAll("#experiment input[type=number]")]
+            """[...document.querySelectorAll(".knobs input[type=number]")]
               .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth).map((box) => box.value)"""
         )
         assert cut == []

@@ -135,11 +135,11 @@ def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
         for decade in range(math.floor(low), math.ceil(high) + 1)
         for digit in digits
     ]
-    ticks = {place: f"{float(f'{10**place:.2g}'):,g} ×" for place in places if low <= place <= high}
+    ticks = {place: f"{float(f'{10**place:.2g}'):,g}" for place in places if low <= place <= high}
     if 0.0 in ticks:
         ticks[0.0] = "limit"
     if low == _SMALLEST:
-        ticks[low] = f"≤ {10**low:g} ×"
+        ticks[low] = f"≤ {10**low:g}"
     if has_nonfinite:
         ticks = {place: text for place, text in ticks.items() if place < high - 0.2} | {
             high: "not finite"

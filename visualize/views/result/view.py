@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Json, without_gpu
+from tilescope.declare.experiment import Json, Run, without_gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import Kernel, Launch, shape_text
 from tilescope.inside.report import Inside
@@ -57,7 +57,9 @@ class ResultPanel(Panel):
         return (
             slot("result")
             + slot("predicted-time")
-            + slots.picture(error, closeup, times, predicted)
+            + slots.picture(times, error, closeup)
+            + slots.row(predicted)
+            + fold("run-options-fold", "Run options", slots.form("run-options", "Run options"))
             + fold(
                 "result-numbers",
                 "All numbers of this run",
@@ -99,19 +101,20 @@ class ResultPanel(Panel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
+        options = slots.form_value(slots.controls(Run), state.experiment.to_address())
+        values: Slots = {"run-options": options}
         inspected = snapshot.failure or snapshot.inspected
         if inspected is None:
-            return {"predicted-time": hint(_PREDICTING), "predicted-plot": NONE}
-        unable: Slots = {}
+            return values | {"predicted-time": hint(_PREDICTING), "predicted-plot": NONE}
         if isinstance(inspected, Failure):
             inside = Inside(not_predicted=inspected.message)
             if inspected.field and not snapshot.result(RunResult):
-                unable["result"] = status.render_run_hint(False, state, inspected)
+                values["result"] = status.render_run_hint(False, state, inspected)
         else:
             inside, _ = inspected
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
         return {
-            **unable,
+            **values,
             "predicted-time": render_predicted(inside, state.link(tab="scoreboard")),
             "predicted-plot": plot_predicted(inside, about),
         }
