@@ -24,7 +24,6 @@ from visualize.views.order.view import orders_of
 from visualize.views.slots import PLOTLY_JS
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
-from visualize.web.guard import collect_reply
 
 _BODY = re.compile(rb"<body\b[^>]*>")
 _PRELOAD = f"<gradio_api/file={PLOTLY_JS}>; rel=preload; as=script"
@@ -110,6 +109,17 @@ class FirstReply:
             )
         await send(start)
         await send({"type": "http.response.body", "body": content})
+
+
+async def collect_reply(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
+    """Return the messages of an app's reply."""
+    messages = list[Message]()
+
+    async def keep(message: Message) -> None:
+        messages.append(message)
+
+    await app(scope, receive, keep)
+    return messages
 
 
 def first_picture(gpu: Gpu | None) -> str:
