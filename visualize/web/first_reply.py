@@ -93,9 +93,7 @@ class FirstReply:
             if is_cached and reply[0]["status"] == 200:
                 self._replies.put(key, reply)
         for message in reply:
-            await send(
-                {**message, "headers": [*message["headers"]]} if "headers" in message else message
-            )
+            await send(message)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         picture = "" if _has_settings(QueryParams(scope["query_string"])) else self._picture

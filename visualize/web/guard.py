@@ -144,7 +144,8 @@ class Guard:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
-                message["headers"] = [*message.get("headers", ()), *self._headers]
+                # The reply may be a cached one.
+                message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
             await send(message)
 
         try:

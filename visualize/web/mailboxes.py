@@ -15,9 +15,6 @@ from gradio.queueing import Queue
 MAX_UNREAD_BYTES = 64 << 20
 CHECK_BYTES = 1 << 20
 
-# Bytes of a message beside its reply.
-_MESSAGE_BYTES = 1000
-
 # Seconds after which the events of a client end, and its replies are dropped: after the end of its stream, and without
 # a read. Gradio's clients close their stream when they have no unfinished event, possibly just as they start one.
 # Gradio's streams start a read at least every 10 s.
@@ -51,7 +48,7 @@ class _Messages(asyncio.Queue[Any]):
         return item
 
     def put_nowait(self, item: Any) -> None:
-        size = _MESSAGE_BYTES + len(orjson.dumps(getattr(item, "output", None), default=str))
+        size = len(orjson.dumps(getattr(item, "output", None), default=str))
         super().put_nowait((size, item))
         self.size += size
         self._mailboxes.limit_bytes(size)
