@@ -1,6 +1,8 @@
 """Clients that try to slow down, crowd out or lock out the others; see SECURITY.md. `benchmarks.load` runs them.
 
-Each attacker sends requests from one address until it is cancelled. It ignores refusals and broken connections.
+Each attacker sends requests from one address until it is cancelled. It ignores refusals and broken connections. It
+sends as many requests per second as the proxy in docs/operating.md passes on: only a proxy can stop floods and slow
+requests.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from typing import Any
 import httpx
 
 TIMEOUT_S = 120.0
+# Messages and API calls per second that the proxy passes on from one address.
+MESSAGES_PER_S = 40
+CALLS_PER_S = 10
+
 LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
 
 
@@ -55,15 +61,21 @@ Attack = Callable[[Target, str], Awaitable[None]]
 
 
 async def _repeat(
-    target: Target, address: str, connections: int, send: Callable[[httpx.AsyncClient], Any]
+    target: Target,
+    address: str,
+    connections: int,
+    send: Callable[[httpx.AsyncClient], Any],
+    per_s: float = CALLS_PER_S,
 ) -> None:
-    """Call `send` forever, `connections` at a time."""
+    """Call `send` forever, `connections` at a time, and at most `per_s` times per second."""
+    pace = asyncio.Lock()
 
     async def send_forever(client: httpx.AsyncClient) -> None:
         while True:
+            async with pace:
+                await asyncio.sleep(1 / per_s)
             with suppress(httpx.HTTPError, RuntimeError):
                 await send(client)
-            await asyncio.sleep(0)
 
     async with target.connect(address) as client:
         await asyncio.gather(*(send_forever(client) for _ in range(connections)))
@@ -76,7 +88,7 @@ async def send_long_hashes(target: Target, address: str) -> None:
         name = uuid.uuid4().hex + "x" * 50_000
         await client.post(target.route, json={**target.message, "page": name})
 
-    await _repeat(target, address, 4, send)
+    await _repeat(target, address, 4, send, MESSAGES_PER_S)
 
 
 async def request_lists(target: Target, address: str) -> None:
@@ -108,7 +120,13 @@ async def redraw_large_launches(target: Target, address: str) -> None:
     bodies = itertools.cycle(
         body for fields in large for body in (settings_of(fields), {**target.message, **shared})
     )
-    await _repeat(target, address, 24, lambda client: client.post(target.route, json=next(bodies)))
+    await _repeat(
+        target,
+        address,
+        24,
+        lambda client: client.post(target.route, json=next(bodies)),
+        MESSAGES_PER_S,
+    )
 
 
 async def open_pages(target: Target, address: str) -> None:
@@ -162,28 +180,6 @@ async def abandon_runs(target: Target, address: str) -> None:
                 await client.get(f"gradio_api/call/run/{begun['event_id']}")
 
     await _repeat(target, address, 40, send)
-
-
-async def stall(target: Target, address: str) -> None:
-    """Open connections whose headers or bodies never end."""
-    host, _, port = target.url.removeprefix("http://").rstrip("/").partition(":")
-    head = f"POST /gradio_api/run/predict HTTP/1.1\r\nHost: {host}:{port}\r\n"
-    starts = itertools.cycle(
-        (head, f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{")
-    )
-
-    async def hold() -> None:
-        while True:
-            with suppress(OSError):
-                reader, writer = await asyncio.open_connection(
-                    host, int(port), local_addr=(address, 0)
-                )
-                writer.write(next(starts).encode())
-                await reader.read()
-                writer.close()
-            await asyncio.sleep(0.5)
-
-    await asyncio.gather(*(hold() for _ in range(1200)))
 
 
 async def send_malformed(target: Target, address: str) -> None:
@@ -257,7 +253,6 @@ ATTACKS: dict[str, Attack] = {
     "joins": join_without_reading,
     "unread": leave_replies_unread,
     "runs": abandon_runs,
-    "stalled": stall,
     "malformed": send_malformed,
 }
 

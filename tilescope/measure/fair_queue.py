@@ -16,10 +16,8 @@ T = TypeVar("T")
 MAX_WAITING_PER_PAGE = 8
 MAX_WAITING_PER_ADDRESS = 32
 
-# Seconds after which half of a client's usage is forgotten.
+# The half-life of usage and the budget of an address, for calls to worker processes.
 HALF_LIFE_S = 120.0
-
-# Seconds of usage above which an address loses access to the reserved worker, because its estimates may be too low.
 BUDGET_S = 30.0
 
 # Usage below which a client is forgotten.
@@ -91,6 +89,9 @@ class FairQueue:
         reserved: number of workers that take only short calls. At least one worker takes calls of any length.
         short_s: calls with a longer estimate are long.
         now: a clock in seconds.
+        half_life_s: seconds after which half of a client's usage is forgotten.
+        budget_s: seconds of usage above which an address loses access to the reserved workers, because its estimates
+            may be too low.
 
     Attributes:
         waiting: calls in order of arrival.
@@ -104,7 +105,11 @@ class FairQueue:
         reserved: int = 1,
         short_s: float = math.inf,
         now: Callable[[], float] = time.monotonic,
+        half_life_s: float = HALF_LIFE_S,
+        budget_s: float = BUDGET_S,
     ) -> None:
+        self._half_life_s = half_life_s
+        self._budget_s = budget_s
         self._most_long = max(1, workers - reserved)
         self._short_s = short_s
         self._now = now
@@ -149,7 +154,9 @@ class FairQueue:
         self._charge(queued.client, seconds - queued.estimate_s)
 
     def _is_short(self, queued: QueuedCall) -> bool:
-        is_within_budget = not queued.client.address or self._usage_of(queued.client)[0] <= BUDGET_S
+        is_within_budget = (
+            not queued.client.address or self._usage_of(queued.client)[0] <= self._budget_s
+        )
         return is_within_budget and queued.estimate_s <= self._short_s
 
     def _usage_of(self, client: Client) -> tuple[float, float]:
@@ -158,13 +165,13 @@ class FairQueue:
 
     def _charge(self, client: Client, seconds: float) -> None:
         self._decay()
-        for entry in (client, Client(client.address)):
+        for entry in {client, Client(client.address)}:
             self.usage[entry] = max(0.0, self.usage.get(entry, 0.0) + seconds)
 
     def _decay(self) -> None:
         """Decay the usage of all clients to the same time, so that ties stay ties."""
         now = self._now()
-        factor = 0.5 ** ((now - self._updated) / HALF_LIFE_S)
+        factor = 0.5 ** ((now - self._updated) / self._half_life_s)
         self._updated = now
         self.usage = {
             entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S

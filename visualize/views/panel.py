@@ -20,7 +20,7 @@ from markupsafe import Markup
 from tilescope.declare.experiment import Experiment, JsonSchema, resolve_gpu
 from tilescope.declare.knobs import ConfigError, read_fields
 from tilescope.measure.fair_queue import INTERNAL, Client
-from tilescope.measure.request_slots import REQUEST_SLOTS, charge_cpu_time
+from tilescope.measure.request_slots import REQUEST_SLOTS
 from tilescope.measure.session import Session
 from tilescope.numbers import Number
 from tilescope.results import Compiled, Failure, codec
@@ -228,9 +228,8 @@ def reply_safely(
 
 
 async def run_in_slot(function: Callable[..., V], *args: Any) -> V:
-    """Call a function in a thread and in a slot of the current client's address, and charge its CPU time."""
-    async with REQUEST_SLOTS.acquire(current_client().address):
-        return await asyncio.to_thread(charge_cpu_time(function), *args)
+    """Call a function in a slot, for the current client."""
+    return await asyncio.wrap_future(REQUEST_SLOTS.submit(current_client(), function, *args))
 
 
 def failure(error: Exception) -> Failure:

@@ -23,7 +23,6 @@ from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
-from visualize.web.guard import collect_reply
 
 _BODY = re.compile(rb"<body\b[^>]*>")
 
@@ -91,9 +90,7 @@ class FirstReply:
             if is_cached and reply[0]["status"] == 200:
                 self._replies.put(key, reply)
         for message in reply:
-            await send(
-                {**message, "headers": [*message["headers"]]} if "headers" in message else message
-            )
+            await send(message)
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
         picture = "" if _has_settings(QueryParams(scope["query_string"])) else self._picture
@@ -105,6 +102,17 @@ class FirstReply:
             MutableHeaders(scope=start)["content-length"] = str(len(content))
         await send(start)
         await send({"type": "http.response.body", "body": content})
+
+
+async def collect_reply(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
+    """Return the messages of an app's reply."""
+    messages = list[Message]()
+
+    async def keep(message: Message) -> None:
+        messages.append(message)
+
+    await app(scope, receive, keep)
+    return messages
 
 
 def first_picture(gpu: Gpu | None) -> str:

@@ -1,58 +1,30 @@
-"""Reject invalid requests, and limit the connections and the request rate of each address.
+"""Reject invalid requests and those of other sites.
 
 Gradio 6.31 checks no Host header, limits neither bodies nor session hashes, and accepts uploads from anyone.
 """
 
-import asyncio
 import functools
 import json
 import logging
 import os
-import re
-import resource
 import traceback
-import weakref
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
-import h11
-from starlette._utils import get_route_path  # the path that routes match: without the root path
+from starlette._utils import get_route_path, parse_host_header
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tilescope.declare.experiment import Json
-from tilescope.declare.knobs import ConfigError
-from tilescope.measure.request_slots import (
-    REQUEST_SLOTS,
-    UNIT_BYTES,
-    UNITS_PER_ASSET,
-    UNITS_PER_EVENT,
-    UNITS_PER_FILE,
-    RequestSlots,
-    limit_open,
-)
 from visualize.startup import AUTH
-from visualize.web.assets import MESSAGES, PREFIX
-from visualize.web.mailboxes import set_address
+from visualize.web.assets import MESSAGES
 
 LOG = logging.getLogger("tilescope.guard")
 
-# Seconds to receive a request's headers, and idle seconds until the server closes a connection.
-HEADER_DEADLINE_S = 10.0
-KEEP_ALIVE_S = 75
-
-# Maximum open connections, unless the limit of open files is lower, and file descriptors reserved for other uses.
-MAX_CONNECTIONS = 4096
-_RESERVED_FILES = 256
-
-# Maximum bytes of a request's body, and seconds to receive it. The page sends at most 42,000 characters.
+# Maximum bytes of a request's body. The page sends at most 42,000 characters.
 MAX_BODY_BYTES = 64 * 1024
-BODY_DEADLINE_S = 10.0
 
 # Maximum characters of a URL, more than the page's links have. Gradio fails above 65,536.
 MAX_URL = 8192
@@ -60,20 +32,8 @@ MAX_URL = 8192
 # Maximum characters of a session hash, which Gradio uses as a key. Gradio's own hashes have 11.
 MAX_SESSION_HASH = 64
 
-# Delay of each login attempt in seconds. Attempts from one address run one at a time.
-LOGIN_S = 1.0
-
-# Routes of events that bypass Gradio's queue: the page's messages, and Gradio's own.
-_DIRECT = (MESSAGES, "/run/", "/api/")
-
-# Gradio's pages and JSON descriptions, which it builds again for each request.
-_PAGES = ("", "/", "/config", "/config/", "/info", "/info/", "/openapi.json", "/theme.css")
-
 # Routes of events. Unexpected arguments raise exceptions in Gradio's.
-_EVENTS = (*_DIRECT, "/call/", "/queue/", "/cancel", "/reset")
-
-# Routes that send the replies of events.
-_REPLIES = (*_DIRECT, "/call/", "/queue/data")
+_EVENTS = (MESSAGES, "/run/", "/api/", "/call/", "/queue/", "/cancel", "/reset")
 
 # Routes that skip Gradio's login check; the guard adds one.
 _BEHIND_LOGIN = (
@@ -101,9 +61,6 @@ _HEADERS = (
 
 # Gradio treats an object of this type anywhere in an argument as a file, which it would read or fetch.
 _FILE_TYPE = "gradio.FileData"
-
-# A name or an IPv6 address, with or without a port.
-_HOST = re.compile(r"(\[[^\[\]]*\]|[^\[\]:/]*)(:\d{0,5})?")
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
@@ -152,19 +109,13 @@ def trust_hub_proxies() -> None:
 
 
 class Guard:
-    """ASGI middleware that rejects invalid requests, throttles heavy addresses, and limits concurrent pages.
-
-    It reads the whole body before it acquires a slot, and sends the reply after it releases the slot, so slow clients
-    occupy none. Limits apply to the connection's address, or to the client's address that a trusted proxy reports.
+    """ASGI middleware that rejects invalid requests, and completes the arguments of events.
 
     Args:
         hosts: see `allowed_hosts`.
         frames: see `framing_sites`.
         defaults: default arguments of each event, by its id and by its name in the API. Gradio 6.31 raises an error for
             missing arguments, although its own client fills in defaults.
-        body_deadline_s: seconds in which a body must arrive.
-        login_s: delay of each login attempt.
-        slots: limit concurrent pages; see `RequestSlots`.
     """
 
     def __init__(
@@ -173,73 +124,39 @@ class Guard:
         hosts: Sequence[str],
         frames: Sequence[str] = (),
         defaults: Mapping[int | str, Sequence[object]] | None = None,
-        body_deadline_s: float = BODY_DEADLINE_S,
-        login_s: float = LOGIN_S,
-        slots: RequestSlots = REQUEST_SLOTS,
     ) -> None:
         self._app = app
         self._hosts = hosts
-        self._body_deadline_s = body_deadline_s
-        self._login_s = login_s
         self._defaults = defaults or {}
         policy = f"frame-ancestors {' '.join(frames)}".encode()
         self._headers = [*_HEADERS, (b"content-security-policy", policy)] if frames else _HEADERS
-        self._slots = slots
-        self._open = Counter[str]()
-        self._login_locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
-        self._throttle_locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        # Gradio serves each route with this prefix and without it.
+        # Gradio serves each route with this prefix and without it, and below the root path.
         path = get_route_path(scope).removeprefix("/gradio_api")
-        request = Request(scope, receive)
-        address = _address(scope)
-        is_post = scope["method"] == "POST"
         has_started = False
 
         async def send_with_headers(message: Message) -> None:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
-                message["headers"] = [*message.get("headers", ()), *self._headers]
-            elif path.startswith(_REPLIES):
-                self._slots.buckets.charge(address, len(message.get("body", b"")) / UNIT_BYTES)
+                # The reply may be a cached one.
+                message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
             await send(message)
 
         try:
-            with limit_open(self._open, address), set_address(address):
-                body = await self._read_body(request)
-                # Streams are never delayed: replies that wait to be read occupy memory.
-                if is_post or not path.startswith(_REPLIES):
-                    await self._throttle(request, address, _units(is_post, path))
-                if len(body) > MAX_BODY_BYTES:
-                    sentence = f"The body exceeds the maximum of {MAX_BODY_BYTES:,} bytes."
-                    raise HTTPException(413, sentence, {"connection": "close"})
-                self._check_head(request, path)
-                content = _read_json(body)
-                if is_post and path.startswith(_EVENTS) and content is None:
-                    raise HTTPException(400, "The body must be a JSON object.")
-                _check_lengths(path, request, content or {})
-                body = self._complete_arguments(path, content or {}) or body
-                body_messages: list[Message] = [{"type": "http.request", "body": body}]
+            body_messages = [await self._check(Request(scope, receive), path)]
 
-                async def replay_body() -> Message:
-                    return body_messages.pop() if body_messages else await receive()
+            async def replay_body() -> Message:
+                return body_messages.pop() if body_messages else await receive()
 
-                app = self._app
-                if path in _PAGES:
-                    app = self._run_in_slot
-                elif is_post and path.startswith("/login"):
-                    app = self._log_in
-                await app(scope, replay_body, send_with_headers)
+            await self._app(scope, replay_body, send_with_headers)
         except ClientDisconnect:
             return
-        except ConfigError as error:
-            await PlainTextResponse(f"{error}\n", 429)(scope, receive, send_with_headers)
         except HTTPException as refusal:
             response = PlainTextResponse(
                 f"{refusal.detail}\n", refusal.status_code, refusal.headers
@@ -249,33 +166,36 @@ class Guard:
             if not path.startswith(_EVENTS):
                 raise
             _log_once(type(error).__name__, traceback.extract_tb(error.__traceback__)[-1].name)
-            if has_started:  # an evicted client's stream fails after its last message
+            if has_started:  # the stream of an unknown client fails after its last message
                 await send({"type": "http.response.body"})
                 return
             sentence = f"Gradio could not process the request: {str(error)[:200]}\n"
             await PlainTextResponse(sentence, 400)(scope, receive, send_with_headers)
 
-    async def _throttle(self, request: Request, address: str, units: float) -> None:
-        async with self._throttle_locks.setdefault(address, asyncio.Lock()):
-            if await request.is_disconnected():
-                raise ClientDisconnect
-            await self._slots.throttle(address, units)
+    async def _check(self, request: Request, path: str) -> Message:
+        """Return the message with a valid request's body.
+
+        Raises:
+            HTTPException: the request is refused.
+        """
+        body = await _read_body(request)
+        self._check_head(request, path)
+        content = _read_json(body)
+        if request.method == "POST" and path.startswith(_EVENTS) and content is None:
+            raise HTTPException(400, "The body must be a JSON object.")
+        _check_lengths(path, request, content or {})
+        body = self._complete_arguments(path, content or {}) or body
+        return {"type": "http.request", "body": body}
 
     def _check_head(self, request: Request, path: str) -> None:
         origin = request.headers.get("origin")
-        named = [request.headers.get("host", ""), *request.headers.getlist("x-forwarded-host")]
-        for host in ",".join(named).split(","):
-            if not _HOST.fullmatch(host.strip()):  # Gradio fails at some of these
-                raise HTTPException(400, f"The host {host[:100]!r} is not a name with a port.")
-            if self._hosts and _without_port(host.strip()) not in self._hosts:
-                allowed = ", ".join(self._hosts)
+        headers = request.headers.getlist
+        for host in ",".join((*headers("host"), *headers("x-forwarded-host"))).split(","):
+            if not self._allows(host.strip()):
+                allowed = ", ".join(self._hosts) or "a name with or without a port"
                 sentence = f"The host {host[:100]!r} is not allowed. Allowed: {allowed}. Set {HOSTS} to add one."
                 raise HTTPException(400, sentence)
-        if (
-            self._hosts
-            and origin is not None
-            and _without_port(origin.partition("://")[2]) not in self._hosts
-        ):
+        if self._hosts and origin is not None and not self._allows(_host_of(origin)):
             sentence = f"The origin {origin[:100]!r} is not allowed. Set {HOSTS} to allow its host."
             raise HTTPException(403, sentence)
         if path.startswith(_DISABLED):
@@ -308,22 +228,12 @@ class Guard:
         source = request.headers.get("origin", request.headers.get("referer"))
         if source is None:
             return True
-        host = source.partition("://")[2].partition("/")[0]
-        return host == request.headers.get("host") or _without_port(host) in self._hosts
+        host = _host_of(source)
+        return host == request.headers.get("host") or bool(self._hosts and self._allows(host))
 
-    async def _read_body(self, request: Request) -> bytes:
-        """Return a request's body, or the beginning of one that is too long."""
-        body = b""
-        try:
-            async with asyncio.timeout(self._body_deadline_s):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > MAX_BODY_BYTES:
-                        break
-        except TimeoutError:
-            sentence = f"The body did not arrive within {self._body_deadline_s:g} s."
-            raise HTTPException(408, sentence, {"connection": "close"}) from None
-        return body
+    def _allows(self, host: str) -> bool:
+        parsed = parse_host_header(host)
+        return parsed is not None and (not self._hosts or parsed.host.lower() in self._hosts)
 
     def _complete_arguments(self, path: str, content: Json) -> bytes | None:
         """Return the body with missing arguments added and surplus ones dropped; None if it calls no known event."""
@@ -337,18 +247,6 @@ class Guard:
         arguments = [*data, *defaults[len(data) :]][: len(defaults)]
         return json.dumps({**content, "data": arguments}).encode()
 
-    async def _run_in_slot(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._slots.acquire(_address(scope), _units(False, "/")):
-            reply = await collect_reply(self._app, scope, receive)
-        for message in reply:
-            await send(message)
-
-    async def _log_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delay each attempt by `login_s`, which limits an address to one password guess in that time."""
-        async with self._login_locks.setdefault(_address(scope), asyncio.Lock()):
-            await asyncio.sleep(self._login_s)
-            await self._app(scope, receive, send)
-
 
 @functools.lru_cache(maxsize=100)
 def _log_once(error: str, function: str) -> None:
@@ -360,16 +258,18 @@ def _log_once(error: str, function: str) -> None:
     )
 
 
-def _address(scope: Mapping[str, Any]) -> str:
-    return str((scope.get("client") or ("",))[0])
+def _host_of(url: str) -> str:
+    return url.partition("://")[2].partition("/")[0]
 
 
-def _units(is_post: bool, path: str) -> float:
-    if is_post and path.startswith(_EVENTS) and not path.startswith(_DIRECT):
-        return UNITS_PER_EVENT
-    if path.startswith(PREFIX) and not is_post:
-        return UNITS_PER_ASSET
-    return 1 if is_post or path in _PAGES else UNITS_PER_FILE
+async def _read_body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            sentence = f"The body exceeds the maximum of {MAX_BODY_BYTES:,} bytes."
+            raise HTTPException(413, sentence, {"connection": "close"})
+    return body
 
 
 def _read_json(body: bytes) -> Json | None:
@@ -404,75 +304,3 @@ def _check_lengths(path: str, request: Request, content: Mapping[str, Any]) -> N
     if not path.isprintable() or max(map(len, path.encode().split(b"/"))) > 255:
         sentence = "The path contains a control character or a name of over 255 bytes."
         raise HTTPException(400, sentence)
-
-
-async def collect_reply(app: ASGIApp, scope: Scope, receive: Receive) -> list[Message]:
-    """Return the messages of an app's reply."""
-    messages = list[Message]()
-
-    async def keep(message: Message) -> None:
-        messages.append(message)
-
-    await app(scope, receive, keep)
-    return messages
-
-
-def _without_port(host: str) -> str:
-    return re.sub(r":\d*$", "", host).lower()
-
-
-class Connection(H11Protocol):
-    """A connection to a client. It closes if the server or its address has too many, or if headers arrive too late."""
-
-    _open: ClassVar = Counter[str]()
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._open[self._address] += 1
-        limit = max_connections()
-        if len(self.connections) > limit or self._open[self._address] > limit // 2:
-            transport.abort()
-        else:
-            self._deadline = self.loop.call_later(HEADER_DEADLINE_S, transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._cancel_deadline()
-        elif self._deadline is None:
-            self._deadline = self.loop.call_later(HEADER_DEADLINE_S, self.transport.abort)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_deadline()
-        self._open[self._address] -= 1
-        if not self._open[self._address]:
-            del self._open[self._address]
-        super().connection_lost(exc)
-
-    @property
-    def _address(self) -> str:
-        return self.client[0] if self.client else ""
-
-    def _cancel_deadline(self) -> None:
-        if self._deadline:
-            self._deadline.cancel()
-            self._deadline = None
-
-
-def max_connections() -> int:
-    """Return the maximum number of open connections, given this process's limit of open files."""
-    return max(
-        1, min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FILES)
-    )
-
-
-def raise_file_limit() -> None:
-    """Raise this process's limit of open files as far as MAX_CONNECTIONS needs and the system permits."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = MAX_CONNECTIONS + _RESERVED_FILES
-    if soft < enough:
-        with suppress(ValueError):
-            resource.setrlimit(
-                resource.RLIMIT_NOFILE, (enough if hard < 0 else min(enough, hard), hard)
-            )

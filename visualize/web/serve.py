@@ -36,24 +36,20 @@ from visualize.web import assets
 from visualize.web.actions import Actions
 from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.first_reply import FirstReply, first_picture
-from visualize.web.guard import (
-    KEEP_ALIVE_S,
-    Connection,
-    Guard,
-    allowed_hosts,
-    framing_sites,
-    raise_file_limit,
-    trust_hub_proxies,
-)
+from visualize.web.guard import Guard, allowed_hosts, framing_sites, trust_hub_proxies
 from visualize.web.mailboxes import limit_queue
 from visualize.web.messages import Messages
 from visualize.web.page import HEAD, OPENING, THEME, page
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts
 
-# Maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy no thread), and
-# maximum clients that Gradio remembers.
-_MAX_EVENTS = _MAX_CLIENTS = 1000
+# Maximum connections, maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy
+# no thread), and maximum clients that Gradio remembers.
+_MAX_CONNECTIONS = _MAX_EVENTS = _MAX_CLIENTS = 1000
+
+# Idle seconds until the server closes a connection. uvicorn's default is 5 s, possibly just as a client sends its next
+# request.
+_KEEP_ALIVE_S = 75
 
 # Seconds after SIGTERM before the process exits without waiting for threads and workers.
 _END_DEADLINE_S = 4.0
@@ -79,7 +75,6 @@ def serve(
     return_large_arrays()
     # Threads that compute yield to the event loop after 1 ms instead of 5 ms.
     sys.setswitchinterval(0.001)
-    raise_file_limit()
     trust_hub_proxies()
     skip_copies_and_searches()
     session = Session.here()
@@ -141,10 +136,9 @@ def serve(
         },
     )
     limit_queue(blocks._queue)
-    # uvicorn reads these for each connection. By default it closes idle connections after 5 s, possibly just as a
-    # client sends its next request.
-    blocks.server.config.http_protocol_class = Connection
-    blocks.server.config.timeout_keep_alive = KEEP_ALIVE_S
+    # uvicorn reads these for each connection.
+    blocks.server.config.limit_concurrency = _MAX_CONNECTIONS
+    blocks.server.config.timeout_keep_alive = _KEEP_ALIVE_S
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)
     elif mcp:

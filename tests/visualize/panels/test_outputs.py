@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from tests.messages import decode, opened
 from visualize.views.slots import plot_value
 from visualize.web.first_reply import FirstReply, draw_svg, first_picture
+from visualize.web.guard import Guard
 from visualize.web.sources import PLOTLY_JS
 
 
@@ -116,11 +117,13 @@ def test_the_page_and_its_lists_are_built_once_per_host_unless_there_is_a_login(
 
     def visit(is_cached):
         built.clear()
-        middleware = [Middleware(FirstReply, is_cached=is_cached)]
+        middleware = [Middleware(Guard, hosts=()), Middleware(FirstReply, is_cached=is_cached)]
         page = TestClient(Starlette(routes=[Route("/{path:path}", build)], middleware=middleware))
         for host in ("a.example", "a.example", "b.example"):
             for path in (*cached, "/favicon.ico", "/?page=x", "/gradio_api/info?x=1"):
-                assert page.get(path, headers={"host": host}).text == host
+                answer = page.get(path, headers={"host": host})
+                assert answer.text == host
+                assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
         return len(built)
 
     assert visit(is_cached=True) == 2 * 3 + 3 * 3
