@@ -29,7 +29,7 @@ from tilescope.declare.gpus import this_gpu
 from tilescope.evaluate.declared_instructions import match_instructions
 from tilescope.evaluate.instructions import CompiledFacts, MemoryInstruction
 from tilescope.measure import ncu
-from tilescope.measure.measurement import Measurement, Stages
+from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.ncu import Cancel, CountingFailed
 from tilescope.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
 from tilescope.sass.listing import parse
@@ -179,13 +179,13 @@ def _add_counts(kind: Any, counts: dict[Any, list[list[int]]]) -> tuple[Any, ...
     return tuple(kind(*key, *map(sum, zip(*rows, strict=True))) for key, rows in counts.items())
 
 
-def measure_counters(experiment: Experiment, stages: Stages) -> Counters | Failure:
-    (compiled,) = stages.compile_all(experiment)
-    counters = stages.count(
+def measure_counters(experiment: Experiment, job: Job) -> Counters | Failure:
+    (compiled,) = job.compile_all(experiment)
+    counters = job.count(
         lambda **how: join_counts(experiment, compiled, count([experiment], ncu.LAUNCH, **how)[0])
     )
     if isinstance(counters, Failure):
-        return stages.find_recording(COUNTERS, counters.message) or counters
+        return job.find_recording(COUNTERS, counters.message) or counters
     return counters
 
 

@@ -15,7 +15,7 @@ from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.measure.counters import count
 from tilescope.measure.gated_stream import GatedStream
-from tilescope.measure.measurement import Measurement, Stages
+from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.ncu import L2, Cancel, tool
 from tilescope.measure.run import prepare
 from tilescope.measure.timing import STUDY, Samples, sample
@@ -85,19 +85,19 @@ def make_row(
     )
 
 
-def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStudy:
+def compare_group_sizes(experiment: Experiment, job: Job) -> GroupSizeStudy:
     """Count and time each GROUP_SIZE. If counting fails, return a recording or, without one, times and the reason."""
-    experiments = variants(experiment, stages.gpu)
-    compiled = stages.compile_all(*experiments)
-    counts = stages.count(count_variants, experiments)
+    experiments = variants(experiment, job.gpu)
+    compiled = job.compile_all(*experiments)
+    counts = job.count(count_variants, experiments)
     uncounted = ""
     if isinstance(counts, Failure):
-        if recording := stages.find_recording(GROUP_SIZES, counts.message):
+        if recording := job.find_recording(GROUP_SIZES, counts.message):
             return recording
         uncounted = counts.message
         counts = [((), None)] * len(experiments)
-    device = stages.device()
-    samples = stages.work("time", time_variants, experiments, stages.gpu)
+    device = job.device()
+    samples = job.work("time", time_variants, experiments, job.gpu)
     rows = tuple(map(make_row, experiments, compiled, counts, samples.times_ms))
     profiler = "" if uncounted else tool()
     note = f"{uncounted} {samples.note}".strip()

@@ -28,7 +28,7 @@ from tilescope.declare.interpreter_time import explain_slow_launch
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.fair_queue import Call
-from tilescope.measure.measurement import Job, Stages
+from tilescope.measure.measurement import Job
 from tilescope.measure.pool import DEADLINES_S, Pool, Stopped, cancellation, worker_death
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure
@@ -158,7 +158,7 @@ class LocalDevice:
     def describe(self) -> Device | Failure:
         if not (self.takes_times or self._interprets):
             return Device("predicted", self.gpu.name, torch="", triton="")
-        return self._run(lambda stages: stages.device())
+        return self._run(Job.device)
 
     def refusal(self, experiment: Experiment) -> str:
         if self.takes_times:
@@ -172,22 +172,21 @@ class LocalDevice:
 
     def attempt(self, trial: ConfigTrial) -> Outcomes | Failure:
         stage = "time" if self.takes_times else "check"
-        return self._run(lambda stages: stages.work(stage, run_trial, trial, self.gpu))
+        return self._run(lambda job: job.work(stage, run_trial, trial, self.gpu))
 
-    def _run(self, work: Callable[[Stages], V]) -> V | Failure:
+    def _run(self, work: Callable[[Job], V]) -> V | Failure:
         """Wait for the run worker, call it, and free it for the next job."""
-        self._job = job = Job(self._base, "sweep")
+        self._job = job = Job(self._session, self._base, "sweep")
         if self._is_cancelled:  # otherwise `cancel` finds the job
             return cancellation("time")
-        stages = Stages(job, self._session, self.gpu)
         failure: Failure | None = None
         try:
-            return work(stages)
+            return work(job)
         except Stopped as stopped:
             failure = stopped.failure
         finally:
             self._job = None
-            stages.end(failure)
+            job.release(failure)
         if self._is_cancelled:
             return dataclasses.replace(failure, kind="cancelled")
         return (
