@@ -53,9 +53,7 @@ class Measurement(Generic[T]):
     name: str
     form: records.RecordForm[T]
     measure: Callable[[Experiment, Job], T | Failure]
-    not_recorded: str = (
-        "This machine has {this}, and there is no recording of this experiment on {gpu}."
-    )
+    not_recorded: str
     refuse: Callable[[Experiment, Gpu, bool], None] | None = None
     is_interpreted: bool = False
 

@@ -419,8 +419,6 @@ def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:
         "measurement": job.name,
         "gpu": gpu.name,
         "outcome": "ok",
-    }
-    fields |= {
         "experiment": job.experiment.to_json(),
         "stages_s": {n: round(s, 3) for n, s in job.stages.items()},
     }

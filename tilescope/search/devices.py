@@ -210,7 +210,6 @@ class ClusterDevice:
         device: the worker's device; None for a GPU of this host, which the worker describes once it has started.
         gpu: the worker's GPU; for the interpreter, the GPU that predictions are for.
         run: the worker's function that carries out a trial.
-        deadline_s: maximum seconds of a trial.
     """
 
     def __init__(
@@ -221,13 +220,11 @@ class ClusterDevice:
         gpu: Gpu,
         where: str,
         run: Callable[[bytes], bytes] = cluster_worker.run_trial,
-        deadline_s: float = DEADLINES_S["time"],
     ) -> None:
         self._client = client
         self._name = name
         self._device = device
         self._run = run
-        self._deadline_s = deadline_s
         self.gpu = gpu
         self.where = where
         self.takes_times = device is None or device.backend == "cuda"
@@ -252,16 +249,19 @@ class ClusterDevice:
             return address
         task = _submit(self._client.result(), address, self._run, pickle.dumps((trial, self.gpu)))
         task.add_done_callback(lambda _: self._woken.set())
-        deadline = time.monotonic() + self._deadline_s
+        deadline_s = DEADLINES_S["time"]
+        began = time.monotonic()
         while not task.done():
             if self._address() != address:
                 return worker_death("time", self.where)
             if self._pause():
                 self._restart(address)
                 return cancellation("time")
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > deadline_s:
                 self._restart(address)
-                message = f"The trial did not end within {self._deadline_s:.0f} s, so its worker was killed."
+                message = (
+                    f"The trial did not end within {deadline_s:.0f} s, so its worker was killed."
+                )
                 return Failure("time", "timeout", message)
         try:
             result: Outcomes | Failure = pickle.loads(task.result())

@@ -363,40 +363,27 @@ def initial_rows(
     return [rows[experiment] for experiment in space.experiments]
 
 
-def sweep_here(
+def make_sweep(
     session: Session,
     space: Space,
     strategy: Strategy,
     resume: ResumePoint | None = None,
+    devices: Sequence[TrialDevice] = (),
 ) -> SweepRun:
-    """Prepare a sweep on the session's GPU. Without a GPU, it only checks configs in the interpreter or predicts them.
-
-    Args: as for SweepRun.
-
-    Raises:
-        ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU.
-    """
-    device = LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))
-    return sweep_on_devices([device], session, space, strategy, resume)
-
-
-def sweep_on_devices(
-    devices: Sequence[TrialDevice],
-    session: Session,
-    space: Space,
-    strategy: Strategy,
-    resume: ResumePoint | None = None,
-) -> SweepRun:
-    """Prepare a sweep on devices of one kind of GPU. This host compiles ahead and stores the rows.
+    """Prepare a sweep. This host compiles ahead and stores the rows.
 
     A cluster's workers on this host share its cache of compiled kernels. A worker elsewhere compiles again, unless
     TILESCOPE_CACHE names a directory that both hosts see.
 
-    Args: as for SweepRun.
+    Args:
+        devices: of one kind of GPU. By default, the session's GPU; without one, configs are only checked in the
+            interpreter or predicted.
+        space, strategy, resume: as for SweepRun.
 
     Raises:
-        ConfigError: if the GPU does not support the space's dtype.
+        ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU.
     """
+    devices = devices or [LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))]
     gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
     builder = Builder(gpu, session.cache, predicts=not devices[0].takes_times)
     return SweepRun(space, strategy, devices, builder, estimate_time, resume, session.store)

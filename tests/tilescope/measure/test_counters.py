@@ -134,8 +134,7 @@ def test_a_page_with_another_unit_or_without_a_number_is_an_error(page, message)
 
 @pytest.fixture
 def compiled(compile_kernel, experiment):
-    made = compile_kernel(experiment)
-    return made
+    return compile_kernel(experiment)
 
 
 def rows_of(compiled, **changed):
