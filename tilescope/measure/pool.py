@@ -175,7 +175,7 @@ class Pool:
 
     Args:
         backend, cache_directory, preload: as for `worker.start`.
-        count: maximum number of processes.
+        count: maximum number of processes (`max_concurrency`).
         short_s: as for `FairQueue`.
     """
 
@@ -190,7 +190,7 @@ class Pool:
         short_s: float = math.inf,
     ) -> None:
         self._worker_arguments = dict(os.environ), backend, cache_directory, tuple(preload)
-        self._count = count
+        self.max_concurrency = count
         self._queue = FairQueue(count, short_s=short_s)
         self._threads = 0
         self._workers: dict[int, Worker] = {}  # by the number of their thread
@@ -239,7 +239,7 @@ class Pool:
                     return future
                 queued = QueuedCall(call, client, estimate_s, on_result)
                 self._queue.waiting.append(queued)
-                if self._threads < min(self._count, len(self)):
+                if self._threads < min(self.max_concurrency, len(self)):
                     watch_fork_server()
                     threading.Thread(
                         target=self._serve, args=(self._threads,), name="pool", daemon=True

@@ -1,4 +1,4 @@
-"""A builder, which compiles a sweep's configs ahead of time, and devices, which carry out its trials.
+"""Devices, which carry out the trials of a sweep, and the compile of a config ahead of its trial.
 
 A sweep on several GPUs, of this host or of an existing cluster, uses Dask's `distributed`. The session itself uses this
 host's first GPU. Each other GPU has one worker process with one thread and the resource GPU=1. A trial is one task,
@@ -25,11 +25,9 @@ from tilescope.compiling.launches import predict_experiment
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
 from tilescope.declare.interpreter_time import explain_slow_launch
-from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
-from tilescope.measure.fair_queue import Call
 from tilescope.measure.measurement import Job
-from tilescope.measure.pool import DEADLINES_S, Pool, Stopped, cancellation, worker_death
+from tilescope.measure.pool import DEADLINES_S, Stopped, cancellation, worker_death
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure
 from tilescope.search import cluster_worker
@@ -95,7 +93,11 @@ def concurrent_compiles() -> int:
 
 
 def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> ConfigBuild | Failure:
-    """Compile into the shared cache and, if `predicts`, predict the kernel's time. Runs in a compile worker."""
+    """Compile into the cache that the run worker uses. Runs in a compile worker.
+
+    Args:
+        predicts: whether to predict the kernel's time, too, which takes as long as compiling it.
+    """
     if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
     return ConfigBuild(
@@ -105,34 +107,6 @@ def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> ConfigBuild | Fai
         compiled.seconds,
         predict_experiment(experiment, gpu) if predicts else None,
     )
-
-
-class Builder:
-    """Compiles configs in worker processes, into the cache that the run worker uses.
-
-    Args:
-        cache: directory of compiled kernels.
-        predicts: whether to predict the times of compiled kernels, which takes as long as compiling them.
-
-    Raises:
-        ConfigError: Triton is not installed.
-    """
-
-    def __init__(self, gpu: Gpu, cache: str, predicts: bool) -> None:
-        if not HAS_TRITON:
-            raise ConfigError(
-                "no_triton", "Triton is not installed on this machine, so a sweep can't compile."
-            )
-        self._gpu = gpu
-        self._predicts = predicts
-        self.max_concurrency = concurrent_compiles()
-        self._pool = Pool("compile", cache, self.max_concurrency)
-
-    def submit(self, experiment: Experiment) -> Future[ConfigBuild | Failure]:
-        return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predicts)))
-
-    def close(self) -> None:
-        self._pool.close()
 
 
 class LocalDevice:
