@@ -22,6 +22,7 @@ from tilescope.compiling.estimated_time import estimate_time
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.declare.space import Space, space_from_json
+from tilescope.measure.fair_queue import Call
 from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
 from tilescope.search.search import ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes
 from tilescope.search.sweep_run import SweepRun
@@ -127,14 +128,15 @@ class ReplayedDevice:
 
 
 class ReplayedBuilder:
-    """A `Builder` that replays which configs could be compiled."""
+    """A pool of compile workers that replays which configs could be compiled."""
 
     max_concurrency = 15
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
 
-    def submit(self, experiment: Experiment) -> Future[ConfigBuild | Failure]:
+    def submit(self, call: Call[ConfigBuild]) -> Future[ConfigBuild | Failure]:
+        experiment, *_ = call.args
         result: Future[ConfigBuild | Failure] = Future()
         if experiment not in self._recorded.rows:
             result.set_result(Failure("compile", "out_of_resources", "It could not be compiled."))

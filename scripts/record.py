@@ -116,7 +116,8 @@ def count(experiments: Sequence[Experiment], gpu: Gpu) -> Iterator[Outcome]:
 
 
 def _count_batch(batch: Sequence[Experiment], session: Session, cache: str) -> Iterator[Outcome]:
-    from tilescope.measure.counters import METRICS, CountingFailed, count, join_counts
+    from tilescope.measure.counters import count, join_counts
+    from tilescope.measure.ncu import LAUNCH, CountingFailed
 
     futures = {experiment: session.compile(experiment) for experiment in batch}
     outcomes = {experiment: future.result() for experiment, future in futures.items()}
@@ -125,7 +126,7 @@ def _count_batch(batch: Sequence[Experiment], session: Session, cache: str) -> I
     }
     yield from (pair for pair in outcomes.items() if pair[0] not in compiled)
     try:
-        counts = count(list(compiled), METRICS, cache) if compiled else []
+        counts = count(list(compiled), LAUNCH, cache) if compiled else []
     except CountingFailed as error:
         yield from ((experiment, error.failure) for experiment in compiled)
         return

@@ -22,7 +22,7 @@ from tilescope.evaluate.captured import count_launch
 from tilescope.inside.execution import SHARED
 from tilescope.inside.inspect import inspect
 from tilescope.inside.report import INSIDE_COUNTERS
-from tilescope.measure.counters import METRICS
+from tilescope.measure.ncu import METRICS
 from tilescope.results import codec
 from visualize.views.library.other_kernels import FILE, Counts, LaunchScore, LineScore
 

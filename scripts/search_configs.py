@@ -176,10 +176,10 @@ def candidates(
 
 def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
     """Search a case, print the finalists, and return the best; None if no config passed its check."""
-    from tilescope.search.sweep_run import sweep_here
+    from tilescope.search.sweep_run import make_sweep
 
     tried = candidates(*case)
-    sweeping = sweep_here(session, ListedSpace(tried[0], (), tuple(tried)), Strategy("grid"))
+    sweeping = make_sweep(session, ListedSpace(tried[0], (), tuple(tried)), Strategy("grid"))
     sweeping.start()
     sweep = sweeping.result()
     print(

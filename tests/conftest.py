@@ -21,7 +21,6 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, this_gpu
 from tilescope.declare.knobs import ConfigError, knobs
 from tilescope.declare.spec import Launch
-from tilescope.measure.measurement import Measurement
 from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.reports.launch import make_report
 from tilescope.results import Compiled
@@ -300,7 +299,7 @@ def made_up(monkeypatch):
     """Return a function that makes the measurement "made_up" of a `measure` function."""
 
     def make(measure):
-        measurement = Measurement("made_up", MEASUREMENTS["run"].form, measure, is_interpreted=True)
+        measurement = replace(MEASUREMENTS["run"], name="made_up", measure=measure, refuse=None)
         monkeypatch.setitem(MEASUREMENTS, "made_up", measurement)
 
     return make

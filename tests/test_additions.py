@@ -42,9 +42,9 @@ def launch_and_count(experiment, gpu):
     return prepared.kernel.programs(prepared.setting), os.getpid()
 
 
-def count_programs(experiment, stages):
-    device = stages.device()
-    programs, process = stages.work("launch", launch_and_count, experiment, stages.gpu)
+def count_programs(experiment, job):
+    device = job.device()
+    programs, process = job.work("launch", launch_and_count, experiment, job.gpu)
     return ProgramCount(experiment, device.backend, device, programs, process)
 
 

@@ -24,9 +24,9 @@ from tilescope.numbers import count_noun, milliseconds, significant
 from tilescope.output import check_output
 from tilescope.results import Strategy, Sweep, SweepRow
 from tilescope.results.sweep import PATIENCE, STRATEGIES, ResumePoint
-from tilescope.search.devices import SCHEDULER, concurrent_compiles, connect
+from tilescope.search.devices import SCHEDULER, TrialDevice, concurrent_compiles, connect
 from tilescope.search.files import MARKERS, SUFFIXES, check_suffix, read_rows, write_sweep
-from tilescope.search.sweep_run import SweepRun, estimate_seconds, sweep_here, sweep_on_devices
+from tilescope.search.sweep_run import SweepRun, estimate_seconds, make_sweep
 from tilescope.search.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 
 _MAX_RANKED = 8
@@ -90,11 +90,11 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_here) -> None:
+def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = make_sweep) -> None:
     """Sweep as the arguments say, and print the result.
 
     Args:
-        prepare: makes a sweep on this machine, as `sweep_here` does.
+        prepare: makes a sweep, as `make_sweep` does.
 
     Raises:
         CommandFailed: see the parser's description.
@@ -105,11 +105,10 @@ def sweep(arguments: Sequence[str], prepare: Callable[..., SweepRun] = sweep_her
         resume = ResumePoint(rows) if flags.resume or flags.anew else None  # None: the store's
         with ExitStack() as stack:
             session = stack.enter_context(closing(Session.here()))
+            devices: Sequence[TrialDevice] = ()
             if flags.gpus != 1 or os.environ.get(SCHEDULER):
                 devices = stack.enter_context(connect(flags.gpus, within.base, session))
-                run = sweep_on_devices(devices, session, within, strategy, resume)
-            else:
-                run = prepare(session, within, strategy, resume)
+            run = prepare(session, within, strategy, resume, devices)
             result = _run_sweep(run, flags, rows)
     except (ConfigError, ValueError) as error:
         raise CommandFailed(str(error), USAGE) from error

@@ -1,13 +1,13 @@
 """Count the launches of a captured script with Nsight Compute, and join the counters to the capture."""
 
-import csv
+import itertools
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,10 +16,19 @@ from tilescope.captures.server import RECORDER, CaptureFailed, CaptureServer
 from tilescope.declare.gpus import this_gpu
 from tilescope.evaluate.counts import COUNTER_NAMES
 from tilescope.inside.report import INSIDE_COUNTERS
-from tilescope.measure.counters import METRICS, CountingFailed, parse_count
+from tilescope.measure.ncu import (
+    METRICS,
+    RAW_PAGE,
+    CountingFailed,
+    parse_count,
+    profile_command,
+    read_rows,
+)
 from tilescope.output import replacing
 
 _STDERR = 2  # its file descriptor
+Key = tuple[str, str, int]
+
 _COUNTERS = (*COUNTER_NAMES, *INSIDE_COUNTERS)
 
 
@@ -34,19 +43,16 @@ def count_capture(
     Raises:
         CaptureFailed: this machine has no GPU or no ncu.
     """
-    if this_gpu() is None or not (ncu := shutil.which("ncu")):
+    if this_gpu() is None or not shutil.which("ncu"):
         raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
     capture = Capture(path)
     elapsed = (launch.elapsed_ms for launch in capture.content.launches)  # without the profiler
     times = dict(zip(launch_keys(capture), elapsed, strict=True))
-    names = sorted({find_entry(capture, kernel) for kernel in range(len(capture.content.kernels))})
-    metrics = ",".join(METRICS[name] for name in _COUNTERS)
+    names = [find_entry(capture, kernel) for kernel in range(len(capture.content.kernels))]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log.csv")
         again = Path(folder, "counted.tilescope")
-        profile = [ncu, "--clock-control", "none", "--metrics", metrics]
-        profile += ["--kernel-name", f"regex:^({'|'.join(map(re.escape, names))})$"]
-        profile += ["--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)]
+        profile = [*profile_command(_COUNTERS, names), *RAW_PAGE, "--log-file", str(log)]
         arguments = server.arguments(again, command, ["--untimed", *more])
         # The script may fail while it is counted
         subprocess.run(
@@ -77,31 +83,27 @@ def find_entry(capture: Capture, kernel: int) -> str:
     return match[1] if match else capture.content.kernels[kernel].name
 
 
-def launch_keys(capture: Capture) -> list[tuple[str, ...]]:
+def launch_keys(capture: Capture) -> list[Key]:
     """Return the key of each launch, as in `read_counters`."""
     launches = capture.content.launches
     names = (find_entry(capture, launch.kernel) if launch.ran else "" for launch in launches)
     return _number((name, str(launch.grid)) for name, launch in zip(names, launches, strict=True))
 
 
-def read_counters(page: str) -> dict[tuple[str, ...], dict[str, int]]:
+def read_counters(page: str) -> dict[Key, dict[str, int]]:
     """Return launches' counters from ncu's raw page, by kernel, grid, and number of earlier launches with the same two.
 
     A script may launch more or less often while it is counted.
     """
     keys = []
     counters = []
-    for row in csv.DictReader(page[page.find('"ID"') :].splitlines()):
+    for row in read_rows(page):
         with suppress(CountingFailed):  # the row of units, or a launch that failed
             counters.append({name: int(parse_count(row, METRICS[name])) for name in _COUNTERS})
             keys.append((row["Kernel Name"], row["Grid Size"]))
     return dict(zip(_number(keys), counters, strict=True))
 
 
-def _number(keys: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
-    seen = Counter[tuple[str, str]]()
-    numbered = list[tuple[str, ...]]()
-    for key in keys:
-        numbered.append((*key, str(seen[key])))
-        seen[key] += 1
-    return numbered
+def _number(keys: Iterable[tuple[str, str]]) -> list[Key]:
+    seen = defaultdict[tuple[str, str], Iterator[int]](itertools.count)
+    return [(*key, next(seen[key])) for key in keys]

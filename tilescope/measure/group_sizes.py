@@ -13,9 +13,10 @@ from tilescope.declare.experiment import Experiment, launch_key, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.evaluate.sectors import SECTOR_BYTES
-from tilescope.measure.counters import Cancel, count, tool
+from tilescope.measure.counters import count
 from tilescope.measure.gated_stream import GatedStream
-from tilescope.measure.measurement import Measurement, Stages
+from tilescope.measure.measurement import Job, Measurement
+from tilescope.measure.ncu import L2, Cancel, tool
 from tilescope.measure.run import prepare
 from tilescope.measure.timing import STUDY, Samples, sample
 from tilescope.results import Failure, GroupSizeRow, GroupSizeStudy, records
@@ -23,14 +24,7 @@ from tilescope.results.counters import any_group_size, with_group_size
 
 REPEATS = 5
 
-DRAM = {"read": "dram__bytes_read.sum", "write": "dram__bytes_write.sum"}
-
-# Sectors that SMs received, and sectors that the L2 looked up for SMs. The L2 looks up fewer sectors, because one reply
-# can go to several SMs. Neither includes traffic between the L2's halves, which `lts__t_sectors.sum` counts twice.
-L2 = {
-    "received": "l1tex__m_xbar2l1tex_read_sectors.sum",
-    "looked_up": "lts__t_sectors_srcunit_tex_op_read.sum",
-}
+DRAM = ("dram_read_bytes", "dram_write_bytes")
 
 # DRAM metrics of REPEATS launches and L2 metrics of one launch; () and None if nothing was counted.
 Counts = tuple[Sequence[dict[str, float]], dict[str, float] | None]
@@ -83,29 +77,27 @@ def make_row(
     """Combine the counts and times of one GROUP_SIZE."""
     dram, l2 = counts
     size = getattr(experiment.config, "GROUP_SIZE", None)
-    read, written = (tuple(int(launch[name]) for launch in dram) for name in ("read", "write"))
-    received, looked_up = (
-        int(l2[name]) * SECTOR_BYTES if l2 else None for name in ("received", "looked_up")
-    )
+    read, written = (tuple(int(launch[name]) for launch in dram) for name in DRAM)
+    received, looked_up = (int(l2[name]) * SECTOR_BYTES if l2 else None for name in L2)
     times = tuple(round(float(time), 6) for time in times_ms)
     return GroupSizeRow(
         size, compiled.registers, compiled.shared_bytes, read, written, received, looked_up, times
     )
 
 
-def compare_group_sizes(experiment: Experiment, stages: Stages) -> GroupSizeStudy:
+def compare_group_sizes(experiment: Experiment, job: Job) -> GroupSizeStudy:
     """Count and time each GROUP_SIZE. If counting fails, return a recording or, without one, times and the reason."""
-    experiments = variants(experiment, stages.gpu)
-    compiled = stages.compile_all(*experiments)
-    counts = stages.count(count_variants, experiments)
+    experiments = variants(experiment, job.gpu)
+    compiled = job.compile_all(*experiments)
+    counts = job.count(count_variants, experiments)
     uncounted = ""
     if isinstance(counts, Failure):
-        if recording := stages.find_recording(GROUP_SIZES, counts.message):
+        if recording := job.find_recording(GROUP_SIZES, counts.message):
             return recording
         uncounted = counts.message
         counts = [((), None)] * len(experiments)
-    device = stages.device()
-    samples = stages.work("time", time_variants, experiments, stages.gpu)
+    device = job.device()
+    samples = job.work("time", time_variants, experiments, job.gpu)
     rows = tuple(map(make_row, experiments, compiled, counts, samples.times_ms))
     profiler = "" if uncounted else tool()
     note = f"{uncounted} {samples.note}".strip()

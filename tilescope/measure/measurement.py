@@ -1,7 +1,7 @@
-"""Kinds of measurements (`Measurement`), measurements in progress (`Job`), and the stages of a job (`Stages`).
+"""Kinds of measurements (`Measurement`), and measurements in progress (`Job`).
 
-The stages are: compile, wait for the GPU, work in the run worker, count. A failed stage or a cancelled job raises
-`Stopped`, so a measurement needs no error handling of its own.
+The stages of a job are: compile, wait for the GPU, work in the run worker, count. A failed stage or a cancelled job
+raises `Stopped`, so a measurement needs no error handling of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tilescope.compiling import compile_cost, compiler
-from tilescope.declare.experiment import Experiment, launch_of
+from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import INTERNAL, Call, Client
@@ -52,10 +52,8 @@ class Measurement(Generic[T]):
 
     name: str
     form: records.RecordForm[T]
-    measure: Callable[[Experiment, Stages], T | Failure]
-    not_recorded: str = (
-        "This machine has {this}, and there is no recording of this experiment on {gpu}."
-    )
+    measure: Callable[[Experiment, Job], T | Failure]
+    not_recorded: str
     refuse: Callable[[Experiment, Gpu, bool], None] | None = None
     is_interpreted: bool = False
 
@@ -72,6 +70,8 @@ class JobProgress:
 class Job:
     """One measurement of one experiment. It can be watched and cancelled.
 
+    A measurement calls the job's stages; worker processes do the work.
+
     Attributes:
         id: the job's name in the log.
         name: the measurement's name.
@@ -80,11 +80,15 @@ class Job:
         stages: seconds that each stage has taken.
     """
 
-    # Notified when any job changes; guards all queues.
+    # Notified when a queue changes or a job is cancelled; guards all queues.
     _changed = threading.Condition()
 
     def __init__(
-        self, experiment: Experiment, name: str = "run", client: Client = INTERNAL
+        self,
+        session: Session,
+        experiment: Experiment,
+        name: str = "run",
+        client: Client = INTERNAL,
     ) -> None:
         self.id = secrets.token_hex(4)
         self.experiment = experiment
@@ -93,15 +97,22 @@ class Job:
         self.done: Future[Measured | Failure] = Future()
         self.stages: dict[str, float] = {}
         self.is_cancelled = False
-        self._queue: list[Job] = []
+        self._session = session
+        self._has_turn = self._used_worker = False
         self._stage = "queued"
         self._cancels: Sequence[Callable[[], object]] = ()
         self._began = time.perf_counter()
 
     @property
+    def gpu(self) -> Gpu:
+        """The GPU that measures the experiment; for the interpreter, the GPU that predictions are for."""
+        return resolve_gpu(self.experiment, self._session.gpu)
+
+    @property
     def progress(self) -> JobProgress:
         with self._changed:
-            before = self._queue.index(self) if self in self._queue else 0
+            queue = self._session.queue
+            before = queue.index(self) if self in queue else 0
             return JobProgress(self._stage, before, time.perf_counter() - self._began)
 
     def result(self, timeout_s: float | None = None) -> Measured | Failure:
@@ -121,66 +132,6 @@ class Job:
         for each in cancels:
             each()
 
-    def updates(self, every_s: float = 0.5) -> Iterator[JobProgress]:
-        """Yield the progress on each change and at least every `every_s` seconds, until there is an outcome."""
-        while not self.done.done():
-            seen = self.progress
-            yield seen
-            with self._changed:
-                now = self.progress
-                if not self.done.done() and (now.stage, now.before) == (seen.stage, seen.before):
-                    self._changed.wait(every_s)
-
-    def end(self, outcome: Measured | Failure) -> None:
-        self.done.set_result(outcome)
-        with self._changed:
-            self._changed.notify_all()
-
-    def enter(self, stage: str) -> None:
-        with self._changed:
-            self._stage = stage
-            self._changed.notify_all()
-
-    def attach(self, *cancels: Callable[[], object]) -> None:
-        """Set the functions that `cancel` calls. If the job is already cancelled, call them now."""
-        with self._changed:
-            self._cancels = cancels
-            is_cancelled = self.is_cancelled
-        for each in cancels if is_cancelled else ():
-            each()
-
-    def wait_for_turn(self, queue: list[Job]) -> bool:
-        """Join a queue, and wait until this job is first or cancelled. Return False if it is cancelled."""
-        with self._changed:
-            self._stage = "queued"
-            self._queue = queue
-            queue.append(self)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: queue[0] is self or self.is_cancelled)
-            return not self.is_cancelled
-
-    def leave_queue(self) -> None:
-        with self._changed:
-            if self in self._queue:
-                self._queue.remove(self)
-                self._changed.notify_all()
-
-
-class Stages:
-    """The stages of one job. A measurement calls them; worker processes do the work.
-
-    Attributes:
-        gpu: the GPU that measures the experiment; for the interpreter, the GPU that predictions are for.
-        seconds: seconds that each stage has taken.
-    """
-
-    def __init__(self, job: Job, session: Session, gpu: Gpu) -> None:
-        self.gpu = gpu
-        self._job = job
-        self._session = session
-        self.seconds = job.stages
-        self._has_turn = self._used_worker = False
-
     def compile(self, experiment: Experiment, is_timed: bool = False) -> None:
         """Compile in a compile worker, so that the run worker finds the result in the cache.
 
@@ -194,9 +145,7 @@ class Stages:
         call = Call("compile", compiler.compile_into_cache, (experiment, self.gpu, is_timed))
         with self._in_stage("compile"):
             estimate_s = compile_cost.compile_seconds(kernel, launch)
-            self._wait(
-                "compile", self._session.compilers.submit(call, self._job.client, estimate_s)
-            )
+            self._wait("compile", self._session.compilers.submit(call, self.client, estimate_s))
 
     def compile_all(self, *experiments: Experiment) -> tuple[Compiled, ...]:
         """Return each experiment's compiled kernel, from the session's cache if possible."""
@@ -204,29 +153,22 @@ class Stages:
         with self._in_stage("compile"):
             for first in range(0, len(experiments), _MAX_COMPILES):
                 batch = experiments[first : first + _MAX_COMPILES]
-                futures = [self._session.compile(each, client=self._job.client) for each in batch]
+                futures = [self._session.compile(each, client=self.client) for each in batch]
                 compiled += self._wait("compile", *futures)
         return tuple(compiled)
-
-    def wait_for_turn(self) -> None:
-        """Wait for exclusive use of the GPU, and keep it until the job ends. The stages below call this themselves."""
-        if not self._has_turn and not self._job.wait_for_turn(self._session.queue):
-            reason = "Cancelled while waiting in the queue; nothing was launched."
-            raise Stopped(Failure("launch", "cancelled", reason))
-        self._has_turn = True
 
     def device(self) -> Device:
         """Return the run worker's device. Start the worker if needed."""
         return self.work("worker", worker.describe)
 
     def work(self, stage: str, function: Callable[..., V | Failure], *args: object) -> V:
-        """Call a function in the run worker.
+        """Call a function in the run worker, which this job then occupies until it ends.
 
         Args:
             stage: one of DEADLINES_S. Its deadline applies.
             function: a module-level function, because the worker imports it by name.
         """
-        self.wait_for_turn()
+        self._wait_for_turn()
         self._used_worker = True
         with self._in_stage(stage):
             return self._wait(stage, self._session.runner.submit(Call(stage, function, args)))[0]
@@ -237,31 +179,56 @@ class Stages:
         Args:
             function: takes `args`, and the keyword arguments `cache` and `on_start` of `counters.count`.
         """
-        self.wait_for_turn()
+        self._wait_for_turn()
         try:
             with self._in_stage("count"):
-                return function(*args, cache=self._session.cache, on_start=self._job.attach)
+                return function(*args, cache=self._session.cache, on_start=self._attach)
         except Stopped as stopped:
-            if self._job.is_cancelled:  # a Failure has no counting stage
+            if self.is_cancelled:  # a Failure has no counting stage
                 raise Stopped(cancellation("launch")) from None
             return stopped.failure
 
     def find_recording(self, measurement: Measurement[T], reason: str) -> T | None:
         """Return a recording that replaces an incomplete result. Its note begins with the reason."""
-        recorded = self._session.store.find(measurement, self._job.experiment, self.gpu.name)
+        recorded = self._session.store.find(measurement, self.experiment, self.gpu.name)
         return replace(recorded.value, note=f"{reason} {recorded.value.note}") if recorded else None
 
-    def end(self, failure: Failure | None) -> None:
+    def release(self, failure: Failure | None) -> None:
         """Hand the machine to the next job. Replace the run worker if this job's failure may have corrupted it."""
         if self._has_turn and failure and (failure.stage == "worker" or failure.kind in _POISONS):
             self._session.runner.replace()
         if self._used_worker:
             self._session.runner.submit(Call("worker", worker.finish))
-        self._job.leave_queue()
+        with self._changed:
+            if self in self._session.queue:
+                self._session.queue.remove(self)
+                self._changed.notify_all()
+
+    def _wait_for_turn(self) -> None:
+        """Wait for exclusive use of the GPU, and keep it until the job ends."""
+        if self._has_turn:
+            return
+        queue = self._session.queue
+        with self._changed:
+            self._stage = "queued"
+            queue.append(self)
+            self._changed.wait_for(lambda: queue[0] is self or self.is_cancelled)
+            self._has_turn = not self.is_cancelled
+        if not self._has_turn:
+            reason = "Cancelled while waiting in the queue; nothing was launched."
+            raise Stopped(Failure("launch", "cancelled", reason))
+
+    def _attach(self, *cancels: Callable[[], object]) -> None:
+        """Set the functions that `cancel` calls. If the job is already cancelled, call them now."""
+        with self._changed:
+            self._cancels = cancels
+            is_cancelled = self.is_cancelled
+        for each in cancels if is_cancelled else ():
+            each()
 
     def _wait(self, stage: str, *futures: Future[V | Failure]) -> list[V]:
         """Wait for all results. If the job is cancelled or one call fails, cancel the other calls."""
-        self._job.attach(*(future.cancel for future in futures))
+        self._attach(*(future.cancel for future in futures))
         results = []
         try:
             for future in futures:
@@ -279,12 +246,12 @@ class Stages:
     @contextmanager
     def _in_stage(self, stage: str) -> Iterator[None]:
         """Time a stage. A cancelled job enters no further stage."""
-        if self._job.is_cancelled:
+        if self.is_cancelled:
             raise Stopped(cancellation(stage))
-        self._job.enter(stage)
+        self._stage = stage
         began = time.perf_counter()
         try:
             yield
         finally:
-            self._job.attach()
-            self.seconds[stage] = time.perf_counter() - began
+            self._attach()
+            self.stages[stage] = time.perf_counter() - began

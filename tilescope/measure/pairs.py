@@ -44,14 +44,11 @@ class Pair:
         return (self.high - self.low) / 2 / self.ratio
 
 
-def pair(
-    times_ms: Sequence[float] | ndarray, others_ms: Sequence[float] | ndarray, seed: int = 0
-) -> Pair:
+def pair(times_ms: Sequence[float] | ndarray, others_ms: Sequence[float] | ndarray) -> Pair:
     """Compare times from alternating measurements: the i-th times of both calls form a pair.
 
     Args:
         times_ms, others_ms: (pairs,), positive.
-        seed: the bootstrap's seed.
 
     Raises:
         ValueError: the sequences are empty or differ in length.
@@ -64,7 +61,7 @@ def pair(
     ratio = float(np.median(ratios))
     if len(ratios) < FEWEST:
         return Pair(ratio, float(ratios[0]), float(ratios[-1]))
-    medians = _bootstrap_medians(ratios, np.random.default_rng(seed))
+    medians = _bootstrap_medians(ratios, np.random.default_rng(0))
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(medians, (tail, 100 - tail))
     # The median of times in whole ticks is off by at most half a tick.

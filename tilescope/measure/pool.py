@@ -167,12 +167,6 @@ def _fork_server_id() -> int | None:
     return forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
 
 
-class Slot:
-    """One thread of a pool and its worker."""
-
-    worker: Worker | None = None
-
-
 class Pool:
     """Worker processes with one fair queue. A worker is started when first needed.
 
@@ -181,7 +175,7 @@ class Pool:
 
     Args:
         backend, cache_directory, preload: as for `worker.start`.
-        count: maximum number of processes.
+        count: maximum number of processes (`max_concurrency`).
         short_s: as for `FairQueue`.
     """
 
@@ -196,9 +190,10 @@ class Pool:
         short_s: float = math.inf,
     ) -> None:
         self._worker_arguments = dict(os.environ), backend, cache_directory, tuple(preload)
-        self._count = count
+        self.max_concurrency = count
         self._queue = FairQueue(count, short_s=short_s)
-        self._slots: list[Slot] = []
+        self._threads = 0
+        self._workers: dict[int, Worker] = {}  # by the number of their thread
         # The lock must be reentrant, as a Condition's is: a signal handler that closes the pool may interrupt the
         # thread that holds the lock. No future is resolved under this lock.
         self._changed = threading.Condition()
@@ -207,7 +202,7 @@ class Pool:
     @property
     def has_ready_worker(self) -> bool:
         with self._changed:
-            return any(each.is_ready for each in self._workers())
+            return any(each.is_ready for each in self._workers.values())
 
     def __len__(self) -> int:
         """Return the number of calls in flight, including waiting calls."""
@@ -244,24 +239,21 @@ class Pool:
                     return future
                 queued = QueuedCall(call, client, estimate_s, on_result)
                 self._queue.waiting.append(queued)
-                if len(self._slots) < min(self._count, len(self)):
+                if self._threads < min(self.max_concurrency, len(self)):
                     watch_fork_server()
-                    self._slots.append(Slot())
                     threading.Thread(
-                        target=self._serve, args=(self._slots[-1],), name="pool", daemon=True
+                        target=self._serve, args=(self._threads,), name="pool", daemon=True
                     ).start()
+                    self._threads += 1
                 self._changed.notify_all()
             queued.futures.append(future)
-        joined = queued
-        future.add_done_callback(
-            lambda done: self._leave(joined, done) if done.cancelled() else None
-        )
+        future.add_done_callback(functools.partial(self._leave, queued))
         return future
 
     def replace(self) -> None:
         """Kill the workers. Calls that they have taken fail, and new workers take the waiting calls."""
         with self._changed:
-            for each in self._workers():
+            for each in self._workers.values():
                 each.kill()
 
     def close(self) -> None:
@@ -270,19 +262,17 @@ class Pool:
             self.is_closed = True
             waiting = self._queue.waiting
             self._queue.waiting = []
-            workers = self._workers()
-            for each in workers:
-                each.kill()
+            workers = [*self._workers.values()]
+            self.replace()
             self._changed.notify_all()
         for queued in waiting:
             _resolve(queued, _closed_failure(queued.call.stage))
         for each in workers:
             each.explain_end()
 
-    def _workers(self) -> list[Worker]:
-        return [slot.worker for slot in self._slots if slot.worker]
-
     def _leave(self, queued: QueuedCall, future: Future[Any]) -> None:
+        if not future.cancelled():
+            return
         with suppress(RuntimeError):  # the cancelled future may already be notified
             future.set_running_or_notify_cancel()
         with self._changed:
@@ -297,12 +287,12 @@ class Pool:
                 self._queue.running.pop(queued, None)
             return not queued.has_waiters
 
-    def _serve(self, slot: Slot) -> None:
-        """Run queued calls in the slot's worker, one by one. Retry a call if its worker dies before taking it."""
-        while queued := self._next_call(slot):
+    def _serve(self, thread: int) -> None:
+        """Run queued calls in the thread's worker, one by one. Retry a call if its worker dies before taking it."""
+        while queued := self._next_call(thread):
             began = time.monotonic()
             for _ in range(_TRIES):
-                result = self._attempt(slot, queued)
+                result = self._attempt(thread, queued)
                 is_lost = isinstance(result, Failure) and result.kind == "worker_died"
                 if queued.started < math.inf or not is_lost:
                     break
@@ -313,29 +303,27 @@ class Pool:
                 self._changed.notify_all()
             _resolve(queued, result)
 
-    def _next_call(self, slot: Slot) -> QueuedCall | None:
+    def _next_call(self, thread: int) -> QueuedCall | None:
         """Wait for the next call; None once closed. Replace the worker if it dies or stops in the meantime."""
         while not self.is_closed:
             with self._changed:
                 if queued := self._queue.pop():
                     return queued
                 has_changed = self._changed.wait(_POLL_S)
-                current = slot.worker
+                current = self._workers.get(thread)
             # An idle worker sends nothing, so readable data means end of file.
             if not has_changed and current and (current.connection.poll() or current.is_stopped()):
-                self._drop(slot)
+                self._drop(thread)
                 if self._keeps_idle_workers:
-                    try:
-                        self._start(slot, None)
-                    except (Stopped, EOFError, OSError):
-                        self._drop(slot)
+                    # Start a worker. The call has no waiters, so it is not sent.
+                    self._attempt(thread, QueuedCall(Call("worker", os.getpid)))
         return None
 
-    def _attempt(self, slot: Slot, queued: QueuedCall) -> Any:
+    def _attempt(self, thread: int, queued: QueuedCall) -> Any:
         """Return a call's result or a Failure. Start a worker if there is none. Drop it if it dies or is killed."""
         call = queued.call
         try:
-            current = slot.worker or self._start(slot, queued)
+            current = self._workers.get(thread) or self._start(thread, queued)
             if self._abandon(queued):
                 return cancellation(call.stage)
             current.connection.send(call)
@@ -354,13 +342,13 @@ class Pool:
             failure = worker_death(call.stage, how)
         except Exception as error:  # the arguments or the result can't be pickled
             return Failure(call.stage, "error", f"{type(error).__name__}: {error}")
-        self._drop(slot)
+        self._drop(thread)
         return _closed_failure(call.stage) if self.is_closed else failure
 
-    def _start_worker(self, queued: QueuedCall | None) -> Worker:
+    def _start_worker(self, queued: QueuedCall) -> Worker:
         return Worker(*self._worker_arguments)
 
-    def _start(self, slot: Slot, queued: QueuedCall | None) -> Worker:
+    def _start(self, thread: int, queued: QueuedCall) -> Worker:
         """Start a worker, and wait until it is ready.
 
         Raises:
@@ -373,21 +361,21 @@ class Pool:
             raise OSError(str(error)) from error
         _limit_stalls(started.connection)
         with self._changed:
-            slot.worker = started
+            self._workers[thread] = started
             if self.is_closed:
                 started.kill()
         started.process_id = self._receive(started, DEADLINES_S["worker"], queued)
         started.is_ready = True
         return started
 
-    def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall | None) -> Any:
+    def _receive(self, current: Worker, deadline_s: float, queued: QueuedCall) -> Any:
         """Return a worker's next message.
 
         Raises:
             Stopped: the worker missed the deadline or was stopped, or its call has no waiters left.
             EOFError, OSError: the worker died.
         """
-        stage = queued.call.stage if queued else "worker"
+        stage = queued.call.stage
         began = time.monotonic() - current.waited_s()
         while not current.connection.poll(_POLL_S):
             now = time.monotonic()
@@ -396,19 +384,16 @@ class Pool:
                 raise Stopped(Failure(stage, "timeout", message))
             if current.is_stopped():
                 raise Stopped(worker_death(stage, "it was suspended"))
-            if (
+            if now - queued.started > (queued.call.key is not None) * PATIENCE_S and self._abandon(
                 queued
-                and now - queued.started > (queued.call.key is not None) * PATIENCE_S
-                and self._abandon(queued)
             ):
                 raise Stopped(cancellation(stage))
         return current.connection.recv()
 
-    def _drop(self, slot: Slot) -> None:
+    def _drop(self, thread: int) -> None:
         with self._changed:
-            if slot.worker:
-                slot.worker.kill()
-                slot.worker = None
+            if dropped := self._workers.pop(thread, None):
+                dropped.kill()
 
 
 def _resolve(queued: QueuedCall, result: Any) -> None:

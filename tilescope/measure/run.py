@@ -1,6 +1,6 @@
 """One run: launch the kernel on poisoned output, check it against torch, and time it alternately with torch's calls.
 
-The tensors stay in the run worker between the stages. Everything except `measure_run` and `refuse_slow_run` runs in the
+The tensors stay in the run worker between the job. Everything except `measure_run` and `refuse_slow_run` runs in the
 worker. The interpreter times nothing.
 """
 
@@ -27,7 +27,7 @@ from tilescope.declare.spec import (
 )
 from tilescope.measure import check, timing, worker
 from tilescope.measure.gated_stream import GatedStream
-from tilescope.measure.measurement import Measurement, Stages
+from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.pairs import FEWEST, pair
 from tilescope.results import Baseline, Check, Diff, Peak, RunResult, records
 
@@ -266,20 +266,20 @@ def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> N
         raise ConfigError("too_slow_here", reason + alternative)
 
 
-def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -> RunResult:
+def measure_run(experiment: Experiment, job: Job, is_timed: bool = True) -> RunResult:
     """Launch and check. Time the kernel if `is_timed` and the result is correct."""
-    stages.compile(experiment)
-    device = stages.device()
-    stages.work("launch", launch, experiment, stages.gpu)
-    verdict, diff = stages.work("check", check_output)
+    job.compile(experiment)
+    device = job.device()
+    job.work("launch", launch, experiment, job.gpu)
+    verdict, diff = job.work("check", check_output)
     if device.backend == "interpreter":
         note = "Triton's interpreter ran this on the CPU, so the result was checked but not timed."
         # The interpreter ignores the GPU's limit on shared memory.
-        needed = estimate_shared_bytes(*launch_of(experiment, stages.gpu))
-        most = stages.gpu.shared_bytes_per_program
+        needed = estimate_shared_bytes(*launch_of(experiment, job.gpu))
+        most = job.gpu.shared_bytes_per_program
         if needed > most:
             note += (
-                f" It probably can't launch on {stages.gpu.name}: it needs {needed:,} bytes of shared memory per "
+                f" It probably can't launch on {job.gpu.name}: it needs {needed:,} bytes of shared memory per "
                 f"program, but the limit is {most:,}."
             )
     elif not is_timed:
@@ -288,8 +288,8 @@ def measure_run(experiment: Experiment, stages: Stages, is_timed: bool = True) -
         note = "" if verdict.passed else "The result is wrong, so it was not timed."
     result = RunResult(experiment, device.backend, device, verdict, diff, note=note)
     if not note:
-        result = stages.work("time", time_run, result)
-    return dataclasses.replace(result, stages=stages.seconds)
+        result = job.work("time", time_run, result)
+    return dataclasses.replace(result, stages=job.stages)
 
 
 RUN = Measurement(

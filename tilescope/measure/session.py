@@ -30,7 +30,7 @@ from tilescope.measure.fair_queue import (
     Call,
     Client,
 )
-from tilescope.measure.measurement import Job, Measurement, Stages
+from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.pool import Pool, Stopped
 from tilescope.measure.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from tilescope.results import Compiled, Failure, Measured, RunResult
@@ -161,7 +161,7 @@ class Session:
         measurement = _get_measurement(name)
         if experiment.gpu == "this" and self.gpu is None:
             experiment = replace(experiment, gpu="")
-        job = Job(experiment, name, client)
+        job = Job(self, experiment, name, client)
         try:
             immediate = self._answer_immediately(
                 experiment, measurement, client, interprets_any_gpu
@@ -169,7 +169,7 @@ class Session:
         except ConfigError as error:
             immediate = Failure("config", error.kind, str(error), error.field)
         if immediate is not None:
-            job.end(immediate)
+            job.done.set_result(immediate)
         else:
             self.jobs.add(job)
             job.done.add_done_callback(lambda _: self.jobs.discard(job))
@@ -366,18 +366,15 @@ class Session:
         return None
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
-        gpu = resolve_gpu(job.experiment, self.gpu)
-        stages = Stages(job, self, gpu)
+        gpu = job.gpu
         result: Measured | Failure
         try:
-            result = self._add_recorded(
-                measurement, measurement.measure(job.experiment, stages), gpu
-            )
+            result = self._add_recorded(measurement, measurement.measure(job.experiment, job), gpu)
         except Stopped as stopped:
             result = stopped.failure
         except Exception as error:  # a bug must still end the job
             result = Failure("worker", "error", f"{type(error).__name__}: {error}")
-        stages.end(result if isinstance(result, Failure) else None)
+        job.release(result if isinstance(result, Failure) else None)
         # Store the result after the next job may begin, but before the page shows it, so that no shown result is lost.
         try:
             if not isinstance(result, Failure) and result.backend == self.backend:
@@ -388,7 +385,7 @@ class Session:
         except Exception:  # the page shows the result even if a bug in the store loses it
             LOG.exception("A result of %s could not be stored.", measurement.name)
         _log(job, result, gpu)
-        job.end(result)
+        job.done.set_result(result)
 
     def _add_recorded(self, measurement: Measurement[Any], value: V, gpu: Gpu) -> V:
         """Add a GPU's recorded run to a run by the interpreter, which has no times."""
@@ -422,8 +419,6 @@ def _log(job: Job, result: Measured | Failure, gpu: Gpu) -> None:
         "measurement": job.name,
         "gpu": gpu.name,
         "outcome": "ok",
-    }
-    fields |= {
         "experiment": job.experiment.to_json(),
         "stages_s": {n: round(s, 3) for n, s in job.stages.items()},
     }

@@ -9,7 +9,7 @@ from tilescope.declare.experiment import Experiment, launch_key, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.gated_stream import GatedStream
-from tilescope.measure.measurement import Measurement, Stages
+from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.run import prepare
 from tilescope.measure.timing import STUDY, sample, summarize_times
 from tilescope.results import Device, Failure, Timeline, records
@@ -35,10 +35,10 @@ def refuse_large_launch(experiment: Experiment, gpu: Gpu, is_interpreted: bool) 
         raise ConfigError("too_many_programs", f"{excess} Choose larger tiles or a smaller shape.")
 
 
-def measure_timeline(experiment: Experiment, stages: Stages) -> Timeline:
-    stages.compile(experiment)
-    stages.compile(experiment, is_timed=True)
-    return stages.work("time", timeline, experiment, stages.gpu, stages.device())
+def measure_timeline(experiment: Experiment, job: Job) -> Timeline:
+    job.compile(experiment)
+    job.compile(experiment, is_timed=True)
+    return job.work("time", timeline, experiment, job.gpu, job.device())
 
 
 TIMELINE = Measurement(

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from tilescope.declare.gpus import Gpu, gpu_or_slice
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import QueuedCall
-from tilescope.measure.pool import Pool, Slot, Stopped, Worker, cancellation
+from tilescope.measure.pool import Pool, Stopped, Worker, cancellation
 from tilescope.results import Failure
 
 # Calls `serve` in another process that has a GPU, with the socket's path, the cache directory and the lease in seconds.
@@ -88,17 +88,16 @@ class ZeroGpuPool(Pool):
         self.lend = lend
         self.cache_directory = cache_directory
 
-    def _start_worker(self, queued: QueuedCall | None) -> Worker:
-        assert queued is not None
+    def _start_worker(self, queued: QueuedCall) -> Worker:
         return _LentWorker(self, queued)
 
-    def _attempt(self, slot: Slot, queued: QueuedCall) -> Any:
+    def _attempt(self, thread: int, queued: QueuedCall) -> Any:
         """Make a call. A call of `worker.finish` returns the GPU to the hub instead."""
         if queued.call.function is not worker.finish:
-            return super()._attempt(slot, queued)
-        if slot.worker:
-            slot.worker.connection.close()
-            slot.worker = None
+            return super()._attempt(thread, queued)
+        with self._changed:
+            if returned := self._workers.pop(thread, None):
+                returned.connection.close()
         return None
 
 

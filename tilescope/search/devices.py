@@ -1,4 +1,4 @@
-"""A builder, which compiles a sweep's configs ahead of time, and devices, which carry out its trials.
+"""Devices, which carry out the trials of a sweep, and the compile of a config ahead of its trial.
 
 A sweep on several GPUs, of this host or of an existing cluster, uses Dask's `distributed`. The session itself uses this
 host's first GPU. Each other GPU has one worker process with one thread and the resource GPU=1. A trial is one task,
@@ -25,11 +25,9 @@ from tilescope.compiling.launches import predict_experiment
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
 from tilescope.declare.interpreter_time import explain_slow_launch
-from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
-from tilescope.measure.fair_queue import Call
-from tilescope.measure.measurement import Job, Stages
-from tilescope.measure.pool import DEADLINES_S, Pool, Stopped, cancellation, worker_death
+from tilescope.measure.measurement import Job
+from tilescope.measure.pool import DEADLINES_S, Stopped, cancellation, worker_death
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure
 from tilescope.search import cluster_worker
@@ -95,7 +93,11 @@ def concurrent_compiles() -> int:
 
 
 def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> ConfigBuild | Failure:
-    """Compile into the shared cache and, if `predicts`, predict the kernel's time. Runs in a compile worker."""
+    """Compile into the cache that the run worker uses. Runs in a compile worker.
+
+    Args:
+        predicts: whether to predict the kernel's time, too, which takes as long as compiling it.
+    """
     if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
     return ConfigBuild(
@@ -105,34 +107,6 @@ def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> ConfigBuild | Fai
         compiled.seconds,
         predict_experiment(experiment, gpu) if predicts else None,
     )
-
-
-class Builder:
-    """Compiles configs in worker processes, into the cache that the run worker uses.
-
-    Args:
-        cache: directory of compiled kernels.
-        predicts: whether to predict the times of compiled kernels, which takes as long as compiling them.
-
-    Raises:
-        ConfigError: Triton is not installed.
-    """
-
-    def __init__(self, gpu: Gpu, cache: str, predicts: bool) -> None:
-        if not HAS_TRITON:
-            raise ConfigError(
-                "no_triton", "Triton is not installed on this machine, so a sweep can't compile."
-            )
-        self._gpu = gpu
-        self._predicts = predicts
-        self.max_concurrency = concurrent_compiles()
-        self._pool = Pool("compile", cache, self.max_concurrency)
-
-    def submit(self, experiment: Experiment) -> Future[ConfigBuild | Failure]:
-        return self._pool.submit(Call("compile", build, (experiment, self._gpu, self._predicts)))
-
-    def close(self) -> None:
-        self._pool.close()
 
 
 class LocalDevice:
@@ -158,7 +132,7 @@ class LocalDevice:
     def describe(self) -> Device | Failure:
         if not (self.takes_times or self._interprets):
             return Device("predicted", self.gpu.name, torch="", triton="")
-        return self._run(lambda stages: stages.device())
+        return self._run(Job.device)
 
     def refusal(self, experiment: Experiment) -> str:
         if self.takes_times:
@@ -172,22 +146,21 @@ class LocalDevice:
 
     def attempt(self, trial: ConfigTrial) -> Outcomes | Failure:
         stage = "time" if self.takes_times else "check"
-        return self._run(lambda stages: stages.work(stage, run_trial, trial, self.gpu))
+        return self._run(lambda job: job.work(stage, run_trial, trial, self.gpu))
 
-    def _run(self, work: Callable[[Stages], V]) -> V | Failure:
+    def _run(self, work: Callable[[Job], V]) -> V | Failure:
         """Wait for the run worker, call it, and free it for the next job."""
-        self._job = job = Job(self._base, "sweep")
+        self._job = job = Job(self._session, self._base, "sweep")
         if self._is_cancelled:  # otherwise `cancel` finds the job
             return cancellation("time")
-        stages = Stages(job, self._session, self.gpu)
         failure: Failure | None = None
         try:
-            return work(stages)
+            return work(job)
         except Stopped as stopped:
             failure = stopped.failure
         finally:
             self._job = None
-            stages.end(failure)
+            job.release(failure)
         if self._is_cancelled:
             return dataclasses.replace(failure, kind="cancelled")
         return (
@@ -211,7 +184,6 @@ class ClusterDevice:
         device: the worker's device; None for a GPU of this host, which the worker describes once it has started.
         gpu: the worker's GPU; for the interpreter, the GPU that predictions are for.
         run: the worker's function that carries out a trial.
-        deadline_s: maximum seconds of a trial.
     """
 
     def __init__(
@@ -222,13 +194,11 @@ class ClusterDevice:
         gpu: Gpu,
         where: str,
         run: Callable[[bytes], bytes] = cluster_worker.run_trial,
-        deadline_s: float = DEADLINES_S["time"],
     ) -> None:
         self._client = client
         self._name = name
         self._device = device
         self._run = run
-        self._deadline_s = deadline_s
         self.gpu = gpu
         self.where = where
         self.takes_times = device is None or device.backend == "cuda"
@@ -253,16 +223,19 @@ class ClusterDevice:
             return address
         task = _submit(self._client.result(), address, self._run, pickle.dumps((trial, self.gpu)))
         task.add_done_callback(lambda _: self._woken.set())
-        deadline = time.monotonic() + self._deadline_s
+        deadline_s = DEADLINES_S["time"]
+        began = time.monotonic()
         while not task.done():
             if self._address() != address:
                 return worker_death("time", self.where)
             if self._pause():
                 self._restart(address)
                 return cancellation("time")
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > deadline_s:
                 self._restart(address)
-                message = f"The trial did not end within {self._deadline_s:.0f} s, so its worker was killed."
+                message = (
+                    f"The trial did not end within {deadline_s:.0f} s, so its worker was killed."
+                )
                 return Failure("time", "timeout", message)
         try:
             result: Outcomes | Failure = pickle.loads(task.result())

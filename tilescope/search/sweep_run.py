@@ -18,14 +18,23 @@ from tilescope.compiling.compile_cost import explain_spill
 from tilescope.compiling.estimated_time import estimate_time
 from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu
+from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space
 from tilescope.declare.spec import Kernel, Launch
+from tilescope.measure.fair_queue import Call
+from tilescope.measure.pool import Pool
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
 from tilescope.results.store import Store
 from tilescope.results.sweep import DONE, ResumePoint, Status
-from tilescope.search.devices import DEVICE_LOST, Builder, LocalDevice, TrialDevice
+from tilescope.search.devices import (
+    DEVICE_LOST,
+    LocalDevice,
+    TrialDevice,
+    build,
+    concurrent_compiles,
+)
 from tilescope.search.search import ConfigBuild, ConfigTrial, Search
 
 # A model: (kernel, launch) → the launch's time, estimated before its compile; None if the launch does not fit.
@@ -78,7 +87,7 @@ class SweepRun:
 
     Args:
         devices: at least one.
-        builder: closed at the end of the sweep.
+        builder: compile workers, closed at the end of the sweep.
         estimate: the model that orders configs before they are compiled.
         resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
         store: the store for the rows; None stores nothing.
@@ -94,7 +103,7 @@ class SweepRun:
         space: Space,
         strategy: Strategy,
         devices: Sequence[TrialDevice],
-        builder: Builder,
+        builder: Pool,
         estimate: Estimate,
         resume: ResumePoint | None = None,
         store: Store | None = None,
@@ -221,7 +230,8 @@ class SweepRun:
                 thread.start()
             while numbers := self._wait_for_compiles_to_submit():
                 for number in numbers:
-                    future = self._builder.submit(self._search.experiments[number])
+                    arguments = self._search.experiments[number], self.gpu, not self._takes_times
+                    future = self._builder.submit(Call("compile", build, arguments))
                     future.add_done_callback(functools.partial(self._on_compiled, number))
             for thread in threads:
                 thread.join()
@@ -363,40 +373,31 @@ def initial_rows(
     return [rows[experiment] for experiment in space.experiments]
 
 
-def sweep_here(
+def make_sweep(
     session: Session,
     space: Space,
     strategy: Strategy,
     resume: ResumePoint | None = None,
+    devices: Sequence[TrialDevice] = (),
 ) -> SweepRun:
-    """Prepare a sweep on the session's GPU. Without a GPU, it only checks configs in the interpreter or predicts them.
-
-    Args: as for SweepRun.
-
-    Raises:
-        ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU.
-    """
-    device = LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))
-    return sweep_on_devices([device], session, space, strategy, resume)
-
-
-def sweep_on_devices(
-    devices: Sequence[TrialDevice],
-    session: Session,
-    space: Space,
-    strategy: Strategy,
-    resume: ResumePoint | None = None,
-) -> SweepRun:
-    """Prepare a sweep on devices of one kind of GPU. This host compiles ahead and stores the rows.
+    """Prepare a sweep. This host compiles ahead and stores the rows.
 
     A cluster's workers on this host share its cache of compiled kernels. A worker elsewhere compiles again, unless
     TILESCOPE_CACHE names a directory that both hosts see.
 
-    Args: as for SweepRun.
+    Args:
+        devices: of one kind of GPU. By default, the session's GPU; without one, configs are only checked in the
+            interpreter or predicted.
+        space, strategy, resume: as for SweepRun.
 
     Raises:
-        ConfigError: if the GPU does not support the space's dtype.
+        ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU, or if
+            Triton is not installed.
     """
-    gpu = resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
-    builder = Builder(gpu, session.cache, predicts=not devices[0].takes_times)
+    devices = devices or [LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))]
+    resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
+    if not HAS_TRITON:
+        reason = "Triton is not installed on this machine, so a sweep can't compile."
+        raise ConfigError("no_triton", reason)
+    builder = Pool("compile", session.cache, concurrent_compiles())
     return SweepRun(space, strategy, devices, builder, estimate_time, resume, session.store)

@@ -41,7 +41,7 @@ class Command:
         self.out = self.err = ""
 
     def sweep(self, *arguments):
-        def prepare(session, space, strategy, resume):
+        def prepare(session, space, strategy, resume, devices):
             options = {"builder": self.builder, "resume": resume, "store": session.store}
             return make_run(strategy, self.device, within=space, **options)
 

@@ -7,8 +7,9 @@ import pytest
 
 from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import from_json
-from tilescope.measure import counters
-from tilescope.measure.counters import METRICS, sum_instructions
+from tilescope.measure import counters, ncu
+from tilescope.measure.counters import sum_instructions
+from tilescope.measure.ncu import LAUNCH, METRICS
 from tilescope.sass.listing import parse
 
 pytestmark = pytest.mark.xdist_group("compiled")
@@ -26,8 +27,8 @@ def experiment():
 
 
 def refused(experiment, **options):
-    with pytest.raises(counters.CountingFailed) as error:
-        counters.count([experiment], METRICS, "/tmp", **options)
+    with pytest.raises(ncu.CountingFailed) as error:
+        counters.count([experiment], LAUNCH, "/tmp", **options)
     return error.value.failure
 
 
@@ -49,12 +50,13 @@ def test_a_failure_of_ncu_is_explained(experiment, fake_ncu, script, kind, messa
     assert message in failure.message
 
 
-def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, tmp_path):
+def test_a_hanging_ncu_is_killed_with_its_children(experiment, fake_ncu, tmp_path, monkeypatch):
     """The child holds a pipe open: reading it to its end returns once the child is dead."""
     os.mkfifo(tmp_path / "alive")
     fake_ncu(f"sleep 300 > {tmp_path}/alive & wait")
     reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
-    assert refused(experiment, deadline_s=1.0).kind == "timeout"
+    monkeypatch.setattr(counters, "DEADLINE_S", 1.0)
+    assert refused(experiment).kind == "timeout"
     os.set_blocking(reader, True)
     assert select.select([reader], [], [], PATIENCE_S)[0], "the child is still alive"
     assert os.read(reader, 1) == b""
@@ -74,9 +76,9 @@ BASE_UNITS = {
 }
 
 
-def raw_page(metrics=METRICS, launches=1, units=None, **changed):
+def raw_page(metrics=LAUNCH, launches=1, units=None, **changed):
     """Return ncu's raw page in base units: launch n has n of each metric that is not changed."""
-    names = metrics.values()
+    names = [METRICS[name] for name in metrics]
     units = {name: BASE_UNITS.get(name, "byte" if "bytes" in name else "") for name in names} | (
         units or {}
     )
@@ -94,10 +96,10 @@ def raw_page(metrics=METRICS, launches=1, units=None, **changed):
 def test_counts_with_thousands_separators_are_parsed():
     sectors = METRICS["ld_sectors"]
     read = METRICS["dram_read_bytes"]
-    (launch,) = counters.parse_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), METRICS)
+    (launch,) = ncu.parse_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), LAUNCH)
     assert launch["ld_sectors"] == 1_234_567
     assert launch["dram_read_bytes"] == 1500
-    assert set(launch) == set(METRICS)
+    assert set(launch) == set(LAUNCH)
 
 
 OTHER_UNITS = {
@@ -125,15 +127,14 @@ OTHER_UNITS = {
     ids=[*OTHER_UNITS, "empty", "nan", "n/a", "a missing metric", "no launch"],
 )
 def test_a_page_with_another_unit_or_without_a_number_is_an_error(page, message):
-    with pytest.raises(counters.CountingFailed, match=message) as error:
-        counters.parse_launches(page, METRICS)
+    with pytest.raises(ncu.CountingFailed, match=message) as error:
+        ncu.parse_launches(page, LAUNCH)
     assert error.value.failure.kind == "ncu_failed"
 
 
 @pytest.fixture
 def compiled(compile_kernel, experiment):
-    made = compile_kernel(experiment)
-    return made
+    return compile_kernel(experiment)
 
 
 def rows_of(compiled, **changed):
@@ -171,7 +172,7 @@ def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compi
 def test_a_count_of_other_code_is_an_error(compiled):
     rows = rows_of(compiled)
     rows[5]["Source"] = "HMMA R0"
-    with pytest.raises(counters.CountingFailed, match="differs from the compiled code"):
+    with pytest.raises(ncu.CountingFailed, match="differs from the compiled code"):
         sum_instructions(rows, compiled.sass, compiled.operations)
 
 
@@ -179,5 +180,5 @@ def test_a_missing_column_is_an_error(compiled):
     rows = [
         {k: v for k, v in row.items() if k != "L1 Tag Requests Global"} for row in rows_of(compiled)
     ]
-    with pytest.raises(counters.CountingFailed, match="L1 Tag Requests Global"):
+    with pytest.raises(ncu.CountingFailed, match="L1 Tag Requests Global"):
         sum_instructions(rows, compiled.sass, compiled.operations)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.experiments import assert_failed, experiment_of, run
+from tests.waiting import until
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of
 from tilescope.measure.pool import DEADLINES_S
@@ -33,7 +34,7 @@ def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gp
     run(gpu, MATMUL)
     process_id = gpu.call_runner(os.getpid)
     job = gpu.submit(experiment_of("matmul.grid_2d M=16384 N=16384 K=16384"))
-    assert any(progress.stage in ("launch", "check", "time") for progress in job.updates())
+    until(lambda: job.progress.stage in ("launch", "check", "time"))
     time.sleep(0.05)  # the worker has taken the job; if it died earlier, another would run the job
     os.kill(process_id, signal.SIGKILL)
     failure = job.result()

@@ -66,7 +66,7 @@ def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless):
 def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(
     deviceless, made_up, function, is_replaced
 ):
-    made_up(lambda experiment, stages: stages.work("time", function))
+    made_up(lambda experiment, job: job.work("time", function))
     before = process_of(deviceless)
     assert deviceless.submit(QUICK, "made_up").result(120) == function()
     assert (process_of(deviceless) != before) is is_replaced

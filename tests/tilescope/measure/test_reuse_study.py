@@ -7,8 +7,9 @@ import pytest
 from tests.experiments import experiment_of
 from tests.tilescope.measure.test_counters import raw_page
 from tilescope.declare.gpus import GPUS
-from tilescope.measure import counters
-from tilescope.measure.group_sizes import DRAM, L2, REPEATS, count_variants, make_row, variants
+from tilescope.measure import counters, ncu
+from tilescope.measure.group_sizes import DRAM, REPEATS, count_variants, make_row, variants
+from tilescope.measure.ncu import L2
 from tilescope.results import GroupSizeStudy
 from tilescope.results.counters import any_group_size
 
@@ -71,7 +72,7 @@ def ncu_calls(fake_ncu, tmp_path):
                 *) echo l2 > {tmp_path}/asked; echo "$@" >> {tmp_path}/calls ;;
             esac
         """)
-        counters.tool.cache_clear()
+        ncu.tool.cache_clear()
         return tmp_path / "calls"
 
     return make
@@ -83,9 +84,7 @@ def count(repeats=3):
 
 def test_every_launch_of_every_experiment_is_read_in_order(ncu_calls):
     calls = ncu_calls(dram=6)
-    assert count() == [
-        ({"read": float(number), "write": float(number)}, []) for number in range(1, 7)
-    ]
+    assert count() == [(dict.fromkeys(DRAM, float(number)), []) for number in range(1, 7)]
     command = calls.read_text().split()
     assert command[command.index("--metrics") + 1] == "dram__bytes_read.sum,dram__bytes_write.sum"
     assert command[command.index("--cache-control") + 1] == "all", (
@@ -100,21 +99,22 @@ def test_every_launch_of_every_experiment_is_read_in_order(ncu_calls):
 @pytest.mark.parametrize("counted", [0, 5, 7])
 def test_a_count_of_fewer_or_more_launches_than_were_made_is_refused(ncu_calls, counted):
     ncu_calls(dram=counted)
-    with pytest.raises(counters.CountingFailed) as error:
+    with pytest.raises(ncu.CountingFailed) as error:
         count()
     assert error.value.failure.kind == "ncu_failed"
-    if counted:
-        assert f"ncu counted {counted} of 6 launches" in str(error.value)
+    assert f"ncu counted {counted} of 6 launches" in str(error.value)
 
 
 def test_each_experiment_gets_its_own_launches_of_dram_and_one_of_the_l2(ncu_calls):
     """DRAM's metrics are requested alone: ncu would measure more metrics in several passes, with a warm L2."""
     calls = ncu_calls(dram=2 * REPEATS, l2=2)
     first, second = count_variants(TWO_SIZES, cache="/tmp")
-    assert counters.tool() == "Nsight Compute 1.2.3"
-    assert [counts["read"] for counts in first[0]] == list(range(1, REPEATS + 1))
-    assert [counts["read"] for counts in second[0]] == list(range(REPEATS + 1, 2 * REPEATS + 1))
-    assert (first[1], second[1]) == tuple({"received": n, "looked_up": n} for n in (1.0, 2.0))
+    assert ncu.tool() == "Nsight Compute 1.2.3"
+    assert [counts["dram_read_bytes"] for counts in first[0]] == list(range(1, REPEATS + 1))
+    assert [counts["dram_read_bytes"] for counts in second[0]] == list(
+        range(REPEATS + 1, 2 * REPEATS + 1)
+    )
+    assert (first[1], second[1]) == tuple(dict.fromkeys(L2, n) for n in (1.0, 2.0))
     dram, l2 = calls.read_text().splitlines()
     assert "lts__" not in dram
     assert "dram__" not in l2

@@ -1,6 +1,7 @@
 """A session under the interpreter: stages, the queue, cancels, deadlines, and workers that die or are killed."""
 
 import os
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -25,10 +26,10 @@ QUICK = experiment_of(SMALL)
 def held(held, made_up):
     """Make a measurement whose launch runs until the test ends it."""
 
-    def measure(experiment, stages):
-        stages.work("launch", worker.set_kept_value, None)
+    def measure(experiment, job):
+        job.work("launch", worker.set_kept_value, None)
         call = held.call("launch")
-        return stages.work("launch", call.function, *call.args)
+        return job.work("launch", call.function, *call.args)
 
     made_up(measure)
     return held
@@ -46,7 +47,9 @@ def launched(session, held):
 
 def test_a_run_passes_its_stages_in_order(session):
     job = session.submit(QUICK)
-    seen = [progress.stage for progress in job.updates(every_s=0.001)]
+    seen = []
+    while wait([job.done], 0.001).not_done:
+        seen.append(job.progress.stage)
     result = job.result()
     assert isinstance(result, RunResult), result
     order = ("queued", "worker", "launch", "check")
@@ -66,7 +69,7 @@ def test_runs_wait_in_line_and_cancelling_the_first_ends_its_worker(session, hel
         waiting.append(session.submit(QUICK))
         until(lambda place=place: waiting[-1].progress.before == place)
     assert {job.progress.stage for job in waiting} == {"queued"}
-    assert next(waiting[1].updates()).before == 2
+    assert waiting[1].progress.before == 2
 
     waiting[0].cancel()
     assert_failed(waiting[0], "launch", "cancelled", "nothing was launched")
@@ -93,9 +96,9 @@ def test_cancelling_a_finished_job_changes_nothing(session):
 
 
 def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, made_up):
-    def check_without_launch(experiment, stages):
-        stages.work("launch", worker.set_kept_value, None)
-        return stages.work("check", check_output)
+    def check_without_launch(experiment, job):
+        job.work("launch", worker.set_kept_value, None)
+        return job.work("check", check_output)
 
     made_up(check_without_launch)
     assert_failed(session.submit(QUICK, "made_up"), "check", "worker_died")

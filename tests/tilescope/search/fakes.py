@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-import threading
 import zlib
 from concurrent.futures import Future
 from contextlib import suppress
@@ -147,7 +146,7 @@ class FakeDevice:
 
 
 class FakeBuilder:
-    """A Builder whose compiles end immediately; `failures` returns the Failure of a config, or None."""
+    """A pool whose compiles end immediately; `failures` returns the Failure of a config, or None."""
 
     max_concurrency = 4
 
@@ -155,12 +154,10 @@ class FakeBuilder:
         self.predict = predict or predicting()
         self.failures = failures
         self.submitted = []
-        self.is_closed = False
-        self.lock = threading.Lock()
 
-    def submit(self, experiment):
-        with self.lock:
-            self.submitted.append(experiment)
+    def submit(self, call):
+        experiment, *_ = call.args
+        self.submitted.append(experiment)
         result = Future()
         failure = self.failures(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
@@ -169,7 +166,7 @@ class FakeBuilder:
         return result
 
     def close(self):
-        self.is_closed = True
+        pass
 
 
 def make_run(strategy, device=None, predict=None, within=None, **options):

@@ -15,6 +15,7 @@ from tests.waiting import PATIENCE_S, until
 from tilescope.declare.gpus import GPUS, visible_devices
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import space
+from tilescope.measure.pool import DEADLINES_S
 from tilescope.results import Device, Strategy
 from tilescope.search.devices import ClusterDevice, connect, select_kind, start_workers
 from tilescope.search.search import ConfigTrial
@@ -37,10 +38,10 @@ def started(client):
     return future
 
 
-def device(client=None, number=0, run=None, gpu="H200", **options):
+def device(client=None, number=0, run=None, gpu="H200"):
     faked = Device("cuda", f"Fake {gpu}", "none", "none")
     return ClusterDevice(
-        started(client), f"gpu-{number}", faked, GPUS[gpu], f"worker {number}", run, **options
+        started(client), f"gpu-{number}", faked, GPUS[gpu], f"worker {number}", run
     )
 
 
@@ -105,8 +106,10 @@ def test_a_worker_that_has_not_started_can_be_cancelled():
     assert late.describe().kind == late.attempt(None).kind == "cancelled"
 
 
-def test_a_trial_that_takes_too_long_costs_only_its_worker(client, devices):
-    assert device(client, 0, never_end, deadline_s=0.5).attempt(None).kind == "timeout"
+def test_a_trial_that_takes_too_long_costs_only_its_worker(client, devices, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(DEADLINES_S, "time", 0.5)
+        assert device(client, 0, never_end).attempt(None).kind == "timeout"
     (outcome,) = devices[0].attempt(ConfigTrial(SPACE.experiments[:1])).each
     assert len(outcome.times_ms)
 
@@ -153,21 +156,18 @@ def test_without_dask_the_error_says_what_to_install(monkeypatch):
 
 
 class Driver:
-    """A CUDA driver that reports `count` visible devices."""
-
-    def __init__(self, count):
-        self.count = count
+    """A CUDA driver that reports two visible devices."""
 
     def cuInit(self, flags):
         return 0
 
     def cuDeviceGetCount(self, count):
-        count._obj.value = self.count
+        count._obj.value = 2
         return 0
 
 
 def test_visible_gpus_have_the_names_in_the_environment_variable(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(2))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
     assert visible_devices() == ("3", "GPU-5")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

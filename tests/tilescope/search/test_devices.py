@@ -7,12 +7,12 @@ import pytest
 from fakes import GPU
 
 from tests.experiments import experiment_of
-from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import from_json
 from tilescope.declare.gpus import GPUS
+from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
 from tilescope.results import Check
-from tilescope.search.devices import DEVICE_LOST, Builder, LocalDevice
+from tilescope.search.devices import DEVICE_LOST, LocalDevice, build
 from tilescope.search.search import ConfigTrial
 from tilescope.search.trial import describe_wrong_result
 
@@ -20,14 +20,12 @@ SMALL = experiment_of("transpose.tiled M=65 N=33")
 LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")
 
 
-def test_a_build_has_the_compilers_figures_and_a_closed_builder_compiles_nothing(tilescope_cache):
-    builder = Builder(GPU, str(tilescope_cache), predicts=True)
-    build = builder.submit(SMALL).result(100)
-    assert build.registers > 16
-    assert build.shared_bytes > 0
-    assert build.predicted.ms > 0
-    builder.close()
-    assert builder.submit(SMALL).result(PATIENCE_S).kind == "cancelled"
+def test_a_build_has_the_compilers_figures(session):
+    call = Call("compile", build, (SMALL, GPU, True))
+    built = session.compilers.submit(call).result(100)
+    assert built.registers > 16
+    assert built.shared_bytes > 0
+    assert built.predicted.ms > 0
 
 
 def test_the_interpreter_checks_a_config_and_takes_no_times(session):

@@ -111,9 +111,9 @@ def test_an_exception_in_a_compile_is_a_failed_row():
     builder = FakeBuilder()
     submit = builder.submit
 
-    def submit_or_break(experiment):
-        if experiment != ALL[0]:
-            return submit(experiment)
+    def submit_or_break(call):
+        if call.args[0] != ALL[0]:
+            return submit(call)
         result = Future()
         result.set_exception(EOFError("half an answer"))
         return result

@@ -56,8 +56,8 @@ class Started:
         self.go = threading.Event()
         self.go.set()
 
-    def sweep_here(self, session, space, strategy, resume):
-        """Replace `sweep_run.sweep_here`."""
+    def make_sweep(self, session, space, strategy, resume):
+        """Replace `sweep_run.make_sweep`."""
         device = FakeDevice()
         device.before = lambda trial: self.go.wait(PATIENCE_S)
         cancel = device.cancel
@@ -76,7 +76,7 @@ class Started:
 
     def sweeps(self, **bounds):
         """Return the sweeps of a page, on these devices."""
-        return Sweeps(self.sweep_here, **bounds)
+        return Sweeps(self.make_sweep, **bounds)
 
 
 def press(panel, button, session, state):

@@ -145,14 +145,14 @@ def test_without_a_gpu_a_timeline_is_the_recorded_one_or_a_sentence(page):
 
 
 async def test_a_run_shows_its_progress_and_its_result_and_leaves_later_sentences(page):
-    job = Job(RECORDED_RUN.experiment)
+    job = Job(page.session, RECORDED_RUN.experiment)
     page.session.submit = lambda *_, **__: job
     message = settings_of(RECORDED_RUN.experiment.to_address(), action="run")
 
     stream = Actions(page).start(message, "page")
     assert await anext(stream) == {"problems": "{}", "cancel": "enabled"}
     assert "starting" in (await anext(stream))["card"]
-    job.end(RECORDED_RUN)
+    job.done.set_result(RECORDED_RUN)
     (ended,) = [slots async for slots in stream]
     assert "problems" not in ended
     assert "✓ 0 wrong" in ended["card"]
@@ -160,7 +160,7 @@ async def test_a_run_shows_its_progress_and_its_result_and_leaves_later_sentence
 
 
 async def test_a_page_has_one_measurement_which_ends_if_it_cancels_or_leaves(page):
-    jobs = [Job(RECORDED_RUN.experiment) for _ in range(3)]
+    jobs = [Job(page.session, RECORDED_RUN.experiment) for _ in range(3)]
     submitted = iter(jobs)
     page.session.submit = lambda *_, **__: next(submitted)
     actions = Actions(page)
@@ -172,11 +172,11 @@ async def test_a_page_has_one_measurement_which_ends_if_it_cancels_or_leaves(pag
     await anext(first)
     await anext(second)
     assert [job.is_cancelled for job in jobs] == [True, False, False]
-    jobs[0].end(Failure("run", "cancelled", "Cancelled."))
+    jobs[0].done.set_result(Failure("run", "cancelled", "Cancelled."))
     assert [slots async for slots in first] == []
     assert [slots async for slots in start("cancel")] == [{}]
     assert jobs[1].is_cancelled
-    jobs[1].end(Failure("run", "cancelled", "Cancelled."))
+    jobs[1].done.set_result(Failure("run", "cancelled", "Cancelled."))
     *_, ended = [slots async for slots in second]
     assert "Cancelled." in ended["card"]
     third = start("run")

@@ -13,7 +13,7 @@ from tilescope.measure.session import BoundedCache, Session
 from tilescope.results import Strategy, Sweep
 from tilescope.results.store import Store
 from tilescope.results.sweep import ResumePoint
-from tilescope.search.sweep_run import SweepRun, sweep_here
+from tilescope.search.sweep_run import SweepRun, make_sweep
 
 # Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
 _MAX_ENDED = 8
@@ -26,13 +26,13 @@ class Sweeps:
     """Runs one sweep at a time, because a sweep takes all cores and the GPU. Clients of the same space share it.
 
     Args:
-        prepare: makes a sweep, as `sweep_here` does.
+        prepare: makes a sweep, as `make_sweep` does.
         abandoned_s: a sweep that no client has looked at for this long is cancelled. Reloading a page takes less.
     """
 
     def __init__(
         self,
-        prepare: Callable[..., SweepRun] = sweep_here,
+        prepare: Callable[..., SweepRun] = make_sweep,
         abandoned_s: float = 30.0,
     ) -> None:
         self._prepare = prepare
