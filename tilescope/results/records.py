@@ -1,7 +1,7 @@
 """Shipped recordings: files of measurements for machines without that GPU, one JSON object per line.
 
 A line names the GPU and the date, and holds the result in a field named after its kind. Each kind of measurement
-declares a RecordForm, so this module depends on no kind. The store and the browser's last run use the same forms.
+declares a RecordForm, so this module depends on no kind. The store uses the same forms.
 """
 
 import json

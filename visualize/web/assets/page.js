@@ -1,5 +1,5 @@
 // The page: mounts the slots, whose scripts take the values of updates and send messages.
-import { fill, given, listen, memory, onClick } from "./dom.js";
+import { fill, given, listen, onClick } from "./dom.js";
 import { saveFile } from "./files.js";
 import { receive, request, send, settings, slots } from "./messages.js";
 import address from "./address.js";
@@ -37,7 +37,6 @@ const KINDS = {
   },
   button: (node) => (value) => { node.disabled = value === "disabled"; },
   fold: (node) => (value) => { node.open = value === "open"; },
-  stored_run: () => (run) => memory.write("run", run), // for the next visit
   // The server writes the file when a button is pressed (see tables.py).
   saved_file: () => (value) => {
     const { name, text } = JSON.parse(value);
@@ -82,5 +81,5 @@ export function start(element, update, constants) {
   onClick("button.slot", ({ id }) => send.act(id));
   const hasSettings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
   if (update && !hasSettings) receive(update);
-  request(() => ({ open: location.search, stored_run: memory.read("run") }));
+  request(() => ({ open: location.search }));
 }
