@@ -37,6 +37,7 @@ _OLD_TABS = {
     "coalescing": "requests",
     "code": "compiler",
     "recorded": "scoreboard",
+    "history": "sweep",
     "memory-map": "compiler",
     "layouts": "compiler",
 }
