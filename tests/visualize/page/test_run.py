@@ -174,18 +174,17 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     assert {urlsplit(url).netloc for url in tab.requests if url.startswith("http")} == {here}
     tab.follow(GROUPED + "result")
     tab.unfold("#take-it")
-    tab.find("#take").wait_for()
     for kind, end, part in (
         ("script", "py", "problem = SimpleNamespace(M=576, N="),
         ("notebook", "ipynb", '"cells"'),
     ):
-        name, file = saved(tab, f"[data-part={kind}]")
+        name, file = saved(tab, f"#save-{kind}")
         assert name == f"matmul_grouped_576x576x288_float16.{end}"
         assert part in file.decode()
     tab.follow(GROUPED + "program-order")
-    assert tab.find("#trace").is_hidden(), "this launch has no timeline"
+    assert tab.find("#save-trace").is_hidden(), "this launch has no timeline"
     tab.follow("?kernel=transpose.tiled&M=4096&N=4096&tab=program-order&gpu=H200")
-    name, file = saved(tab, "[data-part=trace]")
+    name, file = saved(tab, "#save-trace")
     assert name == "transpose_tiled_H200_timeline.json"
     assert len(json.loads(file)["traceEvents"]) > 2048
 

@@ -12,14 +12,13 @@ import tour from "./tour.js";
 import listing from "../../views/memory/listing.js";
 import scrubber from "../../views/memory/script.js";
 import player from "../../views/order/player.js";
-import takeAway from "../../views/result/export.js";
 import result from "../../views/result/script.js";
 import "../../views/order/timeline.js";
 import "../../views/tune/points.js";
 
 // By a slot's kind: a function that gets the slot's element, and returns a function that takes its values.
 const KINDS = {
-  form, keys, link: address, listing, plot, player, scrubber, share, tabs: header, take: takeAway, tour,
+  form, keys, link: address, listing, plot, player, scrubber, share, tabs: header, tour,
   // Unchanged HTML stays, because the browser would lay out the page again.
   html(node) {
     let filled = null;
