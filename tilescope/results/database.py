@@ -90,26 +90,17 @@ class Database:
         self._file: tuple[int, int] | None = None
         # "read" or "written" → the reason for the failure, and the time of the next attempt.
         self._failures: dict[str, tuple[str, float]] = {}
-        self._lost = 0
         self.write(lambda _: None)  # detects trouble before there is a result to lose
-        self._lost = 0
 
     @property
     def problem(self) -> str:
-        """Describe trouble with the file, in sentences; "" if there is none."""
+        """Describe trouble with the file in a sentence; "" if there is none."""
         name = self.path.name if self.path else ""
-        sentences = []
         if "written" in self._failures:
-            sentences.append(
-                f"New results are not stored in {name}: {self._failures['written'][0]}."
-            )
-        elif "read" in self._failures:
-            sentences.append(f"{name} can't be read: {self._failures['read'][0]}.")
-        if self._lost:
-            sentences.append(
-                f"Failed writes since the start: {self._lost:,}. See the log for the reasons."
-            )
-        return " ".join(sentences)
+            return f"New results are not stored in {name}: {self._failures['written'][0]}."
+        if "read" in self._failures:
+            return f"{name} can't be read: {self._failures['read'][0]}."
+        return ""
 
     def rows(self, query: str, given: Sequence[object] = ()) -> list[Any]:
         """Return a query's rows, or an empty list if the file can't be read."""
@@ -121,7 +112,7 @@ class Database:
         return self._attempt("read", read, [])
 
     def write(self, change: Callable[[sqlite3.Connection], object]) -> bool:
-        """Commit a change and return True. Count it as lost and return False if the file can't be written."""
+        """Commit a change and return True. Return False if the file can't be written."""
 
         def transaction(connection: sqlite3.Connection) -> bool:
             connection.execute("BEGIN IMMEDIATE")
@@ -135,9 +126,7 @@ class Database:
                     connection.execute("ROLLBACK")
             return True
 
-        is_written = self._attempt("written", transaction, False)
-        self._lost += self.path is not None and not is_written
-        return is_written
+        return self._attempt("written", transaction, False)
 
     def close(self) -> None:
         """Close the file."""

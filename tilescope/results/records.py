@@ -1,7 +1,7 @@
 """Shipped recordings: files of measurements for machines without that GPU, one JSON object per line.
 
 A line names the GPU and the date, and holds the result in a field named after its kind. Each kind of measurement
-declares a RecordForm, so this module depends on no kind. The store and the browser's last run use the same forms.
+declares a RecordForm, so this module depends on no kind. The store uses the same forms.
 """
 
 import json
@@ -58,9 +58,13 @@ class RecordForm(Generic[T]):
     verb: str = "Recorded"
     keeps_run: bool = False
 
+    def encode(self, measured: T) -> Any:
+        """Return the recorded part of a result as JSON, which a recording's line and the store hold."""
+        return codec.to_json(self.compact(measured), omit_defaults=True)
+
     def line(self, recording: Recording[T]) -> str:
         """Return a recording as a line of a file, without the newline."""
-        measured = codec.to_json(self.compact(recording.measured), omit_defaults=True)
+        measured = self.encode(recording.measured)
         fields = {"gpu": recording.gpu, "date": recording.date, self.word: measured}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
@@ -77,8 +81,8 @@ class RecordForm(Generic[T]):
             raise codec.UnreadableRecording(
                 f"{place}: a recording must have the fields gpu, date and {self.word}."
             )
-        by_word = codec.from_json(dict[str, self.result], {self.word: fields[self.word]}, place)  # type: ignore[name-defined]
-        return Recording(fields["gpu"], fields["date"], by_word[self.word])
+        measured = codec.from_json(self.result, fields[self.word], f"{place}: {self.word}")
+        return Recording(fields["gpu"], fields["date"], measured)
 
     def recall(
         self, measured: T, experiment: Experiment, note: str, backend: str = "recorded"

@@ -6,6 +6,7 @@ A sweep's rows are written as they arrive, and a later sweep of the same space r
 import datetime
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -58,31 +59,25 @@ class KnownResult:
 
 @dataclass(frozen=True)
 class ResultFilter:
-    """A filter for listed results. An empty field matches everything.
+    """Allowed values of a table's columns, for listings. An empty field allows everything.
 
     Attributes:
-        keys: values of `experiment_key`.
         device: the device's own name.
+        key: `experiment_key`.
     """
 
-    kinds: tuple[str, ...] = ()
-    kernel: str = ""
-    device: str = ""
-    keys: tuple[str, ...] = ()
+    kind: tuple[str, ...] = ()
+    kernel: tuple[str, ...] = ()
+    device: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
 
     def where(self) -> tuple[str, list[str]]:
         """Return the SQL condition with placeholders, and the placeholders' values."""
-        kernels = (self.kernel,) if self.kernel else ()
-        devices = (self.device,) if self.device else ()
-        allowed = {"kind": self.kinds, "key": self.keys, "kernel": kernels, "device": devices}
+        allowed = {column: values for column, values in vars(self).items() if values}
         terms = [
-            f"{column} IN ({', '.join('?' * len(values))})"
-            for column, values in allowed.items()
-            if values
+            f"{column} IN ({', '.join('?' * len(values))})" for column, values in allowed.items()
         ]
-        return " AND ".join(terms) or "1", [
-            value for values in allowed.values() for value in values
-        ]
+        return " AND ".join(terms) or "1", list(itertools.chain(*allowed.values()))
 
 
 @dataclass(frozen=True)
@@ -184,9 +179,9 @@ class Store(Database):
             gpu: the GPU that ran the measurement; for the interpreter, the GPU that predictions are for.
             ended: timezone-aware.
         """
-        experiment = replace(measured.experiment, gpu="")
+        measured = replace(measured, experiment=replace(measured.experiment, gpu=""))
+        experiment = measured.experiment
         device = measured.device
-        compact = kind.form.compact(replace(measured, experiment=experiment))
         row = {
             "kind": kind.name,
             "kernel": experiment.kernel,
@@ -199,9 +194,7 @@ class Store(Database):
             "ended": ended.astimezone(datetime.UTC).isoformat(timespec="seconds"),
             "experiment": experiment_text(experiment),
             "summary": json.dumps(vars(_summarize(measured))),
-            "recording": zlib.compress(
-                json.dumps(codec.to_json(compact, omit_defaults=True)).encode()
-            ),
+            "recording": zlib.compress(json.dumps(kind.form.encode(measured)).encode()),
         }
         return self.write(lambda connection: _insert(connection, "result", row))
 
@@ -221,9 +214,8 @@ class Store(Database):
         given = experiment_key(form.key(experiment)), kind.name, gpu, backend
         for number, recording, date in self.rows(query, given):
             try:
-                measured = codec.from_json(
-                    form.result, json.loads(zlib.decompress(recording)), f"result {number}"
-                )
+                fields = json.loads(zlib.decompress(recording))
+                measured = codec.from_json(form.result, fields, f"result {number}")
             except (ValueError, zlib.error) as error:
                 LOG.warning("A stored result can't be read: %s", error)
                 continue
@@ -249,10 +241,6 @@ class Store(Database):
         return sum(
             number for (number,) in self.rows(f"SELECT count(*) FROM result WHERE {where}", given)
         )
-
-    def devices(self) -> list[str]:
-        """Return the names of the devices that measured the results."""
-        return [name for (name,) in self.rows("SELECT DISTINCT device FROM result ORDER BY device")]
 
     def begin_sweep(self, name: str, gpu: Gpu, began: datetime.datetime, sweep: Sweep) -> bool:
         """Write a new sweep without its rows, or resume the sweep with this name and keep its rows.
@@ -309,9 +297,10 @@ class Store(Database):
         given = sweep.ended, _details(sweep), sweep.best and sweep.best.median_ms, name
         return self.write(lambda connection: connection.execute(change, given))
 
-    def sweeps(self, limit: int, kernel: str = "") -> list[StoredSweep]:
-        """List the latest sweeps of one kernel, or of all kernels."""
-        return self._list(StoredSweep, "sweep", "? IN ('', kernel)", [kernel, limit])
+    def sweeps(self, limit: int, kernels: tuple[str, ...] = ()) -> list[StoredSweep]:
+        """List the latest sweeps of some kernels, by default of all kernels."""
+        where, given = ResultFilter(kernel=kernels).where()
+        return self._list(StoredSweep, "sweep", where, [*given, limit])
 
     def latest_sweep(self, space: Space, gpu: Gpu) -> StoredSweep | None:
         """Return the latest sweep of a space on a GPU. Later writes to a sweep change its `changes`."""

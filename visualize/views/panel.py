@@ -336,12 +336,8 @@ class Panel(ABC):
         """Fill its slots from the pinned experiment, which is shown beside `snapshot`."""
         return self.draw(pinned)
 
-    def draw_run(self, snapshot: Snapshot, stored_run: object = "") -> Slots:
-        """Fill its slots from the experiment's run, whether or not its view is open.
-
-        Args:
-            stored_run: the run that the browser stores.
-        """
+    def draw_run(self, snapshot: Snapshot) -> Slots:
+        """Fill its slots from the experiment's run, whether or not its view is open."""
         return {}
 
     def on_run_end(self, outcome: Any, snapshot: Snapshot) -> Slots:

@@ -61,8 +61,7 @@ _RANGE = (
 _INPUTS = {
     "menu": Markup(f'<select class="control" {_ABOUT}>{{options}}</select>'),  # noqa: S704
     "text": Markup(  # noqa: S704
-        f'<input type="text" class="control" {_ABOUT} maxlength="{{longest}}" placeholder="{{placeholder}}" '
-        'spellcheck="false">'
+        f'<input type="text" class="control" {_ABOUT} maxlength="{{longest}}" spellcheck="false">'
     ),
     "number": Markup(f'{_RANGE}<input type="number" class="control" {_ABOUT}>'),  # noqa: S704
     "steps": Markup(f'{_RANGE}<output {_ABOUT} for="knob-{{name}}-slider"></output>'),  # noqa: S704
@@ -255,7 +254,6 @@ def _field(field: Json) -> Markup:
         label=field["label"],
         options=options,
         longest=field.get("longest"),
-        placeholder=field.get("placeholder", ""),
     )
     bounds = f" {field['low']} to {field['high']}." if field["kind"] == "number" else ""
     # A long name breaks after an underscore.

@@ -4,7 +4,6 @@ Snapshot: everything known about a State's Experiment, taken once per redraw or 
 """
 
 import dataclasses
-import datetime
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +37,7 @@ _OLD_TABS = {
     "coalescing": "requests",
     "code": "compiler",
     "recorded": "scoreboard",
+    "history": "sweep",
     "memory-map": "compiler",
     "layouts": "compiler",
 }
@@ -312,7 +312,6 @@ class Snapshot:
         failure: why the kernel can't be compiled, or None.
         inspected: the inspection of its programs, or why it failed; None before the inspection.
         measured: live or recorded results by the measurement's name.
-        ended: when stored results from before this process's start were measured, by the measurement's name.
         store: this machine's results. It is empty in another process.
         here: this machine's GPU, or None.
     """
@@ -322,7 +321,6 @@ class Snapshot:
     failure: Failure | None = None
     inspected: Inspection | Failure | None = None
     measured: Mapping[str, Any] = field(default_factory=dict)
-    ended: Mapping[str, datetime.datetime] = field(default_factory=dict)
     store: Store = Store(None)
     here: Gpu | None = None
 
@@ -375,18 +373,17 @@ def take_snapshot(
         inspections: results of inspecting experiments; by default the cached ones.
     """
     compiled = compiled or session.find_compiled(state.experiment)
-    results = {
-        name: result
+    measured = {
+        name: value
         for name in MEASUREMENTS
-        if (result := session.find_result(state.experiment, name))
+        if (value := session.find_value(state.experiment, name))
     }
     return Snapshot(
         state,
         compiled if isinstance(compiled, Compiled) else None,
         compiled if isinstance(compiled, Failure) else None,
         inspections.get(state.experiment) or session.find_inspection(state.experiment),
-        {name: result.value for name, result in results.items()},
-        {name: result.ended for name, result in results.items() if result.ended},
+        measured,
         session.store,
         session.gpu,
     )

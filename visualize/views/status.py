@@ -1,6 +1,5 @@
 """The status line, which follows a run or a compile to its end, and the paragraphs for a pending or failed result."""
 
-import datetime
 from typing import Any
 
 from markupsafe import Markup
@@ -79,17 +78,6 @@ def render_progress(backend: str, stage: str, before: int, seconds: float) -> Ma
     return Markup(
         '<div class="status" role="status"><ol class="stages">{}</ol><span>{}</span><span>{:.1f} s</span></div>'
     ).format(steps, notes.get(stage, ""), seconds)
-
-
-def render_end_time(ended: datetime.datetime, keeper: str) -> Markup:
-    """Render when a stored run ended, in UTC. The page's script converts it to local time.
-
-    Args:
-        keeper: where the run is stored, such as "kept by this browser".
-    """
-    utc = ended.astimezone(datetime.UTC)
-    time = Markup('<time datetime="{}">{:%Y-%m-%d %H:%M} UTC</time>').format(utc.isoformat(), utc)
-    return Markup("run ended {}, {}").format(time, keeper)
 
 
 def render_failure(failure: Failure) -> Markup:

@@ -155,7 +155,6 @@ def layout(redraw: Redraw) -> Markup:
         + _header(redraw.session.gpu)
         + slots.row(controls, stage, name="body")
         + slot("problems", "problems")
-        + slot("stored-run", "stored_run")
         + slot("saved-file", "saved_file")
         # If the URL names a stop of a tour, this slot starts the action "tour".
         + slot("tour", "tour", '<div class="tour-bar"></div>')

@@ -98,7 +98,7 @@ class Redraw:
                 settings.get("form_of") == state.kernel.id and settings.get("preset") is None
             )
         if not keeps_forms:
-            slots |= self.fill(state, message.get("stored_run", ""))
+            slots |= self.fill(state)
         elif before and before.gpu != state.gpu:
             slots |= self._settings(state)
         if keeps_forms and state.pinned and before and before.experiment != state.experiment:
@@ -188,16 +188,14 @@ class Redraw:
             "run": ENABLED,
         }
 
-    def fill(self, state: State, stored_run: object = "") -> Slots:
-        """Fill all forms. Show this state's run if it is known or in the browser's storage."""
+    def fill(self, state: State) -> Slots:
+        """Fill all forms. Show this state's run if it is known."""
         snapshot, pinned = self.take_snapshots(state)
         slots = self._settings(state) | merge(panel.fill(snapshot) for panel in self.all_panels)
-        return slots | self._fill_run(snapshot, pinned, stored_run)
+        return slots | self._fill_run(snapshot, pinned)
 
-    def _fill_run(
-        self, snapshot: Snapshot, pinned: Snapshot | None, stored_run: object = ""
-    ) -> Slots:
-        run = merge(panel.draw_run(snapshot, stored_run) for panel in self.all_panels)
+    def _fill_run(self, snapshot: Snapshot, pinned: Snapshot | None) -> Slots:
+        run = merge(panel.draw_run(snapshot) for panel in self.all_panels)
         return compare.pair_run(run, pinned, self.all_panels)
 
     def end_run(self, state: State, outcome: Any) -> Slots:

@@ -99,9 +99,12 @@ WRONG_FIELDS = {
     "another field": ("reuse.speed", 1),
 }
 UNREADABLE = {
-    **{name: (change(path, value), path) for name, (path, value) in WRONG_FIELDS.items()},
+    **{
+        name: (change(path, value), path.replace(".", ": ", 1))
+        for name, (path, value) in WRONG_FIELDS.items()
+    },
     "an unknown kernel": (change("counters.experiment.kernel", "x"), "(got 'x')"),
-    "no tool": (FIRST["counters"].replace('"tool"', '"fool"'), "counters.tool"),
+    "no tool": (FIRST["counters"].replace('"tool"', '"fool"'), "counters: tool"),
     "no date": (FIRST["timeline"].replace('"date"', '"day"'), "fields gpu, date"),
     "half a line": (FIRST["run"][:100], "this is not JSON"),
     "a list": ("[]", "this is not a JSON object"),
@@ -221,5 +224,5 @@ def test_a_picture_that_cannot_be_read_says_where_and_what_is_wrong(path, value,
     line = change(f"run.diff.{path}", value, RUN.line(recorded(picture())))
     with pytest.raises(UnreadableRecording) as error:
         RUN.recording(json.loads(line), "mine.jsonl, line 3")
-    assert str(error.value).startswith("mine.jsonl, line 3: run.diff")
+    assert str(error.value).startswith("mine.jsonl, line 3: run: diff")
     assert wrong in str(error.value)

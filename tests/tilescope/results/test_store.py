@@ -36,7 +36,7 @@ from tilescope.results.store import (
 )
 
 ALL = ResultFilter()
-OF_ONE = ResultFilter(keys=(experiment_key(ONE),))
+OF_ONE = ResultFilter(key=(experiment_key(ONE),))
 SPACE = space(ONE, {"BLOCK_M": [16, 32, 64]})
 BLOCKS_16 = SPACE.experiments[0]
 
@@ -162,8 +162,8 @@ def test_a_sweep_grows_row_by_row(store):
         ("b2", "cancelled", 2),
         ("a1", "cut off", 3),
     ]
-    assert back.sweeps(5, ONE.kernel) == back.sweeps(5) != back.sweeps(1)
-    assert back.sweeps(5, "matmul.grouped") == []
+    assert back.sweeps(5, (ONE.kernel,)) == back.sweeps(5) != back.sweeps(1)
+    assert back.sweeps(5, ("matmul.grouped",)) == []
     latest = back.latest_sweep(SPACE, GPUS["H200"])
     (sweep, _) = back.load_sweep(SPACE, GPUS["H200"])
     assert (latest.name, latest.done, latest.total, latest.best_ms) == ("a1", 2, 3, 0.25)
@@ -293,14 +293,13 @@ def test_a_file_that_cannot_be_written_is_left_alone_named_and_still_read(
     after.close()
 
 
-def test_writing_resumes_after_a_lock_and_the_page_says_how_much_was_lost(store_path):
+def test_writing_resumes_after_a_lock(store_path):
     with closing(Store(store_path, pause_s=0)) as store:
         with locked(store_path):
             assert not put(store, run(ONE, 0.1))
-            assert not put(store, run(ONE, 0.2))
         assert put(store, run(ONE, 0.3))
         assert medians(store) == [0.3]
-        assert store.problem == "Failed writes since the start: 2. See the log for the reasons."
+        assert store.problem == ""
 
 
 @pytest.mark.parametrize(

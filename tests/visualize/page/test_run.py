@@ -1,6 +1,5 @@
 """Runs from the page, under the interpreter, and the figures, tables and scripts that the browser saves."""
 
-import datetime
 import io
 import json
 import re
@@ -91,23 +90,13 @@ def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_
 
 def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab):
     tab.open("?kernel=transpose.tiled&M=136&N=128")
-    before = datetime.datetime.now()
     tab.field("M").press("Control+Enter")
     tab.ended()
     card = tab.text("#card")
     assert "✓ 0 wrong" in card
-    assert "saved in this browser" not in card
-    tab.page.wait_for_function("localStorage.getItem('tilescope-run')?.length > 1000")
     tab.open(tab.page.evaluate("location.search"))
-    tab.says("#card", "saved in this browser")
-    again, _, when = tab.text("#card").partition("run ended")
-    assert again.split() == card.split()
-    ended = tab.find("#card time").get_attribute("datetime")
-    utc = datetime.datetime.fromisoformat(ended)
-    assert f"{utc.astimezone():%H:%M}" in when, "the reader's own time"
-    assert (
-        datetime.timedelta(minutes=-1) <= utc - before.astimezone() <= datetime.timedelta(minutes=3)
-    )
+    tab.says("#card", "✓ 0 wrong")
+    assert tab.text("#card").split() == card.split()
 
 
 def test_cancel_ends_the_work_and_the_next_run_succeeds(tab, app):
@@ -185,18 +174,17 @@ def test_a_figure_is_saved_with_its_title_its_config_and_its_mark_and_so_is_a_sc
     assert {urlsplit(url).netloc for url in tab.requests if url.startswith("http")} == {here}
     tab.follow(GROUPED + "result")
     tab.unfold("#take-it")
-    tab.find("#take").wait_for()
     for kind, end, part in (
         ("script", "py", "problem = SimpleNamespace(M=576, N="),
         ("notebook", "ipynb", '"cells"'),
     ):
-        name, file = saved(tab, f"[data-part={kind}]")
+        name, file = saved(tab, f"#save-{kind}")
         assert name == f"matmul_grouped_576x576x288_float16.{end}"
         assert part in file.decode()
     tab.follow(GROUPED + "program-order")
-    assert tab.find("#trace").is_hidden(), "this launch has no timeline"
+    assert tab.find("#save-trace").is_hidden(), "this launch has no timeline"
     tab.follow("?kernel=transpose.tiled&M=4096&N=4096&tab=program-order&gpu=H200")
-    name, file = saved(tab, "[data-part=trace]")
+    name, file = saved(tab, "#save-trace")
     assert name == "transpose_tiled_H200_timeline.json"
     assert len(json.loads(file)["traceEvents"]) > 2048
 

@@ -86,7 +86,7 @@ if (window !== top) for (const name of ["localStorage", "sessionStorage", "index
 """
 
 
-def test_a_frame_of_another_site_without_storage_draws_and_runs_and_forgets(tab):
+def test_a_frame_of_another_site_without_storage_draws_and_runs(tab):
     tab.page.add_init_script(_REFUSE_STORAGE)
     tab.page.goto(tab.url.replace("127.0.0.1", "localhost") + "theme.css")
     address = f"{tab.url}?kernel=transpose.tiled&M=64&N=64"

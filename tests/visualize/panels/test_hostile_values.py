@@ -74,7 +74,7 @@ def messages(draw):
         return draw(st.dictionaries(st.text(max_size=8), JSON, max_size=3))
     message = settings_of(draw(st.sampled_from(list(discover()))))
     message["settings"] |= draw(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=3))
-    keys = st.sampled_from(["shown", "settings", "open", "follow", "stored_run"])
+    keys = st.sampled_from(["shown", "settings", "open", "follow"])
     return message | draw(st.dictionaries(keys, JSON, max_size=1))
 
 
@@ -89,13 +89,9 @@ def test_a_message_is_drawn_or_refused(shared_page, message):
     assert_is_sendable(shared_page.change(message))
 
 
-@given(
-    fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)),
-    stored_run=JSON,
-)
-def test_any_address_opens_whatever_is_in_the_browsers_storage(shared_page, fields, stored_run):
-    message = {"open": urllib.parse.urlencode(fields), "stored_run": stored_run}
-    assert_is_sendable(shared_page.change(message))
+@given(fields=st.dictionaries(st.sampled_from(["tour", "stop", *FIELDS]), st.text(max_size=20)))
+def test_any_address_opens(shared_page, fields):
+    assert_is_sendable(shared_page.change({"open": urllib.parse.urlencode(fields)}))
 
 
 @given(link=JSON, stop=JSON)

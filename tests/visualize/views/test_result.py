@@ -1,11 +1,8 @@
-"""The Result view: the text of a run, its pictures, what /run replies, and the run that a browser keeps."""
+"""The Result view: the text of a run, its pictures, and what /run replies."""
 
-import datetime
-import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from tests.experiments import experiment_of
 from tests.messages import decode, opened, text_of
@@ -23,7 +20,6 @@ from visualize.views.result.figures import (
 from visualize.views.result.predicted import resources_figure
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
-from visualize.views.tabs import SETTINGS
 
 MATMUL = "matmul.grouped"
 FITS_L2 = "transpose.tiled"
@@ -238,61 +234,3 @@ def test_the_figures_are_the_approved_ones(approve):
             if slot.endswith("-plot"):
                 figures[f"{name}: {slot}"] = value if value == NONE else decode(value)
     approve("result_figures", figures)
-
-
-ENDED = datetime.datetime(2026, 11, 21, 13, 2, tzinfo=datetime.UTC)
-RUNS = [
-    records.find(RUN.form, experiment, "H200")
-    for experiment in records.experiments(RUN.form, "H200")
-]
-PICTURED = next(run for run in RUNS if run.diff)
-
-
-def read(text, run=PICTURED, **problem):
-    experiment = replace(run.experiment, problem=replace(run.experiment.problem, **problem))
-    return view.decode_run(text, SETTINGS.state({**experiment.to_address(), "gpu": "H200"}, None))
-
-
-@pytest.mark.parametrize("run", RUNS[::7], ids=lambda run: run.experiment.kernel)
-def test_a_run_is_read_back_for_its_own_experiment_and_gpu(run):
-    for original in (run, replace(run, recorded=run)):
-        back, ended = read(view.encode_run(original, "H200", ENDED), run)
-        assert replace(back, diff=None) == replace(run, diff=None)
-        assert ended == ENDED
-        assert (back.diff is None) == (run.diff is None)
-    assert (
-        read(view.encode_run(run, "H200", ENDED), run, M=1 + run.experiment.problem.M % 16_384)
-        is None
-    )
-    assert read(view.encode_run(run, "A100", ENDED), run) is None
-
-
-def test_a_run_with_a_field_of_another_type_or_the_picture_of_another_output_is_ignored():
-    nested = "[" * 50_000
-    for unreadable in (
-        None,
-        7,
-        "",
-        "{",
-        "[]",
-        "null",
-        nested,
-        '{"gpu": "H200"}',
-        '{"run": {}}',
-        "x" * 200_000,
-    ):
-        assert read(unreadable) is None
-    fields = json.loads(view.encode_run(PICTURED, "H200", ENDED))
-    for date in ("yesterday", "2026-11-21", "2026-11-21T14:02", 7, None):  # no time, or no zone
-        assert read(json.dumps({**fields, "date": date})) is None
-    diff = fields["run"]["diff"]
-    for name, value in (
-        ("note", 7),
-        ("check", "good"),
-        ("extra", 1),
-        ("experiment", {"kernel": "nothing"}),
-        ("diff", {**diff, "tile": [0, 0]}),
-        ("diff", {**diff, "shape": [511, 512]}),
-    ):
-        assert read(json.dumps({**fields, "run": {**fields["run"], name: value}})) is None, name
-    assert read(json.dumps(fields)) is not None

@@ -1,29 +1,24 @@
 """What can be exported: a script, a notebook, and a timeline as a Chrome trace."""
 
 import json
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from markupsafe import Markup
 
 from tilescope.declare.experiment import Json
 from tilescope.declare.jit import HAS_TRITON
+from tilescope.declare.knobs import ConfigError
 from tilescope.export.chrome_trace import chrome_trace
-from tilescope.export.script import script
+from tilescope.export.script import ExportedScript, script
 from tilescope.export.sources import CannotBeWritten
+from tilescope.measure.session import Session
 from tilescope.results import Failure, Timeline
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
-from visualize.views.slots import fold, slot
-from visualize.views.state import Snapshot
-
-
-def _save_button(endpoint: str, part: str, suffix: str, label: str, hint: str) -> Markup:
-    """Return a button that saves a part of an endpoint's reply as a file."""
-    return Markup(
-        '<p><button type="button" class="control" data-endpoint="{}" data-part="{}" data-suffix="{}">{}</button> '
-        '<span class="hint">{}</span></p>'
-    ).format(endpoint, part, suffix, label, hint)
-
-
-_STATUS = Markup('<p class="save-status" role="status"></p>')
+from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, StreamAction
+from visualize.views.prose import hint
+from visualize.views.slots import DISABLED, ENABLED, button, fold, row
+from visualize.views.state import Snapshot, State
+from visualize.views.tables import save_file
 
 
 class ExportPanel(Panel):
@@ -32,17 +27,18 @@ class ExportPanel(Panel):
     uses_compiler = False
 
     def layout(self) -> Markup:
-        about = "Kernel, launch, check and timing in one file that needs only torch and Triton."
-        content = (
-            _save_button("script", "script", ".py", "Python script", about)
-            + _save_button("script", "notebook", ".ipynb", "Notebook", "The same as Jupyter cells.")
-            + Markup('<p class="hint">Figures: PNG and SVG at their lower right. Tables: CSV.</p>')
-            + _STATUS
+        about = hint(
+            "Kernel, launch, check and timing in one file that needs only torch and Triton.",
+            "Figures: PNG and SVG at their lower right. Tables: CSV.",
         )
-        return fold("take-it", "Export", slot("take", "take", content))
+        buttons = button("save-script", "Python script") + button("save-notebook", "Notebook")
+        return fold("take-it", "Export", row(buttons), about)
 
-    def draw(self, snapshot: Snapshot) -> Slots:
-        return {"take": json.dumps(snapshot.state.experiment.to_json())}
+    def actions(self) -> Mapping[str, StreamAction]:
+        return {
+            "save-script": StreamAction(partial(_save_script, False)),
+            "save-notebook": StreamAction(partial(_save_script, True)),
+        }
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         def script_of(experiment: Json) -> Reply:
@@ -63,13 +59,13 @@ class TracePanel(Panel):
     is_compared = False
 
     def layout(self) -> Markup:
-        about = "Where and when each program ran, as a Chrome trace."
-        button = _save_button("trace", "trace", ".json", "Save for Perfetto", about)
-        return slot("trace", "take", button + _STATUS)
+        return row(button("save-trace", "Save for Perfetto", is_enabled=False))
+
+    def actions(self) -> Mapping[str, StreamAction]:
+        return {"save-trace": StreamAction(_save_trace)}
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        has_timeline = snapshot.result(Timeline) is not None
-        return {"trace": json.dumps(snapshot.state.experiment.to_json()) if has_timeline else ""}
+        return {"save-trace": ENABLED if snapshot.result(Timeline) else DISABLED}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def trace_of(experiment: Json) -> Reply:
@@ -83,8 +79,23 @@ class TracePanel(Panel):
         return (Endpoint("trace", trace_of, launches=True),)
 
 
-def script_reply(snapshot: Snapshot) -> Reply:
-    """Return the body of /script: the script, the notebook as JSON, and a name for the script's file."""
+def _save_script(is_notebook: bool, session: Session, state: State) -> Iterator[Slots]:
+    written = _write_script(state)
+    if isinstance(written, Failure):
+        raise ConfigError(written.kind, written.message)
+    if is_notebook:
+        yield save_file(f"{written.name}.ipynb", json.dumps(written.notebook(), indent=1))
+    else:
+        yield save_file(f"{written.name}.py", written.text)
+
+
+def _save_trace(session: Session, state: State) -> Iterator[Slots]:
+    if timeline := session.find_value(state.experiment, "timeline"):
+        reply = trace_reply(timeline, Snapshot(state))
+        yield save_file(reply["filename"], json.dumps(reply["trace"]))
+
+
+def _write_script(state: State) -> ExportedScript | Failure:
     if not HAS_TRITON:
         return Failure(
             "worker",
@@ -92,9 +103,16 @@ def script_reply(snapshot: Snapshot) -> Reply:
             "Triton is not installed on this machine, so no script can be written.",
         )
     try:
-        written = script(snapshot.state.experiment, snapshot.state.gpu)
+        return script(state.experiment, state.gpu)
     except CannotBeWritten as error:
         return Failure("config", "cannot_be_written", str(error))
+
+
+def script_reply(snapshot: Snapshot) -> Reply:
+    """Return the body of /script: the script, the notebook as JSON, and a name for the script's file."""
+    written = _write_script(snapshot.state)
+    if isinstance(written, Failure):
+        return written
     return {
         "script": written.text,
         "notebook": written.notebook(),

@@ -47,8 +47,6 @@ export default function mountResult(element) {
   }
 
   function show() {
-    const style = { dateStyle: "medium", timeStyle: "short", hourCycle: "h23" };
-    for (const time of element.querySelectorAll("time")) time.textContent = new Date(time.dateTime).toLocaleString("en", style);
     queueMicrotask(markStale); // after the other slots of this update
     const tiles = element.querySelector("[data-tiles]"), failure = element.querySelector(".failure");
     clear();

@@ -232,18 +232,13 @@ def _worst_values(check: Check) -> tuple[str, str]:
     return significant(check.worst_got, 6), significant(check.worst_expected, 6)
 
 
-def render_card(result: RunResult, kernel: Kernel, launch: Launch, when: object = "") -> Markup:
+def render_card(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     """Render the card of a finished run: its check, its time and its ratio in one line, with their source.
 
     A recorded run beside an interpreter's check is a second line.
-
-    Args:
-        when: when the run ended, if it was stored; "" for a run that has just ended.
     """
     lines = [_card_line(run, kernel, launch) for run in (result, result.recorded) if run]
-    return Markup("").join(lines) + (
-        Markup('<p class="when">{}</p>').format(when) if when else Markup()
-    )
+    return Markup("").join(lines)
 
 
 def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:

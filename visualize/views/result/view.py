@@ -1,6 +1,5 @@
 """The Result view: a run's card, its check, the picture of its error, its times and its roofline."""
 
-import datetime
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -11,7 +10,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Json, Run, without_gpu
+from tilescope.declare.experiment import Json, Run
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import Kernel, Launch, shape_text
 from tilescope.inside.report import Inside
@@ -30,10 +29,7 @@ from visualize.views.prose import hint, lead, picture_caption, plain, tag_experi
 from visualize.views.result import figures, text
 from visualize.views.result.predicted import plot_predicted, render_predicted
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
-from visualize.views.state import Snapshot, State, query
-
-# Characters of a run that a browser keeps. With its picture, a run takes at most some 14,000.
-_MAX_STORED_CHARS = 40_000
+from visualize.views.state import Snapshot, query
 
 _PREDICTING = "Predicting the time from the compiled code…"
 NO_WORK = (
@@ -70,7 +66,7 @@ class ResultPanel(Panel):
         )
 
     def on_run_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
-        """Show a run that has just ended, mark its tiles, and give it to the browser to keep."""
+        """Show a run that has just ended, and mark its tiles."""
         slots = draw_result(outcome, snapshot.launch, snapshot.failure)
         # A race that passes in the interpreter may have lost on the GPU.
         recorded = outcome.recorded
@@ -79,21 +75,12 @@ class ResultPanel(Panel):
             slots["card"] += str(
                 Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks))
             )
-        now = datetime.datetime.now(datetime.UTC)
-        return {**slots, "stored-run": encode_run(outcome, snapshot.state.gpu.name, now)}
+        return slots
 
-    def draw_run(self, snapshot: Snapshot, stored_run: object = "") -> Slots:
-        """Show the experiment's run, if this machine, the recordings or the browser have one."""
-        stored = decode_run(stored_run, snapshot.state)
-        run = snapshot.result(RunResult)
-        when = Markup()
-        if stored and (run is None or _strip_pictures(stored[0]) == _strip_pictures(run)):
-            run = run or stored[0]
-            when = status.render_end_time(stored[1], "saved in this browser")
-        elif ended := snapshot.ended.get("run"):
-            when = status.render_end_time(ended, "stored on this machine")
-        if run:
-            return draw_result(run, snapshot.launch, snapshot.failure, when)
+    def draw_run(self, snapshot: Snapshot) -> Slots:
+        """Show the experiment's run, if this machine or the recordings have one."""
+        if run := snapshot.result(RunResult):
+            return draw_result(run, snapshot.launch, snapshot.failure)
         how = status.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
         plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
         notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
@@ -164,7 +151,7 @@ def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
 
 def run_json(run: RunResult) -> Json:
     """Return a run as /run shows it: without the picture of its error, a library call's times beside its name."""
-    fields = to_json(_strip_pictures(run))
+    fields = to_json(replace(run, diff=None, recorded=None))
     del fields["diff"]
     for baseline in filter(None, (fields["baseline"], *fields["baselines"])):
         baseline |= baseline.pop("timing")
@@ -192,14 +179,11 @@ def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:
     return {"rows": rows}
 
 
-def draw_result(
-    result: RunResult, launch: Launch, failure: Failure | None = None, when: Markup | str = ""
-) -> Slots:
+def draw_result(result: RunResult, launch: Launch, failure: Failure | None = None) -> Slots:
     """Fill the slots of a run.
 
     Args:
         failure: the reason why the launch can't be compiled for its GPU, if known.
-        when: when a stored run ended.
     """
     experiment = result.experiment
     check = result.check
@@ -229,9 +213,7 @@ def draw_result(
     return {
         # A string, unlike Markup, gets no pinned run's card beside it: the table of differences has its numbers.
         "card": str(
-            tag_experiment(
-                experiment, text.render_card(result, kernel, launch, when), "result-card"
-            )
+            tag_experiment(experiment, text.render_card(result, kernel, launch), "result-card")
         ),
         "result": tag_experiment(experiment, text.render_headline(result, kernel, launch, failure)),
         "result-tables": tag_experiment(
@@ -314,43 +296,6 @@ def _wrong_places(diff: Diff, sides: tuple[int, int]) -> np.ndarray:
     places = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=bool)
     np.logical_or.at(places, np.ix_(rows, columns), is_wrong)
     return places
-
-
-def _strip_pictures(run: RunResult) -> RunResult:
-    # A stored run has a smaller picture of its error, and no recorded run beside it.
-    return replace(run, diff=None, recorded=None)
-
-
-def encode_run(result: RunResult, gpu: str, ended: datetime.datetime) -> str:
-    """Return a run as the text that the browser keeps for the next visit.
-
-    Args:
-        gpu: the name of the GPU that it was shown for.
-        ended: when it ended, with a time zone.
-    """
-    return RUN.form.line(records.Recording(gpu, ended.isoformat(timespec="minutes"), result))
-
-
-def decode_run(stored_text: object, state: State) -> tuple[RunResult, datetime.datetime] | None:
-    """Return the run that a browser stores, and when it ended; None if it is unreadable or another experiment's."""
-    if not isinstance(stored_text, str) or len(stored_text) > _MAX_STORED_CHARS:
-        return None
-    try:
-        recording = RUN.form.recording(json.loads(stored_text))
-        ended = datetime.datetime.fromisoformat(recording.date)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    run = recording.measured
-    problem = state.experiment.problem
-    family = state.kernel.family
-    # A picture of another output could not be drawn, and would keep the page from opening.
-    output = tuple(family.tensors(problem)[family.output(problem)].shape)
-    can_draw = run.diff is None or (run.diff.shape == output and min(run.diff.tile or (1, 1)) >= 1)
-    is_current = (
-        without_gpu(run.experiment) == without_gpu(state.experiment)
-        and recording.gpu == state.gpu.name
-    )
-    return (run, ended) if is_current and ended.tzinfo and can_draw else None
 
 
 def draw_roofline(run: RunResult, launch: Launch) -> Slots:

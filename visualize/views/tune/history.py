@@ -1,17 +1,17 @@
 """The endpoint /history: this machine's stored results and sweeps, and the changes in an experiment's time."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import GPU_CHOICES, Experiment, Json, argument_schemas, from_json
-from tilescope.declare.knobs import ConfigError, knob, quote, read_fields
+from tilescope.declare.experiment import GPU_CHOICES, Json, argument_schemas, from_json
+from tilescope.declare.knobs import knob, read_fields
 from tilescope.declare.space import Space
 from tilescope.measure.session import MEASUREMENTS, Session
-from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
+from tilescope.results.store import ResultFilter, StoredResult, StoredSweep, experiment_key
 from visualize.predict.history import find_changes
 from visualize.views.library.recorded import address
 from visualize.views.panel import Endpoint, select_fields
@@ -38,13 +38,6 @@ class Part:
     limit: int = knob(50, "", "Maximum number of results in a reply.", low=1, high=500)
 
 
-def runs_of(experiment: Experiment) -> ResultFilter:
-    """Return the filter for an experiment's runs on every device, including untimed checks."""
-    return ResultFilter(
-        ("run", "check"), keys=(experiment_key(MEASUREMENTS["run"].form.key(experiment)),)
-    )
-
-
 def history_endpoint(session: Session) -> Endpoint:
     """Return the endpoint /history."""
 
@@ -66,16 +59,23 @@ def history_endpoint(session: Session) -> Endpoint:
         given = {"kernel": kernel or ALL, "device": device or ALL, "kind": kind or ALL}
         part = read_fields(Part, {**given, "limit": limit, "before": before}, "/history")
         base = from_json(experiment) if experiment else None
+        keys = {name: experiment_key(m.form.key(base)) for name, m in MEASUREMENTS.items() if base}
+        chosen = select_fields(part, "kind", "kernel", "device").items()
+        allowed = {name: (value,) for name, value in chosen if value != ALL}
+        selected = ResultFilter(**allowed, key=tuple(keys.values()))
         store = session.store
-        selected = read_filter(store, part, base)
         results = store.latest(selected, part.limit, part.before)
-        sweeps = store.sweeps(part.limit, base.kernel if base else selected.kernel)
+        sweeps = store.sweeps(part.limit, (base.kernel,) if base else selected.kernel)
+        changes: list[Json] = []
+        if base:
+            runs = ResultFilter(("run", "check"), key=(keys["run"],))
+            changes = list(_changes(store.latest(runs, MAX_RUNS)))
         return {
             "total": store.count(selected),
             "limit": part.limit,
             "next": results[-1].number if len(results) == part.limit else None,
             "history": list(map(_result_json, results)),
-            "changes": _changes(store.latest(runs_of(base), MAX_RUNS)) if base else [],
+            "changes": changes,
             "sweeps": [
                 _sweep_json(sweep, space)
                 for sweep in sweeps
@@ -88,93 +88,52 @@ def history_endpoint(session: Session) -> Endpoint:
     return Endpoint("history", history, schemas=argument_schemas(Part))
 
 
-def _changes(results: Sequence[StoredResult]) -> list[Json]:
-    """Return the changes in an experiment's time, by device. The latest result comes first."""
+def _changes(results: Sequence[StoredResult]) -> Iterator[Json]:
+    """Yield the changes in an experiment's time, by device. The latest result comes first."""
     runs = defaultdict[str, list[StoredResult]](list)
     for result in reversed(results):
         if result.summary.median_ms and result.summary.p20_ms and result.summary.p80_ms:
             runs[result.device].append(result)
-    return [
-        {
-            "device": device,
-            "since": timed[change.place].ended.isoformat(),
-            **select_fields(change, "ratio", "low", "high", "before", "after"),
-            "versions": _upgrades(*timed[change.place - 1 : change.place + 1]),
-        }
-        for device, timed in runs.items()
-        for change in find_changes(np.array([_times_ms(run) for run in timed]).T)
-    ]
-
-
-def _times_ms(run: StoredResult) -> tuple[float | None, ...]:
-    return run.summary.median_ms, run.summary.p20_ms, run.summary.p80_ms
-
-
-def _upgrades(before: StoredResult, after: StoredResult) -> list[str]:
-    pairs = [(name, getattr(before, name), getattr(after, name)) for name in ("torch", "triton")]
-    return [f"{name} {old} → {new}" for name, old, new in pairs if old != new]
-
-
-def measured_experiment(result: StoredResult) -> Experiment | None:
-    """Return a result's experiment on the GPU that ran it, if the GPU table has that GPU; None if it is unreadable."""
-    is_listed = result.backend == "cuda" and result.gpu in GPU_CHOICES
-    return result.experiment and replace(result.experiment, gpu=result.gpu if is_listed else "")
-
-
-def result_address(result: StoredResult) -> str:
-    """Return the query that shows a stored result; "" if this version cannot read its experiment."""
-    experiment = measured_experiment(result)
-    measurement = MEASUREMENTS.get(result.kind)
-    return address(experiment, measurement.form.word if measurement else "") if experiment else ""
-
-
-def sweep_address(space: Space) -> str:
-    """Return the query that shows the last sweep of a space."""
-    return query(
-        {**space.base.short_address(), "tab": "sweep", "sweep_vary": text.varied_text(space)}
-    )
-
-
-def read_filter(store: Store, part: Part, base: Experiment | None) -> ResultFilter:
-    """Return the filter that the arguments of /history describe.
-
-    Args:
-        base: the experiment whose results are listed; None for all.
-
-    Raises:
-        ConfigError: no result of this device is stored.
-    """
-    values = (part.kernel, part.device, part.kind)
-    kernel, device, kind = ("" if value == ALL else value for value in values)
-    stored = store.devices() if device else []
-    if device and device not in stored:
-        names = f"stored are {', '.join(stored)}" if stored else "nothing is stored"
-        raise ConfigError("not_a_choice", f"device is {quote(device)}; {names}.", "device")
-    keys = (
-        tuple(dict.fromkeys(experiment_key(m.form.key(base)) for m in MEASUREMENTS.values()))
-        if base
-        else ()
-    )
-    return ResultFilter((kind,) if kind else (), kernel, device, keys)
+    for device, timed in runs.items():
+        times = [(run.summary.median_ms, run.summary.p20_ms, run.summary.p80_ms) for run in timed]
+        for change in find_changes(np.array(times).T):
+            before, after = (vars(run) for run in timed[change.place - 1 : change.place + 1])
+            yield {
+                "device": device,
+                "since": after["ended"].isoformat(),
+                **select_fields(change, "ratio", "low", "high", "before", "after"),
+                "versions": [
+                    f"{name} {before[name]} → {after[name]}"
+                    for name in ("torch", "triton")
+                    if before[name] != after[name]
+                ],
+            }
 
 
 def _result_json(result: StoredResult) -> Json:
-    experiment = measured_experiment(result)
+    experiment = result.experiment
+    link = None
+    if experiment:
+        # The GPU that ran it, if the GPU table has that GPU.
+        is_listed = result.backend == "cuda" and result.gpu in GPU_CHOICES
+        experiment = replace(experiment, gpu=result.gpu if is_listed else "")
+        measurement = MEASUREMENTS.get(result.kind)
+        link = address(experiment, measurement.form.word if measurement else "")
     return {
-        **select_fields(result, "kind", "kernel"),
+        **select_fields(result, "kind", "kernel", "gpu", "device", "backend", "torch", "triton"),
         "experiment": experiment and experiment.short_json(),
-        **select_fields(result, "gpu", "device", "backend", "torch", "triton"),
         "ended": result.ended.isoformat(),
         **vars(result.summary),
-        "address": result_address(result) or None,
+        "address": link,
     }
 
 
 def _sweep_json(sweep: StoredSweep, space: Space) -> Json:
+    tab = {"tab": "sweep", "sweep_vary": text.varied_text(space)}
     return {
         "experiment": space.base.short_json(),
         "vary": {name: list(values) for name, values in space.varied},
         **select_fields(sweep, "gpu", "triton", "done", "total", "best_ms", "ended"),
         "began": sweep.began.isoformat(),
-        "address": sweep_address(space),
+        "address": query({**space.base.short_address(), **tab}),
     }

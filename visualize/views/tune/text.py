@@ -1,14 +1,12 @@
 """The text and tables of sweeps."""
 
+import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from operator import attrgetter
+from collections.abc import Callable, Iterator
 
 from markupsafe import Markup, escape
 
 from tilescope.declare.discovery import discover
-from tilescope.declare.knobs import knobs
 from tilescope.declare.space import Space
 from tilescope.declare.spec import format_duration, shape_text
 from tilescope.export.script import config_line
@@ -20,14 +18,15 @@ from tilescope.search.sweep_run import Progress
 from tilescope.search.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 from visualize.views.panel import select_fields
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
-from visualize.views.tables import Column, Table
+from visualize.views.tables import table
 
-# triton.Config lines to copy.
+# triton.Config lines to copy, and rows of the table.
 MAX_LINES = 8
+MAX_ROWS = 40
 # Predicted times within this fraction of the fastest are ties: in six of the eight recorded sweeps, the model's
 # favourite is up to 5 % slower than the measured best.
 _MODEL_ERROR = 0.05
-# Characters of a failure's reason in a label and in the list. The saved files hold the whole reason.
+# Characters of a failure's reason in a label and in the table. /sweep returns the whole reason.
 _LABEL_CHARS = 140
 
 _PHASES = {
@@ -154,8 +153,7 @@ def point_label(row: SweepRow, sweep: Sweep) -> str:
     elif rank := sweep.ranks.get(id(row)):
         lines.append(f"rank {rank} of {len(sweep.ranked)} in the expected order")
     if row.status not in ("timed", "predicted"):
-        reason = _short_reason(row)
-        lines.append(f"{row.status}{': ' if reason else ''}{escape(reason)}")
+        lines.append(escape(_outcome(row)))
     return "<br>".join(lines)
 
 
@@ -167,110 +165,61 @@ def sweep_caption(sweep: Sweep) -> str:
     return " · ".join((base.kernel, shape, varied, sweep.rows[0].device, sweep.source))
 
 
-# The knobs of all kernels.
-KNOBS = tuple(
-    dict.fromkeys(name for kernel in discover().values() for name in knobs(kernel.config))
-)
-
-
-def _short_reason(row: SweepRow) -> str:
+def _outcome(row: SweepRow) -> str:
     # A compiler's message: on one line, because lines separate the points' labels.
-    return textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
-
-
-_OUTCOME: tuple[Column[SweepRow], ...] = (
-    Column("registers", "Registers"),
-    Column("spilled_bytes", "Spilled", unit="bytes"),
-    Column("shared_bytes", "Shared", unit="bytes"),
-    Column("status", "Status", facet="The outcome of the config."),
-    Column("reason", "Reason", cell=_short_reason),
-)
-
-
-def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
-    """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome. Default: those of all sweeps."""
-    names: Sequence[str] = KNOBS
-    ranks: Mapping[int, int] = {}
-    if sweep:
-        names = [name for name, _ in sweep.space.varied]
-        ranks = sweep.ranks
-    return (
-        Column("rank", "Rank", lambda row: ranks.get(id(row)), lambda row: ranks.get(id(row), "–")),
-        *(
-            Column[SweepRow](
-                name, name, attrgetter(f"experiment.config.{name}"), facet="Its value."
-            )
-            for name in names
-        ),
-        *(_measured_columns(sweep) if sweep is None or sweep.is_timed else ()),
-        *(
-            _predicted_columns(sweep)
-            if sweep is None or (sweep.has_times and not sweep.is_timed)
-            else ()
-        ),
-        *_OUTCOME,
-    )
-
-
-def _time_cell(sweep: Sweep | None, ms: float | None) -> str:
-    _, scale = sweep_unit(sweep) if sweep else ("ms", 1.0)
-    return "" if ms is None else significant(ms * scale, 4)
-
-
-def _measured_columns(sweep: Sweep | None) -> tuple[Column[SweepRow], ...]:
-    unit, _ = sweep_unit(sweep) if sweep else ("ms", 1.0)
-    heading = Sourced(f"Time, {unit}", sweep.source if sweep else "measured")
-    fastest = (sweep and sweep.best and sweep.best.relative) or 1.0
-
-    def relative(row: SweepRow) -> str:
-        return significant(row.relative / fastest, 4) if row.relative else ""
-
-    return (
-        Column("median_ms", heading, cell=lambda row: _time_cell(sweep, row.median_ms)),
-        Column("relative", "Time / best", cell=relative),
-    )
-
-
-def _predicted_columns(sweep: Sweep | None) -> tuple[Column[SweepRow], ...]:
-    unit, _ = sweep_unit(sweep) if sweep else ("ms", 1.0)
-    heading = Sourced(f"Time, {unit}", "predicted")
-
-    def time(row: SweepRow) -> float | None:
-        return row.predicted.ms if row.predicted else None
-
-    def resource(row: SweepRow) -> str | None:
-        return name_resource(row.predicted.resource) if row.predicted else None
-
-    return (
-        Column("predicted_ms", heading, time, lambda row: _time_cell(sweep, time(row))),
-        Column("predicted_resource", "Bound by", resource),
-    )
-
-
-RANKING = Table("ranking", "config", sweep_columns())
-RankingView = RANKING.make_options("RankingView", __name__)
-RankingView.of_kernel = True  # another kernel has other knobs
+    reason = textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
+    return f"{row.status}: {reason}" if reason else row.status
 
 
 def row_json(row: SweepRow, sweep: Sweep) -> dict[str, object]:
     """Return a row of /sweep: its config and outcome."""
-    columns = [column for column in RANKING.columns if column.name not in ("rank", *KNOBS)]
+    predicted = row.predicted
     return {
         "config": {name: getattr(row.experiment.config, name) for name, _ in sweep.space.varied},
-        **select_fields(row, "low_ms", "high_ms", "samples"),
-        **{column.name: column.value_of(row) for column in columns},
+        **select_fields(row, "median_ms", "low_ms", "high_ms", "samples", "relative"),
+        "predicted_ms": predicted and predicted.ms,
+        "predicted_resource": predicted and name_resource(predicted.resource),
+        **select_fields(row, "registers", "spilled_bytes", "shared_bytes", "status", "reason"),
     }
 
 
 def rows_by_rank(sweep: Sweep) -> list[SweepRow]:
-    """Return all rows: the ranked ones, best first, then the others in grid order."""
+    """Return all rows: the ranked ones, best first, and then the others in grid order."""
     ranked = set(map(id, sweep.ranked))
     return [*sweep.ranked, *(row for row in sweep.rows if id(row) not in ranked)]
 
 
-def ranking_table(sweep: Sweep) -> Table[SweepRow]:
-    """Return RANKING with the columns of a sweep."""
-    return replace(RANKING, columns=sweep_columns(sweep))
+def ranking_table(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
+    """Render the ranked configs, best first, and then the others in grid order: MAX_ROWS at most.
+
+    Args:
+        address: row → the query that sets its config.
+    """
+    unit, scale = sweep_unit(sweep)
+    header: list[object] = ["Rank", *(name for name, _ in sweep.space.varied)]
+    if sweep.has_times:
+        header.append(Sourced(f"Time, {unit}", sweep.source))
+    if sweep.is_timed:
+        header.append("Time / best")
+
+    def cells(row: SweepRow) -> Iterator[object]:
+        yield Link(sweep.ranks.get(id(row), "–"), address(row))
+        yield from (getattr(row.experiment.config, name) for name, _ in sweep.space.varied)
+        if sweep.has_times:
+            ms = time_ms(row, sweep.is_timed)
+            yield "" if math.isnan(ms) else significant(ms * scale, 4)
+        if sweep.is_timed:
+            fastest = sweep.ranked[0].relative or 1.0
+            yield significant(row.relative / fastest, 4) if row.relative else ""
+        for size in (row.registers, row.spilled_bytes, row.shared_bytes):
+            yield "" if size is None else f"{size:,}"
+        yield _outcome(row)
+
+    sizes = "Registers", "Spilled, bytes", "Shared, bytes", "Outcome"
+    rows = rows_by_rank(sweep)[:MAX_ROWS]
+    hidden = len(sweep.rows) - len(rows)
+    caption = f"{count_noun(hidden, 'more config')} not shown" if hidden else ""
+    return table([*header, *sizes], map(cells, rows), caption)
 
 
 def explain_no_picture(sweep: Sweep) -> Markup:
@@ -281,18 +230,13 @@ def explain_no_picture(sweep: Sweep) -> Markup:
     return hint(f"No config has a result{so_far}.")
 
 
-def config_lines(sweep: Sweep, best: str, pinned: str) -> Markup:
-    """Render the best configs as triton.Config lines, and links to the best one.
-
-    Args:
-        best, pinned: the queries that set and that pin the best config.
-    """
+def config_lines(sweep: Sweep) -> Markup:
+    """Render the best configs as triton.Config lines."""
     kernel = discover()[sweep.experiment.kernel]
     lines = "".join(f"{config_line(kernel, row.experiment)}\n" for row in sweep.ranked[:MAX_LINES])
     what = "time" if sweep.has_times else "order"
-    template = f"{{}}, or {{}} beside the current one. Best by {{}} {what}, for @triton.autotune:"
-    links = Link("Use the best config", best), Link("pin it", pinned), Mark(sweep.source)
-    return hint(say(template, *links)) + Markup("<pre>{}</pre>").format(lines)
+    best = say(f"Best by {{}} {what}, for @triton.autotune:", Mark(sweep.source))
+    return hint(best) + Markup("<pre>{}</pre>").format(lines)
 
 
 def _compare_library(call: LibraryRatio) -> str:

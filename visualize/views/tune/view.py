@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -20,7 +19,6 @@ from tilescope.export.script import config_line
 from tilescope.measure.session import Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
 from tilescope.results.sweep import STRATEGIES
-from tilescope.search import files
 from tilescope.search.devices import concurrent_compiles
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.views import slots
@@ -45,13 +43,11 @@ from visualize.views.slots import (
     plot_value,
     slot,
 )
-from visualize.views.state import PINNED, Snapshot, State, pin_text, query
-from visualize.views.tables import save_file
+from visualize.views.state import Snapshot, State, query
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
 from visualize.views.tune.history import history_endpoint
 from visualize.views.tune.sweeps import Sweeps
-from visualize.views.tune.text import RankingView
 
 # An estimate takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem estimates
 # all configs again.
@@ -66,7 +62,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """The knobs that vary, and how many of the configs are timed."""
+    """The knobs that vary."""
 
     of_kernel = True
 
@@ -74,14 +70,6 @@ class SweepOptions:
         "", "Sweep", "Knobs and their values: BLOCK_M=64,128 num_warps=4,8. Empty: tiles around the current one.",
         longest=400, label="Knobs",
     )  # fmt: skip
-    sweep_configs: str = knob(
-        "search", "Sweep", "search: in the expected order, until new configs bring no improvement. all: every config.",
-        choices=("search", "all"), label="Configs",
-    )  # fmt: skip
-
-    @property
-    def strategy(self) -> Strategy:
-        return Strategy("grid" if self.sweep_configs == "all" else "guided")
 
 
 @dataclass(frozen=True)
@@ -125,7 +113,7 @@ class SweepPanel(Panel):
         max_call_s: seconds after which a call of /sweep gets the rows so far.
     """
 
-    options = (SweepOptions, RankingView)
+    options = (SweepOptions,)
     uses_compiler = False
     is_compared = False
     max_call_s = MAX_CALL_S
@@ -137,8 +125,6 @@ class SweepPanel(Panel):
         start = button("sweep-start", "Sweep", primary=True)
         cancel = button("sweep-cancel", "Cancel", is_enabled=False)
         form = slots.form("sweep-form", "Values to try")
-        restart = slots.row(button("sweep-again", "Sweep again, ignoring stored rows"))
-        save = slots.row(button("sweep-json", "The sweep as JSON"))
         return (
             slot("sweep-headline")
             + slots.row(start, cancel, slot("sweep-progress"), name="sweep-row")
@@ -146,29 +132,22 @@ class SweepPanel(Panel):
             + slots.picture(
                 plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead")
             )
-            + fold("sweep-search-fold", "Options: values to try", form, restart)
-            + fold("sweep-ranking", "All configs, the best first", slot("sweep-table"))
-            + fold(
-                "sweep-take",
-                "Export: triton.Config lines, JSON",
-                slot("sweep-lines"),
-                save,
-            )
+            + fold("sweep-search-fold", "Options: values to try", form)
+            + fold("sweep-ranking", "Configs, the best first", slot("sweep-table"))
+            + fold("sweep-take", "Export: triton.Config lines", slot("sweep-lines"))
         )
 
     def actions(self) -> Mapping[str, StreamAction]:
         return {
             "sweep-start": StreamAction(self._start),
-            "sweep-again": StreamAction(partial(self._start, from_scratch=True)),
             "sweep-cancel": StreamAction(self._cancel),
-            "sweep-json": StreamAction(partial(self._save, False)),
-            "ranking-csv": StreamAction(partial(self._save, True)),
         }
 
     def fill(self, snapshot: Snapshot) -> Slots:
-        has_values = bool(snapshot.state.view.of(SweepOptions).sweep_vary)
+        view = snapshot.state.view
+        has_values = bool(view.of(SweepOptions).sweep_vary)
         return {
-            "sweep-form": _form(snapshot.state),
+            "sweep-form": slots.form_value(slots.controls(SweepOptions), view.to_address()),
             "sweep-search-fold": OPEN if has_values else CLOSED,
         }
 
@@ -188,9 +167,8 @@ class SweepPanel(Panel):
         instead = text.explain_no_picture(sweep)
         return {
             "sweep-headline": headline,
-            "sweep-form": _form(state, text.varied_text(space)),
             "sweep-instead": instead,
-            **_draw_rows(sweep, state, has_picture=not instead),
+            **_draw_rows(sweep, state),
             **self._draw_progress(state, instead or advice),
         }
 
@@ -215,13 +193,13 @@ class SweepPanel(Panel):
             before = now
         yield self.draw(snapshot)
 
-    def _start(self, session: Session, state: State, from_scratch: bool = False) -> Iterator[Slots]:
-        strategy = state.view.of(SweepOptions).strategy
-        self.sweeps.start(session, swept_space(state), strategy, from_scratch)
-        yield {
-            **self.draw(Snapshot(state, store=session.store, here=session.gpu)),
-            "sweep-search-fold": CLOSED,
-        }
+    def _start(self, session: Session, state: State) -> Iterator[Slots]:
+        """Start a sweep. It resumes from an interrupted one, and ignores the rows of one that has ended."""
+        space = swept_space(state)
+        latest = self.sweeps.find(session.store, space, state.gpu)
+        has_ended = latest is not None and latest.ended in ("complete", "patience")
+        self.sweeps.start(session, space, Strategy(), from_scratch=has_ended)
+        yield self.draw(Snapshot(state, store=session.store, here=session.gpu))
 
     def _cancel(self, session: Session, state: State) -> Iterator[Slots]:
         is_running = self._running(state) is not None
@@ -229,14 +207,6 @@ class SweepPanel(Panel):
             self.sweeps.cancel()
         said = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
         yield {"sweep-progress": said, "sweep-cancel": DISABLED}
-
-    def _save(self, is_csv: bool, session: Session, state: State) -> Iterator[Slots]:
-        space = swept_space(state)
-        sweep = self.sweeps.find(session.store, space, state.gpu) or plan_sweep(space, state.gpu)
-        if is_csv:
-            yield text.ranking_table(sweep).save(text.rows_by_rank(sweep), state)
-        else:
-            yield save_file("tilescope_sweep.json", files.format_sweep(".json", sweep))
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def sweep(
@@ -293,16 +263,7 @@ def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
     return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
 
 
-def _form(state: State, default_values: str = "") -> str:
-    """Return the form's value, with the knobs and values that an empty field stands for."""
-    fields = slots.controls(SweepOptions)
-    for field in fields:
-        if field["name"] == "sweep_vary":
-            field["placeholder"] = default_values
-    return slots.form_value(fields, state.view.to_address())
-
-
-def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
+def _draw_rows(sweep: Sweep, state: State) -> Slots:
     lines = ""
     picture = NONE
     varied = dict(sweep.space.varied)
@@ -312,15 +273,13 @@ def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
     def address(row: SweepRow) -> str:
         return query({**others, **row.experiment.short_address()})
 
-    if has_picture:
+    if sweep.ranked:
         words = [text.point_label(row, sweep) for row in sweep.rows]
         meta = {"words": words, "addresses": list(map(address, sweep.rows))}
         zoom = str(sweep.space.identity)
         picture = plot_value(heatmap_figure(sweep), zoom, meta, about=text.sweep_caption(sweep))
-    if sweep.best:
-        pinned = state.link(**{PINNED: pin_text(sweep.best.experiment)})
-        lines = text.config_lines(sweep, address(sweep.best), pinned)
-    table = text.ranking_table(sweep).render(text.rows_by_rank(sweep), state, address)
+        lines = text.config_lines(sweep)
+    table = text.ranking_table(sweep, address)
     return {"sweep-plot": picture, "sweep-table": table, "sweep-lines": lines}
 
 

@@ -50,14 +50,3 @@ export function notify(words) {
   message.showPopover();
   setTimeout(() => message.remove(), 4000);
 }
-
-// What the page remembers between visits. Browsers may refuse the storage in a private window or in another site's frame:
-// then it remembers nothing.
-export const memory = {
-  read(name) {
-    try { return localStorage.getItem(`tilescope-${name}`) ?? ""; } catch { return ""; }
-  },
-  write(name, value) {
-    try { localStorage.setItem(`tilescope-${name}`, value); } catch { /* refused, or full */ }
-  },
-};

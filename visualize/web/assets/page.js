@@ -1,5 +1,5 @@
 // The page: mounts the slots, whose scripts take the values of updates and send messages.
-import { fill, given, listen, memory, onClick } from "./dom.js";
+import { fill, given, listen, onClick } from "./dom.js";
 import { saveFile } from "./files.js";
 import { receive, request, send, settings, slots } from "./messages.js";
 import address from "./address.js";
@@ -12,14 +12,13 @@ import tour from "./tour.js";
 import listing from "../../views/memory/listing.js";
 import scrubber from "../../views/memory/script.js";
 import player from "../../views/order/player.js";
-import takeAway from "../../views/result/export.js";
 import result from "../../views/result/script.js";
 import "../../views/order/timeline.js";
 import "../../views/tune/points.js";
 
 // By a slot's kind: a function that gets the slot's element, and returns a function that takes its values.
 const KINDS = {
-  form, keys, link: address, listing, plot, player, scrubber, share, tabs: header, take: takeAway, tour,
+  form, keys, link: address, listing, plot, player, scrubber, share, tabs: header, tour,
   // Unchanged HTML stays, because the browser would lay out the page again.
   html(node) {
     let filled = null;
@@ -37,7 +36,6 @@ const KINDS = {
   },
   button: (node) => (value) => { node.disabled = value === "disabled"; },
   fold: (node) => (value) => { node.open = value === "open"; },
-  stored_run: () => (run) => memory.write("run", run), // for the next visit
   // The server writes the file when a button is pressed (see tables.py).
   saved_file: () => (value) => {
     const { name, text } = JSON.parse(value);
@@ -82,5 +80,5 @@ export function start(element, update, constants) {
   onClick("button.slot", ({ id }) => send.act(id));
   const hasSettings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
   if (update && !hasSettings) receive(update);
-  request(() => ({ open: location.search, stored_run: memory.read("run") }));
+  request(() => ({ open: location.search }));
 }
