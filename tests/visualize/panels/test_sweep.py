@@ -30,6 +30,7 @@ from tilescope.results.sweep import DONE
 from visualize.views.panel import Api, reply_safely
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot
+from visualize.views.tables import MAX_ROWS
 from visualize.views.tune import view
 from visualize.views.tune.view import swept_space
 from visualize.web.actions import Actions
@@ -53,7 +54,7 @@ def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel):
     slots = draw(panel, many, vary=MANY)
     assert len(slots["sweep-plot"]) > 1000
     assert len(json.dumps(slots, ensure_ascii=False).encode()) < 150_000
-    assert slots["sweep-table"].count("<tr>") == 1 + 40
+    assert slots["sweep-table"].count("<tr>") == 1 + MAX_ROWS
 
 
 def test_before_a_sweep_the_expected_order_is_drawn_unless_the_space_is_large(panel):

@@ -1,17 +1,16 @@
 """The Library: a scoreboard of predictions against recorded counts."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Json, JsonSchema
+from tilescope.declare.experiment import Json, JsonSchema, argument_schemas
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import shape_text
-from tilescope.measure.session import Session
 from tilescope.numbers import bytes_of, count_noun, join_names, percent, significant
 from tilescope.results.codec import to_json
 from tilescope.timing import scores as times
@@ -41,13 +40,12 @@ from visualize.views.panel import (
     Panel,
     Reply,
     Slots,
-    StreamAction,
     encode,
     read_options,
     select_fields,
 )
 from visualize.views.slots import NONE, plot, plot_value, slot
-from visualize.views.state import Snapshot, State
+from visualize.views.state import Snapshot
 from visualize.views.tables import ALL, Column, Table
 
 NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM reads"}
@@ -211,12 +209,6 @@ class ScoreboardPanel(Panel):
         lists = slot("scoreboard-shared") + slot("scoreboard-rows")
         return slot("scoreboard-headline") + picture + lists
 
-    def actions(self) -> Mapping[str, StreamAction]:
-        return {"score-csv": StreamAction(self._save)}
-
-    def _save(self, session: Session, state: State) -> Iterator[Slots]:
-        yield SCORES.save(by_error(), state)
-
     def draw(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view.of(ScoreView)
         count = view.score_count
@@ -250,7 +242,7 @@ class ScoreboardPanel(Panel):
             )
             return compare_scores(view, bool(count))
 
-        schemas = SCORES.schemas(ScoreView) | {"count": _COUNT}
+        schemas = argument_schemas(ScoreView, "score_") | {"count": _COUNT}
         return Endpoint("scoreboard", scoreboard_of, schemas=schemas), RECORDED
 
 

@@ -1,6 +1,7 @@
 """The sweep of the Tune view: its options, its picture and rows as it runs, and /sweep."""
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -46,7 +47,6 @@ from visualize.views.slots import (
     slot,
 )
 from visualize.views.state import PINNED, Snapshot, State, pin_text, query
-from visualize.views.tables import save_file
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
 from visualize.views.tune.history import history_endpoint
@@ -161,8 +161,7 @@ class SweepPanel(Panel):
             "sweep-start": StreamAction(self._start),
             "sweep-again": StreamAction(partial(self._start, from_scratch=True)),
             "sweep-cancel": StreamAction(self._cancel),
-            "sweep-json": StreamAction(partial(self._save, False)),
-            "ranking-csv": StreamAction(partial(self._save, True)),
+            "sweep-json": StreamAction(self._save),
         }
 
     def fill(self, snapshot: Snapshot) -> Slots:
@@ -230,13 +229,11 @@ class SweepPanel(Panel):
         said = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
         yield {"sweep-progress": said, "sweep-cancel": DISABLED}
 
-    def _save(self, is_csv: bool, session: Session, state: State) -> Iterator[Slots]:
+    def _save(self, session: Session, state: State) -> Iterator[Slots]:
         space = swept_space(state)
         sweep = self.sweeps.find(session.store, space, state.gpu) or plan_sweep(space, state.gpu)
-        if is_csv:
-            yield text.ranking_table(sweep).save(text.rows_by_rank(sweep), state)
-        else:
-            yield save_file("tilescope_sweep.json", files.format_sweep(".json", sweep))
+        file = {"name": "tilescope_sweep.json", "text": files.format_sweep(".json", sweep)}
+        yield {"saved-file": json.dumps(file, ensure_ascii=False)}
 
     def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
         async def sweep(
