@@ -324,9 +324,9 @@ def gpu_schema() -> JsonSchema:
     }
 
 
-def argument_schemas(declared: type, prefix: str = "") -> dict[str, JsonSchema]:
-    """Return the schemas of an endpoint's arguments, a dataclass of knobs, by field name without `prefix`."""
-    return {name: _merge({"": knob}, ("",)) for name, knob in knobs(declared, prefix).items()}
+def argument_schemas(declared: type) -> dict[str, JsonSchema]:
+    """Return the schemas of an endpoint's arguments, a dataclass of knobs, by field name."""
+    return {name: _merge({"": knob}, ("",)) for name, knob in knobs(declared).items()}
 
 
 def _merge(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...]) -> JsonSchema:

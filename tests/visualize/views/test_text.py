@@ -85,7 +85,7 @@ def as_source(markup):
 
 
 def test_options_are_knobs_for_each_facet():
-    assert knobs(RunsView, "runs_").keys() == {"kernel", "warps", "status"}
+    assert knobs(RunsView).keys() == {"runs_kernel", "runs_warps", "runs_status"}
     chosen = read_fields(RunsView, {"runs_kernel": "tiled"}, "runs")
     assert pickle.loads(pickle.dumps(chosen)) == chosen == RunsView("tiled", ALL, ALL)
     for field, value in (("kernel", "sort"), ("warps", "8" * 101)):

@@ -10,7 +10,7 @@ from tilescope.export.chrome_trace import chrome_trace
 from tilescope.export.script import script
 from tilescope.export.sources import CannotBeWritten
 from tilescope.results import Failure, Timeline
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
+from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, reply_endpoint
 from visualize.views.slots import fold, slot
 from visualize.views.state import Snapshot
 
@@ -44,15 +44,7 @@ class ExportPanel(Panel):
     def draw(self, snapshot: Snapshot) -> Slots:
         return {"take": json.dumps(snapshot.state.experiment.to_json())}
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def script_of(experiment: Json) -> Reply:
-            """Writes a script and notebook that reproduce a run: kernel, tensors, launch, check, timing against torch.
-
-            Both import only torch, Triton and the standard library. Without a GPU, they check the kernel in Triton's
-            interpreter, untimed. `filename` is a name for the script.
-            """
-            return api.reply_predicted(experiment, script_reply)
-
+    def endpoints(self) -> tuple[Endpoint, ...]:
         return (Endpoint("script", script_of),)
 
 
@@ -71,16 +63,17 @@ class TracePanel(Panel):
         has_timeline = snapshot.result(Timeline) is not None
         return {"trace": json.dumps(snapshot.state.experiment.to_json()) if has_timeline else ""}
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def trace_of(experiment: Json) -> Reply:
-            """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (reply_endpoint("trace", Api.reply_measured, trace_reply, measurement="timeline"),)
 
-            Needs a GPU; without one, a recorded timeline is returned, if there is one. A process of the trace is an
-            SM; times are in µs. `filename` is a name for it.
-            """
-            return await api.reply_measured(experiment, "timeline", trace_reply)
 
-        return (Endpoint("trace", trace_of, launches=True),)
+def script_of(api: Api, experiment: Json) -> Reply:
+    """Writes a script and notebook that reproduce a run: kernel, tensors, launch, check, timing against torch.
+
+    Both import only torch, Triton and the standard library. Without a GPU, they check the kernel in Triton's
+    interpreter, untimed. `filename` is a name for the script.
+    """
+    return api.reply_predicted(experiment, script_reply)
 
 
 def script_reply(snapshot: Snapshot) -> Reply:
@@ -103,6 +96,10 @@ def script_reply(snapshot: Snapshot) -> Reply:
 
 
 def trace_reply(outcome: Timeline, snapshot: Snapshot) -> Json:
-    """Return the body of /trace: the trace, and a name for its file."""
+    """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
+
+    Needs a GPU; without one, a recorded timeline is returned, if there is one. A process of the trace is an
+    SM; times are in µs. `filename` is a name for it.
+    """
     name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
     return {"trace": chrome_trace(outcome, snapshot.state.gpu), "filename": name}

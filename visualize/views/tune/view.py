@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from tilescope.compiling.estimated_time import estimate_time
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, JsonSchema, argument_schemas
+from tilescope.declare.experiment import Experiment, Json, JsonSchema
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knob, knobs
 from tilescope.declare.space import MAX_CONFIGS, Space, parse_varied, space
@@ -31,7 +31,6 @@ from visualize.views.panel import (
     Panel,
     Slots,
     StreamAction,
-    read_options,
     select_fields,
 )
 from visualize.views.slots import (
@@ -49,7 +48,8 @@ from visualize.views.slots import (
 from visualize.views.state import PINNED, Snapshot, State, pin_text, query
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
-from visualize.views.tune.history import history_endpoint
+from visualize.views.tune.history import Part as History
+from visualize.views.tune.history import history
 from visualize.views.tune.sweeps import Sweeps
 from visualize.views.tune.text import RankingView
 
@@ -235,47 +235,53 @@ class SweepPanel(Panel):
         file = {"name": "tilescope_sweep.json", "text": files.format_sweep(".json", sweep)}
         yield {"saved-file": json.dumps(file, ensure_ascii=False)}
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def sweep(
-            experiment: dict[str, Any],
-            vary: dict[str, Any] | None = None,
-            strategy: str = "guided",
-            seed: int = 0,
-            budget: int = 0,
-        ) -> dict[str, Any]:
-            """Finds the fastest config of a kernel among all combinations of some values. Takes minutes, 10 at most.
-
-            `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
-            """
-            given = {"strategy": strategy, "seed": seed, "budget": budget}
-            search = read_options(SweepArguments, "", given, "/sweep")
-            chosen = Strategy(
-                search.strategy,
-                search.seed if search.strategy == "random" else 0,
-                search.budget or None,
-            )
-            space = space_of_call(api.read(experiment), vary)
-            run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space, chosen)
-            deadline = time.monotonic() + self.max_call_s
-            try:
-                # Poll: a blocked thread would delay the app's exit.
-                while self.sweeps.running(space, run.gpu) is run:
-                    await asyncio.sleep(_POLL_S)
-                    if time.monotonic() > deadline and not is_new:
-                        break  # the sweep continues for the client that started it
-                    if time.monotonic() > deadline:
-                        run.cancel()
-            except asyncio.CancelledError:  # the client has left
-                if is_new:
-                    await asyncio.to_thread(run.cancel)
-                raise
-            sweep = run.result() if run.has_ended else run.snapshot()
-            return await asyncio.to_thread(build_reply, sweep)
-
+    def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("sweep", sweep, launches=True, schemas=SCHEMAS, is_flat=False),
-            history_endpoint(api.session),
+            Endpoint(
+                "sweep",
+                self.reply,
+                options=SweepArguments,
+                launches=True,
+                others=VARY,
+                is_flat=False,
+            ),
+            Endpoint("history", history, options=History),
         )
+
+    async def reply(
+        self,
+        api: Api,
+        experiment: Json,
+        vary: Json | None = None,
+        *,
+        options: SweepArguments,
+    ) -> Json:
+        """Finds the fastest config of a kernel among all combinations of some values. Takes minutes, 10 at most.
+
+        `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
+        """
+        chosen = Strategy(
+            options.strategy,
+            options.seed if options.strategy == "random" else 0,
+            options.budget or None,
+        )
+        space = space_of_call(api.read(experiment), vary)
+        run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space, chosen)
+        deadline = time.monotonic() + self.max_call_s
+        try:
+            # Poll: a blocked thread would delay the app's exit.
+            while self.sweeps.running(space, run.gpu) is run:
+                await asyncio.sleep(_POLL_S)
+                if time.monotonic() > deadline and not is_new:
+                    break  # the sweep continues for the client that started it
+                if time.monotonic() > deadline:
+                    run.cancel()
+        except asyncio.CancelledError:  # the client has left
+            if is_new:
+                await asyncio.to_thread(run.cancel)
+            raise
+        sweep = run.result() if run.has_ended else run.snapshot()
+        return await asyncio.to_thread(build_reply, sweep)
 
 
 def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
@@ -323,14 +329,13 @@ def _draw_rows(sweep: Sweep, state: State, has_picture: bool) -> Slots:
 
 # /sweep
 
-SCHEMAS: dict[str, JsonSchema] = {
+VARY: dict[str, JsonSchema] = {
     "vary": {
         "type": "object",
         "additionalProperties": {"type": "array", "items": {"type": "integer"}},
         "description": f"Values by knob of the config; {MAX_CONFIGS_PER_CALL} combinations at most. "
         "Default: tiles near its own.",
     },
-    **argument_schemas(SweepArguments),
 }
 
 
