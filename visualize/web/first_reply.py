@@ -59,9 +59,7 @@ class FirstReply:
         is_cached: whether all visitors get the same replies, because there is no login.
     """
 
-    def __init__(
-        self, app: ASGIApp, picture: str = "", is_cached: bool = False, head: str = ""
-    ) -> None:
+    def __init__(self, app: ASGIApp, picture: str, is_cached: bool, head: str) -> None:
         self._app = app
         self._is_cached = is_cached
         self._replies: BoundedCache[list[Message]] = BoundedCache(_MAX_REPLIES)

@@ -1,7 +1,6 @@
 """The text and tables of sweeps."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -178,87 +177,86 @@ def _short_reason(row: SweepRow) -> str:
     return textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
 
 
-_OUTCOME: tuple[Column[SweepRow], ...] = (
-    Column("registers", "Registers"),
-    Column("spilled_bytes", "Spilled", unit="bytes"),
-    Column("shared_bytes", "Shared", unit="bytes"),
-    Column("status", "Status", facet="The outcome of the config."),
-    Column("reason", "Reason", cell=_short_reason),
-)
+_STATUS = Column[SweepRow]("status", "Status", facet="The outcome of the config.")
 
 
-def sweep_columns(sweep: Sweep | None = None) -> tuple[Column[SweepRow], ...]:
-    """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome. Default: those of all sweeps."""
-    names: Sequence[str] = KNOBS
-    ranks: Mapping[int, int] = {}
-    if sweep:
-        names = [name for name, _ in sweep.space.varied]
-        ranks = sweep.ranks
+def _knob_column(name: str) -> Column[SweepRow]:
+    return Column(name, name, attrgetter(f"experiment.config.{name}"), facet="Its value.")
+
+
+def sweep_columns(sweep: Sweep) -> tuple[Column[SweepRow], ...]:
+    """Return the columns of a sweep's rows: rank, knobs, times, resources, outcome."""
+    ranks = sweep.ranks
+    times: tuple[Column[SweepRow], ...] = ()
+    if sweep.has_times:
+        times = _measured_columns(sweep) if sweep.is_timed else _predicted_columns(sweep)
     return (
         Column("rank", "Rank", lambda row: ranks.get(id(row)), lambda row: ranks.get(id(row), "–")),
-        *(
-            Column[SweepRow](
-                name, name, attrgetter(f"experiment.config.{name}"), facet="Its value."
-            )
-            for name in names
-        ),
-        *(_measured_columns(sweep) if sweep is None or sweep.is_timed else ()),
-        *(
-            _predicted_columns(sweep)
-            if sweep is None or (sweep.has_times and not sweep.is_timed)
-            else ()
-        ),
-        *_OUTCOME,
+        *map(_knob_column, [name for name, _ in sweep.space.varied]),
+        *times,
+        Column("registers", "Registers"),
+        Column("spilled_bytes", "Spilled", unit="bytes"),
+        Column("shared_bytes", "Shared", unit="bytes"),
+        _STATUS,
+        Column("reason", "Reason", cell=_short_reason),
     )
 
 
-def _time_cell(sweep: Sweep | None, ms: float | None) -> str:
-    _, scale = sweep_unit(sweep) if sweep else ("ms", 1.0)
+def _time_cell(sweep: Sweep, ms: float | None) -> str:
+    _, scale = sweep_unit(sweep)
     return "" if ms is None else significant(ms * scale, 4)
 
 
-def _measured_columns(sweep: Sweep | None) -> tuple[Column[SweepRow], ...]:
-    unit, _ = sweep_unit(sweep) if sweep else ("ms", 1.0)
-    heading = Sourced(f"Time, {unit}", sweep.source if sweep else "measured")
-    fastest = (sweep and sweep.best and sweep.best.relative) or 1.0
+def _measured_columns(sweep: Sweep) -> tuple[Column[SweepRow], ...]:
+    unit, _ = sweep_unit(sweep)
+    fastest = (sweep.best and sweep.best.relative) or 1.0
 
     def relative(row: SweepRow) -> str:
         return significant(row.relative / fastest, 4) if row.relative else ""
 
+    heading = Sourced(f"Time, {unit}", sweep.source)
     return (
         Column("median_ms", heading, cell=lambda row: _time_cell(sweep, row.median_ms)),
         Column("relative", "Time / best", cell=relative),
     )
 
 
-def _predicted_columns(sweep: Sweep | None) -> tuple[Column[SweepRow], ...]:
-    unit, _ = sweep_unit(sweep) if sweep else ("ms", 1.0)
+def _predicted_columns(sweep: Sweep) -> tuple[Column[SweepRow], ...]:
+    unit, _ = sweep_unit(sweep)
     heading = Sourced(f"Time, {unit}", "predicted")
-
-    def time(row: SweepRow) -> float | None:
-        return row.predicted.ms if row.predicted else None
-
-    def resource(row: SweepRow) -> str | None:
-        return name_resource(row.predicted.resource) if row.predicted else None
-
     return (
-        Column("predicted_ms", heading, time, lambda row: _time_cell(sweep, time(row))),
-        Column("predicted_resource", "Bound by", resource),
+        Column(
+            "predicted_ms",
+            heading,
+            _predicted_ms,
+            lambda row: _time_cell(sweep, _predicted_ms(row)),
+        ),
+        Column("predicted_resource", "Bound by", _predicted_resource),
     )
 
 
-RANKING = Table("ranking", "config", sweep_columns())
+def _predicted_ms(row: SweepRow) -> float | None:
+    return row.predicted.ms if row.predicted else None
+
+
+def _predicted_resource(row: SweepRow) -> str | None:
+    return name_resource(row.predicted.resource) if row.predicted else None
+
+
+# The ranking of any sweep: the columns that filter it.
+RANKING = Table("ranking", "config", (*map(_knob_column, KNOBS), _STATUS))
 RankingView = RANKING.make_options("RankingView", __name__)
 RankingView.of_kernel = True  # another kernel has other knobs
 
 
 def row_json(row: SweepRow, sweep: Sweep) -> dict[str, object]:
     """Return a row of /sweep: its config and outcome."""
-    columns = [column for column in RANKING.columns if column.name not in ("rank", *KNOBS)]
     return {
         "config": {name: getattr(row.experiment.config, name) for name, _ in sweep.space.varied},
-        **select_fields(row, "low_ms", "high_ms", "samples"),
-        **{column.name: column.value_of(row) for column in columns},
+        **select_fields(row, "median_ms", "low_ms", "high_ms", "samples", "relative"),
+        "predicted_ms": _predicted_ms(row),
+        "predicted_resource": _predicted_resource(row),
+        **select_fields(row, "registers", "spilled_bytes", "shared_bytes", "status", "reason"),
     }
 
 
