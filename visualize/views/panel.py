@@ -297,22 +297,9 @@ def _count_not_finite(value: Any) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class RunAction:
-    """A button that starts a measurement. Its result becomes part of the snapshot that the view is drawn from.
-
-    Attributes:
-        measurement: the name of one of `session.MEASUREMENTS`.
-    """
-
-    measurement: str
-
-
-@dataclass(frozen=True)
-class StreamAction:
-    """A button whose result arrives in parts, for example because it takes several compiles."""
-
-    question: Question
+# A button's action: the name of one of `session.MEASUREMENTS`, whose result becomes part of the snapshot, or a question
+# whose result arrives in parts, for example because it takes several compiles.
+Action = str | Question
 
 
 def merge(values: Iterable[Slots]) -> Slots:
@@ -341,7 +328,7 @@ class Panel(ABC):
     def layout(self) -> Markup:
         """Return its HTML, with slots."""
 
-    def actions(self) -> Mapping[str, RunAction | StreamAction]:
+    def actions(self) -> Mapping[str, Action]:
         """Return its actions by the name of their button."""
         return {}
 

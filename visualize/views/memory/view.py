@@ -21,11 +21,11 @@ from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView
 from visualize.views.panel import (
+    Action,
     Api,
     Endpoint,
     Panel,
     Reply,
-    RunAction,
     Slots,
     reply_endpoint,
     select_fields,
@@ -101,8 +101,8 @@ class RequestsPanel(Panel):
             + slots.row(button("count", "Count with Nsight Compute"), name="count-row")
         )
 
-    def actions(self) -> Mapping[str, RunAction]:
-        return {"count": RunAction("counters")}
+    def actions(self) -> Mapping[str, Action]:
+        return {"count": "counters"}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state

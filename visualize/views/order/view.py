@@ -31,10 +31,10 @@ from visualize.views import prose, slots, status
 from visualize.views.order import dram_reads, figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.panel import (
+    Action,
     Api,
     Endpoint,
     Panel,
-    RunAction,
     Slots,
     reply_endpoint,
     select_fields,
@@ -231,8 +231,8 @@ class TimelinePanel(Panel):
             )
         )
 
-    def actions(self) -> Mapping[str, RunAction]:
-        return {"record-timeline": RunAction("timeline")}
+    def actions(self) -> Mapping[str, Action]:
+        return {"record-timeline": "timeline"}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         timeline = snapshot.result(Timeline)
@@ -299,8 +299,8 @@ class DramReadsPanel(Panel):
             )
         )
 
-    def actions(self) -> Mapping[str, RunAction]:
-        return {"compare-sizes": RunAction("reuse")}
+    def actions(self) -> Mapping[str, Action]:
+        return {"compare-sizes": "reuse"}
 
     def seconds(self, snapshot: Snapshot) -> float:
         launch = snapshot.launch

@@ -26,11 +26,11 @@ from tilescope.search.devices import concurrent_compiles
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.views import slots
 from visualize.views.panel import (
+    Action,
     Api,
     Endpoint,
     Panel,
     Slots,
-    StreamAction,
     select_fields,
 )
 from visualize.views.slots import (
@@ -156,12 +156,12 @@ class SweepPanel(Panel):
             )
         )
 
-    def actions(self) -> Mapping[str, StreamAction]:
+    def actions(self) -> Mapping[str, Action]:
         return {
-            "sweep-start": StreamAction(self._start),
-            "sweep-again": StreamAction(partial(self._start, from_scratch=True)),
-            "sweep-cancel": StreamAction(self._cancel),
-            "sweep-json": StreamAction(self._save),
+            "sweep-start": self._start,
+            "sweep-again": partial(self._start, from_scratch=True),
+            "sweep-cancel": self._cancel,
+            "sweep-json": self._save,
         }
 
     def fill(self, snapshot: Snapshot) -> Slots:
