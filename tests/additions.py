@@ -10,7 +10,7 @@ from tests.tilescope.export.test_export import run_scripts
 from tests.waiting import run_coroutine
 from visualize.predict.schedule import steps
 from visualize.views.order.map_figure import Order, map_figure
-from visualize.views.panel import Api, reply_safely
+from visualize.views.panel import Api
 from visualize.views.prediction_process import PredictionProcess
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
@@ -35,11 +35,14 @@ def redraw(session):
 def ask(redraw):
     """Return a function that calls an endpoint by its name."""
     api = Api(redraw.session, redraw.predictions)
-    endpoints = [endpoint for panel in redraw.all_panels for endpoint in panel.endpoints(api)]
-    functions = {endpoint.name: reply_safely(endpoint.function) for endpoint in endpoints}
-    return lambda name, *arguments: orjson.loads(
-        orjson.dumps(run_coroutine(functions[name](*arguments)))
-    )
+    endpoints = [endpoint for panel in redraw.all_panels for endpoint in panel.endpoints()]
+    named = {endpoint.name: endpoint for endpoint in endpoints}
+
+    def call(name, experiment, **arguments):
+        reply = named[name].call(api, {"experiment": experiment, **arguments})
+        return orjson.loads(orjson.dumps(run_coroutine(reply)))
+
+    return call
 
 
 def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw, state):
@@ -69,7 +72,7 @@ def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw, 
 # takes 7.9 warps.
 @pytest.mark.parametrize(("model", "requests"), [("textbook", 37 * 32), ("compiled", 37 * 8)])
 def test_its_operations_and_reads_are_counted(ask, model, requests):
-    ops = ask("coalescing", EXPERIMENT, model)["ops"]
+    ops = ask("coalescing", EXPERIMENT, model=model)["ops"]
     counted = [(op["op"], op["tensor"], op["requests"], op["sectors"]) for op in ops]
     assert counted == [("load", "A", requests, 37 * 126), ("store", "B", requests, 37 * 126)]
     reply = ask("reuse", EXPERIMENT)

@@ -1,11 +1,10 @@
 """Experiment: a kernel, its settings and a GPU, read from JSON or a URL, and its JSON Schemas. Standard library only.
 
 `experiment_schema` is exact for one kernel. `merged_schema` covers all kernels and is a sixth of the size of a union.
-Each of its fields allows any value that some kernel allows. The field's description names the kernels that have it and
-their defaults.
+Each of its fields allows any value that some kernel allows, and its description has the defaults of all kernels.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -282,7 +281,8 @@ def merged_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
     }
     return {
         "type": "object",
-        "description": "A kernel, its problem and its config. Omitted fields take the kernel's default.",
+        "description": "A kernel, its problem and its config. Omitted fields take the kernel's default. "
+        "The kernels endpoint lists each kernel's fields, choices and defaults.",
         "properties": {"kernel": kernel_schema(kernels), **parts, "gpu": gpu_schema()},
         "required": ["kernel"],
     }
@@ -296,13 +296,13 @@ def merged_fields(kernels: Mapping[str, Kernel]) -> dict[str, dict[str, JsonSche
     >>> group_size["minimum"], group_size["maximum"]
     (1, 1024)
     """
-    parts: dict[str, dict[str, dict[str, Knob]]] = {}
+    parts: dict[str, dict[str, list[Knob]]] = {}
     for kernel in kernels.values():
         for part, (_, allowed) in declared_parts(kernel).items():
             for name, declared in allowed.items():
-                parts.setdefault(part, {}).setdefault(name, {})[kernel.id] = declared
+                parts.setdefault(part, {}).setdefault(name, []).append(declared)
     return {
-        part: {name: _merge(by_kernel, tuple(kernels)) for name, by_kernel in fields.items()}
+        part: {name: _merge(declared, len(kernels)) for name, declared in fields.items()}
         for part, fields in parts.items()
     }
 
@@ -324,25 +324,20 @@ def gpu_schema() -> JsonSchema:
     }
 
 
-def argument_schemas(declared: type, prefix: str = "") -> dict[str, JsonSchema]:
-    """Return the schemas of an endpoint's arguments, a dataclass of knobs, by field name without `prefix`."""
-    return {name: _merge({"": knob}, ("",)) for name, knob in knobs(declared, prefix).items()}
+def argument_schemas(declared: type) -> dict[str, JsonSchema]:
+    """Return the schemas of an endpoint's arguments, a dataclass of knobs, by field name."""
+    return {name: _merge([knob], 1) for name, knob in knobs(declared).items()}
 
 
-def _merge(by_kernel: Mapping[str, Knob], kernels: tuple[str, ...]) -> JsonSchema:
-    merged = list(by_kernel.values())
-    schema = _allow(merged)
-    words = _group(by_kernel, kernels, lambda knob: knob.help.rstrip(".")) + "."
+def _merge(declared: list[Knob], kernels: int) -> JsonSchema:
+    schema = _allow(declared)
+    words = "; ".join(dict.fromkeys(knob.help.rstrip(".") for knob in declared)) + "."
     if "minimum" in schema:  # Gradio shows the argument as a bare int, without its range
         words += f" {schema['minimum']} to {schema['maximum']}."
-    words += " Default: " + _group(by_kernel, kernels, lambda knob: str(knob.default)) + "."
-    if len({knob.default for knob in merged}) == 1:
-        if len(by_kernel) == len(kernels):
-            schema["default"] = merged[0].default
-        else:
-            words += f" Only for {_name(list(by_kernel), kernels)}."
-    if len({(knob.choices, knob.low, knob.high) for knob in merged}) > 1:
-        words += " Some kernels allow fewer values."
+    defaults = list(dict.fromkeys(knob.default for knob in declared))
+    words += f" Default: {' or '.join(map(str, defaults))}."
+    if len(defaults) == 1 and len(declared) == kernels:
+        schema["default"] = defaults[0]
     return {**schema, "description": words}
 
 
@@ -357,29 +352,3 @@ def _allow(knobs: list[Knob]) -> JsonSchema:
         return {"type": "integer", "enum": sorted(choices, key=int)}
     numbers = [int(number) for knob in knobs for number in knob.choices or (knob.low, knob.high)]
     return {"type": "integer", "minimum": min(numbers), "maximum": max(numbers)}
-
-
-def _group(
-    by_kernel: Mapping[str, Knob], kernels: tuple[str, ...], word: Callable[[Knob], str]
-) -> str:
-    """Return each distinct word with the kernels that use it, or the word alone if all kernels agree."""
-    groups: dict[str, list[str]] = {}
-    for kernel, declared in by_kernel.items():
-        groups.setdefault(word(declared), []).append(kernel)
-    if len(groups) == 1:
-        return next(iter(groups))
-    return "; ".join(f"{text} ({_name(ids, kernels)})" for text, ids in groups.items())
-
-
-def _name(ids: list[str], kernels: tuple[str, ...]) -> str:
-    """Join kernel ids, with "matmul.*" for all kernels of a family.
-
-    >>> _name(["matmul.grouped", "transpose.flat"], ("matmul.grouped", "matmul.grid_2d", "transpose.flat"))
-    'matmul.grouped, transpose.*'
-    """
-    words = []
-    for kernel in ids:
-        family = kernel.split(".")[0]
-        siblings = {other for other in kernels if other.split(".")[0] == family}
-        words.append(f"{family}.*" if siblings <= set(ids) else kernel)
-    return ", ".join(dict.fromkeys(words))

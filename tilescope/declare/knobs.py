@@ -134,13 +134,9 @@ def powers(low: int, high: int) -> tuple[int, ...]:
 
 
 @once
-def knobs(declared: type, prefix: str = "") -> Mapping[str, Knob]:
-    """Return a dataclass's knobs by field name without `prefix`, in declaration order."""
-    return {
-        f.name.removeprefix(prefix): f.metadata["knob"]
-        for f in fields(declared)
-        if "knob" in f.metadata
-    }
+def knobs(declared: type) -> Mapping[str, Knob]:
+    """Return a dataclass's knobs by field name, in declaration order."""
+    return {f.name: f.metadata["knob"] for f in fields(declared) if "knob" in f.metadata}
 
 
 def refuse_unknown(names: Iterable[object], owner: str, known: Iterable[str]) -> None:
@@ -156,23 +152,19 @@ def read_fields(
     values: Mapping[str, object],
     owner: str,
     allowed: Mapping[str, Knob] | None = None,
-    prefix: str = "",
 ) -> Any:
     """Build a dataclass of knobs from `values`. Omitted fields take their defaults.
 
     Args:
         owner: the name of the object with these fields, for error messages.
         allowed: knobs by field name that replace the declared knobs.
-        prefix: the prefix of all field names, which `values` and messages omit.
 
     Raises:
         ConfigError: a field is unknown, or its knob does not allow the value.
     """
-    allowed = knobs(declared, prefix) if allowed is None else allowed
+    allowed = knobs(declared) if allowed is None else allowed
     refuse_unknown(values, owner, allowed)
-    return declared(
-        **{prefix + name: allowed[name].validate(name, value) for name, value in values.items()}
-    )
+    return declared(**{name: allowed[name].validate(name, value) for name, value in values.items()})
 
 
 def problem_size(default: int, help: str) -> Any:

@@ -4,7 +4,6 @@ Validation, conversion to JSON and error handling of all endpoints are here.
 """
 
 import asyncio
-import functools
 import inspect
 import traceback
 from abc import ABC, abstractmethod
@@ -17,13 +16,13 @@ import numpy as np
 import orjson
 from markupsafe import Markup
 
-from tilescope.declare.experiment import Experiment, JsonSchema, resolve_gpu
-from tilescope.declare.knobs import ConfigError, read_fields
+from tilescope.declare.experiment import Experiment, Json, JsonSchema, argument_schemas, resolve_gpu
+from tilescope.declare.knobs import ConfigError, knobs, read_fields
 from tilescope.measure.fair_queue import INTERNAL, Client
 from tilescope.measure.request_slots import REQUEST_SLOTS
 from tilescope.measure.session import Session
 from tilescope.numbers import Number
-from tilescope.results import Compiled, Failure, codec
+from tilescope.results import Compiled, Failure
 from visualize.views.opening import explain_opening
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.state import Snapshot, State, View, open_experiment, take_snapshot
@@ -62,20 +61,59 @@ def current_client() -> Client:
 
 
 @dataclass(frozen=True)
+class NoOptions:
+    """The options of most endpoints."""
+
+
+@dataclass(frozen=True)
 class Endpoint:
-    """A named function of the API. Its docstring is its description. Its parameter `experiment` takes a JSON object.
+    """A named function of the API.
 
     Attributes:
+        function: takes the Api and the arguments; its parameter `experiment` takes a JSON object. Its docstring is the
+            description for clients.
+        options: a dataclass of knobs, each of which is an argument; "" stands for its default. The function's parameter
+            `options` takes an instance.
         launches: whether it launches the kernel. If not, its MCP tool has no `run` fields.
-        schemas: JSON Schemas by parameter; the other parameters have the schema of their type.
+        others: JSON Schemas of arguments that are neither the experiment nor knobs.
         is_flat: as an MCP tool, it takes the experiment's fields as separate arguments.
     """
 
     name: str
     function: Callable[..., Any]
+    options: type = NoOptions
     launches: bool = False
-    schemas: Mapping[str, JsonSchema] = field(default_factory=dict)
+    others: Mapping[str, JsonSchema] = field(default_factory=dict)
     is_flat: bool = True
+
+    @property
+    def arguments(self) -> dict[str, tuple[Any, JsonSchema]]:
+        """The default and the schema of each argument. The experiment has another schema, and may have no default."""
+        _, *parameters = inspect.signature(self.function).parameters.values()
+        own = {each.name: each.default for each in parameters if each.name != "options"}
+        defaults = own | {name: knob.default for name, knob in knobs(self.options).items()}
+        schemas = {**argument_schemas(self.options), **self.others, EXPERIMENT: {}}
+        return {name: (default, schemas[name]) for name, default in defaults.items()}
+
+    async def call(self, api: "Api", arguments: Json) -> orjson.Fragment:
+        """Reply to a client with JSON text. An exception becomes a failure in the reply."""
+        declared = knobs(self.options)
+        given = {name: value for name, value in arguments.items() if name not in declared}
+        try:
+            if declared:
+                chosen = {
+                    name: arguments[name]
+                    for name in declared
+                    if arguments.get(name) not in ("", None)
+                }
+                given["options"] = read_fields(self.options, chosen, f"/{self.name}")
+            if inspect.iscoroutinefunction(self.function):
+                reply = await asyncio.to_thread(encode, await self.function(api, **given))
+            else:
+                reply = await run_in_slot(lambda: encode(self.function(api, **given)))
+        except Exception as error:
+            reply = encode(failure(error))
+        return orjson.Fragment(reply)
 
 
 class Api:
@@ -136,9 +174,9 @@ class Api:
         self,
         payload: object,
         measurement: str,
-        body: Callable[[Any, Snapshot], dict[str, Any]] = lambda outcome, _: codec.to_json(outcome),
+        body: Callable[[Any, Snapshot], dict[str, Any]],
     ) -> Reply:
-        """Measure, and reply with `body` of the result and the snapshot; by default with the whole result."""
+        """Measure, and reply with `body` of the result and the snapshot."""
         job = self.session.submit(self.read(payload), measurement, current_client())
         try:
             # Occupies no thread while the job is queued
@@ -173,6 +211,23 @@ class Api:
         )
 
 
+def reply_endpoint(
+    name: str, method: Callable[..., Awaitable[Reply]], body: Callable[..., Reply], **how: Any
+) -> Endpoint:
+    """Return an endpoint that replies with `body`, whose docstring describes it.
+
+    Args:
+        method: `Api.reply_compiled` or `Api.reply_measured`.
+        how: further arguments of the method.
+    """
+
+    async def function(api: Api, experiment: Json) -> Reply:
+        return await method(api, experiment, body=body, **how)
+
+    function.__doc__ = body.__doc__
+    return Endpoint(name, function, launches=method is Api.reply_measured)
+
+
 def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
     """Return `body` of a snapshot with the experiment and the resolved GPU."""
     try:
@@ -190,41 +245,6 @@ def _opening_note(state: State) -> dict[str, str]:
     """Return `config_note`, which says why a reply is about the offered config; {} if it is not."""
     note = explain_opening(state.kernel, state.launch)
     return {"config_note": note} if note else {}
-
-
-def read_options(options: type[V], prefix: str, given: Mapping[str, object], endpoint: str) -> V:
-    """Return a panel's options from an endpoint's arguments. Empty arguments take their defaults.
-
-    Raises:
-        ConfigError: for the first value that is not allowed, by the argument's name.
-    """
-    return read_fields(
-        options, {name: value for name, value in given.items() if value}, endpoint, prefix=prefix
-    )
-
-
-def reply_safely(
-    function: Callable[..., Reply | Awaitable[Reply]],
-) -> Callable[..., Awaitable[orjson.Fragment]]:
-    """Wrap an endpoint's function. Its reply becomes JSON text, and an exception becomes a failure in the reply."""
-
-    @functools.wraps(function)
-    async def call(*args: Any, **kwargs: Any) -> orjson.Fragment:
-        try:
-            if inspect.iscoroutinefunction(function):
-                reply = await asyncio.to_thread(encode, await function(*args, **kwargs))
-            else:
-                reply = await run_in_slot(lambda: encode(function(*args, **kwargs)))
-        except Exception as error:
-            reply = encode(failure(error))
-        return orjson.Fragment(reply)
-
-    # Gradio makes a schema of these
-    call.__annotations__ = {
-        **function.__annotations__,
-        "return": dict[str, Any],
-    }
-    return call
 
 
 async def run_in_slot(function: Callable[..., V], *args: Any) -> V:
@@ -276,22 +296,9 @@ def _count_not_finite(value: Any) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class RunAction:
-    """A button that starts a measurement. Its result becomes part of the snapshot that the view is drawn from.
-
-    Attributes:
-        measurement: the name of one of `session.MEASUREMENTS`.
-    """
-
-    measurement: str
-
-
-@dataclass(frozen=True)
-class StreamAction:
-    """A button whose result arrives in parts, for example because it takes several compiles."""
-
-    question: Question
+# A button's action: the name of one of `session.MEASUREMENTS`, whose result becomes part of the snapshot, or a question
+# whose result arrives in parts, for example because it takes several compiles.
+Action = str | Question
 
 
 def merge(values: Iterable[Slots]) -> Slots:
@@ -320,7 +327,7 @@ class Panel(ABC):
     def layout(self) -> Markup:
         """Return its HTML, with slots."""
 
-    def actions(self) -> Mapping[str, RunAction | StreamAction]:
+    def actions(self) -> Mapping[str, Action]:
         """Return its actions by the name of their button."""
         return {}
 
@@ -380,6 +387,6 @@ class Panel(ABC):
         """
         return ()
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[Endpoint, ...]:
         """Return its endpoints in the API."""
         return ()

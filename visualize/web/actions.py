@@ -15,7 +15,7 @@ from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure
 from visualize.tours.guide import show_stop
 from visualize.views import status
-from visualize.views.panel import RunAction, Slots, StreamAction, current_client, run_in_slot
+from visualize.views.panel import Action, Question, Slots, current_client, run_in_slot
 from visualize.views.slots import DISABLED, ENABLED, REDRAW, problems_value
 from visualize.views.state import State
 from visualize.web.redraw import Redraw
@@ -24,7 +24,7 @@ from visualize.web.redraw import Redraw
 # code legibly.
 MAX_LINK = 1200
 
-# Maximum concurrent StreamActions. Each may wait for the compiler in a thread.
+# Maximum concurrent questions. Each may wait for the compiler in a thread.
 _MAX_STREAM_ACTIONS = 64
 
 # Seconds between two progress messages of a measurement.
@@ -36,7 +36,7 @@ class Actions:
 
     def __init__(self, redraw: Redraw) -> None:
         self.session = redraw.session
-        self.actions: dict[str, RunAction | StreamAction] = {"run": RunAction("run")}
+        self.actions: dict[str, Action] = {"run": "run"}
         for panel in redraw.all_panels:
             self.actions |= panel.actions()
         self._redraw = redraw
@@ -65,8 +65,8 @@ class Actions:
         if action is None:
             raise ConfigError("no_action", f"The page has no action {quote(name)}.")
         state = self._redraw.read(message)
-        if isinstance(action, RunAction):
-            return self._measure(page, state, action.measurement)
+        if isinstance(action, str):
+            return self._measure(page, state, action)
         return self._answer(state, action)
 
     def _cancel(self, page: str) -> None:
@@ -76,10 +76,10 @@ class Actions:
     async def _share(self, message: Mapping[str, Any]) -> AsyncIterator[Slots]:
         yield {"share": await run_in_slot(qr, message)}
 
-    async def _answer(self, state: State, action: StreamAction) -> AsyncIterator[Slots]:
+    async def _answer(self, state: State, question: Question) -> AsyncIterator[Slots]:
         context = contextvars.copy_context()  # for `current_client` in the thread
         loop = asyncio.get_running_loop()
-        answers = action.question(self.session, state)
+        answers = question(self.session, state)
 
         def step() -> Slots | None:
             return context.run(next, answers, None)
@@ -127,7 +127,7 @@ class Actions:
         """Return the names of the actions that need a GPU, if this machine has none."""
         if self.session.gpu:
             return []
-        runs = [RunAction(name) for name, each in MEASUREMENTS.items() if not each.is_interpreted]
+        runs = [name for name, each in MEASUREMENTS.items() if not each.is_interpreted]
         return [name for name, action in self.actions.items() if action in runs]
 
 

@@ -14,8 +14,9 @@ bounds of the arguments, and one tool, `kernels`, explains them.
 import functools
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from inspect import Parameter
 from typing import Any
 
@@ -24,6 +25,7 @@ import orjson
 
 from tilescope.declare.discovery import discover, opening
 from tilescope.declare.experiment import (
+    Json,
     JsonSchema,
     experiment_schema,
     from_json,
@@ -37,13 +39,16 @@ from tilescope.declare.experiment import (
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS
 from tilescope.declare.knobs import Knob, knobs
 from visualize.predict.offer import PUBLISHED, Offer, offer, offers
-from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, Reply, encode, reply_safely
+from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, Reply, encode
 
 # Maximum characters of a field's JSON, about 2,000 tokens. Operations, bounds and checks are shorter.
 LONGEST_FIELD = 8_000
 
 # Tools are also endpoints of the API, where their names have this prefix.
 _PREFIX = "mcp_"
+
+# The default and the JSON Schema of each argument.
+Arguments = dict[str, tuple[Any, JsonSchema]]
 
 _FIELDS: JsonSchema = {
     "type": "array",
@@ -77,64 +82,65 @@ def register_endpoints(
         with_tools: also register an MCP tool for each endpoint.
         others: endpoints of no panel.
     """
-
-    @functools.cache
-    def kernels() -> Reply:
-        """Every kernel with its knobs, problem fields, presets and exact JSON Schema; the GPU table; this GPU or null.
-
-        `recommended` lists the configs that searches found, and one for each preset shape without a search.
-        `gpu_table` gives each figure of a GPU with its source.
-        """
-        gpu = api.session.gpu or GPUS[DEFAULT_GPU]
-        reply = {
-            "kernels": [
-                {
-                    "id": kernel.id,
-                    "family": kernel.family.root.id,
-                    "title": kernel.title,
-                    "claim": kernel.headline,
-                    "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
-                    "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
-                    "presets": [asdict(preset) for preset in kernel.presets],
-                    "recommended": [offered.to_json() for offered in offers(kernel, gpu)],
-                    "schema": experiment_schema(kernel),
-                }
-                for kernel in discover().values()
-            ],
-            "gpus": list(GPUS),
-            "gpu_table": {name: asdict(gpu) for name, gpu in GPUS.items()},
-            "device": api.session.gpu and asdict(api.session.gpu),
-        }
-        return encode(reply)
-
-    def recommend(experiment: dict[str, Any]) -> dict[str, Any]:
-        """Recommends a config for this experiment's kernel, problem and GPU; its own config is ignored.
-
-        `origin`: found by a search for this shape or a neighbouring one, ranked first by the model, or the published
-        default where neither exists.
-        """
-        requested = from_json(experiment)
-        kernel = discover()[requested.kernel]
-        gpu = resolve_gpu(requested, api.session.gpu)
-        published = Offer(replace(requested, config=kernel.config()), PUBLISHED, None)
-        offered = offer(kernel, requested.problem, gpu) or published
-        chosen = replace(requested, config=offered.experiment.config)
-        return {**offered.to_json(), "experiment": chosen.to_json()}
-
-    experiment = merged_schema(discover())
     endpoints = [
         Endpoint("kernels", kernels),
         Endpoint("recommend", recommend, is_flat=False),
-        *(endpoint for panel in panels for endpoint in panel.endpoints(api)),
+        *(endpoint for panel in panels for endpoint in panel.endpoints()),
         *others,
     ]
     for endpoint in endpoints:
-        schemas = {EXPERIMENT: experiment, **endpoint.schemas}
-        _register(
-            blocks, replace(endpoint, function=reply_safely(endpoint.function), schemas=schemas)
-        )
-    for tool in create_tools(endpoints) if with_tools else ():
-        _register(blocks, tool)
+        arguments = endpoint.arguments
+        if EXPERIMENT in arguments:
+            arguments[EXPERIMENT] = arguments[EXPERIMENT][0], merged_schema(discover())
+        reply = partial(endpoint.call, api)
+        _register(blocks, endpoint.name, reply, endpoint.function.__doc__, arguments)
+    for endpoint in (Endpoint("kernels", brief_kernels), *endpoints[1:]) if with_tools else ():
+        _register_tool(blocks, api, endpoint)
+
+
+@functools.cache
+def kernels(api: Api) -> bytes:
+    """Every kernel with its knobs, problem fields, presets and exact JSON Schema; the GPU table; this GPU or null.
+
+    `recommended` lists the configs that searches found, and one for each preset shape without a search.
+    `gpu_table` gives each figure of a GPU with its source.
+    """
+    gpu = api.session.gpu or GPUS[DEFAULT_GPU]
+    reply = {
+        "kernels": [
+            {
+                "id": kernel.id,
+                "family": kernel.family.root.id,
+                "title": kernel.title,
+                "claim": kernel.headline,
+                "knobs": [_knob(name, knob) for name, knob in knobs(kernel.config).items()],
+                "problem": [_knob(name, knob) for name, knob in kernel.problem_knobs().items()],
+                "presets": [asdict(preset) for preset in kernel.presets],
+                "recommended": [offered.to_json() for offered in offers(kernel, gpu)],
+                "schema": experiment_schema(kernel),
+            }
+            for kernel in discover().values()
+        ],
+        "gpus": list(GPUS),
+        "gpu_table": {name: asdict(gpu) for name, gpu in GPUS.items()},
+        "device": api.session.gpu and asdict(api.session.gpu),
+    }
+    return encode(reply)
+
+
+def recommend(api: Api, experiment: Json) -> Reply:
+    """Recommends a config for this experiment's kernel, problem and GPU; its own config is ignored.
+
+    `origin`: found by a search for this shape or a neighbouring one, ranked first by the model, or the published
+    default where neither exists.
+    """
+    requested = from_json(experiment)
+    kernel = discover()[requested.kernel]
+    gpu = resolve_gpu(requested, api.session.gpu)
+    published = Offer(replace(requested, config=kernel.config()), PUBLISHED, None)
+    offered = offer(kernel, requested.problem, gpu) or published
+    chosen = replace(requested, config=offered.experiment.config)
+    return {**offered.to_json(), "experiment": chosen.to_json()}
 
 
 def _knob(name: str, knob: Knob) -> dict[str, Any]:
@@ -146,18 +152,36 @@ def _knob(name: str, knob: Knob) -> dict[str, Any]:
     return {"name": name, "default": knob.default, "help": knob.help, **allowed}
 
 
-def _register(blocks: gr.Blocks, endpoint: Endpoint) -> None:
-    registered = gr.api(endpoint.function, api_name=endpoint.name, concurrency_limit=None)
-    arguments: Sequence[Any] = blocks.fns[registered["id"]].inputs
-    for name, argument in zip(
-        inspect.signature(endpoint.function).parameters, arguments, strict=True
-    ):
+def _register(
+    blocks: gr.Blocks,
+    name: str,
+    reply: Callable[[Json], Awaitable[Any]],
+    description: str | None,
+    arguments: Arguments,
+    hints: Json | None = None,
+) -> None:
+    """Register a function with Gradio, which reads its signature and its description."""
+
+    async def function(*values: Any) -> Any:
+        return await reply(dict(zip(arguments, values, strict=True)))
+
+    parameters = [
+        Parameter(each, Parameter.POSITIONAL_OR_KEYWORD, default=default)
+        for each, (default, _) in arguments.items()
+    ]
+    function.__name__ = name
+    function.__doc__ = description
+    signature = inspect.Signature(parameters, return_annotation=dict[str, Any])
+    function.__annotations__ = dict.fromkeys(arguments, Any)
+    vars(function).update(__signature__=signature, hints=hints)
+    registered = gr.api(function, api_name=name, concurrency_limit=None)
+    inputs: Sequence[Any] = blocks.fns[registered["id"]].inputs
+    for (argument, (_, schema)), component in zip(arguments.items(), inputs, strict=True):
         # On the instance: Gradio writes a stub beside the source of every subclass of a component. `api_info` stays:
         # the page contains it twice, and few clients read it.
-        if name in endpoint.schemas:
-            argument.api_info_as_input = lambda schema=endpoint.schemas[name]: schema
-        if name == EXPERIMENT:
-            argument.example_payload = lambda: nest(opening())
+        component.api_info_as_input = lambda schema=schema: schema
+        if argument == EXPERIMENT:
+            component.example_payload = lambda: nest(opening())
 
 
 def argument_defaults(blocks: gr.Blocks) -> dict[int | str, list[object]]:
@@ -172,45 +196,33 @@ def argument_defaults(blocks: gr.Blocks) -> dict[int | str, list[object]]:
     }
 
 
-def create_tools(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-    """Return a tool for each endpoint. Their names begin with "mcp_".
+def brief_kernels(api: Api) -> Json:
+    """Lists the kernels: what each shows, the default of each argument, and presets worth a look.
 
-    Args:
-        endpoints: the first is "kernels", whose tool returns a shorter reply.
+    `arguments` says what each argument of the other tools means. Also the names of the GPUs that predictions can
+    be for, and this machine's GPU (null: predictions and recorded results only).
     """
-    in_full, *others = endpoints
-
-    def kernels() -> dict[str, Any]:
-        """Lists the kernels: what each shows, the default of each argument, and presets worth a look.
-
-        `arguments` says what each argument of the other tools means. Also the names of the GPUs that predictions can
-        be for, and this machine's GPU (null: predictions and recorded results only).
-        """
-        reply = orjson.loads(in_full.function())
-        return {
-            "kernels": [
-                {
-                    **{name: kernel[name] for name in ("id", "title", "claim")},
-                    "defaults": {
-                        knob["name"]: knob["default"]
-                        for knob in kernel["problem"] + kernel["knobs"]
-                    },
-                    "presets": {
-                        preset["title"]: preset["problem"] | preset["config"]
-                        for preset in kernel["presets"]
-                    },
-                }
-                for kernel in reply["kernels"]
-            ],
-            "arguments": {
-                name: schema["description"]
-                for name, schema in _flat(merged_fields(discover())).items()
-            },
-            "gpus": gpu_schema()["enum"],
-            "device": reply["device"] and reply["device"]["name"],
-        }
-
-    return [_tool(endpoint) for endpoint in (Endpoint("kernels", kernels), *others)]
+    reply = orjson.loads(kernels(api))
+    return {
+        "kernels": [
+            {
+                **{name: kernel[name] for name in ("id", "title", "claim")},
+                "defaults": {
+                    knob["name"]: knob["default"] for knob in kernel["problem"] + kernel["knobs"]
+                },
+                "presets": {
+                    preset["title"]: preset["problem"] | preset["config"]
+                    for preset in kernel["presets"]
+                },
+            }
+            for kernel in reply["kernels"]
+        ],
+        "arguments": {
+            name: schema["description"] for name, schema in _flat(merged_fields(discover())).items()
+        },
+        "gpus": gpu_schema()["enum"],
+        "device": reply["device"] and reply["device"]["name"],
+    }
 
 
 def offer_tools_alone(server: Any) -> None:
@@ -252,64 +264,48 @@ def _flat(parts: Mapping[str, Mapping[str, JsonSchema]]) -> dict[str, JsonSchema
     return {"kernel": kernel_schema(discover()), **flat, "gpu": gpu_schema()}
 
 
-def _tool(endpoint: Endpoint) -> Endpoint:
-    parameters = dict(inspect.signature(endpoint.function).parameters)
-    needs_experiment = (
-        EXPERIMENT in parameters and parameters[EXPERIMENT].default is Parameter.empty
-    )
+def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
+    """Register the MCP tool of an endpoint."""
+    own = endpoint.arguments
+    needs_experiment = EXPERIMENT in own and own[EXPERIMENT][0] is Parameter.empty
     is_flat = needs_experiment and endpoint.is_flat
     parts = merged_fields(discover()) if is_flat else {}
-    schemas: dict[str, JsonSchema] = {}
+    fields: Arguments = {}
     if is_flat:
-        del parameters[EXPERIMENT]
+        del own[EXPERIMENT]
         if not endpoint.launches:
             del parts["run"]
         for name, schema in _flat(parts).items():
-            schemas[name] = {key: value for key, value in schema.items() if key != "description"}
-    described = {
-        EXPERIMENT: _WHOLE if needs_experiment else _OPTIONAL,
-        **endpoint.schemas,
-        "fields": _FIELDS,
-    }
-    schemas |= {name: described.get(name, {}) for name in (*parameters, "fields")}
+            brief = {key: value for key, value in schema.items() if key != "description"}
+            fields[name] = Parameter.empty if name == "kernel" else None, brief
+    elif EXPERIMENT in own:
+        own[EXPERIMENT] = own[EXPERIMENT][0], _WHOLE if needs_experiment else _OPTIONAL
+    arguments = {**fields, **own, "fields": (None, _FIELDS)}
 
-    async def tool(*values: Any) -> str:
-        given = {
-            name: value for name, value in zip(schemas, values, strict=True) if value is not None
-        }
-        arguments = {name: given[name] for name in parameters if name in given}
+    async def reply(values: Json) -> str:
+        given = {name: value for name, value in values.items() if value is not None}
+        chosen = given.pop("fields", None)
         if is_flat:
             nested = {
-                part: {name: given[name] for name in fields if name in given}
-                for part, fields in parts.items()
+                part: {name: given.pop(name) for name in names if name in given}
+                for part, names in parts.items()
             }
-            arguments[EXPERIMENT] = {
-                "kernel": given.get("kernel"),
-                "gpu": given.get("gpu"),
-                **nested,
-            }
-        reply = await reply_safely(endpoint.function)(**arguments)
-        return json.dumps(shortened(orjson.loads(orjson.dumps(reply)), given.get("fields")))
+            whole = {name: given.pop(name, None) for name in ("kernel", "gpu")}
+            given[EXPERIMENT] = {**whole, **nested}
+        full = await endpoint.call(api, given)
+        return json.dumps(shortened(orjson.loads(orjson.dumps(full)), chosen))
 
-    # The signature and the description that Gradio needs for an MCP tool.
-    defaults = {
-        "kernel": Parameter.empty,
-        **{name: parameters[name].default for name in parameters},
-    }
-    tool.__name__ = endpoint.name
-    tool.__annotations__ = {**dict.fromkeys(schemas, Any), "return": str}
-    arguments = [
-        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name))
-        for name in schemas
-    ]
-    tool.__signature__ = inspect.Signature(arguments, return_annotation=str)  # type: ignore[attr-defined]
     launches = _LAUNCHES if endpoint.launches and is_flat else ""
     omitted = _KNOBS if is_flat else ""
-    tool.__doc__ = " ".join(f"{endpoint.function.__doc__} {launches} {_HOW} {omitted}".split())
+    words = f"{endpoint.function.__doc__} {launches} {_HOW} {omitted}"
     # A launch takes a GPU's time, and its results are stored.
-    hints = {"readOnlyHint": not endpoint.launches, "destructiveHint": False}
-    tool.hints = {**hints, "openWorldHint": False}  # type: ignore[attr-defined]
-    return Endpoint(f"{_PREFIX}{endpoint.name}", tool, schemas=schemas)
+    hints = {
+        "readOnlyHint": not endpoint.launches,
+        "destructiveHint": False,
+        "openWorldHint": False,
+    }
+    name = f"{_PREFIX}{endpoint.name}"
+    _register(blocks, name, reply, " ".join(words.split()), arguments, hints)
 
 
 def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:

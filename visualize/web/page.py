@@ -128,7 +128,7 @@ def page(redraw: Redraw, actions: Actions, with_tools: bool = False) -> gr.Block
             "requests",
             scripts.requests,
             launches=bool(scripts.opened),
-            schemas={"script": {"type": "string"}},
+            others={"script": {"type": "string"}},
         )
         register_endpoints(blocks, api, redraw.all_panels, with_tools, [requests])
     return blocks

@@ -18,7 +18,7 @@ from visualize.views import slots
 from visualize.views.capture.controls import GPU_MENU, launch_form
 from visualize.views.capture.script import Recapture, Script
 from visualize.views.capture.view import TABS, LaunchView, clip, draw, most_wasteful
-from visualize.views.panel import Slots
+from visualize.views.panel import Api, Slots
 from visualize.views.slots import DISABLED, WATCH
 from visualize.views.state import query, read_tab
 from visualize.web.controls import kernel_menu
@@ -136,7 +136,7 @@ class Scripts:
     def titles(self) -> dict[str, str]:
         return {name: f"script: {name.removeprefix(PREFIX)}" for name in self.scripts}
 
-    def requests(self, script: str = "") -> dict[str, Any]:
+    def requests(self, _: Api, script: str = "") -> dict[str, Any]:
         """Counts the memory requests of every Triton launch in a script, and explains them, as `show --json` does.
 
         `faults`: wrong results. `brief`: the findings. `launches`: each source line's requests, sectors, ideal sectors

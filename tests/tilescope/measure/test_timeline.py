@@ -130,7 +130,7 @@ def test_the_tick_divides_all_differences_and_the_step_is_the_smallest(
 
 
 def test_the_reply_lists_every_program_and_what_recording_costs():
-    reply = json.loads(json.dumps(timeline_json(timeline(note="The clock is unknown."))))
+    reply = json.loads(json.dumps(timeline_json(timeline(note="The clock is unknown."), None)))
     assert reply["programs"][1] == {"sm": 131, "start_ns": 32, "end_ns": 960}
     assert len(reply["programs"]) == 3
     assert {"plain_ms": 0.25, "instrumented_ms": 0.26, "kernel_ms": 0.004}.items() <= reply.items()

@@ -263,8 +263,10 @@ def test_a_table_is_saved_as_it_stands(tab):
     tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached")
     tab.find(table).first.hover()
     name, file = saved(tab, f"{table} .save-csv")
-    assert name == "Totals of the launch.csv"
-    assert re.search("^load A,.*,compiled,16 B,4096,65536,", file.decode("utf-8-sig"), re.MULTILINE)
+    assert name == "Totals_of_the_launch.csv"
+    assert re.search(
+        '^"load A",.*,"compiled","16 B","4096","65536",', file.decode("utf-8-sig"), re.MULTILINE
+    )
     tab.says("#requests-table", "DRAM traffic, starting with cold caches")
     assert tab.page.get_by_role(
         "button", name="Count with Nsight Compute (needs a GPU)"

@@ -6,6 +6,7 @@ import itertools
 import os
 import urllib.parse
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 
 import orjson
@@ -141,7 +142,8 @@ def endpoint_of(page, kind):
     (panel,) = (
         panel for panels in page.panels.values() for panel in panels if isinstance(panel, kind)
     )
-    return panel.endpoints(Api(page.session, page.predictions))[0].function
+    (endpoint,) = panel.endpoints()
+    return partial(endpoint.function, Api(page.session, page.predictions))
 
 
 async def test_a_schedule_replies_before_the_compiler_and_says_so(page, compiles):

@@ -27,7 +27,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
 from tilescope.results import Strategy
 from tilescope.results.sweep import DONE
-from visualize.views.panel import Api, reply_safely
+from visualize.views.panel import Api
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot
 from visualize.views.tune import view
@@ -219,10 +219,10 @@ def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, 
 
 async def call(panel, experiment=None, vary=VARY, **arguments):
     """Return the reply of /sweep, on made-up devices."""
-    endpoint, _ = panel.endpoints(Api(Session()))
-    function = reply_safely(endpoint.function)
+    endpoint, _ = panel.endpoints()
     default = {"kernel": "matmul.grouped", "gpu": "H200"}
-    reply = await function(experiment or default, vary=vary, **arguments)
+    arguments |= {"experiment": experiment or default, "vary": vary}
+    reply = await endpoint.call(Api(Session()), arguments)
     return orjson.loads(orjson.dumps(reply))
 
 

@@ -1,10 +1,7 @@
-"""Text as values, which render as HTML and as plain text; the glossary; and tables with facets and pages."""
+"""Text as values, which render as HTML and as plain text; the glossary; and tables with facets."""
 
-import csv
 import dataclasses
 import html as unescaping
-import io
-import json
 import pickle
 import re
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from visualize.glossary import FILE, mark, meaning
 from visualize.views import prose
 from visualize.views.prose import Hint, Sourced, Strong, html, plain, say
 from visualize.views.state import State, View
-from visualize.views.tables import ALL, Column, Table, table
+from visualize.views.tables import ALL, MAX_ROWS, Column, Table, table
 from visualize.web.page import glossary_dialog
 
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")
@@ -57,7 +54,6 @@ RUNS = Table[Run](
             labels={"timed": "Timed"},
         ),
     ),
-    rows_per_page=3,
 )
 RunsView = RUNS.make_options("RunsView", __name__)
 ALL_RUNS = [
@@ -83,25 +79,16 @@ def render(rows=ALL_RUNS, **chosen):
     )
 
 
-def saved(rows=ALL_RUNS, **chosen):
-    """Return the file that the browser saves, and its rows."""
-    file = json.loads(RUNS.save(rows, state_of(**chosen))["saved-file"])
-    return file, list(csv.reader(io.StringIO(file["text"].removeprefix("\ufeff"), newline="")))
-
-
 def as_source(markup):
     """Return HTML as text, with a line for each row and facet."""
     return escape(re.sub("<(?=tr|nav|table)", " ¶ <", str(markup)))
 
 
-def test_options_are_knobs_for_each_facet_the_order_and_the_page():
-    assert knobs(RunsView, "runs_").keys() == {"kernel", "warps", "status", "sort", "page"}
-    assert dataclasses.astuple(RunsView()) == (ALL, ALL, ALL, "", 1)
-    chosen = read_fields(
-        RunsView, {"runs_kernel": "tiled", "runs_sort": "-time", "runs_page": "2"}, "runs"
-    )
-    assert pickle.loads(pickle.dumps(chosen)) == chosen == RunsView("tiled", ALL, ALL, "-time", 2)
-    for field, value in (("kernel", "sort"), ("sort", "date"), ("page", 0), ("warps", "8" * 101)):
+def test_options_are_knobs_for_each_facet():
+    assert knobs(RunsView).keys() == {"runs_kernel", "runs_warps", "runs_status"}
+    chosen = read_fields(RunsView, {"runs_kernel": "tiled"}, "runs")
+    assert pickle.loads(pickle.dumps(chosen)) == chosen == RunsView("tiled", ALL, ALL)
+    for field, value in (("kernel", "sort"), ("warps", "8" * 101)):
         with pytest.raises(ConfigError) as error:
             read_fields(RunsView, {f"runs_{field}": value}, "runs")
         assert error.value.field == f"runs_{field}"
@@ -118,67 +105,30 @@ def test_tables_are_the_approved_ones(approve):
     tables = {
         "captioned": table(HEADER, ROWS, 'by "ncu" <2>'),
         "without rows": table(HEADER, []),
-        "the first page": render(),
-        "the second page": render(page=2),
-        "the last page": render(page=3),
+        "all runs": render(),
         "one run": render(ALL_RUNS[:1]),
-        "as many as a page has": render(ALL_RUNS[:3]),
         "no run": render([]),
         "two facets": render(kernel="tiled", warps="8"),
         "other facets": render(kernel="tiled", status="timed"),
-        "a facet of a later page": render(kernel="tiled", page=2),
         "a value without rows": render(kernel="padded"),
         "an unknown value": render(warps="32"),
         "one kernel": render(flat),
         "one kernel, which is selected": render(flat, kernel="flat"),
-        "ascending": render(sort="time"),
-        "descending": render(sort="-time"),
-        "one column": narrow.render(ALL_RUNS, state_of(kernel="flat", warps="4", sort="-time")),
+        "one column": narrow.render(ALL_RUNS, state_of(kernel="flat", warps="4")),
         "a facet with a default": defaulted.render(ALL_RUNS, state),
     }
     approve("tables", {name: as_source(shown) for name, shown in tables.items()})
-    assert render(page=3) == render(page=9_999), "beyond the last page is the last page"
-
-
-def test_rows_are_sorted_by_value_with_missing_ones_last():
-    times = [0.01, 0.05, 0.1, 0.2, 0.3, 1.5]
-    for order, sorted_times in (("time", times), ("-time", times[::-1])):
-        rows = RUNS.select(ALL_RUNS, vars(RunsView(runs_sort=order)))
-        assert [run.ms for run in rows] == [*sorted_times, None]
-    assert RUNS.select(ALL_RUNS, vars(RunsView())) == ALL_RUNS
-    by_kernel = RUNS.select(ALL_RUNS, vars(RunsView(runs_sort="kernel")))
-    assert by_kernel == sorted(ALL_RUNS, key=lambda run: run.kernel), "sorting is stable"
-
-
-def test_text_with_numbers_is_sorted_by_the_numbers():
-    shapes = Table[str]("shapes", "shape", (Column("shape", "Shape", lambda shape: shape),))
-    options = vars(shapes.make_options("Shapes", __name__)(shapes_sort="shape"))
-    rows = ["64 × 512", "64 × 1024", "512 × 64", "1024 × 64", "K 9", "K 10"]
-    assert shapes.select(rows[::-1], options) == rows
-
-
-def test_csv_holds_all_matching_rows_as_values_with_units_in_the_header():
-    file, rows = saved(kernel="tiled", sort="time", page=2)
-    assert [",".join(row) for row in rows] == [
-        "kernel,warps,time (ms),status",
-        "tiled,16,0.05,timed",
-        "tiled,8,0.1,timed",
-        "tiled,4,0.3,timed",
-        "tiled,8,,failed",
-    ]
-    assert file["text"].startswith("\ufeffkernel,")
-    assert file["name"] == "tilescope_runs.csv"
-    assert 'id="runs-csv"' in render()
-    assert "save-csv" not in render()
+    assert "The first 100 of 105 runs" in render(ALL_RUNS * 15)
+    assert render(ALL_RUNS * 15).count("<tr>") == 1 + MAX_ROWS
 
 
 @given(st.text(), st.text())
-def test_any_text_is_escaped_in_html_and_quoted_in_csv(kernel, status):
+def test_any_text_is_escaped_in_html(kernel, status):
     rows = [Run(kernel, 1, 1.0, status), Run("b", 2, 2.0, "c")]
     shown = str(RUNS.render(rows, state_of()))
-    assert f'<td class="kernel">{escape(kernel)}</td>' in shown
-    assert f'<td class="status"><b>{escape(status)}</b></td>' in shown
-    assert [row[0] for row in saved(rows)[1]] == ["kernel", kernel, "b"]
+    for name, value, cell in (("kernel", kernel, "{}"), ("status", status, "<b>{}</b>")):
+        text = escape(value)
+        assert f'<td class="{name}" data-value="{text}">{cell.format(text)}</td>' in shown
 
 
 WRAPPED = {

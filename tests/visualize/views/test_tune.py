@@ -20,14 +20,14 @@ from tests.stores import put_sweep
 from tests.tilescope.search.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
 from tests.visualize.panels.sweeps_made_up import space_of
 from tilescope.cli.sweep import summary
-from tilescope.declare.knobs import ConfigError
+from tilescope.declare.knobs import ConfigError, read_fields
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.store import Store
 from tilescope.search.text import time_ms
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
-from visualize.views.tune.history import STORE_OFF, history_endpoint
+from visualize.views.tune.history import STORE_OFF, Part, history
 from visualize.views.tune.view import plan_sweep, swept_space
 
 ONE = experiment_of(M=2048, N=2048)
@@ -43,8 +43,8 @@ def put_runs(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind=
 
 def ask(store, experiment=None, **arguments):
     """Return the reply of /history."""
-    endpoint = history_endpoint(SimpleNamespace(store=store))
-    return endpoint.function(experiment, **arguments)
+    api = SimpleNamespace(session=SimpleNamespace(store=store))
+    return history(api, experiment, options=read_fields(Part, arguments, "/history"))
 
 
 def test_a_change_leads_with_its_ratio_and_names_the_date_and_the_versions(store):

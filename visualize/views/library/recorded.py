@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from tilescope.caching import once
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, Json, argument_schemas
+from tilescope.declare.experiment import Experiment, Json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.numbers import Number, key_numbers
 from tilescope.results import records
 from visualize.views.library.scoreboard import recorded_launch
-from visualize.views.panel import Endpoint, read_options
+from visualize.views.panel import Api, Endpoint
 from visualize.views.state import query
 from visualize.views.tables import ALL
 
@@ -80,25 +80,17 @@ def entries() -> tuple[Entry, ...]:
     return tuple(sorted(rows, key=lambda row: order.index(row.experiment.kernel)))
 
 
-def _recorded(
-    kernel: str = "",
-    gpu: str = "",
-    kind: str = "",
-    limit: int = Part.limit,
-    offset: int = Part.offset,
-) -> Json:
+def _recorded(_: Api, options: Part) -> Json:
     """Lists recordings from real GPUs: all of them, or those of one kernel, GPU or kind.
 
     `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
     address that shows it. `total` counts the whole list. A reply holds `limit` recordings, from `offset` on.
     """
-    given = {"kernel": kernel, "gpu": gpu, "kind": kind, "limit": limit, "offset": offset}
-    part = read_options(Part, "", given, "/recorded")
-    rows = [entry for entry in entries() if part.selects(entry)]
+    rows = [entry for entry in entries() if options.selects(entry)]
     return {
         "total": len(rows),
-        "limit": part.limit,
-        "offset": part.offset,
+        "limit": options.limit,
+        "offset": options.offset,
         "recorded": [
             {
                 "kind": row.kind,
@@ -108,9 +100,9 @@ def _recorded(
                 "numbers": [vars(number) for number in row.numbers],
                 "address": address(row.experiment, row.kind),
             }
-            for row in rows[part.offset : part.offset + part.limit]
+            for row in rows[options.offset : options.offset + options.limit]
         ],
     }
 
 
-RECORDED = Endpoint("recorded", _recorded, schemas=argument_schemas(Part))
+RECORDED = Endpoint("recorded", _recorded, options=Part)

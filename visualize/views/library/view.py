@@ -1,17 +1,18 @@
 """The Library: a scoreboard of predictions against recorded counts."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Json, JsonSchema
+from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import GPUS
+from tilescope.declare.knobs import knob
 from tilescope.declare.spec import shape_text
-from tilescope.measure.session import Session
 from tilescope.numbers import bytes_of, count_noun, join_names, percent, significant
 from tilescope.results.codec import to_json
 from tilescope.timing import scores as times
@@ -41,13 +42,11 @@ from visualize.views.panel import (
     Panel,
     Reply,
     Slots,
-    StreamAction,
     encode,
-    read_options,
     select_fields,
 )
 from visualize.views.slots import NONE, plot, plot_value, slot
-from visualize.views.state import Snapshot, State
+from visualize.views.state import Snapshot
 from visualize.views.tables import ALL, Column, Table
 
 NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM reads"}
@@ -118,12 +117,13 @@ SCORES: Table[Score] = Table(
 ScoreView = SCORES.make_options("ScoreView", __name__)
 
 
-# The page shows one count. The API replies with all counts unless the client names one.
-_COUNT: JsonSchema = {
-    "type": "string",
-    "enum": list(COUNTS),
-    "description": "The count to compare. Default: all.",
-}
+@dataclass(frozen=True)
+class Part:
+    """The scores that a reply of /scoreboard holds."""
+
+    kernel: str = knob(ALL, "", _KERNEL.facet, choices=(ALL, *_KERNEL.choices))
+    gpu: str = knob(ALL, "", _GPU.facet, choices=(ALL, *_GPU.choices))
+    count: str = knob(ALL, "", "The count to compare.", choices=(ALL, *COUNTS))
 
 
 def scores_of(counts: Sequence[str], gpu: str, kernel: str) -> Scoreboard:
@@ -142,11 +142,10 @@ def score_address(score: Score) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def compare_scores(view: Any, has_count: bool) -> bytes:
+def compare_scores(options: Part) -> bytes:
     """Return the reply of /scoreboard. Without filters, it takes a second."""
-    board = scores_of(
-        (view.score_count,) if has_count else COUNTS, view.score_gpu, view.score_kernel
-    )
+    counts = COUNTS if options.count == ALL else (options.count,)
+    board = scores_of(counts, options.gpu, options.kernel)
     launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
     indices = {experiment: index for index, experiment in enumerate(launches)}
 
@@ -211,12 +210,6 @@ class ScoreboardPanel(Panel):
         lists = slot("scoreboard-shared") + slot("scoreboard-rows")
         return slot("scoreboard-headline") + picture + lists
 
-    def actions(self) -> Mapping[str, StreamAction]:
-        return {"score-csv": StreamAction(self._save)}
-
-    def _save(self, session: Session, state: State) -> Iterator[Slots]:
-        yield SCORES.save(by_error(), state)
-
     def draw(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view.of(ScoreView)
         count = view.score_count
@@ -235,23 +228,20 @@ class ScoreboardPanel(Panel):
             "scoreboard-shared": render_scores() + render_times(),
         }
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def scoreboard_of(kernel: str = "", gpu: str = "", count: str = "") -> Reply:
-            """Compares the prediction of every recorded launch with the counts from a GPU.
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return Endpoint("scoreboard", scoreboard_of, options=Part), RECORDED
 
-            `totals` has, per count (sectors, requests, dram_bytes), how many are compared, how many are equal, and the
-            median error. `points` are all counts, each with the index of its launch in `launches`. `misses` are those
-            that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
-            and launches without a shipped prediction. `shared_memory` compares the executions and wavefronts of each
-            source line of other kernels: totals, and predictions that differ or are unknown. `times` compares times.
-            """
-            view = read_options(
-                ScoreView, "score_", {"kernel": kernel, "gpu": gpu, "count": count}, "/scoreboard"
-            )
-            return compare_scores(view, bool(count))
 
-        schemas = SCORES.schemas(ScoreView) | {"count": _COUNT}
-        return Endpoint("scoreboard", scoreboard_of, schemas=schemas), RECORDED
+def scoreboard_of(_: Api, options: Part) -> Reply:
+    """Compares the prediction of every recorded launch with the counts from a GPU.
+
+    `totals` has, per count (sectors, requests, dram_bytes), how many are compared, how many are equal, and the
+    median error. `points` are all counts, each with the index of its launch in `launches`. `misses` are those
+    that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
+    and launches without a shipped prediction. `shared_memory` compares the executions and wavefronts of each
+    source line of other kernels: totals, and predictions that differ or are unknown. `times` compares times.
+    """
+    return compare_scores(options)
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 from tilescope.captures.reader import CapturedKernel
-from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import last_line, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
@@ -21,7 +20,7 @@ from visualize.views import slots, status
 from visualize.views.memory.flow import find_operation
 from visualize.views.memory.shared_memory import inspection_folds, inspection_slots
 from visualize.views.memory.text import label, place
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, select_fields
+from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, reply_endpoint, select_fields
 from visualize.views.prose import Sourced, Strong, headline, picture_caption, say, term
 from visualize.views.slots import NONE, fold, slot
 from visualize.views.state import Snapshot
@@ -95,17 +94,8 @@ class CompilerPanel(Panel):
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         return resource_numbers(snapshot)
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def compile_of(experiment: Json) -> Reply:
-            """Compiles the kernel for any GPU in the table, without a GPU.
-
-            Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
-            (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. Nothing is
-            measured. Takes about a second; minutes for large tiles on few warps.
-            """
-            return await api.reply_compiled(experiment, compile_reply)
-
-        return (Endpoint("compile", compile_of),)
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (reply_endpoint("compile", Api.reply_compiled, compile_reply),)
 
 
 def resource_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
@@ -222,7 +212,12 @@ def list_texts(
 
 
 def compile_reply(snapshot: Snapshot) -> Reply:
-    """Return the body of /compile."""
+    """Compiles the kernel for any GPU in the table, without a GPU.
+
+    Returns registers per thread, spilled bytes, shared-memory bytes per program, programs per SM, occupancy
+    (resident warps / most warps, 0 to 1) and what limits it; and the TTGIR, PTX and SASS. Nothing is
+    measured. Takes about a second; minutes for large tiles on few warps.
+    """
     compiled = snapshot.compiled
     assert compiled is not None, "only a compiled kernel has a reply"
     launch = snapshot.launch

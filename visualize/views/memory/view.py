@@ -6,20 +6,30 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.declare.experiment import JsonSchema, argument_schemas
+from tilescope.declare.experiment import Json, JsonSchema, argument_schemas
 from tilescope.declare.knobs import knobs
 from tilescope.evaluate.counts import sum_costs
 from tilescope.evaluate.declared import DeclaredCounts, count_accesses
 from tilescope.numbers import Number, key_numbers, significant
 from tilescope.reports.launch import COST_COLUMNS
 from tilescope.results import Counters, Failure
+from tilescope.results.codec import to_json
 from visualize.predict.agreement import LaunchCosts, count_of
 from visualize.predict.textbook import Textbook
 from visualize.predict.textbook import textbook as read_textbook
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView
-from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
+from visualize.views.panel import (
+    Action,
+    Api,
+    Endpoint,
+    Panel,
+    Reply,
+    Slots,
+    reply_endpoint,
+    select_fields,
+)
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE, button, fold, plot, slot
 from visualize.views.state import Snapshot, query
@@ -91,8 +101,8 @@ class RequestsPanel(Panel):
             + slots.row(button("count", "Count with Nsight Compute"), name="count-row")
         )
 
-    def actions(self) -> Mapping[str, RunAction]:
-        return {"count": RunAction("counters")}
+    def actions(self) -> Mapping[str, Action]:
+        return {"count": "counters"}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
@@ -163,37 +173,10 @@ class RequestsPanel(Panel):
             dataclasses.replace(number, name=f"{number.name}, counted") for number in counted
         )
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def coalescing_of(
-            experiment: dict[str, Any],
-            model: str = "compiled",
-            textbook: dict[str, Any] | None = None,
-        ) -> Reply:
-            """Predicts how well each load, store and atomic coalesces, over the whole launch.
-
-            `ops` has, per operation, its source line, bytes per lane, warp requests, 32-byte sectors, 128-byte lines,
-            ideal sectors, and efficiency: ideal / sectors, 1 is best. `why` explains what is lost. `counted` is Nsight
-            Compute's count of the same code, or null. Needs no GPU.
-            """
-            knobs(LaneView)["model"].validate("model", model)
-            if model == "textbook":
-                return api.reply_predicted(
-                    experiment, lambda snapshot: textbook_reply(snapshot, read_textbook(textbook))
-                )
-            return await api.reply_compiled(experiment, compiled_reply)
-
-        async def counters(experiment: dict[str, Any]) -> Reply:
-            """Counts a launch's requests, sectors and DRAM bytes with Nsight Compute.
-
-            `launch` has the totals, `ops` those of each memory operation, `shared` those of shared memory. `backend`
-            says whether they were counted here (cuda) or earlier (recorded), `device` on what GPU and versions. Without
-            a GPU: recorded counts, or a failure.
-            """
-            return await api.reply_measured(experiment, "counters")
-
+    def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("coalescing", coalescing_of, schemas=SCHEMAS),
-            Endpoint("counters", counters, launches=True),
+            Endpoint("coalescing", coalescing, others=SCHEMAS),
+            reply_endpoint("counters", Api.reply_measured, counters_reply, measurement="counters"),
         )
 
 
@@ -272,6 +255,33 @@ def lanes_form(snapshot: Snapshot) -> str:
         fields += [lanes | {"labels": _LANES} for lanes in slots.controls(Textbook)]
     values = {"operation": chosen, "lanes": state.view.of(Textbook).lanes}
     return slots.form_value(fields, values)
+
+
+async def coalescing(
+    api: Api, experiment: Json, model: str = "compiled", textbook: Json | None = None
+) -> Reply:
+    """Predicts how well each load, store and atomic coalesces, over the whole launch.
+
+    `ops` has, per operation, its source line, bytes per lane, warp requests, 32-byte sectors, 128-byte lines,
+    ideal sectors, and efficiency: ideal / sectors, 1 is best. `why` explains what is lost. `counted` is Nsight
+    Compute's count of the same code, or null. Needs no GPU.
+    """
+    knobs(LaneView)["model"].validate("model", model)
+    if model == "textbook":
+        return api.reply_predicted(
+            experiment, lambda snapshot: textbook_reply(snapshot, read_textbook(textbook))
+        )
+    return await api.reply_compiled(experiment, compiled_reply)
+
+
+def counters_reply(outcome: Counters, _: Snapshot) -> Json:
+    """Counts a launch's requests, sectors and DRAM bytes with Nsight Compute.
+
+    `launch` has the totals, `ops` those of each memory operation, `shared` those of shared memory. `backend`
+    says whether they were counted here (cuda) or earlier (recorded), `device` on what GPU and versions. Without
+    a GPU: recorded counts, or a failure.
+    """
+    return to_json(outcome)
 
 
 def textbook_reply(snapshot: Snapshot, machine: Textbook) -> dict[str, Any]:

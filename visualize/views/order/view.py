@@ -30,7 +30,15 @@ from visualize.predict.schedule import (
 from visualize.views import prose, slots, status
 from visualize.views.order import dram_reads, figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
-from visualize.views.panel import Api, Endpoint, Panel, Reply, RunAction, Slots, select_fields
+from visualize.views.panel import (
+    Action,
+    Api,
+    Endpoint,
+    Panel,
+    Slots,
+    reply_endpoint,
+    select_fields,
+)
 from visualize.views.prose import Link, Sentence, picture_caption
 from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
 from visualize.views.state import PlayerView, ProgramOrderView, Snapshot, query
@@ -126,21 +134,9 @@ class ProgramOrderPanel(Panel):
             )
         return tuple(Number(name, count, "", "predicted") for name, count in counts.items())
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def schedule_of(experiment: dict[str, Any]) -> Reply:
-            """Predicts which program computes which tile, and in which wave.
-
-            Returns the programs of the launch, how many are resident at once on all SMs, waves (rounded up), and the
-            programs of the last, partial wave. `tiles` lists, per pid in order, the [pid_m, pid_n, pid_k] it computes;
-            8,192 programs at most. `loads` counts the distinct blocks of A and B that the first n programs load;
-            null without a reduction. Needs no GPU. `resident_source` is "assumed" if the compiler needs longer than a
-            moment: call again for the compiled value.
-            """
-            return await api.reply_compiled(
-                experiment, schedule_json, allow_failure=True, within_s=_COMPILE_WAIT_S
-            )
-
-        return (Endpoint("schedule", schedule_of),)
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        how = {"allow_failure": True, "within_s": _COMPILE_WAIT_S}
+        return (reply_endpoint("schedule", Api.reply_compiled, schedule_json, **how),)
 
 
 def orders_of(snapshot: Snapshot) -> list[Order]:
@@ -189,7 +185,14 @@ def larger_preset(kernel: Kernel, tab: str, label: str) -> Link | str:
 
 
 def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the body of /schedule. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
+    """Predicts which program computes which tile, and in which wave.
+
+    Returns the programs of the launch, how many are resident at once on all SMs, waves (rounded up), and the
+    programs of the last, partial wave. `tiles` lists, per pid in order, the [pid_m, pid_n, pid_k] it computes;
+    8,192 programs at most. `loads` counts the distinct blocks of A and B that the first n programs load;
+    null without a reduction. Needs no GPU. `resident_source` is "assumed" if the compiler needs longer than a
+    moment: call again for the compiled value.
+    """
     kernel = snapshot.state.kernel
     launch = snapshot.launch
     predicted = snapshot.schedule
@@ -228,8 +231,8 @@ class TimelinePanel(Panel):
             )
         )
 
-    def actions(self) -> Mapping[str, RunAction]:
-        return {"record-timeline": RunAction("timeline")}
+    def actions(self) -> Mapping[str, Action]:
+        return {"record-timeline": "timeline"}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         timeline = snapshot.result(Timeline)
@@ -246,23 +249,19 @@ class TimelinePanel(Panel):
             "gantt-plot": plot_value(chart, revision, about=about),
         }
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def timeline(experiment: dict[str, Any]) -> Reply:
-            """Returns when each program of a launch ran, and on which SM.
-
-            `programs` has each program's SM, start and end in ns, measured on this machine's GPU by an instrumented
-            build of the kernel. `instrumented_ms` beside `plain_ms` says what instrumentation costs. Without a GPU: a
-            recorded timeline, or a failure.
-            """
-            return await api.reply_measured(
-                experiment, "timeline", lambda timeline, _: timeline_json(timeline)
-            )
-
-        return (Endpoint("timeline", timeline, launches=True),)
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            reply_endpoint("timeline", Api.reply_measured, timeline_json, measurement="timeline"),
+        )
 
 
-def timeline_json(timeline: Timeline) -> dict[str, Any]:
-    """Return the body of /timeline: one object per program, and the values derived from all of them."""
+def timeline_json(timeline: Timeline, _: Snapshot) -> dict[str, Any]:
+    """Returns when each program of a launch ran, and on which SM.
+
+    `programs` has each program's SM, start and end in ns, measured on this machine's GPU by an instrumented
+    build of the kernel. `instrumented_ms` beside `plain_ms` says what instrumentation costs. Without a GPU: a
+    recorded timeline, or a failure.
+    """
     fields = to_json(timeline)
     columns = {name: fields.pop(name) for name in ("sm", "start_ns", "end_ns")}
     return {
@@ -300,8 +299,8 @@ class DramReadsPanel(Panel):
             )
         )
 
-    def actions(self) -> Mapping[str, RunAction]:
-        return {"compare-sizes": RunAction("reuse")}
+    def actions(self) -> Mapping[str, Action]:
+        return {"compare-sizes": "reuse"}
 
     def seconds(self, snapshot: Snapshot) -> float:
         launch = snapshot.launch
@@ -361,19 +360,9 @@ class DramReadsPanel(Panel):
             )
         return tuple(numbers)
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def reuse_of(experiment: dict[str, Any]) -> Reply:
-            """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
-
-            Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
-            `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
-            `recommended_group_size` the value to use. `measured` is a recorded comparison, or null.
-            """
-            return await api.reply_compiled(
-                experiment, reuse_json, allow_failure=True, seconds=self.seconds
-            )
-
-        return (Endpoint("reuse", reuse_of),)
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        how = {"allow_failure": True, "seconds": self.seconds}
+        return (reply_endpoint("reuse", Api.reply_compiled, reuse_json, **how),)
 
 
 def dram_traffic(snapshot: Snapshot) -> DramTraffic:
@@ -387,7 +376,12 @@ _PEAK = "at the resource's peak rate"
 
 
 def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the body of /reuse. If the kernel can't be compiled, one program per SM is assumed; `note` says why."""
+    """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
+
+    Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
+    `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
+    `recommended_group_size` the value to use. `measured` is a recorded comparison, or null.
+    """
     traffic = dram_traffic(snapshot)
     failure = snapshot.failure
     own = traffic.own

@@ -14,11 +14,10 @@ from tilescope.export.script import ExportedScript, script
 from tilescope.export.sources import CannotBeWritten
 from tilescope.measure.session import Session
 from tilescope.results import Failure, Timeline
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, StreamAction
+from visualize.views.panel import Action, Api, Endpoint, Panel, Reply, Slots, reply_endpoint
 from visualize.views.prose import hint
 from visualize.views.slots import DISABLED, ENABLED, button, fold, row
 from visualize.views.state import Snapshot, State
-from visualize.views.tables import save_file
 
 
 class ExportPanel(Panel):
@@ -34,21 +33,13 @@ class ExportPanel(Panel):
         buttons = button("save-script", "Python script") + button("save-notebook", "Notebook")
         return fold("take-it", "Export", row(buttons), about)
 
-    def actions(self) -> Mapping[str, StreamAction]:
+    def actions(self) -> Mapping[str, Action]:
         return {
-            "save-script": StreamAction(partial(_save_script, False)),
-            "save-notebook": StreamAction(partial(_save_script, True)),
+            "save-script": partial(_save_script, False),
+            "save-notebook": partial(_save_script, True),
         }
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        def script_of(experiment: Json) -> Reply:
-            """Writes a script and notebook that reproduce a run: kernel, tensors, launch, check, timing against torch.
-
-            Both import only torch, Triton and the standard library. Without a GPU, they check the kernel in Triton's
-            interpreter, untimed. `filename` is a name for the script.
-            """
-            return api.reply_predicted(experiment, script_reply)
-
+    def endpoints(self) -> tuple[Endpoint, ...]:
         return (Endpoint("script", script_of),)
 
 
@@ -61,22 +52,23 @@ class TracePanel(Panel):
     def layout(self) -> Markup:
         return row(button("save-trace", "Save for Perfetto", is_enabled=False))
 
-    def actions(self) -> Mapping[str, StreamAction]:
-        return {"save-trace": StreamAction(_save_trace)}
+    def actions(self) -> Mapping[str, Action]:
+        return {"save-trace": _save_trace}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         return {"save-trace": ENABLED if snapshot.result(Timeline) else DISABLED}
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def trace_of(experiment: Json) -> Reply:
-            """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (reply_endpoint("trace", Api.reply_measured, trace_reply, measurement="timeline"),)
 
-            Needs a GPU; without one, a recorded timeline is returned, if there is one. A process of the trace is an
-            SM; times are in µs. `filename` is a name for it.
-            """
-            return await api.reply_measured(experiment, "timeline", trace_reply)
 
-        return (Endpoint("trace", trace_of, launches=True),)
+def script_of(api: Api, experiment: Json) -> Reply:
+    """Writes a script and notebook that reproduce a run: kernel, tensors, launch, check, timing against torch.
+
+    Both import only torch, Triton and the standard library. Without a GPU, they check the kernel in Triton's
+    interpreter, untimed. `filename` is a name for the script.
+    """
+    return api.reply_predicted(experiment, script_reply)
 
 
 def _save_script(is_notebook: bool, session: Session, state: State) -> Iterator[Slots]:
@@ -84,15 +76,20 @@ def _save_script(is_notebook: bool, session: Session, state: State) -> Iterator[
     if isinstance(written, Failure):
         raise ConfigError(written.kind, written.message)
     if is_notebook:
-        yield save_file(f"{written.name}.ipynb", json.dumps(written.notebook(), indent=1))
+        yield _save_file(f"{written.name}.ipynb", json.dumps(written.notebook(), indent=1))
     else:
-        yield save_file(f"{written.name}.py", written.text)
+        yield _save_file(f"{written.name}.py", written.text)
 
 
 def _save_trace(session: Session, state: State) -> Iterator[Slots]:
     if timeline := session.find_value(state.experiment, "timeline"):
         reply = trace_reply(timeline, Snapshot(state))
-        yield save_file(reply["filename"], json.dumps(reply["trace"]))
+        yield _save_file(reply["filename"], json.dumps(reply["trace"]))
+
+
+def _save_file(name: str, text: str) -> Slots:
+    """Make the browser save a file."""
+    return {"saved-file": json.dumps({"name": name, "text": text}, ensure_ascii=False)}
 
 
 def _write_script(state: State) -> ExportedScript | Failure:
@@ -121,6 +118,10 @@ def script_reply(snapshot: Snapshot) -> Reply:
 
 
 def trace_reply(outcome: Timeline, snapshot: Snapshot) -> Json:
-    """Return the body of /trace: the trace, and a name for its file."""
+    """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
+
+    Needs a GPU; without one, a recorded timeline is returned, if there is one. A process of the trace is an
+    SM; times are in µs. `filename` is a name for it.
+    """
     name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
     return {"trace": chrome_trace(outcome, snapshot.state.gpu), "filename": name}

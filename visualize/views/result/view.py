@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
@@ -24,7 +25,7 @@ from visualize.predict.bounds import Point, Roof, intensity
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.order.map_figure import MOST_CELLS
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
+from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, reply_endpoint
 from visualize.views.prose import hint, lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
 from visualize.views.result.predicted import plot_predicted, render_predicted
@@ -112,32 +113,21 @@ class ResultPanel(Panel):
             return ()
         return (Number("predicted time", inspected[0].predicted_us / 1e3, "ms", "predicted"),)
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def run(experiment: Json) -> Reply:
-            """Launches the kernel, checks every element against a reference, and times it against the library call.
-
-            `check` has the verdict and the errors. `timing` and `baseline` are measured on this machine's GPU: median,
-            20th and 80th percentile in ms, and TFLOP/s or GB/s. `backend` says what ran: cuda; interpreter, which
-            checks on the CPU within about 20 s and gives no time; or recorded. `recorded` is an earlier run on the
-            named GPU, if there is one.
-            """
-            return await api.reply_measured(experiment, "run", run_reply)
-
-        def layouts(experiment: Json) -> Reply:
-            """Lists a matmul in each layout of A and B, with the latest known run of each. Launches nothing.
-
-            `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
-            an earlier run on this machine or a recorded one; null if there is none.
-            """
-            return api.reply_predicted(
-                experiment, lambda snapshot: layouts_reply(snapshot, api.session)
-            )
-
-        return Endpoint("run", run, launches=True), Endpoint("layouts", layouts, launches=True)
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            reply_endpoint("run", Api.reply_measured, run_reply, measurement="run"),
+            Endpoint("layouts", layouts, launches=True),
+        )
 
 
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
-    """Return the body of /run."""
+    """Launches the kernel, checks every element against a reference, and times it against the library call.
+
+    `check` has the verdict and the errors. `timing` and `baseline` are measured on this machine's GPU: median,
+    20th and 80th percentile in ms, and TFLOP/s or GB/s. `backend` says what ran: cuda; interpreter, which
+    checks on the CPU within about 20 s and gives no time; or recorded. `recorded` is an earlier run on the
+    named GPU, if there is one.
+    """
     kernel = snapshot.state.kernel
     launch = snapshot.launch
     working_set_bytes = kernel.family.minimal_bytes(launch.problem)
@@ -158,6 +148,15 @@ def run_json(run: RunResult) -> Json:
     options = run.experiment.run
     recorded = run.recorded and run_json(run.recorded)
     return {**fields, "l2": options.l2, "distribution": options.distribution, "recorded": recorded}
+
+
+def layouts(api: Api, experiment: Json) -> Reply:
+    """Lists a matmul in each layout of A and B, with the latest known run of each. Launches nothing.
+
+    `rows` has an entry for each of NN, NT, TN and TT: `experiment`, to pass to `run`, and `run`, the reply of
+    an earlier run on this machine or a recorded one; null if there is none.
+    """
+    return api.reply_predicted(experiment, partial(layouts_reply, session=api.session))
 
 
 def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import GPU_CHOICES, Json, argument_schemas, from_json
-from tilescope.declare.knobs import knob, read_fields
+from tilescope.declare.experiment import GPU_CHOICES, Json, from_json
+from tilescope.declare.knobs import knob
 from tilescope.declare.space import Space
-from tilescope.measure.session import MEASUREMENTS, Session
+from tilescope.measure.session import MEASUREMENTS
 from tilescope.results.store import ResultFilter, StoredResult, StoredSweep, experiment_key
 from visualize.predict.history import find_changes
 from visualize.views.library.recorded import address
-from visualize.views.panel import Endpoint, select_fields
+from visualize.views.panel import Api, select_fields
 from visualize.views.state import query
 from visualize.views.tables import ALL
 from visualize.views.tune import text
@@ -29,63 +29,48 @@ class Part:
     """The results that a reply of /history lists."""
 
     kernel: str = knob(ALL, "", "The measured kernel.", choices=(ALL, *discover()))
-    kind: str = knob(ALL, "", "The kind of measurement.", choices=(ALL, *MEASUREMENTS))
     device: str = knob(ALL, "", "The device's own name.", longest=100)
+    kind: str = knob(ALL, "", "The kind of measurement.", choices=(ALL, *MEASUREMENTS))
+    limit: int = knob(50, "", "Maximum number of results in a reply.", low=1, high=500)
     # Up to JavaScript's largest integer.
     before: int = knob(
         0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53
     )
-    limit: int = knob(50, "", "Maximum number of results in a reply.", low=1, high=500)
 
 
-def history_endpoint(session: Session) -> Endpoint:
-    """Return the endpoint /history."""
+def history(api: Api, experiment: Json | None = None, *, options: Part) -> Json:
+    """Lists this machine's stored results, latest first, and says when a kernel became slower.
 
-    def history(
-        experiment: Json | None = None,
-        kernel: str = "",
-        device: str = "",
-        kind: str = "",
-        limit: int = Part.limit,
-        before: int = Part.before,
-    ) -> Json:
-        """Lists this machine's stored results, latest first, and says when a kernel became slower.
-
-        `history` has, per result, its kind, experiment, device, versions, the UTC time, the median with its 20th
-        and 80th percentile, the library's time over it, the check, and the page's address. With an experiment, only
-        its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
-        noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
-        """
-        given = {"kernel": kernel or ALL, "device": device or ALL, "kind": kind or ALL}
-        part = read_fields(Part, {**given, "limit": limit, "before": before}, "/history")
-        base = from_json(experiment) if experiment else None
-        keys = {name: experiment_key(m.form.key(base)) for name, m in MEASUREMENTS.items() if base}
-        chosen = select_fields(part, "kind", "kernel", "device").items()
-        allowed = {name: (value,) for name, value in chosen if value != ALL}
-        selected = ResultFilter(**allowed, key=tuple(keys.values()))
-        store = session.store
-        results = store.latest(selected, part.limit, part.before)
-        sweeps = store.sweeps(part.limit, (base.kernel,) if base else selected.kernel)
-        changes: list[Json] = []
-        if base:
-            runs = ResultFilter(("run", "check"), key=(keys["run"],))
-            changes = list(_changes(store.latest(runs, MAX_RUNS)))
-        return {
-            "total": store.count(selected),
-            "limit": part.limit,
-            "next": results[-1].number if len(results) == part.limit else None,
-            "history": list(map(_result_json, results)),
-            "changes": changes,
-            "sweeps": [
-                _sweep_json(sweep, space)
-                for sweep in sweeps
-                if (space := sweep.swept_space)
-                and (base is None or space.base.problem == base.problem)
-            ],
-            "problem": store.problem if store.path else STORE_OFF,
-        }
-
-    return Endpoint("history", history, schemas=argument_schemas(Part))
+    `history` has, per result, its kind, experiment, device, versions, the UTC time, the median with its 20th
+    and 80th percentile, the library's time over it, the check, and the page's address. With an experiment, only
+    its own results, and `changes` says on which device and since when its runs are slower or faster, beyond
+    noise, and which versions changed with it. `sweeps` lists sweeps. `next` is the `before` of the next part.
+    """
+    base = from_json(experiment) if experiment else None
+    keys = {name: experiment_key(m.form.key(base)) for name, m in MEASUREMENTS.items() if base}
+    chosen = select_fields(options, "kind", "kernel", "device").items()
+    allowed = {name: (value,) for name, value in chosen if value != ALL}
+    selected = ResultFilter(**allowed, key=tuple(keys.values()))
+    store = api.session.store
+    results = store.latest(selected, options.limit, options.before)
+    sweeps = store.sweeps(options.limit, (base.kernel,) if base else selected.kernel)
+    changes: list[Json] = []
+    if base:
+        runs = ResultFilter(("run", "check"), key=(keys["run"],))
+        changes = list(_changes(store.latest(runs, MAX_RUNS)))
+    return {
+        "total": store.count(selected),
+        "limit": options.limit,
+        "next": results[-1].number if len(results) == options.limit else None,
+        "history": list(map(_result_json, results)),
+        "changes": changes,
+        "sweeps": [
+            _sweep_json(sweep, space)
+            for sweep in sweeps
+            if (space := sweep.swept_space) and (base is None or space.base.problem == base.problem)
+        ],
+        "problem": store.problem if store.path else STORE_OFF,
+    }
 
 
 def _changes(results: Sequence[StoredResult]) -> Iterator[Json]:

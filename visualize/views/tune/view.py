@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tilescope.compiling.estimated_time import estimate_time
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, JsonSchema, argument_schemas
+from tilescope.declare.experiment import Experiment, Json, JsonSchema
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knob, knobs
 from tilescope.declare.space import MAX_CONFIGS, Space, parse_varied, space
@@ -23,12 +23,11 @@ from tilescope.search.devices import concurrent_compiles
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.views import slots
 from visualize.views.panel import (
+    Action,
     Api,
     Endpoint,
     Panel,
     Slots,
-    StreamAction,
-    read_options,
     select_fields,
 )
 from visualize.views.slots import (
@@ -46,7 +45,8 @@ from visualize.views.slots import (
 from visualize.views.state import Snapshot, State, query
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
-from visualize.views.tune.history import history_endpoint
+from visualize.views.tune.history import Part as History
+from visualize.views.tune.history import history
 from visualize.views.tune.sweeps import Sweeps
 
 # An estimate takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem estimates
@@ -137,10 +137,10 @@ class SweepPanel(Panel):
             + fold("sweep-take", "Export: triton.Config lines", slot("sweep-lines"))
         )
 
-    def actions(self) -> Mapping[str, StreamAction]:
+    def actions(self) -> Mapping[str, Action]:
         return {
-            "sweep-start": StreamAction(self._start),
-            "sweep-cancel": StreamAction(self._cancel),
+            "sweep-start": self._start,
+            "sweep-cancel": self._cancel,
         }
 
     def fill(self, snapshot: Snapshot) -> Slots:
@@ -208,47 +208,53 @@ class SweepPanel(Panel):
         said = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
         yield {"sweep-progress": said, "sweep-cancel": DISABLED}
 
-    def endpoints(self, api: Api) -> tuple[Endpoint, ...]:
-        async def sweep(
-            experiment: dict[str, Any],
-            vary: dict[str, Any] | None = None,
-            strategy: str = "guided",
-            seed: int = 0,
-            budget: int = 0,
-        ) -> dict[str, Any]:
-            """Finds the fastest config of a kernel among all combinations of some values. Takes minutes, 10 at most.
-
-            `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
-            """
-            given = {"strategy": strategy, "seed": seed, "budget": budget}
-            search = read_options(SweepArguments, "", given, "/sweep")
-            chosen = Strategy(
-                search.strategy,
-                search.seed if search.strategy == "random" else 0,
-                search.budget or None,
-            )
-            space = space_of_call(api.read(experiment), vary)
-            run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space, chosen)
-            deadline = time.monotonic() + self.max_call_s
-            try:
-                # Poll: a blocked thread would delay the app's exit.
-                while self.sweeps.running(space, run.gpu) is run:
-                    await asyncio.sleep(_POLL_S)
-                    if time.monotonic() > deadline and not is_new:
-                        break  # the sweep continues for the client that started it
-                    if time.monotonic() > deadline:
-                        run.cancel()
-            except asyncio.CancelledError:  # the client has left
-                if is_new:
-                    await asyncio.to_thread(run.cancel)
-                raise
-            sweep = run.result() if run.has_ended else run.snapshot()
-            return await asyncio.to_thread(build_reply, sweep)
-
+    def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("sweep", sweep, launches=True, schemas=SCHEMAS, is_flat=False),
-            history_endpoint(api.session),
+            Endpoint(
+                "sweep",
+                self.reply,
+                options=SweepArguments,
+                launches=True,
+                others=VARY,
+                is_flat=False,
+            ),
+            Endpoint("history", history, options=History),
         )
+
+    async def reply(
+        self,
+        api: Api,
+        experiment: Json,
+        vary: Json | None = None,
+        *,
+        options: SweepArguments,
+    ) -> Json:
+        """Finds the fastest config of a kernel among all combinations of some values. Takes minutes, 10 at most.
+
+        `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
+        """
+        chosen = Strategy(
+            options.strategy,
+            options.seed if options.strategy == "random" else 0,
+            options.budget or None,
+        )
+        space = space_of_call(api.read(experiment), vary)
+        run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space, chosen)
+        deadline = time.monotonic() + self.max_call_s
+        try:
+            # Poll: a blocked thread would delay the app's exit.
+            while self.sweeps.running(space, run.gpu) is run:
+                await asyncio.sleep(_POLL_S)
+                if time.monotonic() > deadline and not is_new:
+                    break  # the sweep continues for the client that started it
+                if time.monotonic() > deadline:
+                    run.cancel()
+        except asyncio.CancelledError:  # the client has left
+            if is_new:
+                await asyncio.to_thread(run.cancel)
+            raise
+        sweep = run.result() if run.has_ended else run.snapshot()
+        return await asyncio.to_thread(build_reply, sweep)
 
 
 def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
@@ -285,14 +291,13 @@ def _draw_rows(sweep: Sweep, state: State) -> Slots:
 
 # /sweep
 
-SCHEMAS: dict[str, JsonSchema] = {
+VARY: dict[str, JsonSchema] = {
     "vary": {
         "type": "object",
         "additionalProperties": {"type": "array", "items": {"type": "integer"}},
         "description": f"Values by knob of the config; {MAX_CONFIGS_PER_CALL} combinations at most. "
         "Default: tiles near its own.",
     },
-    **argument_schemas(SweepArguments),
 }
 
 

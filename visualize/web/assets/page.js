@@ -8,6 +8,7 @@ import header from "./header.js";
 import keys from "./keys.js";
 import plot from "./plot.js";
 import share from "./share.js";
+import "./table.js";
 import tour from "./tour.js";
 import listing from "../../views/memory/listing.js";
 import scrubber from "../../views/memory/script.js";
@@ -36,7 +37,7 @@ const KINDS = {
   },
   button: (node) => (value) => { node.disabled = value === "disabled"; },
   fold: (node) => (value) => { node.open = value === "open"; },
-  // The server writes the file when a button is pressed (see tables.py).
+  // The server writes the file when a button is pressed (see export.py).
   saved_file: () => (value) => {
     const { name, text } = JSON.parse(value);
     saveFile(name, text);

@@ -1,0 +1,20 @@
+// Tables: a click on a list's heading sorts its rows, and a button saves any table as it stands.
+import { onClick } from "./dom.js";
+import { fileName, saveFile } from "./files.js";
+
+// Text is sorted by the numbers in it, and rows without a value come last.
+onClick(".recordings th button", ({ parentNode: heading }) => {
+  const body = heading.closest("table").tBodies[0], sign = heading.ariaSort === "ascending" ? -1 : 1;
+  const value = ({ cells }) => cells[heading.cellIndex].dataset.value;
+  const compare = (a, b) => (a === "") - (b === "") || sign * (a - b || a.localeCompare(b, "en", { numeric: true }));
+  body.append(...[...body.rows].toSorted((a, b) => compare(value(a), value(b))));
+  for (const each of heading.parentNode.cells) each.ariaSort = null;
+  heading.ariaSort = sign > 0 ? "ascending" : "descending";
+});
+
+// Other programs read numbers without separators of thousands. A byte order mark makes spreadsheets read UTF-8.
+onClick(".save-csv", ({ nextSibling: table }) => {
+  const text = ({ dataset, textContent }) => dataset.value ?? textContent.replace(/(?<=\d),(?=\d{3})/g, "");
+  const line = ({ cells }) => [...cells].map((cell) => `"${text(cell).replaceAll('"', '""')}"`).join();
+  saveFile(`${fileName(table.caption?.textContent ?? table.closest(".slot").id)}.csv`, `\ufeff${[...table.rows].map(line).join("\r\n")}`);
+});
