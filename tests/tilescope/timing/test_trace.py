@@ -25,14 +25,10 @@ LOOP = parse(
 )
 
 
-def test_a_copy_in_a_branch_runs_as_often_as_the_branch_though_one_of_four_warps_executes_it():
-    trace, _ = trace_warp(LOOP, [8, 8, 2, 0.5, 8], budget=100, copies={3: 2})
-    assert [trace.count(number) for number in range(len(LOOP))] == [8, 8, 2, 2, 8]
-
-
-def test_a_copy_with_a_predicate_runs_as_often_as_one_warp_executes_it():
-    trace, _ = trace_warp(LOOP, [8, 8, 8, 0.5, 8], budget=100, copies={3: 2})
-    assert [trace.count(number) for number in range(len(LOOP))] == [8, 8, 8, 2, 8]
+@pytest.mark.parametrize("in_branch", [2, 8], ids=["in a branch", "with a predicate"])
+def test_a_copy_runs_as_often_as_it_is_executed_though_only_by_one_of_four_warps(in_branch):
+    trace, _ = trace_warp(LOOP, [8, 8, in_branch, 0.5, 8], budget=100, copies={3: 2})
+    assert [trace.count(number) for number in range(len(LOOP))] == [8, 8, in_branch, 2, 8]
 
 
 # A loop over groups that contains a loop over tiles, which contains a loop over blocks. Most groups have no tile.
