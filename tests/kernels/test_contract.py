@@ -4,17 +4,18 @@ import itertools
 import math
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from kernels.matmul.problem import LAYOUTS, PRECISIONS
-from tests.conftest import FEW_SMS, accepted
+from tests.conftest import FEW_SMS, accepted, problem_for
 from tests.covering import covering
 from tests.tilescope.measure.test_gpu_timeline import count_compiles
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Run
 from tilescope.declare.interpreter_time import estimate_seconds
-from tilescope.declare.spec import DTYPE_BYTES, Launch
+from tilescope.declare.spec import Launch
 from tilescope.measure import worker
 from tilescope.results import RunResult
 
@@ -41,87 +42,78 @@ DISTRIBUTIONS = ("normal", "uniform", "integers", "zeros")
 
 # Limits on the interpreter's estimated seconds per case, which are about half of the real time. A shape is run with all
 # tiles below the first limit. If there are none, it is run with its quickest tiles, if they are below the second limit.
-LIMITS_S = {"default": (0.1, 1.3), "all": (2.0, 20.0)}
+LIMITS_S = {"default": (0.1, 0.5), "all": (2.0, 20.0)}
 
 
 def dtypes(kernel):
     return kernel.problem_knobs()["dtype"].choices
 
 
-def experiment(kernel, problem, configs, place):
-    """Return the experiment of one case. Config, distribution and seed change independently."""
-    configs = {
-        name: config for name, config in configs.items() if accepted(kernel, problem, config)
-    }
-    name = list(configs)[(place + place // 4) % len(configs)]
-    run = Run(distribution=DISTRIBUTIONS[place % len(DISTRIBUTIONS)], seed=SEED + place)
-    return Experiment(kernel.id, problem, configs[name], run=run)
+def combine(kernel, configs, shapes):
+    """Return all legal cases: shape, config's name, dtype, distribution, layout, precision.
 
-
-def problems(kernel, problem_of, shapes):
-    """Yield every shape in every dtype. Layouts and precisions change independently."""
-    for row, shape in enumerate(shapes):
-        for column, dtype in enumerate(dtypes(kernel)):
-            turn = row + column
-            yield problem_of(
-                shape, dtype, layout=LAYOUTS[turn % 4], precision=PRECISIONS[(turn + turn // 4) % 4]
-            )
-
-
-def values(kernel, configs):
-    """Return the values of each part of a case, in order. A transpose has neither layout nor precision."""
+    A transpose has neither layout nor precision, and only float32 has precisions.
+    """
     of_problem = kernel.problem_knobs()
     others = [
         of_problem[name].choices if name in of_problem else (None,)
         for name in ("layout", "precision")
     ]
-    return SHAPES, tuple(configs), dtypes(kernel), DISTRIBUTIONS, *others
+    legal = {
+        (shape, name, dtype)
+        for shape, name, dtype in itertools.product(shapes, configs, dtypes(kernel))
+        if accepted(kernel, problem_for(kernel, shape, dtype), configs[name])
+    }
+    every = itertools.product(shapes, configs, dtypes(kernel), DISTRIBUTIONS, *others)
+    precisions = None, PRECISIONS[0]
+    return [
+        case
+        for case in every
+        if case[:3] in legal and (case[2] == "float32" or case[5] in precisions)
+    ]
+
+
+def make_experiments(kernel, configs, cases):
+    """Return the experiment of each case. Each has another seed."""
+    experiments = []
+    for place, (shape, name, dtype, distribution, layout, precision) in enumerate(cases):
+        problem = problem_for(kernel, shape, dtype, layout=layout, precision=precision)
+        run = Run(distribution=distribution, seed=SEED + place)
+        experiments.append(Experiment(kernel.id, problem, configs[name], run=run))
+    return experiments
 
 
 @pytest.fixture
-def cases(kernel, configs, problem_of, all_combinations):
-    """Return (config's name, experiment): each shape in tiles that are quick for it, and each pair of other values.
+def cases(kernel, configs, all_combinations):
+    """Return experiments: each shape in tiles that are quick for it, and each pair of other values.
 
     With all combinations, each shape meets every other value, and slower tiles.
     """
+    if not all_combinations:
+        del configs["largest"]
+    every = combine(kernel, configs, SHAPES)
     seconds = {
-        (shape, name): estimate_seconds(kernel, Launch(problem_of(shape), config, FEW_SMS))
-        for shape, (name, config) in itertools.product(SHAPES, configs.items())
-        if accepted(kernel, problem_of(shape), config)
+        (shape, name): estimate_seconds(
+            kernel, Launch(problem_for(kernel, shape), configs[name], FEW_SMS)
+        )
+        for shape, name in {case[:2] for case in every}
     }
     quickest = {
         shape: min(s for (of, _), s in seconds.items() if of == shape) for shape, _ in seconds
     }
     limit, most = LIMITS_S["all" if all_combinations else "default"]
-
-    def is_taken(shape, name, dtype, _distribution, _layout, precision):
-        # A type of one byte is multiplied in steps of at least 32; only float32 has precisions.
-        is_legal = DTYPE_BYTES[dtype] > 1 or getattr(configs[name], "BLOCK_K", 32) >= 32
-        is_quick = (shape, name) in seconds and seconds[shape, name] <= max(
-            limit, min(most, quickest[shape])
-        )
-        return is_legal and is_quick and (dtype == "float32" or precision in (None, PRECISIONS[0]))
-
-    every = [case for case in itertools.product(*values(kernel, configs)) if is_taken(*case)]
+    quick = [
+        case for case in every if seconds[case[:2]] <= max(limit, min(most, quickest[case[0]]))
+    ]
     together = None if all_combinations else ((0, 0), *itertools.combinations(range(1, 6), 2))
-    chosen = covering(every, lambda case: 0.1 + seconds[case[:2]], together)
-    found = []
-    for place, (shape, name, dtype, distribution, layout, precision) in enumerate(chosen):
-        problem = problem_of(shape, dtype, layout=layout, precision=precision)
-        run = Run(distribution=distribution, seed=SEED + place)
-        found.append((name, Experiment(kernel.id, problem, configs[name], run=run)))
-    return found
+    chosen = covering(quick, lambda case: 0.1 + seconds[case[:2]], together)
+    return make_experiments(kernel, configs, chosen)
 
 
-@pytest.mark.parametrize(
-    "config",
-    ["smallest", "default", "unequal", pytest.param("largest", marks=pytest.mark.all_combinations)],
-)
-def test_every_result_is_right_under_the_interpreter(session, kernel, cases, config):
-    experiments = [experiment for name, experiment in cases if name == config]
-    assert experiments
+def test_every_result_is_right_under_the_interpreter(session, kernel, cases, configs):
     assert len(cases) >= 20
-    for case in experiments:
+    assert {case.config for case in cases} == {*configs.values()}
+    for case in cases:
         result = session.submit(case).result()
         assert isinstance(result, RunResult), (case, result)
         assert result.check.passed, (case, result.check)
@@ -134,17 +126,12 @@ def test_every_result_is_right_under_the_interpreter(session, kernel, cases, con
 
 
 @pytest.mark.gpu
-def test_every_result_is_right_on_a_gpu(gpu, kernel, configs, problem_of):
+def test_every_result_is_right_on_a_gpu(gpu, kernel, configs):
+    del configs["largest"]  # cannot be compiled for any GPU
     if races(kernel):
-        configs = {
-            name: type(config)(**{**vars(config), "SPLIT_K": 1}) for name, config in configs.items()
-        }
-    # The largest tiles can't be compiled for any GPU. The other configs take turns.
-    configs = {name: config for name, config in configs.items() if name != "largest"}
-    cases = [
-        experiment(kernel, problem, configs, place)
-        for place, problem in enumerate(problems(kernel, problem_of, SHAPES + LARGE_SHAPES))
-    ]
+        configs = {name: replace(config, SPLIT_K=1) for name, config in configs.items()}
+    every = combine(kernel, configs, SHAPES + LARGE_SHAPES)
+    cases = make_experiments(kernel, configs, covering(every))
     with ThreadPoolExecutor(16) as clients:  # to compile concurrently
         results = list(clients.map(lambda case: gpu.submit(case, name="check").result(), cases))
     print(f"{kernel.id}: {len(cases)} cases on {gpu.gpu.name}")

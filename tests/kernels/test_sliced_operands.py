@@ -32,31 +32,26 @@ def slice_of_larger(tensor, margin):
 
 
 def check_slices(kernel, launch, margin, device):
-    dtype = getattr(torch, launch.problem.dtype)
     generator = torch.Generator(device).manual_seed(7)
+    operands = kernel.family.tensors(launch.problem)
     output = kernel.family.output(launch.problem)
     tensors = {}
-    for name, spec in kernel.family.tensors(launch.problem).items():
-        values = torch.randn(spec.stored, generator=generator, device=device)
-        values = (
-            values
-            if spec.is_input
-            else torch.full_like(values, 0.0 if kernel.zeroed_output else float("nan"))
-        )
-        stored = slice_of_larger(values.to(dtype), margin)
+    for name, spec in kernel.tensors(launch).items():
+        values = torch.zeros(spec.stored, device=device)
+        if spec.is_input:
+            values.normal_(generator=generator)
+        elif name == output and not kernel.zeroed_output:
+            values.fill_(float("nan"))
+        stored = values.to(getattr(torch, spec.dtype_in(launch.problem)))
+        if name in operands:
+            stored = slice_of_larger(stored, margin)
         tensors[name] = stored.t() if spec.transposed else stored
-    spaces = {
-        name: torch.zeros(
-            spec.stored, dtype=getattr(torch, spec.dtype_in(launch.problem)), device=device
-        )
-        for name, spec in kernel.workspaces(launch).items()
-    }
-    kernel.jitted[kernel.grid(launch)](**kernel.arguments({**tensors, **spaces}, launch))
+    kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
     capability = None if device == "cpu" else launch.gpu.compute_capability
     allowed = kernel.family.allowance(
         launch.problem, kernel.roundings(launch), "normal", capability
     )
-    inputs = {name: tensor for name, tensor in tensors.items() if name != output}
+    inputs = {name: tensors[name] for name in operands if name != output}
     return check(tensors[output], inputs, kernel.family, allowed)[0]
 
 

@@ -364,30 +364,36 @@ def find(launch, kind, op=""):
     return next(each for each in launch.findings if each.kind == kind and op in each.op)
 
 
-# A launch, a finding's kind, operation and cause, and what its change needs. The next launch has the change.
+def find_line(code):
+    """Return the number of the first line of the script with a text."""
+    return SCRIPT[: SCRIPT.index(code)].count("\n") + 1
+
+
+# A launch, a launch with the change, a finding's kind, operation and cause, and what its change needs.
 CHANGES = """
-0 | misaligned | load | x starts 2 bytes past a 16-byte boundary |
-2 | strided | load | adjacent lanes are 32 bytes apart | only if all users of x expect that order.
-5 | divisibility | load | cols = 8001 is not a multiple of 16 | only if out and x have room for the extra elements
-7 | divisibility | load | cols = 8008 is not a multiple of 16 |
-9 | mask | store | The mask's bound 1001 is not a multiple of 16 | only if out and x have room
-11 | repeated | async copy | warps load the same sectors 2 times |
-13 | ordering | atomic | acq_rel | only if no other program synchronizes
-15 | table | load | how the addresses in a table are aligned | all addresses in the table are multiples
-27 | divisibility | load | Each lane accesses only 2 bytes per request |
-37 | mask | store | The mask's bound 1004 is not a multiple | only if out and x have room
-42 | divisibility | load | n = 8001 is not | room for the extra elements, and x is padded with 0.
+0 | 1 | misaligned | load | x starts 2 bytes past a 16-byte boundary |
+2 | 3 | strided | load | adjacent lanes are 32 bytes apart | only if all users of x expect that order.
+4 | 3 | strided | load | The requests touch 2 × as many sectors as their bytes fill |
+5 | 6 | divisibility | load | cols = 8001 is not a multiple of 16 | only if out and x have room for the extra elements
+7 | 8 | divisibility | load | cols = 8008 is not a multiple of 16 |
+9 | 10 | mask | store | The mask's bound 1001 is not a multiple of 16 | only if out and x have room
+11 | 12 | repeated | async copy | warps load the same sectors 2 times |
+13 | 14 | ordering | atomic | acq_rel | only if no other program synchronizes
+15 | 16 | table | load | how the addresses in a table are aligned | all addresses in the table are multiples
+27 | 28 | divisibility | load | Each lane accesses only 2 bytes per request |
+37 | 38 | mask | store | The mask's bound 1004 is not a multiple | only if out and x have room
+42 | 43 | divisibility | load | n = 8001 is not | room for the extra elements, and x is padded with 0.
 """
 
 
 @pytest.mark.parametrize("row", CHANGES.strip().splitlines())
 def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(tried, row):
-    number, kind, op, cause, needs = (part.strip() for part in row.split("|"))
-    launch, changed = tried[int(number) :][:2]
+    number, changed, kind, op, cause, needs = (part.strip() for part in row.split("|"))
+    launch = tried[int(number)]
     finding = find(launch, kind, op)
     assert cause in finding.text
     assert needs in finding.needs
-    pairs = zip(launch.ops, changed.ops, strict=True)
+    pairs = zip(launch.ops, tried[int(changed)].ops, strict=True)
     before, after = next(
         pair for pair in pairs if pair[0].op == op and pair[0].line == finding.line
     )
@@ -397,39 +403,35 @@ def test_a_change_promises_the_numbers_of_the_kernel_changed_by_hand(tried, row)
     assert finding.after != finding.before
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "cause"),
-    [
-        (26, "repeated", "warps load the same sectors 4 times"),
-        (47, "misaligned", "x starts 4 bytes past a 32-byte boundary"),
-        (17, "occupancy", "registers limit an SM to"),
-    ],
-)
-def test_a_cause_is_named_without_a_change_that_would_raise_the_predicted_time(
-    launches, number, kind, cause
-):
-    finding = find(launches[number], kind)
-    assert cause in finding.text
+# A launch, and a finding's kind, operation and cause, in which {} is the number of the line with a text.
+CAUSES = """
+17 | occupancy | | registers limit an SM to
+18 | reversed | load | addresses fall by 16 bytes from lane to lane
+20 | autotuner | atomic | Pass reset_to_zero=['out'] to triton.autotune.
+22 | outside | load | Program 0, warp 3, lane 26: element (1000) of the block lies outside x, 0 bytes past its end.
+26 | repeated | load | warps load the same sectors 4 times
+26 | grid | | 124 of 132 SMs stay idle, because the grid size is only 8.
+35 | race | store | Programs 0 and 1, warp 0, lane 0 store to the same address of out
+44 | race | store | Programs 0 and 1, warp 0, lane 0 store to the same address of out
+47 | misaligned | load | x starts 4 bytes past a 32-byte boundary
+48 | scattered | load | the load on line {} determines the addresses | index = tl.load(indices + start
+52 | bank conflicts | | script.py:{} causes | tl.sum(tl.load(x + i[:, None] * 64
+57 | outside | async copy | element (0, 0) of the block lies outside right, 0 bytes past its end
+"""
+
+
+@pytest.mark.parametrize("row", CAUSES.strip().splitlines())
+def test_a_cause_is_named_without_a_change_that_would_raise_the_predicted_time(launches, row):
+    number, kind, op, cause, *code = (part.strip() for part in row.split("|"))
+    finding = find(launches[int(number)], kind, op)
+    assert cause.format(*map(find_line, code)) in finding.text
     assert (finding.change, finding.before, finding.after, finding.needs) == ("", {}, {}, "")
-
-
-def test_no_change_raises_the_predicted_time(launches):
-    findings = [each for launch in launches for each in launch.findings if each.change]
-    assert all(each.after.get(TIME, 0) <= each.before.get(TIME, 0) for each in findings)
 
 
 @pytest.mark.parametrize("number", [5, 42])
 def test_equal_findings_about_two_operations_are_one(launches, number):
     (finding,) = (each for each in launches[number].findings if each.op)
     assert "The same applies to the store of out on line " in finding.text
-
-
-def test_a_ratio_of_exactly_two_is_reported(tried):
-    finding = find(tried[4], "strided", "load")
-    assert "The requests touch 2 × as many sectors as their bytes fill" in finding.text
-    for unit in ("requests", "sectors"):
-        assert finding.before[unit] == getattr(tried[4].ops[0], unit)
-        assert finding.after[unit] == getattr(tried[3].ops[0], unit)
 
 
 def test_a_change_that_saves_less_than_five_percent_is_not_advised(launches, tried):
@@ -526,17 +528,10 @@ def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_tha
 
 def test_conflicts_name_their_line_and_share(launches):
     finding = find(launches[50], "bank conflicts")
-    line = SCRIPT[: SCRIPT.index("b = tl.load(right + (first + k")].count("\n") + 1
+    line = find_line("b = tl.load(right + (first + k")
     worst = max(launches[50].shared, key=lambda access: access.conflicts)
     assert (worst.line, finding.line) == (line, line)
     assert f"script.py:{line} causes {worst.conflicts:,} of them ({worst.opcode})" in finding.text
-
-
-def test_conflicts_in_a_function_of_the_library_name_the_line_that_calls_it(launches):
-    finding = find(launches[52], "bank conflicts")
-    line = SCRIPT[: SCRIPT.index("tl.sum(tl.load(x + i[:, None] * 64")].count("\n") + 1
-    assert (finding.file, finding.line) == ("script.py", line)
-    assert f"script.py:{line} causes" in finding.text
 
 
 def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
@@ -592,14 +587,6 @@ def test_padding_names_all_tensors_so_that_no_row_overlaps_another(launches):
     finding = find(launches[42], "divisibility")
     for change in ("Pad out, and pass out_stride = 8016.", "Pass n = 8016."):
         assert change in finding.change
-    assert "Programs 0 and 1" in find(launches[44], "race").text
-
-
-def test_the_last_load_of_a_chain_gives_the_addresses(launches):
-    line = SCRIPT[: SCRIPT.index("index = tl.load(indices + start")].count("\n") + 1
-    assert (
-        f"the load on line {line} determines the addresses" in find(launches[48], "scattered").text
-    )
 
 
 def test_bytes_that_lanes_of_a_request_share_save_no_sectors(launches):
@@ -608,62 +595,19 @@ def test_bytes_that_lanes_of_a_request_share_save_no_sectors(launches):
     assert "would suffice" not in text.partition("requests of one warp")[0]
 
 
-def test_scalar_accesses_have_no_findings(launches):
-    assert launches[29].findings == ()
-
-
-def test_the_size_of_the_grid_comes_last(launches):
-    assert [each.kind for each in launches[26].findings] == ["repeated", "grid"]
-
-
-def test_a_reversed_access_names_the_order_and_advises_nothing(launches):
-    finding = find(launches[18], "reversed", "load")
-    assert "addresses fall by 16 bytes from lane to lane" in finding.text
-    assert finding.change == ""
-
-
-def test_an_argument_that_limits_nothing_is_not_blamed(launches):
-    assert launches[19].findings == ()
-
-
-def test_an_autotuned_kernel_that_adds_needs_reset_to_zero(launches):
-    assert "reset_to_zero=['out']" in find(launches[20], "autotuner").text
-    assert not any(each.kind == "autotuner" for each in launches[21].findings)
-
-
-def test_two_programs_that_store_to_one_address_are_named(launches):
-    assert (
-        "Programs 0 and 1, warp 0, lane 0 store to the same address of out"
-        in find(launches[35], "race").text
-    )
-
-
-def test_an_access_outside_its_tensor_is_a_fact_without_advice(launches):
-    finding = find(launches[22], "outside")
-    assert (
-        "Program 0, warp 3, lane 26: element (1000) of the block lies outside x, 0 bytes past its end."
-        in finding.text
-    )
-    assert finding.change == ""
-
-
-def test_an_access_outside_its_tensor_is_found_in_the_second_copy_of_a_pipelined_load(launches):
-    finding = find(launches[57], "outside")
-    assert finding.tensor == "right"
-    assert "element (0, 0) of the block lies outside right, 0 bytes past its end" in finding.text
+@pytest.mark.parametrize(
+    ("number", "kinds"),
+    [(19, []), (21, ["grid"]), (26, ["repeated", "grid"]), (29, [])],
+    ids=["mask at the end", "reset_to_zero", "the size of the grid comes last", "scalars"],
+)
+def test_nothing_else_is_found(launches, number, kinds):
+    assert [each.kind for each in launches[number].findings] == kinds
 
 
 def test_a_misaligned_view_of_odd_rows_has_both_causes(launches):
     finding = find(launches[58], "misaligned", "load")
     for cause in ("x starts 2 bytes past a 16-byte boundary.", "cols = 8001 is not a multiple"):
         assert cause in finding.text
-
-
-def test_a_small_grid_leaves_sms_idle(launches):
-    assert (
-        find(launches[26], "grid").text
-        == "124 of 132 SMs stay idle, because the grid size is only 8."
-    )
 
 
 def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(

@@ -1,15 +1,16 @@
 """The estimate before a compile, against recorded launches and between configs."""
 
 import math
-from itertools import groupby, product
+from collections import defaultdict
+from itertools import product
 
 import numpy as np
 import pytest
 
+from tests.experiments import launch_from
 from tilescope.compiling.compile_cost import estimate_shared_bytes, explain_spill
 from tilescope.compiling.estimated_time import estimate_time, expect_execution
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import from_json
 from tilescope.declare.experiment import launch_of as experiment_launch
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
@@ -17,35 +18,24 @@ from tilescope.measure.group_sizes import GROUP_SIZES
 from tilescope.measure.run import RUN
 from tilescope.results import records
 
-H200 = GPUS["H200"]
 KERNEL = discover()["matmul.grouped"]
-
-
-def launch_of(gpu=H200, kernel="matmul.grouped", problem=None, **config):
-    problem = problem or {"M": 4096, "N": 4096, "K": 4096}
-    experiment = from_json({"kernel": kernel, "problem": problem, "config": config})
-    return Launch(experiment.problem, experiment.config, gpu)
+PRODUCT = "matmul.grouped M=4096 N=4096 K=4096"
+TRANSPOSE = "transpose.tiled M=8192 N=8192 dtype=float32"
 
 
 def recorded():
     """(launch, ms) of float16 products, by problem with at least five tiles."""
-    found = []
+    by_problem = defaultdict(list)
     for recording in records.shipped(GROUP_SIZES.form):
         study = recording.measured
-        if (
-            recording.gpu != "H200"
-            or study.experiment.kernel != KERNEL.id
-            or study.experiment.problem.dtype != "float16"
-        ):
-            continue
+        problem = study.experiment.problem
         config = study.experiment.config
-        row = next(row for row in study.rows if row.group_size == config.GROUP_SIZE)
-        launch = Launch(study.experiment.problem, config, H200)
-        found.append((launch, float(np.median(row.times_ms))))
-    by_problem = groupby(
-        sorted(found, key=lambda row: repr(row[0].problem)), key=lambda row: row[0].problem
-    )
-    return [rows for _, group in by_problem if len(rows := list(group)) >= 5]
+        is_half = problem.dtype == "float16"
+        if is_half and (recording.gpu, study.experiment.kernel) == ("H200", KERNEL.id):
+            row = next(row for row in study.rows if row.group_size == config.GROUP_SIZE)
+            launch = Launch(problem, config, GPUS["H200"])
+            by_problem[problem].append((launch, float(np.median(row.times_ms))))
+    return [rows for rows in by_problem.values() if len(rows) >= 5]
 
 
 def test_the_tile_that_is_expected_to_be_the_fastest_is_within_1_percent_of_the_fastest_recorded_one():
@@ -86,64 +76,45 @@ def test_operands_that_are_transposed_on_the_way_have_as_good_an_order_and_time(
     assert 0.8 < np.median(ratios) < 1.1
 
 
-def estimate(**config):
-    return estimate_time(KERNEL, launch_of(**config))
+def estimate(text, **config):
+    return estimate_time(*launch_from(text, **config))
 
 
-def tensor_cycles(**config):
-    execution, _ = expect_execution(KERNEL, launch_of(**config))
-    return sum(
-        step.busy * executed
-        for step, executed in zip(execution.steps, execution.executed, strict=True)
-        if "product" in step.effect
-    )
+def tensor_cycles(execution):
+    steps = zip(execution.steps, execution.executed, strict=True)
+    return sum(step.busy * executed for step, executed in steps if "product" in step.effect)
 
 
 def test_fewer_stages_and_few_warps_or_rows_cost_time():
-    by_stages = [estimate(BLOCK_K=32, num_stages=stages) for stages in (2, 3, 4)]
+    by_stages = [estimate(PRODUCT, BLOCK_K=32, num_stages=stages) for stages in (2, 3, 4)]
     assert by_stages == sorted(by_stages, reverse=True)
-    for config in ({"BLOCK_M": 64, "num_warps": 2}, {"BLOCK_M": 32}):
-        whole = tensor_cycles(BLOCK_M=64, BLOCK_N=128)
-        assert tensor_cycles(BLOCK_N=128, **config) > 1.5 * whole, "Hopper: 4 warps, 64 rows"
+    whole, *parts = (
+        tensor_cycles(expect_execution(*launch_from(f"{PRODUCT} BLOCK_N=128 {tile}"))[0])
+        for tile in ("BLOCK_M=64", "BLOCK_M=64 num_warps=2", "BLOCK_M=32")
+    )
+    assert min(parts) > 1.5 * whole, "Hopper: 4 warps, 64 rows"
 
 
-def test_products_and_the_bytes_of_each_input_and_output_are_complete():
-    problem = {"M": 1000, "N": 1333, "K": 777}
-    for kernel in ("matmul.grouped", "matmul.persistent", "matmul.stream_k"):
-        launch = launch_of(kernel=kernel, problem={**problem, "K": 776}, BLOCK_N=128)
-        execution, traffic = expect_execution(discover()[kernel], launch)
-        rows = math.ceil(1000 / launch.config.BLOCK_M)
-        columns = math.ceil(1333 / 128)
-        loaded = 2 * 776 * (1000 * columns + 1333 * rows)
-        stored = 2 * 1000 * 1333
-        assert sum(traffic.l2_bytes.values()) == pytest.approx(loaded + stored, rel=0.15)
-        assert traffic.read_bytes == 2 * 776 * (1000 + 1333)
-        busy = sum(
-            step.busy * executed
-            for step, executed in zip(execution.steps, execution.executed, strict=True)
-            if "product" in step.effect
-        )
-        assert busy * 512 >= 1000 * 1333 * 776, "512 products per cycle and quarter"
-
-
-def test_only_a_config_that_fits_has_an_estimate():
-    large = launch_of(BLOCK_M=256, BLOCK_N=256, BLOCK_K=128, num_warps=8, num_stages=4)
-    assert estimate_time(KERNEL, large) is None
+@pytest.mark.parametrize("kernel", ["grouped", "persistent", "stream_k"])
+def test_products_and_the_bytes_of_each_input_and_output_are_complete(kernel):
+    kernel, launch = launch_from(f"matmul.{kernel} M=1000 N=1333 K=776 BLOCK_N=128")
+    execution, traffic = expect_execution(kernel, launch)
+    rows = math.ceil(1000 / launch.config.BLOCK_M)
+    columns = math.ceil(1333 / 128)
+    loaded = 2 * 776 * (1000 * columns + 1333 * rows)
+    stored = 2 * 1000 * 1333
+    assert sum(traffic.l2_bytes.values()) == pytest.approx(loaded + stored, rel=0.15)
+    assert traffic.read_bytes == 2 * 776 * (1000 + 1333)
+    products = 1000 * 1333 * 776
+    assert tensor_cycles(execution) * 512 >= products, "512 products per cycle and quarter"
 
 
 def test_only_an_accumulator_larger_than_the_registers_spills():
-    spill = explain_spill(KERNEL, launch_of(BLOCK_M=256, BLOCK_N=256, num_warps=4))
+    tile = "BLOCK_M=256 BLOCK_N=256"
+    spill = explain_spill(*launch_from(f"{PRODUCT} {tile} num_warps=4"))
     assert "512 registers per thread with num_warps 4" in spill
-    assert not explain_spill(KERNEL, launch_of(BLOCK_M=128, BLOCK_N=256, num_warps=8))
-    assert not explain_spill(
-        discover()["transpose.tiled"], transposed(BLOCK_M=256, BLOCK_N=256, num_warps=1)
-    )
-
-
-def transposed(**config):
-    return launch_of(
-        kernel="transpose.tiled", problem={"M": 8192, "N": 8192, "dtype": "float32"}, **config
-    )
+    assert not explain_spill(*launch_from(f"{PRODUCT} BLOCK_M=128 BLOCK_N=256 num_warps=8"))
+    assert not explain_spill(*launch_from(f"{TRANSPOSE} {tile} num_warps=1"))
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -158,8 +129,5 @@ def test_every_kernel_has_an_estimate_in_every_type_on_every_gpu_that_it_fits(ke
 
 
 def test_a_transpose_of_narrow_tiles_takes_longer():
-    tiled = discover()["transpose.tiled"]
-    wide, narrow = (
-        estimate_time(tiled, transposed(BLOCK_M=64, BLOCK_N=columns)) for columns in (64, 2)
-    )
+    wide, narrow = (estimate(TRANSPOSE, BLOCK_M=64, BLOCK_N=columns) for columns in (64, 2))
     assert narrow > 1.2 * wide

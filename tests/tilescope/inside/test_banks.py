@@ -61,23 +61,6 @@ def test_wavefronts_of_stores_are_those_of_plain_counting(width, lane):
     assert count_wavefronts(stored) == (total, 32 // together)
 
 
-def copy(reading):
-    """Return the wavefronts of a warp's copy of 512 contiguous bytes, of which the first lanes read."""
-    lane = (16, 32, 64, 128, 256)
-    written = access("LDGSTS.E.BYPASS.128", lane)
-    source = written.address[0]
-    is_read = np.arange(32)[None] < reading
-    return count_copy_wavefronts("LDGSTS.E.BYPASS.128", source, is_read, written)
-
-
-def test_a_copy_of_some_lanes_first_writes_zeros_for_all():
-    assert copy(32) == (4, 4)
-    assert copy(0) == (4, 4)
-    assert copy(16) == (6, 6)
-    assert copy(12) == (6, 6)
-    assert copy(8) == (5, 5)
-
-
 def test_conflicts_are_counted_against_the_bytes_of_the_active_lanes():
     loaded = access("LDS.64", (8, 16, 32, 64, 128))
     assert count_wavefronts(loaded) == (2, 2)
@@ -85,49 +68,47 @@ def test_conflicts_are_counted_against_the_bytes_of_the_active_lanes():
     assert count_wavefronts(half) == (2, 1)
 
 
+LANE = np.arange(32)
+
+
+def copy(target, source, is_read, opcode="LDGSTS.E.BYPASS.128"):
+    """Return the wavefronts of a warp's copy, of which some lanes read and all write."""
+    written = BankAccess(opcode, target.reshape(1, 1, 32), np.ones((1, 1, 32), bool))
+    return count_copy_wavefronts(opcode, source[None], is_read[None], written)
+
+
+def test_a_copy_of_some_lanes_first_writes_zeros_for_all():
+    for reading, expected in ((32, 4), (0, 4), (16, 6), (12, 6), (8, 5)):
+        assert copy(16 * LANE, 16 * LANE, reading > LANE) == (expected, expected)
+
+
 def test_copies_of_words_do_not_depend_on_the_bank_of_the_first_lane():
     """Of two columns with 16 words each, the first words of both are in one bank of the L1."""
-    lane = np.arange(32)
-    target = (lane % 16 * 128 + lane // 16 * 4).reshape(1, 1, 32)
-    written = BankAccess("LDGSTS.E", target, np.ones_like(target, bool))
+    target = LANE % 16 * 128 + LANE // 16 * 4
     for start in range(0, 128, 4):
-        source = (start + lane % 16 * 4 + lane // 16 * 96)[None]
-        cost = count_copy_wavefronts(written.opcode, source, np.ones((1, 32), bool), written)
-        assert cost == (17, 1)
+        source = start + LANE % 16 * 4 + LANE // 16 * 96
+        assert copy(target, source, LANE >= 0, "LDGSTS.E") == (17, 1)
 
 
 @pytest.mark.parametrize(("pitch", "expected"), [(64, 6), (128, 10)])
 def test_zeros_take_longer_if_lanes_read_the_same_bytes_of_several_lines(pitch, expected):
     """16 lanes read rows of 64 bytes. Rows that are 128 bytes apart begin at the same place of a line."""
-    written = access("LDGSTS.E.BYPASS.128", (16, 32, 64, 128, 256))
-    lane = np.arange(32)[None]
-    source = lane % 4 * 16 + lane // 4 * pitch
-    cost = count_copy_wavefronts(written.opcode, source, lane < 16, written)
-    assert cost == (expected, 6)
-
-
-def copy_rows(row_bytes, start, lanes_per_row):
-    """Copy four rows of a block to swizzled rows of 128 bytes. Only the first lanes of each row read."""
-    lane = np.arange(32)
-    row = lane // 8
-    column = lane % 8
-    target = 128 * row + 16 * (column ^ row)
-    source = start + row_bytes * row + 16 * column
-    is_read = column < lanes_per_row
-    written = BankAccess("LDGSTS.E.BYPASS.128", target.reshape(1, 1, 32), np.ones((1, 1, 32), bool))
-    return count_copy_wavefronts(written.opcode, source[None], is_read[None], written)
+    source = LANE % 4 * 16 + LANE // 4 * pitch
+    assert copy(16 * LANE, source, LANE < 16) == (expected, 6)
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "start", "lanes_per_row", "expected"),
+    ("start", "lanes_per_row", "expected"),
     [
-        (416, 0, 8, (7, 4)),  # most rows span two lines, and some sectors are mirrored
-        (416, 384, 2, (8, 5)),  # zeros for all lanes, then each row's 32 bytes
-        (416, 384, 0, (4, 4)),  # only zeros
+        (0, 8, (7, 4)),  # most rows span two lines, and some sectors are mirrored
+        (384, 2, (8, 5)),  # zeros for all lanes, then each row's 32 bytes
+        (384, 0, (4, 4)),  # only zeros
     ],
 )
-def test_a_partial_copy_takes_additional_wavefronts_to_write_zeros(
-    row_bytes, start, lanes_per_row, expected
-):
-    """The counts are of a multiplication with block pointers."""
-    assert copy_rows(row_bytes, start, lanes_per_row) == expected
+def test_a_partial_copy_takes_additional_wavefronts_to_write_zeros(start, lanes_per_row, expected):
+    """Four rows are copied to swizzled rows. The counts are of a multiplication with block pointers."""
+    row = LANE // 8
+    column = LANE % 8
+    target = 128 * row + 16 * (column ^ row)
+    source = start + 416 * row + 16 * column
+    assert copy(target, source, column < lanes_per_row) == expected

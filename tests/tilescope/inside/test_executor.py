@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.listings import make_listing
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.inside.banks import Wavefronts
 from tilescope.inside.execution import LaunchInputs, execute
@@ -16,20 +17,13 @@ from tilescope.sass.registers import split_operands
 WORDS = st.integers(0, 2**32 - 1)
 
 
-def make_code(text):
-    """Return the instructions of a listing. A line with a colon at its end is a label."""
-    lines = []
-    for line in text.strip().splitlines():
-        is_label = line.strip().endswith(":")
-        lines.append(line.strip() if is_label else f"        /*0000*/    {line.strip()} ;")
-    return parse("\n".join(lines))
-
-
 def run(text, grid=(1, 1, 1), threads=32, constants=None, table=()):
     def load(address, width):
         return np.zeros(address.shape, np.int64), np.zeros(address.shape, bool)
 
-    return execute(make_code(text), LaunchInputs(grid, threads, (constants or {}).get, load, table))
+    return execute(
+        parse(make_listing(text)), LaunchInputs(grid, threads, (constants or {}).get, load, table)
+    )
 
 
 def times(text, **launch):
@@ -366,7 +360,7 @@ def low(value):
 
 def compute(text, *values):
     """Return an instruction's results, once of Python's integers and once of arrays."""
-    (instruction,) = make_code(text)
+    (instruction,) = parse(make_listing(text))
     step = decode(instruction, *split_operands(instruction))
     registers = {f"R{number}": value for number, value in enumerate(values)}
     results = []

@@ -1,5 +1,7 @@
 """The pipelines of loops: which loads run ahead, when copies arrive, and why a load is not pipelined."""
 
+import functools
+
 import pytest
 
 from tilescope.captures.reader import Capture
@@ -180,18 +182,16 @@ described[1,](a, b, c, 256, num_stages=1)
 @pytest.fixture(scope="module")
 def read(capture_script):
     """Return a function that returns the pipelines of a kernel's launch, by its number among the kernel's, on a GPU."""
-    captures = {}
+
+    @functools.cache
+    def open_capture(gpu):
+        return Capture(capture_script(SCRIPT + MORE if gpu == "H200" else SCRIPT, gpu))
 
     def read_launch(name, number=0, gpu="H200", is_gluon=False):
-        if gpu not in captures:
-            text = SCRIPT + MORE if gpu == "H200" else SCRIPT
-            captures[gpu] = Capture(capture_script(text, gpu))
-        capture = captures[gpu]
+        capture = open_capture(gpu)
         kernels = capture.content.kernels
-        launches = [
-            launch for launch in capture.content.launches if kernels[launch.kernel].name == name
-        ]
-        launch = launches[number]
+        launches = (each for each in capture.content.launches if kernels[each.kernel].name == name)
+        launch = [*launches][number]
         ttgir, ptx = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx"))
         stages = None if is_gluon else launch.config["num_stages"]
         return read_pipelines(parse(ttgir), ttgir, ptx, stages)
@@ -214,32 +214,35 @@ def describe(pipeline):
     }
 
 
-@pytest.mark.parametrize(("number", "stages"), [(2, 2), (0, 3), (3, 4)])
-def test_loads_are_num_stages_minus_one_steps_ahead(read, number, stages):
-    (pipeline,) = read("product", number)
-    assert pipeline.line == source_line("for i in")
-    assert describe(pipeline) == {
-        "x": (stages - 1, stages, ""),
-        "y": (stages - 1, stages, ""),
-    }
+# A kernel, the number of its launch, a GPU, num_stages of the loop, and by load the steps ahead and the slots.
+AHEAD = """
+product | 2 | H200 | 2 | x 1 2, y 1 2
+product | 0 | H200 | 3 | x 2 3, y 2 3
+product | 3 | H200 | 4 | x 3 4, y 3 4
+product | 5 | H200 | 4 | x 3 4, y 3 4
+product | 0 | A100-80GB | 3 | x 2 2, y 2 2
+gathered | 1 | H200 | 3 | x 1 2, row 1 1, y 1 2
+biased | 1 | H200 | 3 | x 2 3, y 2 3, z 2 2
+sums | 1 | H200 | 3 | z 2 2
+"""
 
 
-def test_a_multiplication_from_registers_frees_its_block_one_step_earlier(read):
+@pytest.mark.parametrize("row", AHEAD.strip().splitlines())
+def test_loads_run_ahead_as_num_stages_of_the_kernel_or_the_loop_says(read, row):
     """An asynchronous multiplication (sm_90) still reads the block of the previous step."""
-    (pipeline,) = read("product", 0, "A100-80GB")
-    assert describe(pipeline) == {"x": (2, 2, ""), "y": (2, 2, "")}
+    kernel, number, gpu, stages, loads = row.split(" | ")
+    (pipeline,) = read(kernel, int(number), gpu)
+    assert pipeline.line == source_line(" in ", kernel)
+    assert pipeline.num_stages == int(stages)
+    assert not any(load.why for load in pipeline.loads)
+    shown = describe(pipeline).items()
+    assert ", ".join(f"{name} {ahead} {slots}" for name, (ahead, slots, _) in shown) == loads
 
 
 def test_no_loop_is_pipelined_on_gpus_without_asynchronous_copies(read):
     why = "Triton pipelines no loop for GPUs before compute capability 8.0."
     (pipeline,) = read("product", 0, "T4")
     assert describe(pipeline) == {"x": (0, 0, why), "y": (0, 0, why)}
-
-
-def test_a_loop_may_have_its_own_num_stages(read):
-    (pipeline,) = read("product", 5)
-    assert pipeline.num_stages == 4
-    assert describe(pipeline)["x"] == (3, 4, "")
 
 
 def test_an_inner_loops_prologue_does_not_belong_to_the_outer_loop(read):
@@ -332,12 +335,6 @@ def test_loaded_addresses_need_an_additional_stage(read):
         "row": (0, 0, why),
         "y": (1, 2, ""),
     }
-    assert describe(read("gathered", 1)[0]) == {"x": (1, 2, ""), "row": (1, 1, ""), "y": (1, 2, "")}
-
-
-def test_num_stages_of_the_loop_pipelines_loads_that_no_dot_multiplies(read):
-    assert describe(read("biased", 1)[0])["z"] == (2, 2, "")
-    assert set(describe(read("sums", 1)[0]).values()) == {(2, 2, "")}
 
 
 def test_a_kernel_without_triton_ir_gets_no_reasons(read):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernels.examples import EXAMPLES
+from tests.listings import make_listing
 from tilescope.captures.reader import Capture
 from tilescope.inside.registers import count_live, count_spills, measure_registers
 from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
@@ -18,19 +19,6 @@ from tilescope.sass.registers import find_accesses
 CAPTURES = [Path(path).with_suffix(".tilescope") for path in EXAMPLES]
 COUNTED = sorted(Path(__file__).with_name("live_registers").iterdir())
 LAUNCH = LaunchReport("k", "k.py", 1, (1, 1, 1), 32, 0, 0, ())
-
-
-def make_listing(text):
-    """Return a listing of instructions, each after its source line. A line with a colon at its end is a label."""
-    lines = []
-    for number, line in enumerate(text.strip().splitlines()):
-        place, instruction = line.strip().split(maxsplit=1) if " " in line.strip() else ("", line)
-        if place:
-            lines.append(f'\t//## File "k.py", line {place}')
-            lines.append(f"        /*{number:04x}*/                   {instruction} ;")
-        else:
-            lines.append(instruction.strip())
-    return "\n".join(lines)
 
 
 def live_by_line(text):

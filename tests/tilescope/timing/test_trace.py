@@ -2,43 +2,54 @@
 
 import pytest
 
+from tests.listings import make_listing
 from tilescope.declare.gpus import GPUS
-from tilescope.sass.listing import Instruction
+from tilescope.sass.listing import parse
 from tilescope.timing.constants import H100
 from tilescope.timing.model import Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, Step
 from tilescope.timing.trace import trace_warp
 
-LOOP = (
-    Instruction("", "IADD3", (), ()),
-    Instruction("P0", "BRA", (), (), target=4),
-    Instruction("", "BAR", (), ()),
-    Instruction("UP0", "UTMASTG", (), ()),
-    Instruction("P1", "BRA", (), (), target=0),
+LOOP = parse(
+    make_listing(
+        """
+        .L_x_0:
+        IADD3
+        @P0 BRA `(.L_x_1)
+        BAR
+        @UP0 UTMASTG
+        .L_x_1:
+        @P1 BRA `(.L_x_0)
+        """
+    )
 )
 
 
-def test_a_copy_in_a_branch_runs_as_often_as_the_branch_though_one_of_four_warps_executes_it():
-    trace, _ = trace_warp(LOOP, [8, 8, 2, 0.5, 8], budget=100, copies={3: 2})
-    assert [trace.count(number) for number in range(len(LOOP))] == [8, 8, 2, 2, 8]
-
-
-def test_a_copy_with_a_predicate_runs_as_often_as_one_warp_executes_it():
-    trace, _ = trace_warp(LOOP, [8, 8, 8, 0.5, 8], budget=100, copies={3: 2})
-    assert [trace.count(number) for number in range(len(LOOP))] == [8, 8, 8, 2, 8]
+@pytest.mark.parametrize("in_branch", [2, 8], ids=["in a branch", "with a predicate"])
+def test_a_copy_runs_as_often_as_it_is_executed_though_only_by_one_of_four_warps(in_branch):
+    trace, _ = trace_warp(LOOP, [8, 8, in_branch, 0.5, 8], budget=100, copies={3: 2})
+    assert [trace.count(number) for number in range(len(LOOP))] == [8, 8, in_branch, 2, 8]
 
 
 # A loop over groups that contains a loop over tiles, which contains a loop over blocks. Most groups have no tile.
 GROUPS, TILES, BLOCKS = 8, 2, 512
-NESTED = (
-    Instruction("", "IADD3", (), ()),
-    Instruction("P0", "BRA", (), (), target=6),
-    Instruction("", "FADD", (), ()),
-    Instruction("", "MUFU", (), ()),
-    Instruction("P1", "BRA", (), (), target=3),
-    Instruction("P2", "BRA", (), (), target=2),
-    Instruction("P3", "BRA", (), (), target=0),
-    Instruction("", "EXIT", (), ()),
+NESTED = parse(
+    make_listing(
+        """
+        .L_x_0:
+        IADD3
+        @P0 BRA `(.L_x_3)
+        .L_x_1:
+        FADD
+        .L_x_2:
+        MUFU
+        @P1 BRA `(.L_x_2)
+        @P2 BRA `(.L_x_1)
+        .L_x_3:
+        @P3 BRA `(.L_x_0)
+        EXIT
+        """
+    )
 )
 
 
@@ -77,7 +88,7 @@ def test_a_loop_that_no_warp_enters_at_its_start_is_no_loop():
 
 def test_partitions_take_as_long_as_the_slowest_one_because_they_run_at_the_same_time():
     step = Step("", PIPES.index("fma"), 1, 4, (), ())
-    code = [Instruction("", "FADD", (), ())] * 400
+    code = parse(make_listing("FADD")) * 400
     sms = GPUS["H100"].sms
 
     def time(*partitions):

@@ -12,16 +12,21 @@ MIB = 1 << 20
 L2 = {"l1_bytes": 1e5, "l2_bytes": 48 * MIB, "kept_bytes": 16 * MIB, "held_bytes": 32 * MIB}
 
 
+def make_operation(sampler, program, first, op="load", counter="ld", **more):
+    """Return an operation whose programs access blocks, by the address of each block."""
+    tally = Tally()
+    sampler.add(tally.touches, program, first, first + BLOCK - 1, np.full(len(first), BLOCK))
+    return OperationCounts(op, counter, ("copy.py", 1), (), None, tally, **more)
+
+
 def copy_blocks(mib):
     """Return the loads and stores of a launch that copies a tensor to another one, and its number of programs."""
     programs = np.arange(mib * MIB // BLOCK)
-    operations = []
     sampler = Sampler(len(programs))
-    for op, counter, base in (("load", "ld", 1 << 40), ("store", "st", 2 << 40)):
-        first = base + programs * BLOCK
-        tally = Tally()
-        sampler.add(tally.touches, programs, first, first + BLOCK - 1, np.full(len(first), BLOCK))
-        operations.append(OperationCounts(op, counter, ("copy.py", 1), (), None, tally))
+    operations = [
+        make_operation(sampler, programs, base + programs * BLOCK, op, counter)
+        for op, counter, base in (("load", "ld", 1 << 40), ("store", "st", 2 << 40))
+    ]
     return operations, len(programs)
 
 
@@ -43,9 +48,7 @@ def loop_over(programs, operands):
         blocks = np.arange(mib * MIB // BLOCK).reshape(programs, -1)
         first = (number + 1 << 40) + np.tile(blocks, times).ravel() * BLOCK
         program = np.repeat(np.arange(programs), blocks.shape[1] * times)
-        tally = Tally()
-        sampler.add(tally.touches, program, first, first + BLOCK - 1, np.full(len(first), BLOCK))
-        operations.append(OperationCounts("load", "ld", ("loop.py", 1), (), None, tally, loop=1))
+        operations.append(make_operation(sampler, program, first, loop=1))
     return operations
 
 
