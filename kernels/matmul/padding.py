@@ -9,7 +9,7 @@ from kernels.matmul.problem import Problem, extents, is_aligned
 from kernels.orders import tile_offsets, tile_start
 from tilescope.declare.accesses import Access, Axis
 from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
-from tilescope.declare.knobs import knob
+from tilescope.declare.knobs import LAUNCH, knob
 from tilescope.declare.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
 from tilescope.evaluate.sectors import LANES
 
@@ -33,7 +33,7 @@ _STEP_MS = 0.0009
 
 def pad() -> Any:
     return knob(
-        "never", "Launch", "Copy misaligned A and B to aligned rows first. auto: only if that saves time.",
+        "never", LAUNCH, "Copy misaligned A and B to aligned rows first. auto: only if that saves time.",
         choices=("never", "auto", "always"),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from kernels.matmul.problem import (
 from kernels.orders import grouped, tile_start
 from tilescope.declare.accesses import Access, Axis
 from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
-from tilescope.declare.knobs import knob, num_stages, num_warps, powers
+from tilescope.declare.knobs import LAUNCH, knob, num_stages, num_warps, powers
 from tilescope.declare.spec import Kernel, Launch, Specs, Tensors, TensorSpec, preset
 
 # The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
@@ -36,7 +36,7 @@ class Config:
     num_warps: int = num_warps()
     num_stages: int = num_stages()
     PROGRAMS_PER_SM: int = knob(
-        1, "Launch", "Programs launched per SM. With two, one computes while the other writes.",
+        1, LAUNCH, "Programs launched per SM. With two, one computes while the other writes.",
         choices=powers(1, 8),
     )  # fmt: skip
     PAD: str = padding.pad()

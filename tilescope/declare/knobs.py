@@ -11,6 +11,9 @@ from typing import Any
 
 from tilescope.caching import once
 
+# The group of the launch options. The page folds it.
+LAUNCH = "Launch"
+
 # Maximum number of characters of a value that an error message quotes.
 _LONGEST_QUOTE = 100
 
@@ -173,13 +176,13 @@ def problem_size(default: int, help: str) -> Any:
 
 
 def num_warps() -> Any:
-    return knob(4, "Launch", "Warps per program, of 32 lanes each.", choices=powers(1, 16))
+    return knob(4, LAUNCH, "Warps per program, of 32 lanes each.", choices=powers(1, 16))
 
 
 def num_stages() -> Any:
     return knob(
         3,
-        "Launch",
+        LAUNCH,
         "Pipeline depth: loop iterations whose loads are in flight at once.",
         low=1,
         high=8,

@@ -9,7 +9,7 @@ from tilescope.declare import experiment
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import GPU, Experiment, Json, Run, kernel_knob
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu
-from tilescope.declare.knobs import ConfigError, knobs, quote
+from tilescope.declare.knobs import LAUNCH, ConfigError, knobs, quote
 from tilescope.declare.space import space
 from tilescope.declare.spec import Kernel, format_duration, shape_text
 from tilescope.search.devices import concurrent_compiles
@@ -69,8 +69,13 @@ def experiment_form(
         *controls(state.kernel.config),
     ]
     menus = [field for field in fields[2:] if field["kind"] == "menu"]
-    folded = [field | {"group": MORE} for field in menus]
-    fields = [field for field in fields if field not in menus] + folded
+    folded = [
+        *menus,
+        *(field for field in fields if field["group"] == LAUNCH and field not in menus),
+    ]
+    fields = [field for field in fields if field not in folded] + [
+        field | {"group": MORE} for field in folded
+    ]
     values = {
         **state.experiment.to_address(),
         "gpu": state.experiment.gpu,
@@ -83,7 +88,7 @@ def experiment_form(
         for field in menus
         if field["name"] in shape and not is_hidden(field, values)
     ]
-    return form_value(fields, values, titles, " · ".join(words))
+    return form_value(fields, values, titles, " · ".join([*words, "more"]))
 
 
 def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[str, ...]:

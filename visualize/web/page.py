@@ -50,7 +50,7 @@ _SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')
 _NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h1>')
 _SECTION = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
 _VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
-_LIBRARY = Markup('<button type="button" class="library" data-tabs="{}">Library</button>')
+_LIBRARY = Markup('<button type="button" data-tabs="{}">Library</button>')
 
 # On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
 _DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
@@ -61,7 +61,7 @@ _PROBLEM = slot("elsewhere", content='<p class="problem" role="alert"></p>')
 # A menu of rarely used links and settings.
 _MORE = Markup(
     '<details class="more"><summary aria-label="More" title="More">⋯</summary>'
-    '<div><nav aria-label="Where to begin">{}</nav>{}'
+    '<div><nav aria-label="Where to begin">{}</nav>{}{}'
     '<button type="button" popovertarget="glossary">Glossary</button>'
     '<button type="button" class="show-keys">Keys and talk mode</button></div></details>'
 )
@@ -181,9 +181,8 @@ def _header(gpu: Gpu | None) -> Markup:
         slots.button("cancel", "Cancel", is_enabled=False),
         slots.row(slot("card", "result"), slot("status"), name="outcome"),
         slot("tours", content=menu(tours())),
-        _LIBRARY.format(LIBRARY),
         _SHARE,
-        _MORE.format(ways, slot("link", "link", _THEME)),
+        _MORE.format(ways, _LIBRARY.format(LIBRARY), slot("link", "link", _THEME)),
         slot("drawer", content=_DRAWER),
         name="header",
         classes="bar",

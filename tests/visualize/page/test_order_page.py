@@ -86,7 +86,6 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
     open_page(tab, ARTICLE + "&first=9&step=9")
     wait_for_step(tab, 9)
     if plays:
-        tab.page.get_by_label("Speed").select_option("1")
         tab.page.get_by_role("button", name="Play").click()
         # A slow machine leaves out steps
         tab.page.wait_for_function("document.querySelector('.player').dataset.step > 9")

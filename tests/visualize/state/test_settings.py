@@ -79,7 +79,7 @@ def test_a_slider_stops_at_powers_of_two_up_to_its_cap():
 )
 def test_the_folded_controls_are_named_by_the_type_layout_and_precision_if_it_matters(dtype, more):
     form = json.loads(experiment_form(opened(f"matmul.grouped dtype={dtype}"), None))
-    assert form["more"] == more
+    assert form["more"] == f"{more} · more"
     hidden = [field["name"] for field in form["fields"] if field["hidden"]]
     assert hidden == ([] if dtype == "float32" else ["precision"])
 

@@ -307,9 +307,9 @@ def _range(side: MapSide) -> np.ndarray:
 
 
 def _axis(side: MapSide, title: str) -> dict[str, Any]:
-    """Number up to ten tiles, at their middles."""
+    """Number up to five tiles, at their middles."""
     step = 1
-    while side.tiles > 9 * step:
+    while side.tiles > 5 * step:
         step *= 2
     numbers = range(0, side.tiles, step)
     ticks = {

@@ -8,7 +8,7 @@ import { counted, written } from "../../web/assets/numbers.js";
 export default function mountPlayer(element) {
   const root = element.querySelector(".player");
   const find = (selector) => root.querySelector(selector);
-  const [play, back, forward, scrub, speed, output] = [".play", ".back", ".forward", "input", "select", "output"].map(find);
+  const [play, back, forward, scrub, output] = [".play", ".back", ".forward", "input", "output"].map(find);
   let own = null, pinned = null; // overlays
   let marks = null; // of a run
   let step = 0; // from 1; 0 is the whole launch
@@ -126,7 +126,7 @@ export default function mountPlayer(element) {
     while (isPlaying && step < Math.min(last, longest())) {
       await new Promise(requestAnimationFrame);
       const now = performance.now();
-      position = Math.min(last, position + (now - time) / 1000 * (Number(speed.value) || Math.max(1, last / 8)));
+      position = Math.min(last, position + (now - time) / 1000 * Math.max(1, last / 8));
       time = now;
       if (isPlaying && Math.floor(position) > step) await show(Math.floor(position));
     }

@@ -87,7 +87,7 @@ def loads_headline(
         narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
         reasons.insert(0, f"{narrow} “DRAM reads” shows whether the L2 makes up for it.")
     elif traffic.schedule.waves == traffic.schedule.turns == 1:
-        reasons = [say("All {:,} {}s run at once here. {}", loads.tiles, unit, larger), *reasons]
+        reasons.append(say("All {:,} {}s run at once here. {}", loads.tiles, unit, larger))
     elif gain := _grouping_gain(traffic, first):
         reasons = [gain, *reasons, link]
     if loads.wave_blocks is not None:

@@ -54,16 +54,13 @@ _TILE_S = 5e-7
 _COMPILE_WAIT_S = 0.15
 
 # The player's controls. `player.js` finds the map by the data that its figure carries (`player_data`). The current step
-# is a knob of the view, so that an address contains it; the player sets it when playing or scrubbing ends. The values
-# of the menu are steps per second, and 0 for the whole launch in eight seconds.
+# is a knob of the view, so that an address contains it; the player sets it when playing or scrubbing ends.
 _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 <button type="button" class="control play">▶ Play</button>
 <button type="button" class="control back" aria-label="One step back">←</button>
 <button type="button" class="control forward" aria-label="One step on">→</button>
 <input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">
 <output>whole launch</output>
-<select class="control" aria-label="Speed" title="Speed"><option value="0">all in 8 s</option>
-<option value="1">1 step/s</option><option value="4">4 steps/s</option><option value="20">20 steps/s</option></select>
 <div class="legend quiet"><span class="steps">
 <span title="Used in this step, and loaded for the first time"><i style="background:var(--new)"></i>new</span>
 <span title="Used in this step, and loaded before"><i style="background:var(--reused)"></i>reused</span>
