@@ -85,8 +85,9 @@ def make_row(
     )
 
 
-def compare_group_sizes(experiment: Experiment, job: Job) -> GroupSizeStudy:
+def compare_group_sizes(job: Job) -> GroupSizeStudy:
     """Count and time each GROUP_SIZE. If counting fails, return a recording or, without one, times and the reason."""
+    experiment = job.experiment
     experiments = variants(experiment, job.gpu)
     compiled = job.compile_all(*experiments)
     counts = job.count(count_variants, experiments)

@@ -31,7 +31,7 @@ from tilescope.measure.fair_queue import (
     Client,
 )
 from tilescope.measure.measurement import Job, Measurement
-from tilescope.measure.pool import Pool, Stopped
+from tilescope.measure.pool import Pool
 from tilescope.measure.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from tilescope.results import Compiled, Failure, Measured, RunResult
 from tilescope.results.store import KnownResult, Store, machine_store
@@ -367,16 +367,10 @@ class Session:
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
         gpu = job.gpu
-        result: Measured | Failure
-        try:
-            result = self._add_recorded(measurement, measurement.measure(job.experiment, job), gpu)
-        except Stopped as stopped:
-            result = stopped.failure
-        except Exception as error:  # a bug must still end the job
-            result = Failure("worker", "error", f"{type(error).__name__}: {error}")
-        job.release(result if isinstance(result, Failure) else None)
+        result = job.run(measurement.measure)
         # Store the result after the next job may begin, but before the page shows it, so that no shown result is lost.
         try:
+            result = self._add_recorded(measurement, result, gpu)
             if not isinstance(result, Failure) and result.backend == self.backend:
                 self._measured.put(
                     (measurement.name, measurement.form.key(job.experiment), gpu.name), result

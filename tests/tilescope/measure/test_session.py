@@ -26,7 +26,7 @@ QUICK = experiment_of(SMALL)
 def held(held, made_up):
     """Make a measurement whose launch runs until the test ends it."""
 
-    def measure(experiment, job):
+    def measure(job):
         job.work("launch", worker.set_kept_value, None)
         call = held.call("launch")
         return job.work("launch", call.function, *call.args)
@@ -96,7 +96,7 @@ def test_cancelling_a_finished_job_changes_nothing(session):
 
 
 def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, made_up):
-    def check_without_launch(experiment, job):
+    def check_without_launch(job):
         job.work("launch", worker.set_kept_value, None)
         return job.work("check", check_output)
 
