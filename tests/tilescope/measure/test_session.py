@@ -69,7 +69,6 @@ def test_runs_wait_in_line_and_cancelling_the_first_ends_its_worker(session, hel
         waiting.append(session.submit(QUICK))
         until(lambda place=place: waiting[-1].progress.before == place)
     assert {job.progress.stage for job in waiting} == {"queued"}
-    assert waiting[1].progress.before == 2
 
     waiting[0].cancel()
     assert_failed(waiting[0], "launch", "cancelled", "nothing was launched")
