@@ -42,10 +42,10 @@ def launch_and_count(experiment, gpu):
     return prepared.kernel.programs(prepared.setting), os.getpid()
 
 
-def count_programs(experiment, job):
+def count_programs(job):
     device = job.device()
-    programs, process = job.work("launch", launch_and_count, experiment, job.gpu)
-    return ProgramCount(experiment, device.backend, device, programs, process)
+    programs, process = job.work("launch", launch_and_count, job.experiment, job.gpu)
+    return ProgramCount(job.experiment, device.backend, device, programs, process)
 
 
 PROGRAMS = Measurement(

@@ -179,7 +179,8 @@ def _add_counts(kind: Any, counts: dict[Any, list[list[int]]]) -> tuple[Any, ...
     return tuple(kind(*key, *map(sum, zip(*rows, strict=True))) for key, rows in counts.items())
 
 
-def measure_counters(experiment: Experiment, job: Job) -> Counters | Failure:
+def measure_counters(job: Job) -> Counters | Failure:
+    experiment = job.experiment
     (compiled,) = job.compile_all(experiment)
     counters = job.count(
         lambda **how: join_counts(experiment, compiled, count([experiment], ncu.LAUNCH, **how)[0])

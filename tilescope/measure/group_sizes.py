@@ -6,7 +6,7 @@ alternate between the GROUP_SIZEs.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tilescope.declare.experiment import Experiment, launch_key, launch_of
@@ -16,7 +16,7 @@ from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.measure.counters import count
 from tilescope.measure.gated_stream import GatedStream
 from tilescope.measure.measurement import Job, Measurement
-from tilescope.measure.ncu import L2, Cancel, tool
+from tilescope.measure.ncu import L2, tool
 from tilescope.measure.run import prepare
 from tilescope.measure.timing import STUDY, Samples, sample
 from tilescope.results import Failure, GroupSizeRow, GroupSizeStudy, records
@@ -44,19 +44,17 @@ def variants(experiment: Experiment, gpu: Gpu) -> tuple[Experiment, ...]:
     return tuple(with_group_size(experiment, size) for size in sizes)
 
 
-def count_variants(
-    experiments: Sequence[Experiment],
-    *,
-    cache: str,
-    on_start: Callable[[Cancel], None] = lambda _: None,
-) -> list[Counts]:
+def count_variants(experiments: Sequence[Experiment], **how: Any) -> list[Counts]:
     """Count the DRAM and L2 traffic of each experiment.
+
+    Args:
+        how: the cache and the callback of `count`.
 
     Raises:
         CountingFailed: as for `count`.
     """
-    dram = count(experiments, DRAM, cache, on_start, REPEATS, by_instruction=False)
-    l2 = count(experiments, L2, cache, on_start, by_instruction=False)
+    dram = count(experiments, DRAM, repeats=REPEATS, by_instruction=False, **how)
+    l2 = count(experiments, L2, by_instruction=False, **how)
     return [
         ([launch for launch, _ in dram[place * REPEATS :][:REPEATS]], launch)
         for place, (launch, _) in enumerate(l2)
@@ -85,8 +83,9 @@ def make_row(
     )
 
 
-def compare_group_sizes(experiment: Experiment, job: Job) -> GroupSizeStudy:
+def compare_group_sizes(job: Job) -> GroupSizeStudy:
     """Count and time each GROUP_SIZE. If counting fails, return a recording or, without one, times and the reason."""
+    experiment = job.experiment
     experiments = variants(experiment, job.gpu)
     compiled = job.compile_all(*experiments)
     counts = job.count(count_variants, experiments)

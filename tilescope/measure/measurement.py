@@ -43,7 +43,7 @@ class Measurement(Generic[T]):
     Attributes:
         name: the measurement's name in `Session.submit`.
         form: how results are recorded. Experiments with the same key share one result.
-        measure: measures on this machine. If it raises, the job ends with a Failure.
+        measure: measures a job's experiment on this machine. If it raises, the job ends with a Failure.
         not_recorded: the message if this machine, which has `{this}`, can't measure and has no recording on `{gpu}`.
         refuse: raises ConfigError if no machine can measure the experiment or, if the last argument says that this
             machine would interpret it, if the interpreter would take too long.
@@ -52,7 +52,7 @@ class Measurement(Generic[T]):
 
     name: str
     form: records.RecordForm[T]
-    measure: Callable[[Experiment, Job], T | Failure]
+    measure: Callable[[Job], T | Failure]
     not_recorded: str
     refuse: Callable[[Experiment, Gpu, bool], None] | None = None
     is_interpreted: bool = False
@@ -132,17 +132,41 @@ class Job:
         for each in cancels:
             each()
 
-    def compile(self, experiment: Experiment, is_timed: bool = False) -> None:
-        """Compile in a compile worker, so that the run worker finds the result in the cache.
+    def run(self, measure: Callable[[Job], V | Failure]) -> V | Failure:
+        """Return the result of a function that calls the stages. Then hand the machine to the next job.
+
+        Replace the run worker if this job's failure may have corrupted it.
+        """
+        try:
+            result = measure(self)
+        except Stopped as stopped:
+            result = stopped.failure
+        except Exception as error:  # a bug must still end the job
+            result = Failure("worker", "error", f"{type(error).__name__}: {error}")
+        may_be_corrupt = isinstance(result, Failure) and (
+            result.stage == "worker" or result.kind in _POISONS
+        )
+        if self._has_turn and may_be_corrupt:
+            self._session.runner.replace()
+        if self._used_worker:
+            self._session.runner.submit(Call("worker", worker.finish))
+        with self._changed:
+            if self in self._session.queue:
+                self._session.queue.remove(self)
+                self._changed.notify_all()
+        return result
+
+    def compile(self, is_timed: bool = False) -> None:
+        """Compile the experiment in a compile worker, so that the run worker finds the result in the cache.
 
         Do nothing under the interpreter, which needs no compiled kernel.
         """
         if self._session.gpu is None:
             return
-        kernel, launch = launch_of(experiment, self.gpu)
+        kernel, launch = launch_of(self.experiment, self.gpu)
         if refusal := compile_cost.refuse_compile(kernel, launch):
             raise Stopped(refusal)
-        call = Call("compile", compiler.compile_into_cache, (experiment, self.gpu, is_timed))
+        call = Call("compile", compiler.compile_into_cache, (self.experiment, self.gpu, is_timed))
         with self._in_stage("compile"):
             estimate_s = compile_cost.compile_seconds(kernel, launch)
             self._wait("compile", self._session.compilers.submit(call, self.client, estimate_s))
@@ -192,17 +216,6 @@ class Job:
         """Return a recording that replaces an incomplete result. Its note begins with the reason."""
         recorded = self._session.store.find(measurement, self.experiment, self.gpu.name)
         return replace(recorded.value, note=f"{reason} {recorded.value.note}") if recorded else None
-
-    def release(self, failure: Failure | None) -> None:
-        """Hand the machine to the next job. Replace the run worker if this job's failure may have corrupted it."""
-        if self._has_turn and failure and (failure.stage == "worker" or failure.kind in _POISONS):
-            self._session.runner.replace()
-        if self._used_worker:
-            self._session.runner.submit(Call("worker", worker.finish))
-        with self._changed:
-            if self in self._session.queue:
-                self._session.queue.remove(self)
-                self._changed.notify_all()
 
     def _wait_for_turn(self) -> None:
         """Wait for exclusive use of the GPU, and keep it until the job ends."""

@@ -71,9 +71,11 @@ class CountingFailed(Stopped):
 def find_ncu() -> str:
     ncu = shutil.which("ncu")
     if ncu is None:
-        missing = "ncu (Nsight Compute) is not installed on this machine, so no counters can be collected."
-        fix = "Install it (it comes with the CUDA toolkit) and put it on the PATH."
-        raise CountingFailed(f"{missing} {fix}", "no_ncu")
+        raise CountingFailed(
+            "ncu (Nsight Compute) is not installed on this machine, so no counters can be collected. "
+            "Install it (it comes with the CUDA toolkit) and put it on the PATH.",
+            "no_ncu",
+        )
     return ncu
 
 

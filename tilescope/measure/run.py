@@ -266,9 +266,10 @@ def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> N
         raise ConfigError("too_slow_here", reason + alternative)
 
 
-def measure_run(experiment: Experiment, job: Job, is_timed: bool = True) -> RunResult:
+def measure_run(job: Job, is_timed: bool = True) -> RunResult:
     """Launch and check. Time the kernel if `is_timed` and the result is correct."""
-    job.compile(experiment)
+    experiment = job.experiment
+    job.compile()
     device = job.device()
     job.work("launch", launch, experiment, job.gpu)
     verdict, diff = job.work("check", check_output)

@@ -31,7 +31,7 @@ from tilescope.measure.fair_queue import (
     Client,
 )
 from tilescope.measure.measurement import Job, Measurement
-from tilescope.measure.pool import Pool, Stopped
+from tilescope.measure.pool import Pool
 from tilescope.measure.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from tilescope.results import Compiled, Failure, Measured, RunResult
 from tilescope.results.store import KnownResult, Store, machine_store
@@ -128,7 +128,7 @@ class Session:
         self._compiled: BoundedCache[Compiled | Failure] = BoundedCache(
             MAX_CHARACTERS, _count_characters
         )
-        self._inspected: BoundedCache[Inspection] = BoundedCache(MAX_RESULTS)
+        self._inspected: BoundedCache[Inspection | Failure] = BoundedCache(MAX_RESULTS)
 
     @classmethod
     def here(cls) -> "Session":
@@ -221,9 +221,9 @@ class Session:
             ConfigError: as for `resolve_gpu`.
         """
         gpu = resolve_gpu(experiment, self.gpu)
-        kernel, launch = launch_of(experiment, gpu)
-        key = launch_key(experiment, gpu.name)
-        outcome = self._compiled.get(key) or compile_cost.refuse_compile(kernel, launch)
+        outcome = self._compiled.get(
+            launch_key(experiment, gpu.name)
+        ) or compile_cost.refuse_compile(*launch_of(experiment, gpu))
         if not HAS_TRITON:
             outcome = Failure(
                 "compile", "no_triton", "Triton is not installed here, so nothing is compiled."
@@ -232,31 +232,17 @@ class Session:
             done: Future[Compiled | Failure] = Future()
             done.set_result(outcome)
             return done
-        call = Call("compile", compiler.compile_experiment, (experiment, gpu), key)
-
-        def cache(compiled: Compiled | Failure) -> None:
-            # Other failures may depend on this machine or its load.
-            if not isinstance(compiled, Failure) or compiled.kind == "out_of_resources":
-                self._compiled.put(key, compiled)
-
-        return self.compilers.submit(
-            call, client, compile_cost.compile_seconds(kernel, launch), on_result=cache
+        return self._submit_compile(
+            compiler.compile_experiment, experiment, client=client, cache=self._compiled.put
         )
 
     def inspect(
         self, experiment: Experiment, client: Client = INTERNAL
     ) -> Future[Inspection | Failure]:
         """Compile an experiment for its GPU, and inspect its programs. Return immediately: see `compile`."""
-        gpu = resolve_gpu(experiment, self.gpu)
-        key = launch_key(experiment, gpu.name)
-
-        def cache(inspection: Inspection | Failure) -> None:
-            if not isinstance(inspection, Failure):
-                self._inspected.put(key, inspection)
-
-        call = Call("compile", launches.inspect_experiment, (experiment, gpu), ("inspect", key))
-        seconds = compile_cost.compile_seconds(*launch_of(experiment, gpu))
-        return self.compilers.submit(call, client, seconds, on_result=cache)
+        return self._submit_compile(
+            launches.inspect_experiment, experiment, client=client, cache=self._inspected.put
+        )
 
     def try_changes(
         self, experiment: Experiment, inspection: Inspection, client: Client = INTERNAL
@@ -265,20 +251,45 @@ class Session:
 
         Return immediately: see `compile`.
         """
+        inside, executions = inspection
+        return self._submit_compile(
+            launches.try_changes,
+            experiment,
+            inside,
+            client=client,
+            cache=lambda key, changed: self._inspected.put(key, (changed, executions)),
+            compiles=launches.MOST_TRIALS,
+        )
+
+    def _submit_compile(
+        self,
+        function: Callable[..., V],
+        experiment: Experiment,
+        *args: Any,
+        client: Client,
+        cache: Callable[[Hashable, Any], None],
+        compiles: int = 1,
+    ) -> Future[V | Failure]:
+        """Call function(experiment, gpu, *args) in a compile worker.
+
+        Args:
+            cache: called with the experiment's key and the result.
+            compiles: maximum number of compiles in the call.
+        """
         gpu = resolve_gpu(experiment, self.gpu)
         key = launch_key(experiment, gpu.name)
-        inside, executions = inspection
 
-        def cache(changed: Inside | Failure) -> None:
-            if not isinstance(changed, Failure):
-                self._inspected.put(key, (changed, executions))
+        def on_result(result: V | Failure) -> None:
+            # Other failures may depend on this machine or its load.
+            if not isinstance(result, Failure) or result.kind == "out_of_resources":
+                cache(key, result)
 
-        call = Call("compile", launches.try_changes, (experiment, gpu, inside), ("changes", key))
-        seconds = launches.MOST_TRIALS * compile_cost.compile_seconds(*launch_of(experiment, gpu))
-        return self.compilers.submit(call, client, seconds, on_result=cache)
+        call = Call("compile", function, (experiment, gpu, *args), (function, key))
+        seconds = compiles * compile_cost.compile_seconds(*launch_of(experiment, gpu))
+        return self.compilers.submit(call, client, seconds, on_result)
 
-    def find_inspection(self, experiment: Experiment) -> Inspection | None:
-        """Return the result of `inspect`, if cached. Return immediately."""
+    def find_inspection(self, experiment: Experiment) -> Inspection | Failure | None:
+        """Return the result of `inspect`, or why its config does not fit on the GPU, if cached. Return immediately."""
         gpu = resolve_gpu(experiment, self.gpu)
         return self._inspected.get(launch_key(experiment, gpu.name))
 
@@ -367,16 +378,10 @@ class Session:
 
     def _carry_out(self, job: Job, measurement: Measurement[Any]) -> None:
         gpu = job.gpu
-        result: Measured | Failure
-        try:
-            result = self._add_recorded(measurement, measurement.measure(job.experiment, job), gpu)
-        except Stopped as stopped:
-            result = stopped.failure
-        except Exception as error:  # a bug must still end the job
-            result = Failure("worker", "error", f"{type(error).__name__}: {error}")
-        job.release(result if isinstance(result, Failure) else None)
+        result = job.run(measurement.measure)
         # Store the result after the next job may begin, but before the page shows it, so that no shown result is lost.
         try:
+            result = self._add_recorded(measurement, result, gpu)
             if not isinstance(result, Failure) and result.backend == self.backend:
                 self._measured.put(
                     (measurement.name, measurement.form.key(job.experiment), gpu.name), result

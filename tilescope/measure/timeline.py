@@ -35,10 +35,10 @@ def refuse_large_launch(experiment: Experiment, gpu: Gpu, is_interpreted: bool) 
         raise ConfigError("too_many_programs", f"{excess} Choose larger tiles or a smaller shape.")
 
 
-def measure_timeline(experiment: Experiment, job: Job) -> Timeline:
-    job.compile(experiment)
-    job.compile(experiment, is_timed=True)
-    return job.work("time", timeline, experiment, job.gpu, job.device())
+def measure_timeline(job: Job) -> Timeline:
+    job.compile()
+    job.compile(is_timed=True)
+    return job.work("time", timeline, job.experiment, job.gpu, job.device())
 
 
 TIMELINE = Measurement(

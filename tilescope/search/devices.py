@@ -27,7 +27,7 @@ from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visi
 from tilescope.declare.interpreter_time import explain_slow_launch
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.measurement import Job
-from tilescope.measure.pool import DEADLINES_S, Stopped, cancellation, worker_death
+from tilescope.measure.pool import DEADLINES_S, cancellation, worker_death
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure
 from tilescope.search import cluster_worker
@@ -153,21 +153,13 @@ class LocalDevice:
         self._job = job = Job(self._session, self._base, "sweep")
         if self._is_cancelled:  # otherwise `cancel` finds the job
             return cancellation("time")
-        failure: Failure | None = None
-        try:
-            return work(job)
-        except Stopped as stopped:
-            failure = stopped.failure
-        finally:
-            self._job = None
-            job.release(failure)
-        if self._is_cancelled:
-            return dataclasses.replace(failure, kind="cancelled")
-        return (
-            dataclasses.replace(failure, kind=DEVICE_LOST)
-            if self._session.runner.is_closed
-            else failure
-        )
+        result = job.run(work)
+        self._job = None
+        if isinstance(result, Failure) and self._is_cancelled:
+            return dataclasses.replace(result, kind="cancelled")
+        if isinstance(result, Failure) and self._session.runner.is_closed:
+            return dataclasses.replace(result, kind=DEVICE_LOST)
+        return result
 
     def cancel(self) -> None:
         self._is_cancelled = True

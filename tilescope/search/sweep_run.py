@@ -307,21 +307,16 @@ class SweepRun:
 
     def _on_compiled(self, number: int, future: Future[ConfigBuild | Failure]) -> None:
         """Pass a compile's outcome to the search. Drop a config that failed or that the device can't check."""
-        error = future.exception()
-        build = (
-            Failure("compile", "error", f"{type(error).__name__}: {error}")
-            if error
-            else future.result()
-        )
+        outcome = future.result()
         status: Status = "predicted"
         with self._condition:
             self._compiled += 1
-            if isinstance(build, ConfigBuild):
-                self._search.add_build(number, build)
+            if isinstance(outcome, ConfigBuild):
+                self._search.add_build(number, outcome)
                 reason = self._devices[0].refusal(self._search.experiments[number])
             else:
-                status = "set aside" if build.kind in _CONFIG_FAILURES else "failed"
-                reason = "" if build.kind == "cancelled" else build.message
+                status = "set aside" if outcome.kind in _CONFIG_FAILURES else "failed"
+                reason = "" if outcome.kind == "cancelled" else outcome.message
             if reason:
                 self._search.drop(number, status, reason)
                 self._store_rows([number])

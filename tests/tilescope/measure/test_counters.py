@@ -94,9 +94,8 @@ def raw_page(metrics=LAUNCH, launches=1, units=None, **changed):
 
 
 def test_counts_with_thousands_separators_are_parsed():
-    sectors = METRICS["ld_sectors"]
-    read = METRICS["dram_read_bytes"]
-    (launch,) = ncu.parse_launches(raw_page(**{sectors: "1,234,567", read: "1,500"}), LAUNCH)
+    changed = {METRICS["ld_sectors"]: "1,234,567", METRICS["dram_read_bytes"]: "1,500"}
+    (launch,) = ncu.parse_launches(raw_page(**changed), LAUNCH)
     assert launch["ld_sectors"] == 1_234_567
     assert launch["dram_read_bytes"] == 1500
     assert set(launch) == set(LAUNCH)

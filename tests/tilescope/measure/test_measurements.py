@@ -66,7 +66,7 @@ def test_a_worker_that_can_not_reach_its_device_is_replaced(deviceless):
 def test_after_a_cuda_error_the_next_measurement_gets_a_fresh_worker(
     deviceless, made_up, function, is_replaced
 ):
-    made_up(lambda experiment, job: job.work("time", function))
+    made_up(lambda job: job.work("time", function))
     before = process_of(deviceless)
     assert deviceless.submit(QUICK, "made_up").result(120) == function()
     assert (process_of(deviceless) != before) is is_replaced
@@ -120,6 +120,6 @@ def test_without_ncu_a_recording_replaces_the_counts(deviceless, monkeypatch):
 
 
 def test_a_defect_in_a_measurement_ends_its_job_and_the_next_one_runs(session, made_up):
-    made_up(lambda *_: {}["nothing"])
+    made_up(lambda job: {}["nothing"])
     assert_failed(session.submit(QUICK, "made_up"), "worker", "error", "KeyError")
     assert isinstance(session.submit(QUICK).result(PATIENCE_S), RunResult)

@@ -26,7 +26,7 @@ QUICK = experiment_of(SMALL)
 def held(held, made_up):
     """Make a measurement whose launch runs until the test ends it."""
 
-    def measure(experiment, job):
+    def measure(job):
         job.work("launch", worker.set_kept_value, None)
         call = held.call("launch")
         return job.work("launch", call.function, *call.args)
@@ -69,7 +69,6 @@ def test_runs_wait_in_line_and_cancelling_the_first_ends_its_worker(session, hel
         waiting.append(session.submit(QUICK))
         until(lambda place=place: waiting[-1].progress.before == place)
     assert {job.progress.stage for job in waiting} == {"queued"}
-    assert waiting[1].progress.before == 2
 
     waiting[0].cancel()
     assert_failed(waiting[0], "launch", "cancelled", "nothing was launched")
@@ -96,7 +95,7 @@ def test_cancelling_a_finished_job_changes_nothing(session):
 
 
 def test_a_worker_that_died_between_stages_is_told_apart_from_a_defect(session, made_up):
-    def check_without_launch(experiment, job):
+    def check_without_launch(job):
         job.work("launch", worker.set_kept_value, None)
         return job.work("check", check_output)
 

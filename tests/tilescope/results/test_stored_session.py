@@ -86,7 +86,7 @@ def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
     monkeypatch.setitem(
         MEASUREMENTS,
         "run",
-        replace(RUN, measure=lambda experiment, job: run(experiment, 0.25, device)),
+        replace(RUN, measure=lambda job: run(job.experiment, 0.25, device)),
     )
     session = sessions(GPUS["H200"])
     assert session.submit(replace(QUICK, gpu="this")).result().timing.median_ms == 0.25

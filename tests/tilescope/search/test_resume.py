@@ -3,7 +3,6 @@
 import csv
 import json
 import sqlite3
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 
@@ -105,24 +104,6 @@ def test_a_machine_that_takes_no_times_keeps_timed_rows_and_one_that_does_times_
         SweepRow(experiment, "predicted", "No GPU.", GPU.name) for experiment in few.experiments
     )
     assert swept(GRID, within=few, resume=ResumePoint(predicted)).count("timed") == few.size
-
-
-def test_an_exception_in_a_compile_is_a_failed_row():
-    builder = FakeBuilder()
-    submit = builder.submit
-
-    def submit_or_break(call):
-        if call.args[0] != ALL[0]:
-            return submit(call)
-        result = Future()
-        result.set_exception(EOFError("half an answer"))
-        return result
-
-    builder.submit = submit_or_break
-    sweep = swept(GRID, builder=builder)
-    assert sweep.rows[0].status == "failed"
-    assert sweep.rows[0].reason == "EOFError: half an answer"
-    assert sweep.count("timed") == len(ALL) - 1
 
 
 def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
