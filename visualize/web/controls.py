@@ -7,20 +7,14 @@ from typing import Any
 
 from tilescope.declare import experiment
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import GPU, Experiment, Json, Run, kernel_knob
+from tilescope.declare.experiment import GPU, Json, Run, kernel_knob
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu
 from tilescope.declare.knobs import LAUNCH, ConfigError, knobs, quote
-from tilescope.declare.space import space
-from tilescope.declare.spec import Kernel, format_duration, shape_text
-from tilescope.search.devices import concurrent_compiles
-from tilescope.search.sweep_run import estimate_seconds
+from tilescope.declare.spec import Kernel, shape_text
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, offer
 from visualize.views.opening import explain_opening
 from visualize.views.slots import MORE, control, controls, form_value, is_hidden
 from visualize.views.state import PINNED, State
-from visualize.views.tune.view import default_values
-
-_SWEEP = "Open Tune to sweep this shape"
 
 # The start of the offered config's label, by origin.
 _ORIGINS = {
@@ -81,7 +75,7 @@ def experiment_form(
         "gpu": state.experiment.gpu,
         "form_of": state.kernel.id,
     }
-    titles = presets(state.kernel, state.experiment.problem, state.gpu, this)
+    titles = presets(state.kernel, state.experiment.problem, state.gpu)
     shape = state.kernel.problem_knobs()
     words = [
         str(values[field["name"]])
@@ -91,17 +85,10 @@ def experiment_form(
     return form_value(fields, values, titles, " · ".join([*words, "more"]))
 
 
-def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[str, ...]:
-    """Return the preset labels: the kernel's own, a sweep if this machine has a GPU, and the offered config.
-
-    The last two are missing if no config is offered for the problem.
-    """
+def presets(kernel: Kernel, problem: Any, gpu: Gpu) -> tuple[str, ...]:
+    """Return the preset labels: the kernel's own, and the config that is offered for the problem, if there is one."""
     offered = offer(kernel, problem, gpu)
     titles = [preset.title for preset in kernel.presets]
-    if offered and this:
-        base = Experiment(kernel.id, problem, offered.experiment.config)
-        seconds = estimate_seconds(space(base, default_values(base)).size, concurrent_compiles())
-        titles.append(f"{_SWEEP} (about {format_duration(seconds)} on this GPU)")
     if offered:
         shape = f" {shape_text(offered.search.experiment.problem)}" if offered.search else ""
         titles.append(f"{_ORIGINS[offered.origin]}{shape}")
@@ -113,7 +100,7 @@ def apply_preset(
 ) -> dict[str, object]:
     """Return the fields after a click on a preset: its problem, config and view, otherwise defaults.
 
-    The sweep preset and the offered config replace only the config; the sweep preset then opens Tune.
+    The offered config replaces only the config.
 
     Raises:
         ConfigError: there is no such preset, or a config is to be offered for an invalid problem or GPU.
@@ -130,12 +117,11 @@ def apply_preset(
     }
     requested = experiment.from_json(experiment.nest({"kernel": kernel.id, **fields}))
     gpu = experiment.resolve_gpu(requested, this)
-    titles = presets(kernel, requested.problem, gpu, this)
+    titles = presets(kernel, requested.problem, gpu)
     offered = offer(kernel, requested.problem, gpu)
-    if offered is None or not isinstance(number, int) or not 0 <= number < len(titles):
+    if offered is None or number != len(kernel.presets):
         allowed = (
             f"{kernel.id} has presets 0 to {len(titles) - 1}" if titles else f"{kernel.id} has none"
         )
         raise ConfigError("no_preset", f"The preset is {quote(number)}; {allowed}.")
-    tab = {"tab": "sweep"} if titles[number].startswith(_SWEEP) else {}
-    return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config), **tab}
+    return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config)}

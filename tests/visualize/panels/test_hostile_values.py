@@ -132,7 +132,7 @@ def test_an_unknown_preset_is_refused(shared_page, number):
     message["settings"]["preset"] = number
     (sentence,) = json.loads(shared_page.change(message)["problems"]).values()
     grouped = discover()["matmul.grouped"]
-    last = len(presets(grouped, grouped.family.problem(), GPUS["H200"], None)) - 1
+    last = len(presets(grouped, grouped.family.problem(), GPUS["H200"])) - 1
     assert sentence == f"The preset is {number!r}; matmul.grouped has presets 0 to {last}."
 
 

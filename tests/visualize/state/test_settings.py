@@ -1,7 +1,6 @@
 """The page's state, read from flat fields, checked once, and carried over to another kernel; and its presets."""
 
 import json
-import re
 
 import pytest
 
@@ -119,15 +118,9 @@ SET = {"M": 4096, "N": 4096, "K": 4096, "GROUP_SIZE": 3, "tab": "dram-reads", "s
 H200 = GPUS["H200"]
 
 
-def titles(text, this=None):
+def titles(text):
     state = opened(f"M=4096 N=4096 K=4096 {text}")
-    return presets(state.kernel, state.experiment.problem, H200, this)
-
-
-def click(label, this=None):
-    numbers = enumerate(titles(PERSISTENT.id, this))
-    number = next(number for number, title in numbers if title.startswith(label))
-    return apply_preset(SET, PERSISTENT, number, this)
+    return presets(state.kernel, state.experiment.problem, H200)
 
 
 @pytest.mark.parametrize(
@@ -139,16 +132,11 @@ def click(label, this=None):
         ("matmul.stream_k layout=TT", "Predicted fastest config, not searched"),
     ],
 )
-def test_the_last_preset_names_its_configs_origin_and_follows_the_sweep_preset_on_a_gpu(
-    text, title
-):
+def test_the_last_preset_names_its_configs_origin(text, title):
     assert titles(text)[-1] == title
-    *_, sweep, last = titles(text, H200)
-    assert last == title
-    assert re.fullmatch(r"Open Tune to sweep this shape \(about \d.* on this GPU\)", sweep)
 
 
-def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings():
+def test_the_offered_config_keeps_all_other_settings():
     searched = [search.experiment for search in shipped()]
     (found,) = (
         each
@@ -156,14 +144,13 @@ def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings():
         if (each.kernel, each.problem)
         == (PERSISTENT.id, opened("M=4096 N=4096 K=4096").experiment.problem)
     )
-    clicked = click("Fastest")
+    clicked = apply_preset(SET, PERSISTENT, len(PERSISTENT.presets), None)
     assert clicked == {**SET, "kernel": "matmul.persistent", **vars(found.config)}
-    assert click("Open Tune", H200) == {**clicked, "tab": "sweep"}
 
 
 def test_no_config_is_offered_for_a_transpose_on_a_gpu_without_searches():
     tiled = discover()["transpose.tiled"]
-    shown = presets(tiled, tiled.family.problem(), GPUS["T4"], None)
+    shown = presets(tiled, tiled.family.problem(), GPUS["T4"])
     assert shown == tuple(preset.title for preset in tiled.presets)
 
 
