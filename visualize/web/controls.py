@@ -20,8 +20,6 @@ from visualize.views.slots import MORE, control, controls, form_value, is_hidden
 from visualize.views.state import PINNED, State
 from visualize.views.tune.view import default_values
 
-_SWEEP = "Open Tune to sweep this shape"
-
 # The start of the offered config's label, by origin.
 _ORIGINS = {
     FOUND: "Fastest config found for",
@@ -77,7 +75,7 @@ def experiment_form(
         "gpu": state.experiment.gpu,
         "form_of": state.kernel.id,
     }
-    titles = presets(state.kernel, state.experiment.problem, state.gpu, this)
+    titles = tuple(presets(state.kernel, state.experiment.problem, state.gpu, this))
     shape = state.kernel.problem_knobs()
     words = [
         str(values[field["name"]])
@@ -87,21 +85,25 @@ def experiment_form(
     return form_value(fields, values, titles, " · ".join([*words, "more"]))
 
 
-def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> tuple[str, ...]:
-    """Return the preset labels: the kernel's own, a sweep if this machine has a GPU, and the offered config.
+def presets(kernel: Kernel, problem: Any, gpu: Gpu, this: Gpu | None) -> dict[str, Json]:
+    """Return the fields that each preset sets, by its label.
 
-    The last two are missing if no config is offered for the problem.
+    The presets are the kernel's own, a sweep if this machine has a GPU, and the offered config. The last two are
+    missing if no config is offered for the problem.
     """
+    fields = {each.title: {**each.problem, **each.config, **each.view} for each in kernel.presets}
     offered = offer(kernel, problem, gpu)
-    titles = [preset.title for preset in kernel.presets]
-    if offered and this:
+    if offered is None:
+        return fields
+    config = dataclasses.asdict(offered.experiment.config)
+    if this:
         base = Experiment(kernel.id, problem, offered.experiment.config)
         seconds = estimate_seconds(space(base, default_values(base)).size, concurrent_compiles())
-        titles.append(f"{_SWEEP} (about {format_duration(seconds)} on this GPU)")
-    if offered:
-        shape = f" {shape_text(offered.search.experiment.problem)}" if offered.search else ""
-        titles.append(f"{_ORIGINS[offered.origin]}{shape}")
-    return tuple(titles)
+        duration = f"about {format_duration(seconds)} on this GPU"
+        fields[f"Open Tune to sweep this shape ({duration})"] = config | {"tab": "sweep"}
+    shape = f" {shape_text(offered.search.experiment.problem)}" if offered.search else ""
+    fields[f"{_ORIGINS[offered.origin]}{shape}"] = config
+    return fields
 
 
 def apply_preset(
@@ -126,12 +128,9 @@ def apply_preset(
     }
     requested = experiment.from_json(experiment.nest({"kernel": kernel.id, **fields}))
     gpu = experiment.resolve_gpu(requested, this)
-    titles = presets(kernel, requested.problem, gpu, this)
-    offered = offer(kernel, requested.problem, gpu)
-    if offered is None or not isinstance(number, int) or not 0 <= number < len(titles):
-        allowed = (
-            f"{kernel.id} has presets 0 to {len(titles) - 1}" if titles else f"{kernel.id} has none"
-        )
+    choices = [*presets(kernel, requested.problem, gpu, this).values()]
+    if not isinstance(number, int) or not 0 <= number < len(choices):
+        last = len(choices) - 1
+        allowed = f"{kernel.id} has presets 0 to {last}" if choices else f"{kernel.id} has none"
         raise ConfigError("no_preset", f"The preset is {quote(number)}; {allowed}.")
-    tab = {"tab": "sweep"} if titles[number].startswith(_SWEEP) else {}
-    return {**current, "kernel": kernel.id, **dataclasses.asdict(offered.experiment.config), **tab}
+    return {**current, "kernel": kernel.id, **choices[number]}

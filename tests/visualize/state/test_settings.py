@@ -122,7 +122,7 @@ H200 = GPUS["H200"]
 
 def titles(text, this=None):
     state = opened(f"M=4096 N=4096 K=4096 {text}")
-    return presets(state.kernel, state.experiment.problem, H200, this)
+    return list(presets(state.kernel, state.experiment.problem, H200, this))
 
 
 def click(label, this=None):
@@ -165,7 +165,7 @@ def test_the_offered_config_and_the_sweep_preset_keep_all_other_settings():
 def test_no_config_is_offered_for_a_transpose_on_a_gpu_without_searches():
     tiled = discover()["transpose.tiled"]
     shown = presets(tiled, tiled.family.problem(), GPUS["T4"], None)
-    assert shown == tuple(preset.title for preset in tiled.presets)
+    assert list(shown) == [preset.title for preset in tiled.presets]
 
 
 @pytest.mark.parametrize("size", [4096, 99_999])
