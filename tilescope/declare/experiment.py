@@ -236,41 +236,23 @@ def experiment_schema(kernel: Kernel) -> JsonSchema:
 
     >>> from tilescope.declare.discovery import discover
     >>> schema = experiment_schema(discover()["matmul.grouped"])
-    >>> schema["$defs"]["Config"]["properties"]["BLOCK_M"]["enum"]
+    >>> schema["properties"]["config"]["properties"]["BLOCK_M"]["enum"]
     [16, 32, 64, 128, 256]
     """
-    parts = declared_parts(kernel)
-    fields = {
-        "kernel": {
-            "const": kernel.id,
-            "description": kernel.headline,
-            "title": "Kernel",
-            "type": "string",
-        },
-        **{name: {"$ref": f"#/$defs/{name.title()}"} for name in parts},
-        "gpu": _exact("gpu", GPU),
+    parts = {
+        name: _closed({field: _exact(knob) for field, knob in allowed.items()})
+        for name, (_, allowed) in declared_parts(kernel).items()
     }
-    definitions = {
-        name.title(): _closed(
-            name.title(), {field: _exact(field, knob) for field, knob in allowed.items()}
-        )
-        for name, (_, allowed) in parts.items()
-    }
-    return {"$defs": definitions, **_closed("Experiment", fields), "required": ["kernel"]}
+    named = {"type": "string", "const": kernel.id, "description": kernel.headline}
+    return {**_closed({"kernel": named, **parts, "gpu": _exact(GPU)}), "required": ["kernel"]}
 
 
-def _closed(title: str, properties: JsonSchema) -> JsonSchema:
-    return {
-        "title": title,
-        "type": "object",
-        "additionalProperties": False,
-        "properties": properties,
-    }
+def _closed(properties: JsonSchema) -> JsonSchema:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-def _exact(name: str, knob: Knob) -> JsonSchema:
-    title = name.title().replace("_", " ")
-    return {**_allow([knob]), "default": knob.default, "description": knob.help, "title": title}
+def _exact(knob: Knob) -> JsonSchema:
+    return {**_allow([knob]), "default": knob.default, "description": knob.help}
 
 
 def merged_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:

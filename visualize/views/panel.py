@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -188,13 +189,9 @@ class Api:
         if isinstance(outcome, Failure):
             return outcome
 
-        def reply() -> dict[str, Any]:
+        def reply() -> Reply:
             snapshot = self.take_snapshot(outcome.experiment)
-            return {
-                "gpu": snapshot.state.gpu.name,
-                **_opening_note(snapshot.state),
-                **body(outcome, snapshot),
-            }
+            return build_reply(snapshot, partial(body, outcome))
 
         return await asyncio.to_thread(reply)
 
@@ -229,7 +226,7 @@ def reply_endpoint(
 
 
 def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
-    """Return `body` of a snapshot with the experiment and the resolved GPU."""
+    """Return `body` of a snapshot with its experiment and GPU, and why the experiment has the offered config."""
     try:
         fields = body(snapshot)
     except Exception as error:  # a prediction process would report a ConfigError as a bug
@@ -238,13 +235,9 @@ def build_reply(snapshot: Snapshot, body: Callable[[Snapshot], Reply]) -> Reply:
     experiment = replace(snapshot.state.experiment, gpu=gpu).to_json()
     if not isinstance(fields, dict):
         return fields
-    return encode({"gpu": gpu, "experiment": experiment, **_opening_note(snapshot.state), **fields})
-
-
-def _opening_note(state: State) -> dict[str, str]:
-    """Return `config_note`, which says why a reply is about the offered config; {} if it is not."""
-    note = explain_opening(state.kernel, state.launch)
-    return {"config_note": note} if note else {}
+    note = explain_opening(snapshot.state.kernel, snapshot.state.launch)
+    about = {"config_note": note} if note else {}
+    return encode({"gpu": gpu, "experiment": experiment, **about, **fields})
 
 
 async def run_in_slot(function: Callable[..., V], *args: Any) -> V:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tilescope.declare.knobs import knob
 from tilescope.numbers import count_noun, format_number
-from visualize.views.prose import Link, Sourced, hint
+from visualize.views.prose import Link, Sourced
 from visualize.views.state import State
 
 ALL = "all"
@@ -156,8 +156,6 @@ class Table(Generic[R]):
             state: the page's state, whose view has this table's options.
             row_address: address that the row's first cell links to; "" for none.
         """
-        if not rows:
-            return hint(f"No {self.noun} is stored yet.")
         options = state.view.to_address()
         matching = self._match(rows, options)
         count = count_noun(len(matching), self.noun) if matching else f"No {self.noun} matches."

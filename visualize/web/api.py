@@ -55,14 +55,10 @@ _FIELDS: JsonSchema = {
     "items": {"type": "string"},
     "description": "Reply fields to return. Default: all but long ones (see `left_out`).",
 }
-# If an experiment only narrows a reply, it stays one argument.
-_OPTIONAL: JsonSchema = {
+# An experiment that stays one argument.
+_NESTED: JsonSchema = {
     "type": "object",
-    "description": 'Only this experiment: {"kernel", "problem", "config", "run"}, with the fields that `run` takes.',
-}
-_WHOLE: JsonSchema = {
-    "type": "object",
-    "description": 'The launch: {"kernel", "problem", "config", "gpu"}, with the fields that `compile` takes.',
+    "description": 'A launch: {"kernel", "problem", "config", "gpu", "run"}, with the fields that `run` takes.',
 }
 _HOW = "The reply is JSON. `failure` says what was wrong and what is allowed."
 _LAUNCHES = "It launches the kernel, which can take a minute."
@@ -279,7 +275,7 @@ def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
             brief = {key: value for key, value in schema.items() if key != "description"}
             fields[name] = Parameter.empty if name == "kernel" else None, brief
     elif EXPERIMENT in own:
-        own[EXPERIMENT] = own[EXPERIMENT][0], _WHOLE if needs_experiment else _OPTIONAL
+        own[EXPERIMENT] = own[EXPERIMENT][0], _NESTED
     arguments = {**fields, **own, "fields": (None, _FIELDS)}
 
     async def reply(values: Json) -> str:

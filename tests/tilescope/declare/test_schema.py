@@ -39,7 +39,7 @@ def test_the_schema_and_the_api_accept_the_same_values(kernel):
         assert validator.is_valid(payload) == is_accepted, payload
         accepted += is_accepted
     assert 30 < accepted < len(payloads) - 30
-    warps = validator.schema["$defs"]["Config"]["properties"]["num_warps"]
+    warps = validator.schema["properties"]["config"]["properties"]["num_warps"]
     assert warps["default"] == 4
     assert warps["description"]
 

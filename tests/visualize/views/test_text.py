@@ -107,7 +107,6 @@ def test_tables_are_the_approved_ones(approve):
         "without rows": table(HEADER, []),
         "all runs": render(),
         "one run": render(ALL_RUNS[:1]),
-        "no run": render([]),
         "two facets": render(kernel="tiled", warps="8"),
         "other facets": render(kernel="tiled", status="timed"),
         "a value without rows": render(kernel="padded"),
