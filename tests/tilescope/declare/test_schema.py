@@ -58,19 +58,17 @@ def test_the_merged_schema_allows_what_any_kernel_allows(kernel):
 
 def test_a_merged_default_stands_alone_only_if_every_kernel_shares_it():
     fields = merged_fields(discover())
-    assert fields["config"]["GROUP_SIZE"]["minimum"] == 1
-    assert fields["config"]["GROUP_SIZE"]["maximum"] == 1024
-    assert set(fields["config"]) == {
-        name for kernel in discover().values() for name in knobs(kernel.config)
-    }
-    assert fields["config"]["BLOCK_K"]["enum"] == [16, 32, 64, 128, 256]
-    assert fields["config"]["num_warps"]["default"] == 4
+    config = fields["config"]
+    assert set(config) == {name for kernel in discover().values() for name in knobs(kernel.config)}
+    assert config["BLOCK_K"]["enum"] == [16, 32, 64, 128, 256]
+    assert (config["GROUP_SIZE"]["minimum"], config["GROUP_SIZE"]["maximum"]) == (1, 1024)
+    assert config["num_warps"]["default"] == 4
     for name, text in (
         ("BLOCK_M", "64 (matmul.grid_2d, matmul.grouped"),
         ("SPLIT_K", "8 (matmul.split_k_atomic, matmul.split_k_race); 0 (matmul.stream_k)"),
     ):
-        assert "default" not in fields["config"][name]
-        assert text in fields["config"][name]["description"]
+        assert "default" not in config[name]
+        assert text in config[name]["description"]
     assert "Only for matmul.*." in fields["problem"]["K"]["description"]
 
 
