@@ -108,6 +108,9 @@ def test_a_sweep_without_a_gpu_predicts_and_prints_few_lines_into_a_pipe(tmp_pat
         ([*VARY, "--resume", "nowhere.jsonl"], "No such file"),
         ([*VARY, "--resume", "{nested}"], "this is not JSON: maximum recursion depth exceeded"),
         ([*VARY, "--resume", "{binary}"], "'utf-8' codec can't decode"),
+        ([*VARY, "--budget", "0"], "argument --budget: must be a whole number from 1 to"),
+        ([*VARY, "--gpus", "two"], "argument --gpus: must be a whole number from 1 to"),
+        ([*VARY, "--resume", "a", "--anew"], "argument --anew: not allowed with argument --resume"),
     ],
 )
 def test_invalid_flags_are_refused_with_the_reason(command, arguments, message, tmp_path):
@@ -117,21 +120,9 @@ def test_invalid_flags_are_refused_with_the_reason(command, arguments, message, 
         files[name].write_bytes(content)
     assert command.sweep(*(argument.format(**files) for argument in arguments)) == 2
     assert command.experiment.read_text(encoding="utf-8") == '{"kernel": "matmul.grouped"}'
-    (line,) = command.err.splitlines()
+    *usage, line = command.err.splitlines()
     assert message in line
-
-
-def test_flags_that_argparse_refuses_end_with_2_and_the_reason(command):
-    for flags, message in (
-        (["--budget", "0"], "argument --budget: must be a whole number from 1 to"),
-        (["--gpus", "two"], "argument --gpus: must be a whole number from 1 to"),
-        (
-            ["--resume", "rows.jsonl", "--anew"],
-            "argument --anew: not allowed with argument --resume",
-        ),
-    ):
-        assert command.sweep(*VARY, *flags) == 2
-        assert message in command.err
+    assert bool(usage) == ("argument --" in line)
 
 
 def test_an_invalid_experiment_is_refused_with_the_reason(command):
@@ -258,9 +249,10 @@ def test_the_doctor_needs_tested_versions_a_writable_cache_and_stores_results_if
 
 
 def test_the_doctor_names_what_is_missing_and_ends_with_1_if_a_check_fails(
-    tmp_path, monkeypatch, capsys
+    tmp_path, tilescope_cache, monkeypatch, capsys
 ):
-    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tilescope_cache))
+    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "results.db"))
     assert run_command(print_problems, []) == 0
     assert capsys.readouterr().out == "Everything works.\n"
     failing = [Problem("Python", "3.10", "Use another.", is_failure=True)]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from kernels.examples import EXAMPLES
+from tests.covering import pairs_of
 from tests.trees import ROOT
 from tests.waiting import free_port, run_coroutine, until
 from tilescope.captures.reader import (
@@ -59,6 +61,9 @@ from tilescope.reports.text import markdown, markdown_growth, table
 from visualize.views.capture.controls import capture_options, changed_values, launch_form
 from visualize.views.capture.script import Script
 from visualize.web.scripts import Scripts, shipped_scripts
+
+# One worker captures the scripts once
+pytestmark = pytest.mark.xdist_group("show")
 
 SCRIPT = """
 import torch
@@ -119,25 +124,6 @@ def cache(compiled_before):
         yield
 
 
-def capture(script, text):
-    """Write and capture a script. Return the capture's path."""
-    script.write_text(text, encoding="utf-8")
-    path = script.with_suffix(".tilescope")
-    assert run_command(show, [str(script), "--text", "--gpu", "H200", "--out", str(path)]) == FINE
-    return path
-
-
-@pytest.fixture(scope="module")
-def capture_path(cache, tmp_path_factory):
-    """The script's capture."""
-    return capture(tmp_path_factory.mktemp("show") / "script.py", SCRIPT)
-
-
-@pytest.fixture(scope="module")
-def launches(capture_path):
-    return make_report(Capture(capture_path)).launches
-
-
 def test_each_launch_names_its_kernel_source_line_grid_and_config(launches):
     launch = launches[2]
     first_line = SCRIPT.splitlines().index("@triton.jit") + 1
@@ -161,9 +147,9 @@ def test_a_sweep_launches_all_combinations_and_names_those_that_fail(capfd):
     ]
 
 
-def test_a_capture_without_sass_is_read_but_has_no_executions(capture_path, tmp_path):
+def test_a_capture_without_sass_is_read_but_has_no_executions(captured, tmp_path):
     path = tmp_path / "old.tilescope"
-    with zipfile.ZipFile(capture_path) as whole, zipfile.ZipFile(path, "w") as part:
+    with zipfile.ZipFile(captured) as whole, zipfile.ZipFile(path, "w") as part:
         for name in whole.namelist():
             part.writestr(name, b"" if name.endswith(".sass") else whole.read(name))
     launch = make_report(Capture(path)).launches[0]
@@ -174,10 +160,10 @@ def test_a_capture_without_sass_is_read_but_has_no_executions(capture_path, tmp_
 
 
 def test_counters_join_the_launches_that_nsight_compute_saw_and_are_compared(
-    capture_path, launches, tmp_path
+    captured, launches, tmp_path
 ):
     """A benchmark launches more or less often under the profiler, and a launch that fails has no counters."""
-    path = Path(shutil.copy(capture_path, tmp_path))
+    path = Path(shutil.copy(captured, tmp_path))
     totals = [{**launch.totals} for launch in launches]
     totals[0]["ld_sectors"] += 1
     rows = [
@@ -187,13 +173,12 @@ def test_counters_join_the_launches_that_nsight_compute_saw_and_are_compared(
     ]
     rows.insert(1, (totals[0], "other", "(1, 1, 1)"))
     rows.insert(4, ({**totals[4], "ld_sectors": "n/a"}, "rows", "(8, 1, 1)"))
-    header = ['"ID"', "Kernel Name", "Grid Size", *(METRICS[name] for name in totals[0])]
+    header = ["ID", "Kernel Name", "Grid Size", *(METRICS[name] for name in totals[0])]
+    units = ["", "", "", *["sector"] * len(totals[0])]
     lines = [[number, name, grid, *row.values()] for number, (row, name, grid) in enumerate(rows)]
-    page = io.StringIO("==PROF== Connected\n")
-    page.seek(0, io.SEEK_END)
-    print(",".join(header), file=page)
-    print(",".join(['""'] * 3 + ["sector"] * len(totals[0])), file=page)
-    csv.writer(page).writerows(lines)
+    page = io.StringIO()
+    page.write("==PROF== Connected\n")
+    csv.writer(page, quoting=csv.QUOTE_ALL).writerows([header, units, *lines])
     counters = read_counters(page.getvalue())
     joined = [counters.get(key) for key in launch_keys(Capture(path))]
     assert joined == [None if number in (1, 3) else totals[number] for number in range(7)]
@@ -255,13 +240,13 @@ def test_a_file_that_cannot_be_written_or_is_someone_elses_is_named_before_the_s
     assert {path: path.is_file() and path.read_bytes() for path in work.iterdir()} == before
 
 
-def test_a_report_that_cannot_be_written_as_a_whole_leaves_the_earlier_one(capture_path, tmp_path):
+def test_a_report_that_cannot_be_written_as_a_whole_leaves_the_earlier_one(captured, tmp_path):
     """A limit of 100 kB fails in the middle of the file, as a full disk does."""
     output = tmp_path / "report.html"
-    command = [*SHOW, str(capture_path), "--html", output]
-    assert subprocess.run(command, check=False).returncode == FINE
+    arguments = [str(captured), "--html", str(output)]
+    assert run_command(show, arguments) == FINE
     whole = output.read_bytes()
-    limited = ["prlimit", "--fsize=100000", *command]
+    limited = ["prlimit", "--fsize=100000", *SHOW, *arguments]
     done = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (USAGE, f"{output}: File too large.\n")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [
@@ -269,8 +254,8 @@ def test_a_report_that_cannot_be_written_as_a_whole_leaves_the_earlier_one(captu
     ]
 
 
-def test_a_full_disk_behind_stdout_is_one_sentence(capture_path):
-    for command in ([*SHOW, str(capture_path), "--text"], [*SHOW, "--help"], [*APP, "--version"]):
+def test_a_full_disk_behind_stdout_is_one_sentence(captured):
+    for command in ([*SHOW, str(captured), "--text"], [*SHOW, "--help"], [*APP, "--version"]):
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
                 command, stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -311,10 +296,10 @@ def list_marked(mark):
 
 
 @pytest.fixture
-def recorder(tmp_path, capture_path):
+def recorder(tmp_path, captured):
     """A command that shows a script with a recorder that waits in a phase, and its folder."""
     with (
-        zipfile.ZipFile(capture_path) as whole,
+        zipfile.ZipFile(captured) as whole,
         zipfile.ZipFile(tmp_path / "whole.tilescope", "w") as part,
     ):
         for name in whole.namelist():
@@ -329,29 +314,33 @@ def recorder(tmp_path, capture_path):
     return tmp_path, [*SHOW, "script.py", *flags]
 
 
-@pytest.mark.parametrize("phase", ["starting", "capturing", "evaluating"])
-@pytest.mark.parametrize("is_page", [False, True])
-def test_whatever_ends_show_ends_its_processes_and_temporary_files(phase, is_page, recorder):
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
+PHASES = "starting", "capturing", "evaluating"
+
+
+@pytest.mark.parametrize(
+    ("number", "phase", "is_page"), pairs_of(itertools.product(SIGNALS, PHASES, (False, True)))
+)
+def test_whatever_ends_show_ends_its_processes_and_temporary_files(
+    number, phase, is_page, recorder
+):
     folder, command = recorder
     flags = ["--port", str(free_port())] if is_page else ["--text", "--html", "report.html"]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
-        (folder / phase).unlink(missing_ok=True)
-        mark = f"{folder}/{phase}/{number}"
-        with subprocess.Popen(
-            [*command, *flags],
-            cwd=folder,
-            env={**os.environ, "PHASE": phase, "MARK": mark, "TMPDIR": f"{folder}/temporary"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        ) as shown:
-            until((folder / phase).exists)
-            shown.send_signal(number)
-            shown.stdout.read()  # ends once no process has the pipe
-        assert shown.returncode in (USAGE, INTERRUPTED, -number)
-        until(lambda mark=mark: not list_marked(mark))
-        until(lambda: not [*(folder / "temporary").iterdir()])
-        assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
+    with subprocess.Popen(
+        [*command, *flags],
+        cwd=folder,
+        env={**os.environ, "PHASE": phase, "MARK": str(folder), "TMPDIR": f"{folder}/temporary"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as shown:
+        until((folder / phase).exists)
+        shown.send_signal(number)
+        shown.stdout.read()  # ends once no process has the pipe
+    assert shown.returncode in (USAGE, INTERRUPTED, -number)
+    until(lambda: not list_marked(f"MARK={folder}"))
+    until(lambda: not [*(folder / "temporary").iterdir()])
+    assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
 def test_a_capture_process_that_died_is_replaced(recorder):
@@ -373,15 +362,14 @@ def test_a_capture_process_that_died_is_replaced(recorder):
 
 
 def test_what_follows_two_dashes_goes_to_the_script_and_its_exit_status_is_kept(tmp_path, capfd):
+    """Also without a launch."""
     path = tmp_path / "prints.py"
-    end = "import sys\nprint(sys.argv[1:])\nsys.exit(7)\n"
-    path.write_text(SHORT_SCRIPT + end, encoding="utf-8")
+    path.write_text("import sys\nprint(sys.argv[1:])\nsys.exit(7)\n", encoding="utf-8")
     assert run_command(show, [str(path), "--text", "--gpu", "H200", "--", "-m", "--", "1"]) == 7
     output = capfd.readouterr()
     assert "['-m', '--', '1']" in output.err
     assert "prints.py exited with status 7" in output.out
     assert "exited with status" not in output.err
-    assert "H200: 2 launches\n" in output.out
 
 
 def test_a_module_takes_all_arguments_after_its_name_and_pytests_tests_are_captured(
@@ -424,34 +412,16 @@ def test_all_arguments_after_a_modules_name_reach_it_unchanged(tmp_path, monkeyp
     assert capfd.readouterr().err.startswith(f"{own}\nprints launched no Triton kernels.")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("-m", "argument -m: expected one argument"),
-        ("-m -- x", "argument -m: expected one argument"),
-        ("script.py -m pytest", "give a script, or -m and a module"),
-        ("missing.py --gpu RTX-4091", "there is no GPU 'RTX-4091'"),
-    ],
-)
-def test_a_module_needs_a_name_and_excludes_a_script_and_a_gpu_must_be_known(
-    arguments, sentence, capfd
-):
-    with pytest.raises(SystemExit) as ended:
-        show(arguments.split())
-    assert ended.value.code == USAGE
-    assert sentence in capfd.readouterr().err
-
-
 def test_json_is_one_object_and_against_names_what_grew(tmp_path, capfd):
     script = tmp_path / "script.py"
-    path = capture(script, SHORT_SCRIPT)
-    capfd.readouterr()
+    script.write_text(SHORT_SCRIPT, encoding="utf-8")
+    path = tmp_path / "run.tilescope"
 
     def run(*arguments):
         status = run_command(show, list(map(str, arguments)))
         return status, *capfd.readouterr()
 
-    status, text, _ = run(path, "--json")
+    status, text, _ = run(script, "--json", "--gpu", "H200", "--out", path)
     assert (status, json.loads(text)["gpu"]) == (FINE, "H200")
     before = tmp_path / "before.json"
     before.write_text(text, encoding="utf-8")
@@ -477,10 +447,10 @@ def test_json_is_one_object_and_against_names_what_grew(tmp_path, capfd):
 
 
 def test_a_script_that_fails_has_a_table_of_its_launches_and_a_status_that_ci_sees(
-    capture_path, tmp_path, capfd
+    captured, tmp_path, capfd
 ):
     whole = tmp_path / "whole.json"
-    assert run_command(show, [str(capture_path), "--json"]) == FINE
+    assert run_command(show, [str(captured), "--json"]) == FINE
     whole.write_text(capfd.readouterr().out, encoding="utf-8")
     part = tmp_path / "part.py"
     part.write_text(SHORT_SCRIPT.replace("unmasked[(4,)]", "x.missing"), encoding="utf-8")
@@ -489,13 +459,6 @@ def test_a_script_that_fails_has_a_table_of_its_launches_and_a_status_that_ci_se
     output = capfd.readouterr()
     assert "1 launch" in output.out
     assert "unmasked: launches fell from 1 to 0." in output.out
-
-
-def test_a_script_that_exits_before_its_first_launch_keeps_its_status(tmp_path, capfd):
-    path = tmp_path / "exits.py"
-    path.write_text("raise SystemExit(5)\n", encoding="utf-8")
-    assert run_command(show, [str(path), "--text", "--gpu", "H200"]) == 5
-    assert "exits.py exited with status 5" in capfd.readouterr().out
 
 
 def test_an_interrupted_script_has_a_report_of_its_launches(tmp_path):
@@ -566,6 +529,10 @@ def test_a_load_that_becomes_asynchronous_copies_is_the_same_operation():
     assert difference.sentence == "a.py:8 in k, load a, b: sectors rose from 8 to 9."
 
 
+def report_of(*launches, gpu="H200", **fields):
+    return Report("3", gpu, launches, **fields)
+
+
 def inside_report(*shared, **fields):
     """A launch whose lines access shared memory: each a line, an opcode, wavefronts and ideal wavefronts."""
     accesses = tuple(
@@ -614,7 +581,7 @@ def test_more_resources_are_no_regression_if_the_predicted_time_does_not_grow(
 
 def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
     launch = inside_report((4, "LDS", 96, 64), (5, "STS", 64, 64), (9, "ATOMS", 640, 64))
-    lines = table(Report("3", "H200", (launch,))).splitlines()
+    lines = table(report_of(launch)).splitlines()
     assert "   warp instructions executed: 5,000" in lines
     assert "   shared-memory wavefronts: loads 96, stores 64, atomics 640" in lines
     assert "   bank conflicts: 608" in lines
@@ -622,7 +589,7 @@ def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
         "a.py:9 in k, ATOMS (launch 0): 576 bank conflicts in 640 wavefronts.",
         "a.py:4 in k, LDS (launch 0): 32 bank conflicts in 96 wavefronts.",
     ]
-    first, _, total = brief(Report("3", "H200", (launch, launch))).partition("\n\n")
+    first, _, total = brief(report_of(launch, launch)).partition("\n\n")
     assert first.splitlines() == [
         "a.py:9 in k, ATOMS (launch 0; 1 more like it): 576 bank conflicts in 640 wavefronts.",
         "a.py:4 in k, LDS (launch 0; 1 more like it): 32 bank conflicts in 96 wavefronts.",
@@ -633,7 +600,7 @@ def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
 def test_wavefronts_that_are_unknown_on_one_line_make_the_totals_unknown():
     unknown = SharedAccess("a.py", 4, "LDS", 64, None, None, why="The address is unknown.")
     launch = inside_report(shared=(unknown,))
-    text = table(Report("3", "H200", (launch,)))
+    text = table(report_of(launch))
     assert "shared-memory wavefronts: loads unknown" in text
     assert "bank conflicts: unknown" in text
     assert "LDS at line 4: The address is unknown." in text
@@ -642,10 +609,8 @@ def test_wavefronts_that_are_unknown_on_one_line_make_the_totals_unknown():
         launch.predict_counters()["sts_wavefronts"],
     ) == (None, 0)
     assert differences([inside_report()], [launch]) == []
-    launches = (launch, inside_report((4, "LDS", 96, 64)))
-    assert "96 wavefronts, 32 bank conflicts; unknown in 1 launch." in brief(
-        Report("3", "", launches)
-    )
+    report = report_of(launch, inside_report((4, "LDS", 96, 64)))
+    assert "96 wavefronts, 32 bank conflicts; unknown in 1 launch." in brief(report)
 
 
 LOOP = f"""{SCRIPT.partition("x = torch")[0]}
@@ -660,14 +625,16 @@ copy[(1,)](aligned, torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
 """
 # Each lane takes two elements of 256, so element 232 of the last program is the first of warp 3's lane 20.
 FAULT = (
-    "loop.py:16 in unmasked, load x, 3 equal launches (0, …, 6): Program 3, warp 3, lane 20: "
+    "script.py:16 in unmasked, load x, 3 equal launches (0, …, 6): Program 3, warp 3, lane 20: "
     "element (232) of the block lies outside x, 0 bytes past its end."
 )
 
 
 @pytest.fixture(scope="module")
-def loop_path(cache, tmp_path_factory):
-    return capture(tmp_path_factory.mktemp("loop") / "loop.py", LOOP)
+def loop_path(capture_script, capture_server):
+    path = capture_script(LOOP)
+    make_report(Capture(path), capture_server.compile)  # adds the findings
+    return path
 
 
 def test_equal_launches_are_counted_and_printed_once(loop_path):
@@ -712,7 +679,7 @@ def test_a_fault_is_the_first_thing_in_every_form_of_a_report(loop_path, capfd, 
     for flags in (["--text"], ["--brief"], ["--markdown"], ["--text", "--against", str(before)]):
         assert run_command(show, [str(loop_path), *flags]) == FINE
         assert capfd.readouterr().out.lstrip("-* ").startswith(FAULT.partition(" (")[0])
-    page = Scripts({"script.loop": Script(loop_path, "loop.py")}, "script.loop")
+    page = Scripts({"script.loop": Script(loop_path, "script.py")}, "script.loop")
     slots = page.fill(page.find({"open": ""}))
     assert slots["launches"].striptags().startswith(FAULT)
     assert "Program 3" not in slots["requests-headline"]
@@ -722,9 +689,8 @@ def test_a_fault_is_the_first_thing_in_every_form_of_a_report(loop_path, capfd, 
 def test_failed_checks_exceptions_and_launches_that_do_not_fit_are_faults(launches):
     wrong = replace(launches[0], results={"out": OutputErrors(0.25, 1.0, False)})
     excess = Finding("shared memory", "script.py", 7, "", "", "The launch fails.")
-    report = Report(
-        "3", "H200", (wrong, replace(wrong, findings=(excess,))), stopped="It raised.", failed=True
-    )
+    fails = replace(wrong, findings=(excess,))
+    report = report_of(wrong, fails, stopped="It raised.", failed=True)
     assert table(report).splitlines()[:3] == [
         "It raised.",
         "script.py:7 in copy, output out (launch 0; 1 more like it): "
@@ -738,7 +704,7 @@ def test_no_control_character_reaches_the_terminal(capfd, monkeypatch, launches)
     hostile = "\x1b[2J\x9b31m\r\x07\u202etxt.\x00\x7f\udcff"
 
     def command():
-        print(brief(Report("3", hostile, (replace(launches[2], kernel=f"k{hostile}"),))))
+        print(brief(report_of(replace(launches[2], kernel=f"k{hostile}"), gpu=hostile)))
         print(hostile, file=sys.stderr)
         os.write(1, b"\x1b[1mscript")
         raise CommandFailed(f"No {hostile}.", USAGE)
@@ -771,39 +737,39 @@ def test_totals_that_are_bounds_say_so(launches):
         refused = tuple(Refusal(op.line, op.refused) for op in ops if op.refused)
         launch = replace(launches[0], ops=ops, refused=refused)
         assert describe_total([launch], "sectors") == total
-        assert f", {total} sectors (ideal: {total})." in brief(Report("3", "H200", (launch,)))
+        assert f", {total} sectors (ideal: {total})." in brief(report_of(launch))
 
 
 def test_the_table_shortens_file_names_and_no_line_number(launches):
     name = "a_name_of_more_than_20_letters"
-    ops = [replace(op, file="a_script_with_a_long_name.py", tensor=name) for op in launches[0].ops]
-    report = Report("3", "", (replace(launches[0], ops=tuple(ops)),))
+    op = replace(launches[0].ops[0], file="a_script_with_a_long_name.py", tensor=name)
+    report = report_of(replace(launches[0], ops=(op,)))
     line = next(line for line in table(report).splitlines() if "load" in line)
-    assert line.split()[:3] == [f"a_script_with_a_long…:{ops[0].line}", "load", name]
+    assert line.split()[:3] == [f"a_script_with_a_long…:{op.line}", "load", name]
 
 
 def test_markdown_has_a_table_per_launch_and_what_grew(launches):
     op = replace(launches[0].ops[0], tensor="a|b")
     finding = Finding("order", op.file, op.line, op.op, op.tensor, "Use *x* < y\n&amp; $z$.")
     launch = replace(launches[0], ops=(op,), findings=(finding,))
-    text = markdown(Report("3", "H200", (launch,)))
+    text = markdown(report_of(launch))
     assert "| line | op | tensor | bytes | requests | sectors | ideal% |" in text
     assert rf"| {op.file}:{op.line} | load | a\|b | 16 | 8 | 128 | 100% |" in text
     where = rf"- {op.file}:{op.line} in copy, load a\|b (launch 0): "
     assert rf"{where}Use \*x\* \< y \&amp; \$z\$." in text.splitlines()
     changed = list(differences(launches[:1], launches[2:3]))
     short = launches[:3]
-    report = Report("3", "H200", short, untried="No changes were tried.", stopped="It *ended*.")
+    report = report_of(*short, untried="No changes were tried.", stopped="It *ended*.")
     grown = markdown_growth("Differences", changed, report)
     assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
     assert grown.splitlines()[-1] == r"It \*ended\*."
     assert len(grown.splitlines()) == 6 + sum(each.after > each.before for each in changed)
-    empty = markdown_growth("Differences", [], Report("3", "H200", short))
+    empty = markdown_growth("Differences", [], report_of(*short))
     assert empty == "### Differences: 0 regressions"
 
 
 def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(launches):
-    lines = brief(Report("3", "H200", launches[1:4])).splitlines()
+    lines = brief(report_of(*launches[1:4])).splitlines()
     assert "in unmasked, load x (launch 2): Program 3, warp 3, lane 20" in lines[0]
     assert "in copy, load x (launch 1): " in lines[1]
 
@@ -825,7 +791,7 @@ def test_a_brief_report_drops_whole_findings_with_the_least_saving_and_counts_th
         )
 
     findings = tuple(map(finding, range(30)))
-    report = Report("3", "H200", (replace(launches[1], findings=findings),))
+    report = report_of(replace(launches[1], findings=findings))
     *lines, count, _, _ = brief(report).splitlines()
     listed = [*zip(*[iter(lines)] * 4, strict=True)]
     for number, (fact, change, effect, needs) in zip(range(29, 0, -1), listed, strict=False):
@@ -843,14 +809,14 @@ def test_similar_findings_are_one_line_that_claims_the_numbers_of_one_launch(lau
         launches[1],
         findings=tuple(replace(each, text=f"Another {each.text}") for each in launches[1].findings),
     )
-    lines = brief(Report("3", "H200", (launches[1], smaller))).splitlines()
+    lines = brief(report_of(launches[1], smaller)).splitlines()
     assert "in copy, load x (launch 0; 1 more like it): " in lines[0]
     assert "Another" not in "".join(lines)
 
 
 def test_a_brief_report_of_any_size_has_at_most_4_kb(launches):
     wide = [replace(launch, kernel="k" * 300 + str(n)) for n, launch in enumerate(launches * 40)]
-    many = Report("3", "H200", tuple(wide), stopped="é" * 1000, not_captured=("ü" * 900,) * 3)
+    many = report_of(*wide, stopped="é" * 1000, not_captured=("ü" * 900,) * 3)
     text = brief(many, ["A difference."] * 999)
     assert 3000 < len(f"{text}\n".encode()) <= 4096
     assert text.startswith("script.py:16 in kkk")
@@ -884,8 +850,8 @@ def test_the_largest_increase_comes_first_and_equal_differences_are_merged(launc
     assert not added.is_worse
 
 
-def test_a_report_is_read_back_from_its_json(capture_path, tmp_path):
-    report = make_report(Capture(capture_path))
+def test_a_report_is_read_back_from_its_json(captured, tmp_path):
+    report = make_report(Capture(captured))
     first = replace(report.launches[0], results={"out": OutputErrors(math.inf, 1e-3, False)})
     path = tmp_path / "report.json"
     content = replace(report, launches=(first, *report.launches[1:])).to_json()
@@ -902,7 +868,7 @@ def test_a_report_is_read_back_from_its_json(capture_path, tmp_path):
 def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
     """They lack fields that were added later, so nothing is known about bank conflicts."""
     launches = (*launches, inside_report((4, "LDS", 512, 64)))
-    content = Report("3.6.0", "H200", launches).to_json()
+    content = report_of(*launches).to_json()
     for launch in content["launches"]:
         for name in ("settings", "results", "findings", "counted", "agrees", *vars(Inside())):
             del launch[name]
@@ -918,6 +884,10 @@ def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
     ("arguments", "sentence"),
     [
         ("missing.py --text", "There is no script missing.py."),
+        ("missing.py --gpu RTX-4091", "there is no GPU 'RTX-4091'"),
+        ("-m", "argument -m: expected one argument"),
+        ("-m -- x", "argument -m: expected one argument"),
+        ("{script} -m pytest", "give a script, or -m and a module"),
         ("--host 0.0.0.0 {script}", "listens only on this machine"),
         ("README.md.tilescope --text", "There is no script"),
         ("{script} --text --against missing.json", "is not a report of `show --json`"),
@@ -965,21 +935,10 @@ def test_a_version_of_triton_is_installed_once_per_version_of_python_by_its_own_
     )
 
 
-def test_a_script_without_a_launch_says_so(tmp_path, capfd):
-    empty = tmp_path / "empty.py"
-    shutil.copy(ROOT / "kernels" / "examples" / "__init__.py", empty)
-    assert run_command(show, [str(empty), "--text"]) == USAGE
-    assert "launched no Triton kernel" in capfd.readouterr().err
-
-
-def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
-    capture_path, tmp_path
-):
+def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(captured, tmp_path):
     source, captures = tmp_path / "script.py", []
     source.touch()
-    script = Script(
-        capture_path, str(source), lambda *request: captures.append(request) or capture_path
-    )
+    script = Script(captured, str(source), lambda *request: captures.append(request) or captured)
     scripts = Scripts({"script.mine": script}, "script.mine")
     states = [scripts.find({"open": ""}) for _ in range(2)]
     os.utime(source, (1, 1))
@@ -994,7 +953,7 @@ def test_a_save_between_a_pages_message_and_its_stream_still_redraws_the_page(
 
 
 def test_pages_are_answered_during_a_capture_that_a_later_change_of_the_script_ends(
-    capture_path, tmp_path
+    captured, tmp_path
 ):
     source = tmp_path / "script.py"
     source.touch()
@@ -1005,9 +964,9 @@ def test_pages_are_answered_during_a_capture_that_a_later_change_of_the_script_e
         if len(hung) == 1:
             until(is_superseded)
             raise CaptureFailed("It was killed.")
-        return capture_path
+        return captured
 
-    script = Script(capture_path, str(source), recapture)
+    script = Script(captured, str(source), recapture)
     scripts = Scripts({"script.mine": script}, "script.mine")
     states = [scripts.find({"open": ""}) for _ in range(20)]
     os.utime(source, (1, 1))
@@ -1020,17 +979,15 @@ def test_pages_are_answered_during_a_capture_that_a_later_change_of_the_script_e
     assert (len(hung), script.version, script.problem) == (2, 1, "")
 
 
-def test_a_module_is_captured_again_when_a_file_with_its_kernels_is_saved(capture_path, tmp_path):
+def test_a_module_is_captured_again_when_a_file_with_its_kernels_is_saved(captured, tmp_path):
     captures = []
-    module = Script(
-        capture_path, "package.module", lambda *given: captures.append(given) or capture_path
-    )
+    module = Script(captured, "package.module", lambda *given: captures.append(given) or captured)
     for count in (0, 1, 1):
         module.follow()
         until(lambda: not module.is_capturing)
         assert len(captures) == count
         if count == 0:
-            os.utime(capture_path.with_suffix(".py"), (2, 2))
+            os.utime(captured.with_suffix(".py"), (2, 2))
 
 
 def test_an_example_opens_without_being_captured_and_follows_its_controls():
@@ -1057,15 +1014,14 @@ def test_an_example_opens_without_being_captured_and_follows_its_controls():
     assert captures == [(EXAMPLES[1], ["--set=cols=1024"])]
 
 
-def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(tmp_path):
+def test_an_autotuned_kernel_has_a_control_that_pins_one_of_its_configs(capture_script):
     config = '@triton.autotune([triton.Config({"BLOCK": block}) for block in (256, 512, 1024)], key=["n"])\n@triton.jit'
     head, _, rest = SCRIPT.partition("@triton.jit")
     kernel = rest.partition("@triton.jit")[0]
     launch = (
         'copy[(4,)](torch.zeros(4096, device="cuda"), torch.zeros(4096, device="cuda"), 1024, 1)\n'
     )
-    path = capture(tmp_path / "tuned.py", head + config + kernel + launch)
-    launches = Launches(Capture(path))
+    launches = Launches(Capture(capture_script(head + config + kernel + launch)))
     form = json.loads(launch_form(launches, 0, {}))
     (control,) = (field for field in form["fields"] if field["name"] == "config_copy")
     assert (control["low"], control["high"], form["values"]["config_copy"]) == (0, 3, 0)

@@ -11,6 +11,7 @@ from scripts.record import KINDS, choose_experiments, parse_flags, record
 from tests.experiments import experiment_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
+from tilescope.measure.counters import COUNTERS
 from tilescope.results import Failure, records
 
 H200 = GPUS["H200"]
@@ -54,17 +55,11 @@ def test_experiments_of_a_file_are_measured_in_its_order(tmp_path):
 @pytest.fixture
 def counts():
     """Two recorded launches on an H200: one with lanes, one with descriptors."""
-    found = [measured.measured for measured in _shipped("counters") if measured.gpu == "H200"]
+    found = [each.measured for each in records.shipped(COUNTERS.form) if each.gpu == "H200"]
     return [
-        next(measured for measured in found if measured.experiment.kernel == "transpose.tiled"),
-        next(measured for measured in found if measured.launch["tma_ld_sectors"]),
+        next(each for each in found if each.experiment.kernel == "transpose.tiled"),
+        next(each for each in found if each.launch["tma_ld_sectors"]),
     ]
-
-
-def _shipped(kind):
-    from tilescope.measure.session import MEASUREMENTS
-
-    return records.shipped(MEASUREMENTS[kind].form)
 
 
 def test_counts_are_recorded_beside_their_predictions_and_differences_are_reported(

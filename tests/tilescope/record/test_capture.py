@@ -186,13 +186,6 @@ def test_an_invalid_parameter_or_case_is_one_sentence(run, flags, case, message)
     assert run("launch(x).sum().item()", flags, case)[0] == message
 
 
-def test_a_script_that_raises_keeps_the_launches_before(capture):
-    text = "launch(x)\nraise ValueError('no more')  # here"
-    captured, (_,), _ = capture(text)
-    stop = captured.content.stopped
-    assert (stop.line, stop.message) == (place(text)[1], "script.py raised ValueError: no more")
-
-
 NO_TEXT = """
 class NoText(Exception):
     def __str__(self):
@@ -211,6 +204,7 @@ def wait(*signals):
     signal.pause()
 wait"""
 ENDS = [
+    ("raise ValueError('no more')", ("exception", "script.py raised ValueError: no more", 0)),
     (
         "os.kill(os.getpid(), signal.SIGKILL)",
         ("exception", "script.py was killed by SIGKILL; launches before that: 1", 0),
@@ -262,7 +256,7 @@ sys.exit(1)"""
     assert (len(launches), stop.kind, stop.line) == (2, "host_read", place(text)[1])
 
 
-def test_a_traceback_begins_at_the_script_and_a_compilation_error_gives_its_reason(run, tmp_path):
+def test_a_traceback_begins_at_the_script(run, tmp_path):
     text = """@triton.jit
 def inner(x):
     return x + tl.arange(0, 100)
@@ -276,8 +270,6 @@ bad[(1,)](x)  # here"""
     traceback = output.rpartition("Traceback (most recent call last):\n")[2]
     assert traceback.startswith(f'  File "{tmp_path / "script.py"}", line {line}, in <module>')
     assert str(CAPTURE) not in output
-    stop = Capture(tmp_path / "out").content.stopped
-    assert stop.message == "script.py raised CompilationError: arange's range must be a power of 2"
 
 
 def test_a_tensor_that_depends_on_a_launch_names_it_when_it_is_printed_or_compared(run, tmp_path):
@@ -380,7 +372,7 @@ PROGRAMS = {
 }
 PRINT = """
 if __name__ == "__main__":
-    print([path for path in sys.path if "pytest" in path], sys.argv, __package__, flush=True)
+    print(sys.path, sys.argv, __package__, flush=True)
 """
 
 
@@ -571,20 +563,12 @@ gather[(16,)](index, x, x.clone(), BLOCK=256)"""
         captured.read_array(arguments["index"].tensor.array)
 
 
-def test_a_script_does_not_see_the_folder_of_the_recorder(capture):
-    captured, _, _ = capture(f"assert {str(CAPTURE)!r} not in sys.path\nlaunch(x)")
-    assert captured.content.stopped is None
-
-
 def test_capturing_prints_only_what_the_script_prints_and_a_refusal_exits_with_2(
     environment, tmp_path
 ):
     """From Triton 3.8 on, a process that has read a layout prints what Triton leaks when Python exits."""
-    paths = [str(tmp_path / folder) for folder in ("", "first", "second")]
-    environment = {**environment, "PYTHONPATH": ":".join(paths[1:])}
-    show = "print([path for path in sys.path if 'pytest' in path], sys.argv[0])"
-    (tmp_path / "script.py").write_text(f"{SCRIPT}launch(x)\n{show}")
-    printed = f"{paths} script.py\n"
+    (tmp_path / "script.py").write_text(f"{SCRIPT}launch(x)\nprint(sys.argv[0])")
+    printed = "script.py\n"
     command = ["--out", "out", "script.py"]
     with serve(environment, tmp_path) as capture:
         assert capture(command) == ("", printed)
@@ -864,19 +848,12 @@ launch(torch.sparse_csr_tensor(torch.tensor([0, 4096]), columns, y, (1, 4096)).v
     assert [launch.arguments[0].tensor.is_known for launch in launches] == [True] * 5 + [False]
 
 
-def test_an_argument_that_a_config_sets_too_raises_tritons_own_error(capture):
-    text = """configs = [triton.Config({"BLOCK": block}) for block in (128, 512)]
-launch(x)
-triton.autotune(configs, key=["n"])(copy)[(16,)](x, x.clone(), 4096, BLOCK=128)  # here"""
-    captured, (_,), _ = capture(text)
-    stop = captured.content.stopped
-    assert stop.line == place(text)[1]
-    assert (
-        "ValueError: Conflicting meta-parameters: BLOCK. Make sure that you don't" in stop.message
-    )
-
-
 FAILING = [
+    (
+        "configs = [triton.Config({'BLOCK': block}) for block in (128, 512)]\n"
+        "triton.autotune(configs, key=['n'])(copy)[(16,)](x, x.clone(), 4096, BLOCK=128)  # here",
+        "ValueError: Conflicting meta-parameters: BLOCK. Make sure that you don't",
+    ),
     (
         "@triton.jit\ndef bad(x):\n    tl.store(x, tl.summ(0))  # here\nbad[(1,)](x)",
         "CompilationError: AttributeError",
