@@ -78,15 +78,13 @@ Elements = Annotated[
     JsonField(_write_elements, _read_picture, list[list[float | Literal["nan", "inf", "-inf"]]]),
 ]
 
-MeasuredExperiment = Annotated[
-    Experiment, JsonField(Experiment.to_json, lambda payload: read_experiment(payload))
-]
+MeasuredExperiment = Annotated[Experiment, JsonField(Experiment.to_json, read_experiment)]
 # A sweep also has rows for configs that the family rejects.
 SweptExperiment = Annotated[
     Experiment,
     JsonField(Experiment.to_json, lambda payload: read_experiment(payload, together=False)),
 ]
-SweptSpace = Annotated[Space, JsonField(Space.to_json, lambda payload: space_from_json(payload))]
+SweptSpace = Annotated[Space, JsonField(Space.to_json, space_from_json)]
 
 
 class UnreadableRecording(ValueError):

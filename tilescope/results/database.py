@@ -7,6 +7,7 @@ while a run takes seconds), but a power failure could lose the latest results.
 
 import logging
 import math
+import os
 import sqlite3
 import threading
 import time
@@ -179,19 +180,10 @@ def _open(path: Path) -> sqlite3.Connection:
     In a read-only folder, open an existing file read-only. Write nothing to a database of another program or version.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        return _connect(path.absolute().as_uri())
-    except sqlite3.OperationalError as error:
-        if (
-            _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
-            or not path.exists()
-        ):
-            raise
-        # Reading with write-ahead logging creates a file next to the database, unless it is declared immutable.
-        return _connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
-
-
-def _connect(address: str) -> sqlite3.Connection:
+    address = path.absolute().as_uri()
+    # Reading with write-ahead logging creates a file next to the database, unless it is declared immutable.
+    if path.exists() and not os.access(path.parent, os.W_OK, effective_ids=True):
+        address += "?mode=ro&immutable=1"
     connection = sqlite3.connect(
         address, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, uri=True
     )

@@ -42,7 +42,6 @@ def test_reading_and_writing_a_line_gives_the_same_line(word):
 @pytest.mark.parametrize("word", FORMS)
 def test_a_recording_is_found_by_its_own_experiment_and_marked_as_recorded(word):
     form = FORMS[word]
-    assert len(records.shipped(form)) == len(lines(word))
     for recording in records.shipped(form):
         experiment = recording.measured.experiment
         found = records.find(form, experiment, recording.gpu)

@@ -14,7 +14,6 @@ from tests.trees import ROOT
 from tests.visualize.panels.sweeps_made_up import (
     FEW,
     MANY,
-    NOTHING,
     OneSweep,
     Session,
     finished,
@@ -182,16 +181,6 @@ def test_an_abandoned_sweep_is_cancelled(started):
     # No other client looks at the sweep.
     until(lambda: started.devices[0].is_cancelled)
     assert finished(sweeps, space).ended == "cancelled"
-
-
-def test_the_latest_eight_sweeps_stay_in_memory(started):
-    sweeps = started.sweeps()
-    spaces = [space_of(M=size) for size in range(64, 74)]
-    for space in spaces:
-        sweeps.start(Session(), space, GRID)
-        finished(sweeps, space)
-    kept = [sweeps.find(NOTHING, space, GPU) is not None for space in spaces]
-    assert kept == [False] * 2 + [True] * 8
 
 
 def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, store):

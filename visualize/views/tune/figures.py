@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from tilescope.results import Sweep
@@ -46,22 +47,16 @@ def best_cells(sweep: Sweep) -> Cells:
     up = others[0] if others else ""
     columns = varied[across]
     rows = varied[up] if up else ("",)
-    axes = [list(varied).index(name) for name in (up, across) if name]
-
-    def by_cell(of_rows: np.ndarray) -> np.ndarray:
-        grid = of_rows.reshape([len(choices) for choices in varied.values()])
-        return np.moveaxis(grid, axes, range(len(axes))).reshape(len(rows), len(columns), -1)
-
+    configs = [{"": "", **vars(row.experiment.config)} for row in sweep.rows]
     _, scale = sweep_unit(sweep)
     if sweep.has_times:
         values = [time_ms(row, sweep.is_timed) * scale for row in sweep.rows]
     else:
         values = [sweep.ranks.get(id(row), math.nan) for row in sweep.rows]
-    by_config = by_cell(np.array(values))
-    places = np.nan_to_num(by_config, nan=np.inf).argmin(axis=2, keepdims=True)
-    best = np.take_along_axis(by_config, places, axis=2)[..., 0]
-    numbers = np.take_along_axis(by_cell(np.arange(len(values))), places, axis=2)[..., 0]
-    return Cells(across, up, columns, rows, best, numbers)
+    filled = pd.Series(np.nan_to_num(values, nan=np.inf))
+    by_cell = filled.groupby([[config[name] for config in configs] for name in (up, across)])
+    numbers = by_cell.idxmin().unstack().reindex(rows, columns=columns).to_numpy()
+    return Cells(across, up, columns, rows, np.array(values)[numbers], numbers)
 
 
 def heatmap_figure(sweep: Sweep) -> go.Figure:

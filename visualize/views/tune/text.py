@@ -41,6 +41,7 @@ CANCELLED_EARLY = hint("The sweep was cancelled before its first result.", _EXPE
 NOT_SWEPT = hint(
     _EXPECTED, "Sweep tries the configs, except those that cannot launch or would spill."
 )
+NO_RESULT = hint("No config has a result.")
 CLICK_HINT = hint("Click the picture to set a config.")
 CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
@@ -220,14 +221,6 @@ def ranking_table(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
     hidden = len(sweep.rows) - len(rows)
     caption = f"{count_noun(hidden, 'more config')} not shown" if hidden else ""
     return table([*header, *sizes], map(cells, rows), caption)
-
-
-def explain_no_picture(sweep: Sweep) -> Markup:
-    """Say why a sweep has no picture; empty if it has one."""
-    if sweep.ranked:
-        return Markup()
-    so_far = " so far" if sweep.ended == "running" else ""
-    return hint(f"No config has a result{so_far}.")
 
 
 def config_lines(sweep: Sweep) -> Markup:

@@ -164,7 +164,7 @@ class SweepPanel(Panel):
             count = len(sweep.rows) - sweep.count("set aside")
             seconds = estimate_seconds(count, concurrent_compiles())
             headline = text.plan_headline(sweep, seconds, has_times=snapshot.here == state.gpu)
-        instead = text.explain_no_picture(sweep)
+        instead = Markup() if sweep.ranked else text.NO_RESULT
         return {
             "sweep-headline": headline,
             "sweep-instead": instead,
