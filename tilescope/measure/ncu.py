@@ -19,7 +19,8 @@ from tilescope.sass.opcodes import OPCODES
 # Options that print the metrics of each launch as CSV.
 RAW_PAGE = ("--csv", "--page", "raw", "--print-units", "base")
 
-# Metrics of a launch: our name → ncu's name (ncu 2025.3, compute capability 9.0).
+# Metrics of a launch: our name → ncu's name (ncu 2025.3, compute capability 9.0). A name ends with the unit, unless the
+# metric is a number of registers, or a limit in programs per SM.
 LAUNCH = {
     **{
         f"{op}_{what}": f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
@@ -69,6 +70,11 @@ class CountingFailed(Stopped):
 
 
 def find_ncu() -> str:
+    """Return the path of ncu.
+
+    Raises:
+        CountingFailed: it is not installed.
+    """
     ncu = shutil.which("ncu")
     if ncu is None:
         raise CountingFailed(

@@ -384,9 +384,8 @@ class Pool:
                 raise Stopped(Failure(stage, "timeout", message))
             if current.is_stopped():
                 raise Stopped(worker_death(stage, "it was suspended"))
-            if now - queued.started > (queued.call.key is not None) * PATIENCE_S and self._abandon(
-                queued
-            ):
+            may_kill = now - queued.started > (queued.call.key is not None) * PATIENCE_S
+            if may_kill and self._abandon(queued):
                 raise Stopped(cancellation(stage))
         return current.connection.recv()
 

@@ -221,9 +221,9 @@ class Session:
             ConfigError: as for `resolve_gpu`.
         """
         gpu = resolve_gpu(experiment, self.gpu)
-        outcome = self._compiled.get(
-            launch_key(experiment, gpu.name)
-        ) or compile_cost.refuse_compile(*launch_of(experiment, gpu))
+        launch = launch_of(experiment, gpu)
+        key = launch_key(experiment, gpu.name)
+        outcome = self._compiled.get(key) or compile_cost.refuse_compile(*launch)
         if not HAS_TRITON:
             outcome = Failure(
                 "compile", "no_triton", "Triton is not installed here, so nothing is compiled."
@@ -270,7 +270,7 @@ class Session:
         cache: Callable[[Hashable, Any], None],
         compiles: int = 1,
     ) -> Future[V | Failure]:
-        """Call function(experiment, gpu, *args) in a compile worker.
+        """Call function(experiment, gpu, *args) in a compile worker. Equal calls in flight share one execution.
 
         Args:
             cache: called with the experiment's key and the result.
