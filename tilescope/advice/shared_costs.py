@@ -32,8 +32,11 @@ def explain_conflicts(runner: TrialRunner) -> Iterator[Alternatives]:
     conflicts = numbers["bank_conflicts"]
 
     def cost(changed: Numbers) -> int:
-        """Return the changed wavefronts if at most 2/3 of the conflicts and at least half of the warps remain."""
-        has_conflicts = 3 * changed["bank_conflicts"] > 2 * conflicts
+        """Return the changed wavefronts if at most 2/3 of the conflicts and at least half of the warps remain.
+
+        The conflicts of a changed kernel that can't be executed are unknown.
+        """
+        has_conflicts = 3 * changed.get("bank_conflicts", math.inf) > 2 * conflicts
         has_few_warps = 2 * changed.get("resident_warps", 0) < numbers.get("resident_warps", 0)
         return wavefronts if has_conflicts or has_few_warps else changed["shared_wavefronts"]
 
