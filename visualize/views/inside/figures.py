@@ -141,6 +141,7 @@ def pipeline_figure(program: Program) -> dict[str, Any] | None:
             "tickvals": [number - 0.5 for number in range(len(ticks))],
             "ticktext": ticks,
             "tickangle": 0,
+            "title": {"text": "order of operations, not time"},
         },
         yaxis={
             "type": "category",

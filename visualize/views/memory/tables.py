@@ -24,12 +24,12 @@ _SIGNS = {
         "equal",
     ),
     "undercounted": Hint(
-        "✓ except sectors",
+        "✓ in the totals",
         "Line counts match. ncu misses some sectors here, but none in the totals.",
         "unsure",
     ),
     "overcounted": Hint(
-        "✓ except sectors",
+        "✓ in the totals",
         "Line counts match. ncu counts some sectors twice here, but none in the totals.",
         "unsure",
     ),
