@@ -81,7 +81,9 @@ class LaunchView:
         "Lane layout: as compiled, or as in the textbook model.",
         choices=("compiled", "textbook"),
     )
-    request: int = knob(0, "", "The warp request that is drawn.", low=0, high=2**20)
+    request: int = knob(
+        -1, "", "The warp request that is drawn; -1: the most wasteful one.", low=-1, high=2**20
+    )
     step: int = knob(0, "", "The step of the player. 0: the whole launch.", low=0, high=2**21)
 
 
@@ -155,8 +157,8 @@ def draw_launch(
     drawn: Slots = {}
     match view.tab:
         case "requests":
-            fields = {name: value for name, value in address.items() if name != "operation"}
-            link = query({**fields, "request": 0})
+            chosen = "operation", "request"
+            link = query({name: value for name, value in address.items() if name not in chosen})
             drawn = {
                 "requests-headline": summary,
                 "request-plot": _flow(launches, view),
