@@ -377,12 +377,13 @@ CHANGES = """
 5 | 6 | divisibility | load | cols = 8001 is not a multiple of 16 | only if out and x have room for the extra elements
 7 | 8 | divisibility | load | cols = 8008 is not a multiple of 16 |
 9 | 10 | mask | store | The mask's bound 1001 is not a multiple of 16 | only if out and x have room
-11 | 12 | repeated | async copy | warps load the same sectors 2 times |
+11 | 12 | repeated | async copy | 2 times. The launch touches 524,288 sectors; about 65,536 would suffice. |
 13 | 14 | ordering | atomic | acq_rel | only if no other program synchronizes
 15 | 16 | table | load | how the addresses in a table are aligned | all addresses in the table are multiples
 27 | 28 | divisibility | load | Each lane accesses only 2 bytes per request |
 37 | 38 | mask | store | The mask's bound 1004 is not a multiple | only if out and x have room
 42 | 43 | divisibility | load | n = 8001 is not | room for the extra elements, and x is padded with 0.
+58 | 6 | misaligned | load | x starts 2 bytes past a 16-byte boundary. cols = 8001 is not | only if out and x have room
 """
 
 
@@ -449,13 +450,6 @@ def test_a_kernel_that_transposes_is_not_told_to_change_the_order_of_a_tensor(tr
     assert not any(each.needs for each in tried[number].findings)
 
 
-def test_bytes_loaded_more_than_once_are_compared_with_the_size_of_the_tensor(launches):
-    words = 512 * 1024 * 4 // 32
-    finding = find(launches[11], "repeated")
-    assert f"{8 * words:,} sectors; about {words:,} would suffice" in finding.text
-    assert finding.after["sectors"] == words
-
-
 @pytest.mark.parametrize("number", [*range(30, 35), 41])
 def test_a_change_that_accesses_fewer_elements_or_changes_a_divisor_is_not_advised(
     launches, number
@@ -492,6 +486,12 @@ def test_a_change_promises_the_resources_and_the_time_of_the_kernel_changed_by_h
     finding = find(launches[number], kind)
     assert change in finding.change
     assert needs in finding.needs
+    if kind == "bank conflicts":
+        worst = max(launches[number].shared, key=lambda access: access.conflicts)
+        lines = dict([(worst.file, worst.line), *worst.callers])
+        assert finding.line == lines["script.py"]
+        share = f"script.py:{finding.line} causes {worst.conflicts:,} of them ({worst.opcode})"
+        assert share in finding.text
     for numbers, launch in (
         (finding.before, launches[number]),
         (finding.after, launches[changed]),
@@ -524,14 +524,6 @@ def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_tha
         fails.shared_bytes,
         fits.shared_bytes,
     )
-
-
-def test_conflicts_name_their_line_and_share(launches):
-    finding = find(launches[50], "bank conflicts")
-    line = find_line("b = tl.load(right + (first + k")
-    worst = max(launches[50].shared, key=lambda access: access.conflicts)
-    assert (worst.line, finding.line) == (line, line)
-    assert f"script.py:{line} causes {worst.conflicts:,} of them ({worst.opcode})" in finding.text
 
 
 def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
@@ -602,12 +594,6 @@ def test_bytes_that_lanes_of_a_request_share_save_no_sectors(launches):
 )
 def test_nothing_else_is_found(launches, number, kinds):
     assert [each.kind for each in launches[number].findings] == kinds
-
-
-def test_a_misaligned_view_of_odd_rows_has_both_causes(launches):
-    finding = find(launches[58], "misaligned", "load")
-    for cause in ("x starts 2 bytes past a 16-byte boundary.", "cols = 8001 is not a multiple"):
-        assert cause in finding.text
 
 
 def test_findings_are_kept_in_the_file_and_a_file_without_them_says_that_nothing_was_tried(
