@@ -16,9 +16,8 @@ MAX_UNREAD_BYTES = 64 << 20
 CHECK_BYTES = 1 << 20
 
 # Seconds after which the events of a client end, and its replies are dropped: after the end of its stream, and without
-# a read. Gradio's clients close their stream when they have no unfinished event, possibly just as they start one.
-# Gradio's streams start a read at least every 10 s.
-LEFT_S = 3.0
+# a stream. Gradio's clients close their stream when they have no unfinished event, possibly just as they start one.
+LEFT_S = 2.0
 UNREAD_S = 20.0
 
 
@@ -26,11 +25,11 @@ class _Messages(asyncio.Queue[Any]):
     """One client's unread messages.
 
     Attributes:
-        reads: number of reads that have started or ended.
+        readers: number of pending reads.
         size: bytes of the messages.
     """
 
-    reads = 0
+    readers = 0
     size = 0
 
     def __init__(self, mailboxes: "Mailboxes") -> None:
@@ -38,11 +37,13 @@ class _Messages(asyncio.Queue[Any]):
         self._mailboxes = mailboxes
 
     async def get(self) -> Any:
-        self.reads += 1
-        return await super().get()
+        self.readers += 1
+        try:
+            return await super().get()
+        finally:
+            self.readers -= 1
 
     def _get(self) -> Any:
-        self.reads += 1
         size, item = super()._get()
         self.size -= size
         return item
@@ -91,15 +92,12 @@ def limit_queue(queue: Queue, left_s: float = LEFT_S, unread_s: float = UNREAD_S
 
     async def watch(client: str, event_id: object) -> None:
         """End the client's events if it reads nothing while this one is unfinished. Then forget the client."""
-        idle_s = 0.0
-        before = None
+        unread_for_s = 0.0
         while event_id in event_ids.get(client, ()):
             await asyncio.sleep(left_s)
             messages = mailboxes.get(client)
-            reads = messages.reads if messages else None
-            idle_s = idle_s + left_s if reads == before else 0.0
-            before = reads
-            if idle_s >= (unread_s if messages else left_s):
+            unread_for_s = 0.0 if messages and messages.readers else unread_for_s + left_s
+            if unread_for_s > (unread_s if messages else left_s):
                 await end_events(client)
         if not event_ids.get(client):
             mailboxes.pop(client, None)

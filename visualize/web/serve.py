@@ -46,7 +46,7 @@ from visualize.web.scripts import Scripts
 
 # Maximum connections, maximum concurrent events, including those that wait for a slot, a worker or a sweep (most occupy
 # no thread), and maximum clients that Gradio remembers.
-_MAX_CONNECTIONS = _MAX_EVENTS = _MAX_CLIENTS = 1000
+_MAX_CLIENTS = 1000
 
 # Idle seconds until the server closes a connection. uvicorn's default is 5 s, possibly just as a client sends its next
 # request.
@@ -124,7 +124,7 @@ def serve(
         ssr_mode=False,
         auth=login,
         mcp_server=mcp,
-        max_threads=_MAX_EVENTS,
+        max_threads=_MAX_CLIENTS,
         state_session_capacity=_MAX_CLIENTS,
         run_history=False,
         _frontend=False,  # otherwise launch() raises if its own page takes more than 3 s to respond
@@ -139,7 +139,7 @@ def serve(
     )
     limit_queue(blocks._queue)
     # uvicorn reads these for each connection.
-    blocks.server.config.limit_concurrency = _MAX_CONNECTIONS
+    blocks.server.config.limit_concurrency = _MAX_CLIENTS
     blocks.server.config.timeout_keep_alive = _KEEP_ALIVE_S
     if blocks.mcp_server_obj:
         offer_tools_alone(blocks.mcp_server_obj)

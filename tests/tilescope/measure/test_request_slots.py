@@ -56,6 +56,18 @@ def test_addresses_that_have_used_much_cpu_time_share_one_slot(crowd):
     assert crowd.running == ["heavy", "sleeps", "sleeps", "light"]
 
 
+def test_a_heavy_address_uses_its_slot_half_of_the_time_unless_it_is_alone(crowd):
+    crowd.call("heavy", compute, 2 * BUDGET_S)
+    for others in ([], ["light"]):
+        for address in others:
+            crowd.call(address, compute, 0.01)
+        began = time.monotonic()
+        for _ in range(3):
+            crowd.call("heavy", time.sleep, 0.5)
+        took_s = time.monotonic() - began
+        assert (took_s >= 2.5) == bool(others)
+
+
 def test_a_new_address_gets_half_of_the_slots_before_the_cost_of_its_requests_is_known(crowd):
     crowd.start(*["new"] * 4 * MAX_RUNNING, "a", "b", "c")
     until(lambda: len(crowd.running) == MAX_RUNNING)
