@@ -14,7 +14,7 @@ T = TypeVar("T")
 # GIL.
 MAX_RUNNING = 6
 
-# An address whose recent usage exceeds BUDGET_S seconds of CPU time is heavy: sustained use of 4 % of a core. All
+# An address whose recent usage exceeds BUDGET_S seconds of CPU time is heavy: sustained use of 10 % of a core. All
 # heavy addresses together hold one slot, and use it half of the time while others are active. Opening the page takes
 # 0.2 s.
 BUDGET_S = 0.3
