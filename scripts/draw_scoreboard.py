@@ -32,13 +32,13 @@ def figure() -> str:
     """Return the figure of all sector counts as JSON with plain lists."""
     drawn = scoreboard_figure(scoreboard().part(("sectors",)).scores, "sectors")
     layout = {
-        **drawn.layout.to_plotly_json(),
+        **drawn["layout"],
         "template": THEMES["light"],
         "paper_bgcolor": "#fff",
         "height": HEIGHT,
     }
     content = {
-        "data": [trace.to_plotly_json() for trace in drawn.data],
+        "data": drawn["data"],
         "layout": {**layout, "width": WIDTH},
     }
     return json.dumps(content, default=lambda array: np.asarray(array).tolist())

@@ -14,16 +14,13 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from tilescope.declare.experiment import Json
 from tilescope.declare.knobs import Knob, knobs
-
-if TYPE_CHECKING:  # a report in a file needs no Plotly for Python
-    import plotly.graph_objects as go
 
 # Values of a button's and a fold's slot.
 ENABLED = "enabled"
@@ -95,7 +92,7 @@ def plot(name: str, label: str, has_steps: bool = False, legend: str = "") -> Ma
 
 
 def plot_value(
-    figure: "go.Figure | Mapping[str, Any]",
+    figure: Mapping[str, Any],
     revision: str = "",
     meta: Mapping[str, Any] | None = None,
     *,
@@ -107,16 +104,11 @@ def plot_value(
     to some ‰.
 
     Args:
-        figure: a Plotly figure, or a mapping with its data and layout. A mapping skips Plotly's validation, which takes
-            tens of milliseconds, so figures that follow a slider are mappings.
+        figure: a figure's data and layout. Plotly for Python would validate them for tens of milliseconds.
         about: the line below a saved picture, from `prose.picture_caption`.
         revision: the zoom survives while this stays the same, for example the axes' extents.
         meta: values for other scripts; they become the layout's `meta`.
     """
-    if not isinstance(figure, Mapping):
-        # The JSON of the whole figure has its arrays in base64.
-        traces = [trace.to_plotly_json() for trace in figure.data]
-        figure = {"data": traces, "layout": figure.layout.to_plotly_json()}
     layout = {
         **figure["layout"],
         "uirevision": revision or "same",

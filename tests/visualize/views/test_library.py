@@ -8,6 +8,7 @@ from html import unescape
 from types import SimpleNamespace
 
 import orjson
+import plotly.graph_objects as go
 import pytest
 
 from scripts import predict_records
@@ -263,7 +264,7 @@ def test_the_figures_are_the_approved_ones(approve):
         "an H200 alone": scoreboard_figure([first], "sectors"),
         "DRAM reads": scoreboard_figure([flagged, right], DRAM),
     }
-    approve("library_figures", figures)
+    approve("library_figures", {name: go.Figure(figures[name]) for name in figures})
 
 
 def test_colours_differ_for_each_operation_and_for_misses():

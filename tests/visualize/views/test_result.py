@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import plotly.graph_objects as go
 
 from tests.experiments import experiment_of
 from tests.messages import decode, opened, text_of
@@ -233,4 +234,7 @@ def test_the_figures_are_the_approved_ones(approve):
         for slot, value in draw(*run).items():
             if slot.endswith("-plot"):
                 figures[f"{name}: {slot}"] = value if value == NONE else decode(value)
+    for figure in figures.values():
+        if figure != NONE:
+            go.Figure(figure["data"], figure["layout"])  # raises if Plotly lacks a property
     approve("result_figures", figures)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from urllib.parse import parse_qsl
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 
 from tests.experiments import experiment_of
@@ -217,9 +218,9 @@ PLAN = plan_sweep(space_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8"), GPU)
 def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
     sweep = timed if has_times else predict_only(timed)
     figure = heatmap_figure(sweep)
-    (cells,) = figure.data
-    assert list(cells.x) == ["16", "32", "64"]
-    assert list(cells.y) == ["32", "64"]
+    (cells,) = figure["data"]
+    assert list(cells["x"]) == ["16", "32", "64"]
+    assert list(cells["y"]) == ["32", "64"]
     for (i, n), (j, m) in itertools.product(enumerate((32, 64)), enumerate((16, 32, 64))):
         rows = [
             row
@@ -227,8 +228,8 @@ def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
             if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)
         ]
         times = {time_ms(row, has_times): row for row in rows if row.is_right}
-        assert cells.z[i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
-        linked = sweep.rows[cells.customdata[i][j]]
+        assert cells["z"][i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
+        linked = sweep.rows[cells["customdata"][i][j]]
         assert linked == times[min(times)] if times else linked in rows
 
 
@@ -239,7 +240,7 @@ def test_the_figures_are_the_approved_ones(timed, approve):
         "one value": heatmap_figure(predict_only(timed, lambda _: 0.5)),
         "expected order": heatmap_figure(PLAN),
     }
-    approve("tune_figures", figures)
+    approve("tune_figures", {name: go.Figure(figures[name]) for name in figures})
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 
 from tilescope.declare.gpus import GPUS
 from visualize.views import theme
@@ -42,7 +41,7 @@ class _Group(NamedTuple):
     gpu: str
 
 
-def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
+def scoreboard_figure(scores: Sequence[Score], count: str) -> dict[str, Any]:
     """Draw one point per score on logarithmic axes. Exact predictions lie on the diagonal, and at 0 % below.
 
     Colours show the operation and symbols the GPU; misses have a ring. The customdata of a point is its index in
@@ -73,7 +72,7 @@ def scoreboard_figure(scores: Sequence[Score], count: str) -> go.Figure:
     traces += [_legend_entry(gpu, _SYMBOLS[gpu], _OUTLINE) for gpu in gpus]
     if any(group.is_miss for group in groups):
         traces.append(_legend_entry("miss", "circle", _RING))
-    return go.Figure(traces, _layout(count, ends, error_range))
+    return {"data": traces, "layout": _layout(count, ends, error_range)}
 
 
 def _group_points(scores: Sequence[Score], count: str) -> dict[_Group, list[int]]:
@@ -90,7 +89,7 @@ def _group_points(scores: Sequence[Score], count: str) -> dict[_Group, list[int]
 
 def _group_traces(
     group: _Group, values: np.ndarray, indices: np.ndarray, is_listed: bool
-) -> tuple[go.Scatter, go.Scatter]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Draw the points of a group, above as counts and below as errors.
 
     Args:
@@ -105,41 +104,40 @@ def _group_traces(
         "line": _RING if group.is_miss else _OUTLINE,
     }
     shared: dict[str, Any] = {
+        "name": group.color,
         "x": x,
         "mode": "markers",
-        "name": group.color,
         "legendgroup": group.color,
         "customdata": indices,
         "hovertemplate": "%{text}<extra></extra>",
     }
     counts = {**marker, "size": 11 if group.is_miss else _SIZES[group.color]}
     return (
-        go.Scatter(y=y, marker=counts, showlegend=is_listed, **shared),
-        go.Scatter(y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared),
+        theme.scatter(y=y, marker=counts, showlegend=is_listed, **shared),
+        theme.scatter(
+            y=errors, yaxis="y2", marker={**marker, "size": 7}, showlegend=False, **shared
+        ),
     )
 
 
-def _allowed_band(ends: tuple[float, float]) -> go.Scatter:
+def _allowed_band(ends: tuple[float, float]) -> dict[str, Any]:
     """Draw the area of DRAM reads that are no misses."""
     low, high = np.array(ends) / (1 + ALLOWED_ERROR), np.array(ends) / (1 - ALLOWED_ERROR)
-    return go.Scatter(
-        x=[*ends, *ends[::-1]],
-        y=[*low, *high[::-1]],
-        mode="lines",
+    return theme.scatter(
+        f"within {100 * ALLOWED_ERROR:.0f} %",
+        [*ends, *ends[::-1]],
+        [*low, *high[::-1]],
         line={"width": 0},
         fill="toself",
         fillcolor="rgba(91,108,230,0.14)",
-        name=f"within {100 * ALLOWED_ERROR:.0f} %",
         hoverinfo="skip",
     )
 
 
-def _legend_entry(name: str, symbol: str, line: dict[str, Any]) -> go.Scatter:
+def _legend_entry(name: str, symbol: str, line: dict[str, Any]) -> dict[str, Any]:
     # No points, so a click on the entry does nothing: its points belong to several traces.
     marker = {"symbol": symbol, "size": 9, "color": theme.CATEGORIES[7], "line": line}
-    return go.Scatter(
-        x=[None], y=[None], mode="markers", marker=marker, name=name, legend="legend2"
-    )
+    return theme.scatter(name, [None], [None], "markers", marker=marker, legend="legend2")
 
 
 def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[str, Any]:
@@ -155,15 +153,15 @@ def _layout(count: str, ends: tuple[float, float], error_range: float) -> dict[s
     }
     return theme.layout(
         f"{name[0].upper()}{name[1:]} of a launch: predicted against counted",
-        xaxis={**log, "title": f"{unit}, predicted", "anchor": "y2"},
+        xaxis={**log, "title": {"text": f"{unit}, predicted"}, "anchor": "y2"},
         yaxis={
             **log,
-            "title": f"{name}, counted",
+            "title": {"text": f"{name}, counted"},
             "domain": [_COUNTS_BOTTOM, 1],
             "automargin": True,
         },
         yaxis2={
-            "title": "error, %",
+            "title": {"text": "error, %"},
             "range": [-error_range, error_range],
             "domain": [0, _ERRORS_TOP],
             "nticks": 5,

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from tilescope.numbers import milliseconds, source, time_unit
 from tilescope.results.run import Check, Closeup, Diff, RunResult
@@ -27,7 +26,7 @@ _KERNEL = theme.HARDWARE
 _LIBRARY = theme.CATEGORIES[7]
 
 
-def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
+def error_figure(diff: Diff, check: Check, tensor: str) -> dict[str, Any]:
     """Draw a map of the error in units of each element's limit, with a ring around the worst element.
 
     The logarithmic colour scale ends at the largest error. For a kernel that only moves data, any difference is wrong.
@@ -37,7 +36,7 @@ def error_figure(diff: Diff, check: Check, tensor: str) -> go.Figure:
     largest = "" if diff.cell == (1, 1) else f" (max of each {rows} × {columns})"
     figure = _error_map(diff, diff, (0, 0), f"Error of {tensor}{_unit(diff)}{largest}", tensor)
     if not check.passed or (not diff.exact and diff.cells.any()):
-        figure.add_trace(_ring(check))
+        figure["data"].append(_ring(check))
     return figure
 
 
@@ -47,7 +46,7 @@ def closeup_figure(
     check: Check,
     tensor: str,
     programs: Mapping[tuple[int, int], Sequence[int]],
-) -> go.Figure:
+) -> dict[str, Any]:
     """Draw the worst tile and its neighbours, each labelled with the programs that compute it.
 
     Args:
@@ -56,19 +55,22 @@ def closeup_figure(
     place = "worst tile" if diff.tile else "worst element"
     figure = _error_map(diff, near, near.first, f"Error{_unit(diff)} near the {place}", tensor)
     if diff.tile:
-        figure.add_scatter(
-            x=[column * diff.tile[1] for _, column in programs],
-            y=[row * diff.tile[0] for row, _ in programs],
+        labels = theme.scatter(
+            "programs",
+            [column * diff.tile[1] for _, column in programs],
+            [row * diff.tile[0] for row, _ in programs],
+            "text",
             text=[
                 f"pid {pid}" + (f" +{len(more)}" if more else "")
                 for pid, *more in programs.values()
             ],
-            mode="text",
             textposition="bottom right",
             textfont={"size": 13, "color": "#f8fafc", "shadow": "0 0 3px #000, 0 0 3px #000"},
             hoverinfo="skip",
         )
-    return figure.add_trace(_ring(check))
+        figure["data"].append(labels)
+    figure["data"].append(_ring(check))
+    return figure
 
 
 def _unit(diff: Diff) -> str:
@@ -78,7 +80,7 @@ def _unit(diff: Diff) -> str:
 
 def _error_map(
     diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str
-) -> go.Figure:
+) -> dict[str, Any]:
     """Draw the cells of a map or a closeup, in the colours of the map, and the borders of its tiles."""
     low, high, ticks = _color_range(diff)
     cells = part.cells
@@ -93,7 +95,8 @@ def _error_map(
         if diff.exact
         else "error: %{customdata:.3g} × the rounding limit"
     )
-    heatmap = go.Heatmap(
+    heatmap = dict(
+        type="heatmap",
         z=z.astype(np.float32),
         customdata=cells.astype(np.float32),
         x0=first[1] + (columns - 1) / 2,
@@ -108,7 +111,7 @@ def _error_map(
     )
     axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, part.shape)
     traces = [heatmap, *([_borders(first, part.shape, diff.tile)] if diff.tile else [])]
-    return go.Figure(traces, theme.layout(title, **axes))
+    return theme.figure(title, traces, **axes)
 
 
 def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
@@ -159,7 +162,9 @@ def _color_scale(low: float, high: float) -> list[list[float | str]]:
     return (within if limit > 0 else []) + (beyond if limit < 1 else [])
 
 
-def _borders(first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, int]) -> go.Scatter:
+def _borders(
+    first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, int]
+) -> dict[str, Any]:
     x, y = list[float | None](), list[float | None]()
     for axis, (along, across) in enumerate(((y, x), (x, y))):
         if shape[axis] > _MAX_BORDERS * tile[axis]:
@@ -171,17 +176,18 @@ def _borders(first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, in
             along += [place - 0.5, place - 0.5, None]
             across += [start, start + shape[1 - axis], None]
     line = {"color": "rgba(148, 163, 184, 0.7)", "width": 1}
-    return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
+    return theme.scatter("borders", x, y, line=line, hoverinfo="skip")
 
 
-def _ring(check: Check) -> go.Scatter:
+def _ring(check: Check) -> dict[str, Any]:
     """Draw a white ring in a black one around the worst element: it is visible on every colour."""
     row, column = check.worst_index
     values = f"got {check.worst_got:.6g}, expected {check.worst_expected:.6g}"
-    return go.Scatter(
-        x=[column, column],
-        y=[row, row],
-        mode="markers",
+    return theme.scatter(
+        "worst element",
+        [column, column],
+        [row, row],
+        "markers",
         marker={
             "symbol": "circle-open",
             "size": 17,
@@ -192,7 +198,7 @@ def _ring(check: Check) -> go.Scatter:
     )
 
 
-def time_figure(result: RunResult) -> go.Figure:
+def time_figure(result: RunResult) -> dict[str, Any]:
     """Draw the median times of the kernel and of the library's call as bars, in µs below a tenth of a ms.
 
     Whiskers reach from the 20th to the 80th percentile.
@@ -204,7 +210,8 @@ def time_figure(result: RunResult) -> go.Figure:
     parts = [(time.p20_ms, time.median_ms, time.p80_ms) for time in times.values()]
     p20, median, p80 = scale * np.array(parts).T
     whiskers = {"array": p80 - median, "arrayminus": median - p20}
-    bars = go.Bar(
+    bars = dict(
+        type="bar",
         orientation="h",
         width=0.5,
         y=names,
@@ -216,13 +223,13 @@ def time_figure(result: RunResult) -> go.Figure:
     texts = [f" <b>{milliseconds(time.median_ms)}</b><br> {rate(time)}" for time in times.values()]
     # The axis title has two lines, because one would be too long for a phone.
     title = f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"
-    layout = theme.layout(
+    return theme.figure(
         f"Time on {result.device.name}, {source(result.backend)}",
+        [bars, theme.bar_labels(names, p80, texts)],
         xaxis=theme.bar_axis(title, p80.max()),
         yaxis={"automargin": True, "autorange": "reversed"},
         margin={"l": 60, "r": 10, "t": 34, "b": 66},
     )
-    return go.Figure([bars, theme.bar_labels(names, p80, texts)], layout)
 
 
 def roofline_figure(
@@ -230,7 +237,7 @@ def roofline_figure(
     recorded: Sequence[Point],
     own: Sequence[Point],
     gpu: str,
-) -> go.Figure:
+) -> dict[str, Any]:
     """Draw a line per GPU's roof, recorded launches as dots, and this launch and the library's calls.
 
     Args:
@@ -252,25 +259,24 @@ def roofline_figure(
     ):
         if points:
             traces.append(_points_trace(points, name, marker))
-    layout = theme.layout(
+    return theme.figure(
         "Roofline: rate over arithmetic intensity",
+        traces,
         showlegend=True,
         height=480,
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         margin={"l": 70, "r": 10, "t": 34, "b": 140},
-        xaxis={"title": "FLOP per byte, each tensor moved once", "type": "log", "dtick": 1},
-        yaxis={"title": "TFLOP/s", "type": "log", "dtick": 1},
+        xaxis=theme.axis("FLOP per byte, each tensor moved once", type="log", dtick=1),
+        yaxis=theme.axis("TFLOP/s", type="log", dtick=1),
     )
-    return go.Figure(traces, layout)
 
 
-def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> go.Scatter:
+def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> dict[str, Any]:
     intensities = sorted({low, min(max(low, roof.ridge), high), high})
-    return go.Scatter(
-        x=intensities,
-        y=[roof.at(intensity) for intensity in intensities],
-        name=f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
-        mode="lines",
+    return theme.scatter(
+        f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
+        intensities,
+        [roof.at(intensity) for intensity in intensities],
         line={
             "color": theme.HARDWARE if is_own else theme.BEFORE,
             "dash": "solid" if is_own else "dash",
@@ -279,12 +285,12 @@ def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> go.Scatter
     )
 
 
-def _points_trace(points: Sequence[Point], name: str, marker: dict[str, Any]) -> go.Scatter:
-    return go.Scatter(
-        x=[point.intensity for point in points],
-        y=[point.tflops for point in points],
-        name=name,
-        mode="markers",
+def _points_trace(points: Sequence[Point], name: str, marker: dict[str, Any]) -> dict[str, Any]:
+    return theme.scatter(
+        name,
+        [point.intensity for point in points],
+        [point.tflops for point in points],
+        "markers",
         marker=marker,
         customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in points],
         hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",

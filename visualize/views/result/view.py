@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import plotly.graph_objects as go
 from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
@@ -189,7 +188,7 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
     diff = result.diff
     kernel = discover()[experiment.kernel]
 
-    def draw(figure: go.Figure, run: RunResult) -> str:
+    def draw(figure: Json, run: RunResult) -> str:
         about = picture_caption(experiment, launch.gpu.name, source(run.backend))
         return plot_value(figure, revision=query(experiment.to_address()), about=about)
 

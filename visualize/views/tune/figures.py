@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from tilescope.results import Sweep
 from tilescope.search.text import sweep_unit, time_ms
@@ -59,7 +58,7 @@ def best_cells(sweep: Sweep) -> Cells:
     return Cells(across, up, columns, rows, np.array(values)[numbers], numbers)
 
 
-def heatmap_figure(sweep: Sweep) -> go.Figure:
+def heatmap_figure(sweep: Sweep) -> dict[str, Any]:
     """Draw the fastest time for each pair of two knobs' values, or the best rank if only the order is expected.
 
     Cells without a result are empty. The fastest cell and that of the sweep's own config are named.
@@ -74,7 +73,8 @@ def heatmap_figure(sweep: Sweep) -> go.Figure:
         title = f"Expected order: the best rank {title}"
         scale_title = ""
         template = "%{z}"
-    trace = go.Heatmap(
+    trace = dict(
+        type="heatmap",
         z=cells.best,
         x=[str(value) for value in cells.columns],
         y=[str(value) for value in cells.rows],
@@ -89,13 +89,13 @@ def heatmap_figure(sweep: Sweep) -> go.Figure:
         **_color_limits(cells.best),
     )
     category = {"type": "category", "showgrid": False}
-    layout = theme.layout(
+    return theme.figure(
         title,
-        xaxis={**category, "title": cells.across},
-        yaxis={**category, "title": cells.up, "automargin": True},
+        [trace],
+        xaxis=theme.axis(cells.across, **category),
+        yaxis=theme.axis(cells.up, **category, automargin=True),
         annotations=_name_cells(sweep, cells),
     )
-    return go.Figure(trace, layout)
 
 
 def _color_limits(best: np.ndarray) -> dict[str, float]:
