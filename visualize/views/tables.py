@@ -7,13 +7,12 @@ import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 from markupsafe import Markup
 
-from tilescope.declare.experiment import JsonSchema, argument_schemas
 from tilescope.declare.knobs import knob
 from tilescope.numbers import count_noun, format_number
 from visualize.views import slots
@@ -96,9 +95,6 @@ class Column(Generic[R]):
         unit: unit of numeric values, as in `numbers.format_number`.
         facet: help text of the filter by this column; "" for a column without a filter.
         choices: values that the filter accepts; () accepts any text.
-        labels: texts of the filter's links, if they differ from the values.
-        default: the filter's value at first. Without ALL, the filter always selects one value, so the page shows no
-            cells of the column.
     """
 
     name: str
@@ -108,8 +104,6 @@ class Column(Generic[R]):
     unit: str = ""
     facet: str = ""
     choices: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    default: str = ALL
 
     def value_of(self, row: R) -> Any:
         return self.value(row) if self.value else getattr(row, self.name)
@@ -152,11 +146,10 @@ class Table(Generic[R]):
         orders = [f"{sign}{column.name}" for column in self.columns for sign in ("", "-")]
         options = {}
         for column in self._facets:
-            choices = dict.fromkeys([column.default, *column.choices])
             limits: dict[str, Any] = (
-                {"choices": tuple(choices)} if column.choices else {"longest": 100}
+                {"choices": (ALL, *column.choices)} if column.choices else {"longest": 100}
             )
-            options[column.name] = knob(column.default, "", column.facet, **limits)
+            options[column.name] = knob(ALL, "", column.facet, **limits)
         options["sort"] = knob("", "", sort_help, choices=("", *orders))
         options["page"] = knob(1, "", "Page of the list.", low=1, high=10_000)
         fields = [
@@ -166,11 +159,6 @@ class Table(Generic[R]):
         declared = make_dataclass(class_name, fields, frozen=True)
         declared.__module__ = module
         return declared
-
-    def schemas(self, options: type[Any]) -> dict[str, JsonSchema]:
-        """Return the schemas of an endpoint's arguments that filter the rows by the facets of `options`."""
-        schemas = argument_schemas(options, f"{self.name}_")
-        return {column.name: schemas[column.name] for column in self._facets}
 
     def select(self, rows: Iterable[R], options: Mapping[str, Any]) -> list[R]:
         """Return the rows that match all facets, in the chosen order. Rows without a value come last.
@@ -241,11 +229,11 @@ class Table(Generic[R]):
             for text, number in (("Previous", page - 1), ("Next", page + 1))
             if 1 <= number <= pages
         ]
-        columns = [column for column in self.columns if column.default == ALL]
         headings = (
-            self._sort_heading(column, state, options[f"{self.name}_sort"]) for column in columns
+            self._sort_heading(column, state, options[f"{self.name}_sort"])
+            for column in self.columns
         )
-        table = _table(headings, (_cells(columns, row, row_address(row)) for row in visible))
+        table = _table(headings, (_cells(self.columns, row, row_address(row)) for row in visible))
         return Markup(
             '<div class="recordings">{}<div class="pager quiet">{} {} {}</div>{}</div>'
         ).format(
@@ -275,11 +263,11 @@ class Table(Generic[R]):
             counts[ALL] = counts.total()
             links = Markup()
             for value in dict.fromkeys(
-                [column.default, *map(str, column.choices or sorted(values - {None})), chosen]
+                [ALL, *map(str, column.choices or sorted(values - {None})), chosen]
             ):
                 if counts[value] or value == chosen:
                     address = self._link(state, **{column.name: value}, page=1)
-                    label = "All" if value == ALL else column.labels.get(value, value)
+                    label = "All" if value == ALL else value
                     links += link.format(
                         address, current if value == chosen else "", label, counts[value]
                     )

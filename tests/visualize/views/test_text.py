@@ -54,7 +54,6 @@ RUNS = Table[Run](
             "Status",
             cell=lambda run: Strong(run.status),
             facet="How it ended.",
-            labels={"timed": "Timed"},
         ),
     ),
     rows_per_page=3,
@@ -109,11 +108,6 @@ def test_options_are_knobs_for_each_facet_the_order_and_the_page():
 
 def test_tables_are_the_approved_ones(approve):
     narrow = dataclasses.replace(RUNS, columns=RUNS.columns[:1])
-    column = Column("warps", "Warps", facet="Warps.", choices=("4", "8", "16"), default="8")
-    defaulted = dataclasses.replace(RUNS, columns=(RUNS.columns[0], column))
-    options = defaulted.make_options("Narrow", __name__)
-    assert knobs(options)["runs_warps"].choices == ("8", "4", "16")
-    state = dataclasses.replace(state_of(), view=View("runs", (options(),)))
     flat = [run for run in ALL_RUNS if run.kernel == "flat"]
     tables = {
         "captioned": table(HEADER, ROWS, 'by "ncu" <2>'),
@@ -134,7 +128,6 @@ def test_tables_are_the_approved_ones(approve):
         "ascending": render(sort="time"),
         "descending": render(sort="-time"),
         "one column": narrow.render(ALL_RUNS, state_of(kernel="flat", warps="4", sort="-time")),
-        "a facet with a default": defaulted.render(ALL_RUNS, state),
     }
     approve("tables", {name: as_source(shown) for name, shown in tables.items()})
     assert render(page=3) == render(page=9_999), "beyond the last page is the last page"
