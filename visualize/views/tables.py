@@ -94,7 +94,6 @@ class Column(Generic[R]):
         cell: row → the cell on the page. Default: the value with its unit.
         unit: unit of numeric values, as in `numbers.format_number`.
         facet: help text of the filter by this column; "" for a column without a filter.
-        choices: values that the filter accepts; () accepts any text.
     """
 
     name: str
@@ -103,7 +102,6 @@ class Column(Generic[R]):
     cell: Callable[[R], Any] | None = None
     unit: str = ""
     facet: str = ""
-    choices: tuple[str, ...] = ()
 
     def value_of(self, row: R) -> Any:
         return self.value(row) if self.value else getattr(row, self.name)
@@ -146,10 +144,7 @@ class Table(Generic[R]):
         orders = [f"{sign}{column.name}" for column in self.columns for sign in ("", "-")]
         options = {}
         for column in self._facets:
-            limits: dict[str, Any] = (
-                {"choices": (ALL, *column.choices)} if column.choices else {"longest": 100}
-            )
-            options[column.name] = knob(ALL, "", column.facet, **limits)
+            options[column.name] = knob(ALL, "", column.facet, longest=100)
         options["sort"] = knob("", "", sort_help, choices=("", *orders))
         options["page"] = knob(1, "", "Page of the list.", low=1, high=10_000)
         fields = [
@@ -262,9 +257,7 @@ class Table(Generic[R]):
             )
             counts[ALL] = counts.total()
             links = Markup()
-            for value in dict.fromkeys(
-                [ALL, *map(str, column.choices or sorted(values - {None})), chosen]
-            ):
+            for value in dict.fromkeys([ALL, *map(str, sorted(values - {None})), chosen]):
                 if counts[value] or value == chosen:
                     address = self._link(state, **{column.name: value}, page=1)
                     label = "All" if value == ALL else value

@@ -83,19 +83,8 @@ def test_the_recordings_cover_kernels_and_inputs_below_and_above_the_l2(everywhe
     assert min(inputs) < 0.5 * l2 < 4 * l2 < max(inputs)
 
 
-def test_half_of_the_orders_are_within_3_percent_and_92_of_100_within_20(shipped_rows, sampled):
-    judged = on("H200", shipped_rows)
-    assert median_error(judged) <= 0.025
-    assert within(judged) >= 0.92
+def test_without_drift_95_of_100_orders_are_within_20_percent(sampled):
     assert within(row for row in rows(sampled) if not row.predicted.is_drift) >= 0.95
-
-
-def test_on_an_h100_too_92_of_100_orders_are_within_20_percent(shipped_rows):
-    judged = on("H100", shipped_rows)
-    assert len(judged) > 200
-    assert median_error(judged) <= 0.04
-    assert within(judged) >= 0.92
-    assert len(misses(judged)) <= 2
 
 
 def test_the_scoreboards_predictions_are_the_models(shipped_rows, sampled_everywhere):
@@ -146,6 +135,8 @@ def test_nearly_all_orders_that_are_further_off_are_flagged(shipped_rows):
 @pytest.mark.parametrize(
     ("gpu", "name", "most_median", "fewest_within", "most_missed"),
     [
+        ("H200", "", 0.025, 0.92, 4),
+        ("H100", "", 0.04, 0.92, 2),
         ("H200", "first", 0.033, 0.92, 1),
         ("H200", "second", 0.032, 0.94, 0),
         ("H200", "third", 0.042, 0.93, 2),
@@ -155,11 +146,11 @@ def test_nearly_all_orders_that_are_further_off_are_flagged(shipped_rows):
         ("H100", "fourth", 0.034, 0.91, 0),
     ],
 )
-def test_of_launches_drawn_at_random_nine_of_ten_orders_are_within_20_percent(
+def test_nine_of_ten_orders_are_within_20_percent_in_each_random_draw_too(
     shipped_rows, gpu, name, most_median, fewest_within, most_missed
 ):
-    judged = [row for row in on(gpu, shipped_rows) if row.of.shape in DRAWN[name]]
-    assert {row.of.shape for row in judged} == set(DRAWN[name])
+    judged = [row for row in on(gpu, shipped_rows) if not name or row.of.shape in DRAWN[name]]
+    assert not name or {row.of.shape for row in judged} == set(DRAWN[name])
     assert len(judged) > 50
     assert median_error(judged) <= most_median
     assert within(judged) >= fewest_within

@@ -19,7 +19,7 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.numbers import key_numbers
 from tilescope.results import records, scores
-from tilescope.results.scores import Score, parse_scores, shipped_scores, summarize
+from tilescope.results.scores import Score, parse_scores, shipped_scores
 from visualize.views import compare
 from visualize.views.library import recorded, scoreboard, view
 from visualize.views.library.figures import scoreboard_figure
@@ -132,7 +132,7 @@ def test_every_recorded_launch_has_scores_in_a_file_that_is_written_like_this():
     assert {score.model for score in shipped} == set(MODELS)
 
 
-def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_flagged():
+def test_sectors_and_requests_are_exact_and_lower_bounds_hold():
     exact = [score for score in COMPARED if score.model != DRAM]
     bounds = [score for score in OWN if not score.is_compared]
     assert len(exact) > 2000
@@ -141,10 +141,6 @@ def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_fl
     assert len({json.dumps(score.launch) for score in bounds}) == 23
     assert {score.part for score in bounds} == {"atomic"}
     assert all(0 < score.predicted <= score.counted for score in bounds)
-    assert 0 < summarize(READS).median < 0.05
-    misses = [score for score in READS if is_miss(score)]
-    assert len(misses) < 0.1 * len(READS)
-    assert sum(not score.is_flagged for score in misses) <= 8
 
 
 def test_nearly_all_counts_of_shared_memory_and_instructions_are_exact():

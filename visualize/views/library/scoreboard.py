@@ -122,6 +122,10 @@ def score_address(score: Score) -> str:
     return query({**score.launch, "tab": "dram-reads" if score.model == DRAM else "requests"})
 
 
+def launch_address(score: Score) -> str:
+    return query(score.launch)
+
+
 def launch_key(launch: Mapping[str, Any], model: str) -> str:
     """Name a launch. DRAM reads are recorded for several GROUP_SIZEs of one launch."""
     named = {name: each for name, each in launch.items() if (name, model) != ("GROUP_SIZE", DRAM)}
@@ -149,13 +153,13 @@ def compare_scores(part: ScoredPart) -> bytes:
         if scores := [score for score in scores if score.is_compared]:
             totals[count] = _total(scores)
             compared += scores
-    launches = {query(score.launch): score.launch for score in (*compared, *lower_bounds)}
+    launches = {launch_address(score): score.launch for score in (*compared, *lower_bounds)}
     indices = {address: index for index, address in enumerate(launches)}
 
     def points(scores: Iterable[Score]) -> list[Json]:
         return [
             {
-                "launch": indices[query(score.launch)],
+                "launch": indices[launch_address(score)],
                 "operation": score.part,
                 "count": score.model,
                 **select_fields(score, "predicted", "counted", "error"),
@@ -237,9 +241,9 @@ def compare_shared(by_model: Mapping[str, list[Score]]) -> Json:
 
     return {
         "source": _SHARED_SOURCE,
-        **agreement("lines", lines, lambda score: (query(score.launch), score.part)),
-        **agreement("launches", lines, lambda score: query(score.launch)),
-        **agreement("instructions", others, lambda score: query(score.launch)),
+        **agreement("lines", lines, lambda score: (launch_address(score), score.part)),
+        **agreement("launches", lines, launch_address),
+        **agreement("instructions", others, launch_address),
         "differences": [
             {
                 **{name: score.launch[name] for name in ("family", "case", "kernel")},

@@ -8,7 +8,6 @@ from markupsafe import Markup
 
 from tilescope.caching import once
 from tilescope.declare.experiment import argument_schemas, from_json, nest
-from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.declare.spec import shape_text
 from tilescope.measure.session import Session
@@ -80,7 +79,6 @@ SCORES: Table[Score] = Table(
             "GPU",
             lambda score: score.launch["gpu"],
             facet="The GPU that the kernel ran on.",
-            choices=tuple(GPUS),
         ),
         Column("launch", "Launch", _describe_launch),
         Column("note", "Note", _note),
