@@ -28,7 +28,7 @@ from visualize.predict.agreement import LaunchCosts, worst
 from visualize.predict.textbook import Textbook
 from visualize.views import theme
 from visualize.views.memory import request_lines
-from visualize.views.memory.request_lines import USED, WASTED, RequestLines
+from visualize.views.memory.request_lines import USED, RequestLines
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import Snapshot, State
@@ -128,16 +128,8 @@ class Flow:
         Below the last line that any of the requests touches, untouched lines are drawn until there is one row per lane,
         so that requests of all kernels share a scale. Further lines are left out.
         """
-        lines = request_lines.request_lines(self.lanes, numbers)
-        touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
-        rows = max(
-            _FEWEST_ROWS,
-            self.lanes.address.shape[1] * (not self.is_box),
-            int(touched.max(initial=0)) + 1,
-        )
-        lines = replace(
-            lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows]
-        )
+        lanes = 0 if self.is_box else self.lanes.address.shape[1]
+        lines = request_lines.request_lines(self.lanes, numbers, max(_FEWEST_ROWS, lanes))
         if self.pattern is None or not self.is_box:
             return lines
         costs = RequestCosts(*self.pattern.count_execution(self.first))
