@@ -20,7 +20,7 @@ from tilescope.results import Compiled, records
 from tilescope.results.counters import any_group_size
 from tilescope.timing.l2 import CONSTANTS, writes_in_parts
 from visualize.predict.reuse import DramTraffic, Reuse, by_group_size, recommended, reuse
-from visualize.views.library.scoreboard import shipped_predictions
+from visualize.views.library.scoreboard import DRAM, scores_by_model
 
 # Shapes drawn at random, by draw.
 with (Path(__file__).parent / "drawn_shapes.csv").open(encoding="utf-8") as file:
@@ -148,11 +148,11 @@ def rows(launches, constants=CONSTANTS):
 
 def scoreboards(launches):
     """The same for all recorded launches, with the predictions that the scoreboard ships."""
-    predictions = [prediction.reads for prediction in shipped_predictions() if prediction.reads]
+    scores = iter(scores_by_model()[DRAM])
     return [
-        Row(launch, size, _counted(launch, size), read_bytes, is_flagged)
-        for launch, reads in zip(launches, predictions, strict=True)
-        for size, read_bytes, is_flagged in reads
+        Row(launch, size, _counted(launch, size), score.predicted, score.is_flagged)
+        for launch in launches
+        for size, score in zip(launch.rows, scores)  # noqa: B905 (the next launches take the others)
     ]
 
 

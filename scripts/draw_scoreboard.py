@@ -14,7 +14,12 @@ from PIL import Image
 
 from benchmarks.browser import chromium
 from visualize.views.library.figures import scoreboard_figure
-from visualize.views.library.scoreboard import EXACT_COUNTS, Scoreboard, scoreboard
+from visualize.views.library.scoreboard import (
+    MODELS,
+    count_launches,
+    list_gpus,
+    scores_by_model,
+)
 from visualize.views.library.view import agreement
 from visualize.views.prose import count_noun, join_names
 from visualize.views.theme import THEMES
@@ -30,17 +35,11 @@ SENTENCE = re.compile(r"\*\*[\d,]+ of [\d,]+ counts agree exactly[^*]*\*\*")
 
 def figure() -> str:
     """Return the figure of all sector counts as JSON with plain lists."""
-    drawn = scoreboard_figure(scoreboard().part(("sectors",)).scores, "sectors")
-    layout = {
-        **drawn["layout"],
-        "template": THEMES["light"],
-        "paper_bgcolor": "#fff",
-        "height": HEIGHT,
-    }
-    content = {
-        "data": drawn["data"],
-        "layout": {**layout, "width": WIDTH},
-    }
+    scores = [score for score in scores_by_model()["sectors"] if score.is_compared]
+    drawn = scoreboard_figure(scores, MODELS["sectors"])
+    size = {"width": WIDTH, "height": HEIGHT}
+    page = {"template": THEMES["light"], "paper_bgcolor": "#fff", **size}
+    content = {"data": drawn["data"], "layout": drawn["layout"] | page}
     return json.dumps(content, default=lambda array: np.asarray(array).tolist())
 
 
@@ -61,17 +60,18 @@ def draw(file: Path) -> None:
         image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
-def summary(board: Scoreboard) -> str:
+def summary() -> str:
     """Return how many sector and request counts agree."""
-    exact = board.part(EXACT_COUNTS)
-    launches = f"{count_noun(exact.launches, 'launch')}, {join_names(exact.gpus)}"
-    return f"{agreement(exact)} counts agree exactly ({launches})"
+    own = (*scores_by_model()["sectors"], *scores_by_model()["requests"])
+    scores = [score for score in own if score.is_compared]
+    launches = f"{count_noun(count_launches(scores), 'launch')}, {join_names(list_gpus(scores))}"
+    return f"{agreement(scores)} counts agree exactly ({launches})"
 
 
 def main() -> None:
     draw(PICTURE)
     text = README.read_text(encoding="utf-8")
-    sentence = summary(scoreboard())
+    sentence = summary()
     README.write_text(SENTENCE.sub(f"**{sentence}**", text), encoding="utf-8")
     print(f"{PICTURE}: {PICTURE.stat().st_size:,} bytes; README: {sentence}")
 

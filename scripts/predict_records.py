@@ -1,25 +1,27 @@
 """Predict every recorded launch: `python -m scripts.predict_records`. No GPU needed.
 
-Writes the file that the scoreboard compares with the counts. Run it after a model's predictions change or launches are
+Writes the scores of our kernels. Run it after a model's predictions change or launches are
 recorded; `python -m scripts.draw_scoreboard` then updates README.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import version
 
+from scripts.score_file import replace_scores
 from tilescope.declare.discovery import discover, package_folder
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
 from tilescope.measure.counters import COUNTERS
-from tilescope.results import Counters, codec, records
+from tilescope.results import Counters, records
+from tilescope.results.counters import with_group_size
 from tilescope.results.records import Recording
+from tilescope.results.scores import Score
 from visualize.predict.agreement import LaunchCosts, launch_totals
-from visualize.views.library.scoreboard import FILE, ShippedPrediction, recorded_launch
+from visualize.views.library.recorded import recorded_launch
+from visualize.views.library.scoreboard import DRAM, FILE
 
 
 def predict_counted(recording: Recording[Counters]) -> LaunchCosts:
@@ -29,56 +31,42 @@ def predict_counted(recording: Recording[Counters]) -> LaunchCosts:
     return LaunchCosts(discover()[experiment.kernel], launch, None, recording.measured)
 
 
-def counters_prediction(recording: Recording[Counters], costs: LaunchCosts) -> ShippedPrediction:
-    """Return the prediction to ship for a counted launch.
+def score_counters(recording: Recording[Counters], costs: LaunchCosts) -> list[Score]:
+    """Return the scores of a counted launch: requests, except of TMA boxes, and sectors.
 
     Args:
         costs: the result of `predict_counted`.
     """
-    counters, totals = recording.measured, launch_totals(costs)
-    return ShippedPrediction(
-        recorded_launch(recording).short_address(),
-        counters.device.triton or "",
-        operations={
-            kind: (predicted.requests if counted.has_requests else None, predicted.sectors)
-            for kind, (predicted, counted) in totals.items()
-        },
-        lower_bounds=tuple(
-            kind for kind, (predicted, _) in totals.items() if predicted.is_lower_bound
-        ),
-    )
+    launch = recorded_launch(recording).short_address()
+    scores = []
+    for kind, (predicted, counted) in launch_totals(costs).items():
+        why = "Its atomics retry." if predicted.is_lower_bound else ""
+        for count in ("requests", "sectors"):
+            if count == "sectors" or counted.has_requests:
+                values = getattr(predicted, count), getattr(counted, count)
+                scores.append(Score(count, launch, *values, kind, why, is_compared=not why))
+    return scores
 
 
-def predictions() -> Iterator[ShippedPrediction]:
-    """Yield predictions of counted launches, from their recorded compile, and of GROUP_SIZE studies, compiled here."""
+def score_records() -> Iterator[Score]:
+    """Yield the scores of counted launches, from their recorded compile, and of GROUP_SIZE studies, compiled here."""
     from benchmarks.recorded_reuse import STUDIES, recorded_launches, rows
 
     for counted in records.shipped(COUNTERS.form):
-        yield counters_prediction(counted, predict_counted(counted))
+        yield from score_counters(counted, predict_counted(counted))
     for recording, launch in zip(STUDIES, recorded_launches(), strict=True):
-        reads = tuple(
-            (row.group_size, round(row.predicted.read_bytes), row.is_flagged)
-            for row in rows([launch])
-        )
-        yield ShippedPrediction(
-            recorded_launch(recording).short_address(), version("triton"), reads=reads
-        )
-
-
-def line(prediction: ShippedPrediction) -> str:
-    """Return a prediction as a line of the file, without the newline. Empty fields are omitted."""
-    return json.dumps(
-        codec.to_json(prediction, omit_defaults=True), ensure_ascii=False, separators=(",", ":")
-    )
+        for row in rows([launch]):
+            experiment = with_group_size(recorded_launch(recording), row.group_size)
+            values = round(row.read_bytes), round(row.counted)
+            yield Score(
+                DRAM, experiment.short_address(), *values, "DRAM read", is_flagged=row.is_flagged
+            )
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
-        lines = list(map(line, predictions()))
-    path = package_folder() / FILE
-    path.write_text("".join(f"{each}\n" for each in lines), encoding="utf-8")
-    print(f"{path}: {len(lines)} launches, {path.stat().st_size:,} bytes")
+        replace_scores(package_folder() / FILE, score_records())
 
 
 if __name__ == "__main__":

@@ -17,14 +17,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from scripts.score_file import replace_scores
 from tilescope.captures.reader import Capture
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.execution import SHARED
 from tilescope.inside.inspect import inspect
 from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.measure.ncu import METRICS
-from tilescope.results import codec
-from visualize.views.library.other_kernels import FILE, Counts, LaunchScore, LineScore
+from tilescope.results.scores import FILE, Score
+from visualize.views.library.scoreboard import LINE_COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / "tests" / "oracle" / "shared_memory"
@@ -38,6 +39,9 @@ CHOSEN = {
     "transpose": (1, 2, 4, 5, 6, 7, 8, 11, 12, 13),
     "examples": (3, 7),
 }
+# Executions, wavefronts and ideal wavefronts.
+Counts = tuple[int, ...]
+
 # The families with launches that need the values of their arrays.
 _NEED_ARRAYS = ("rows", "examples")
 
@@ -83,34 +87,32 @@ def find_launches(
 
 def score_launch(
     family: str, row: dict[str, Any], capture: Capture, number: int | None
-) -> LaunchScore:
+) -> Iterator[Score]:
+    """Yield the scores of a launch: its executed instructions, and the counts of each source line and opcode."""
     counted = sum_lines(row)
     total = row["counters"][METRICS["instructions_executed"]]
-    names = family, row["case"], row["number"], row["kernel"]
+    names = {name: row[name] for name in ("case", "number", "kernel")}
+    launch = {"family": family, **names, "gpu": "H100"}
     if number is None:
-        lines = tuple(LineScore(*place, counts) for place, counts in counted.items())
-        return LaunchScore(*names, (None, total), lines, is_compared=False, why=_NOT_CAPTURED)
-    launch = capture.content.launches[number]
-    inside, _ = inspect(capture, launch, count_launch(capture, launch))
-    predicted = {
-        (each.file, each.line, each.opcode): (each.executed, each.wavefronts, each.ideal_wavefronts)
-        for each in inside.shared
-    }
-    why = {(each.file, each.line, each.opcode): each.why for each in inside.shared}
-    lines = tuple(
-        LineScore(*place, counts)
-        if predicted.get(place) == counts
-        else LineScore(
-            *place,
-            counts,
-            predicted.get(place, (0, 0, 0)),
-            why.get(place, ""),
-        )
-        for place, counts in counted.items()
-    )
-    return LaunchScore(
-        *names, (inside.instructions_executed, total), lines, why=inside.not_executed
-    )
+        inside = None
+        yield Score("instructions", launch, None, total, why=_NOT_CAPTURED, is_compared=False)
+    else:
+        captured = capture.content.launches[number]
+        inside, _ = inspect(capture, captured, count_launch(capture, captured))
+        executed = inside.instructions_executed
+        yield Score("instructions", launch, executed, total, why=inside.not_executed)
+    lines = {(each.file, each.line, each.opcode): each for each in inside.shared} if inside else {}
+    for (file, line, opcode), values in counted.items():
+        predicted = lines.get((file, line, opcode))
+        if predicted:
+            expected = predicted.executed, predicted.wavefronts, predicted.ideal_wavefronts
+            why = predicted.why if expected != values else ""
+        else:
+            expected = (0, 0, 0) if inside else (None, None, None)
+            why = "" if inside else _NOT_CAPTURED
+        for model, before, count in zip(LINE_COUNTS, expected, values, strict=True):
+            part = f"{file}:{line} {opcode}"
+            yield Score(model, launch, before, count, part, why, is_compared=inside is not None)
 
 
 def write_oracle(family: str, capture: Capture, rows: Sequence[dict[str, Any]]) -> None:
@@ -155,23 +157,17 @@ def write_oracle(family: str, capture: Capture, rows: Sequence[dict[str, Any]]) 
 
 
 def main(folders: Sequence[Path]) -> None:
-    scores = []
+    scores: list[Score] = []
     for path in sorted(path for folder in folders for path in folder.glob("*.jsonl.gz")):
         family = path.name.partition(".")[0]
         captures = (folder / f"{family}.tilescope" for folder in folders)
         capture = Capture(next(each for each in captures if each.exists()))
         rows = read_counts(path)
-        scores += [score_launch(family, row, capture, n) for row, n in find_launches(capture, rows)]
+        for row, number in find_launches(capture, rows):
+            scores += score_launch(family, row, capture, number)
         if family in CHOSEN:
             write_oracle(family, capture, rows)
-    lines = (
-        json.dumps(
-            codec.to_json(score, omit_defaults=True), ensure_ascii=False, separators=(",", ":")
-        )
-        for score in scores
-    )
-    FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    print(f"{FILE}: {len(scores)} launches, {FILE.stat().st_size:,} bytes")
+    replace_scores(FILE, scores)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Compare predicted times with measured ones: `python -m scripts.score_times FOLDER...`. No GPU needed.
 
 The folders hold FAMILY.jsonl.gz, a launch per line with its times and its `device` (an H100 if it has none), and the
-captures that its lines name. Writes the file whose errors the report and the page state, and prints the tables of
+captures that its lines name. Writes the file whose errors the report and the page state, and prints the errors of
 docs/measurements.md. Without folders, it only prints them.
 """
 
@@ -10,22 +10,26 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scripts.score_file import replace_scores
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.inspect import inspect
-from tilescope.results import codec
+from tilescope.numbers import percent
+from tilescope.results.scores import FILE, Score, shipped_scores, summarize
 from tilescope.timing.gpus import find_constants
 from tilescope.timing.launches import predict_launch
-from tilescope.timing.scores import FILE, TimeScore
-from visualize.views.library.other_kernels import list_errors, list_ranges, list_worst
+from tilescope.timing.ranges import stated_ranges
 
+# With all constants, and with those that were fitted to other families.
+_MODELS = ("time", "held_out_time")
 _DEVICE = "NVIDIA H100 80GB HBM3"
 _NOT_CAPTURED = "Its arguments depend on a value that the host reads from an earlier launch."
 # Three constants were chosen with the times of some libraries in view. These are their values before.
@@ -122,46 +126,57 @@ def read_launches(folders: Sequence[Path]) -> Iterator[tuple[list[dict[str, Any]
         yield rows, next((each for each in captures if each.exists()), None)
 
 
-def score_launch(rows: Sequence[dict[str, Any]], path: Path | None) -> list[TimeScore]:
-    """Return the scores of a launch, one per GPU."""
-    scores = [
-        TimeScore(
-            row["family"],
-            row["case"],
-            row["number"],
-            row["kernel"],
-            row.get("device", _DEVICE).split()[1],
-            row["times"]["cold"]["median_us"],
-            why=REASONS.get((row["case"], row["number"]), ""),
-        )
-        for row in rows
-    ]
-    number = scores[0].number
+def score_launch(rows: Sequence[dict[str, Any]], path: Path | None) -> list[Score]:
+    """Return two scores of a launch per GPU: with all constants, and with those fitted to other families."""
+    scores = []
+    for row in rows:
+        names = {name: row[name] for name in ("family", "case", "number", "kernel")}
+        launch = {**names, "gpu": row.get("device", _DEVICE).split()[1]}
+        why = REASONS.get((row["case"], row["number"]), "")
+        measured_us = row["times"]["cold"]["median_us"]
+        scores += [Score(model, launch, None, measured_us, why=why) for model in _MODELS]
+
+    def refuse(why: str) -> list[Score]:
+        return [replace(score, why=why, is_compared=False) for score in scores]
+
+    number = rows[0]["number"]
     capture = Capture(path) if path else None
     if capture is None or number >= len(capture.content.launches):
-        return [replace(score, why=_NOT_CAPTURED) for score in scores]
-    launch = capture.content.launches[number]
-    counts = count_launch(capture, launch)
-    inside, executions = inspect(capture, launch, counts)
+        return refuse(_NOT_CAPTURED)
+    captured = capture.content.launches[number]
+    counts = count_launch(capture, captured)
+    inside, executions = inspect(capture, captured, counts)
     if executions is None or counts.refused:
-        why = counts.refused or inside.not_executed
-        return [replace(score, why=why) for score in scores]
+        return refuse(counts.refused or inside.not_executed)
     for place, score in enumerate(scores):
-        gpu = GPUS[score.gpu]
+        gpu = GPUS[score.launch["gpu"]]
         constants, _ = find_constants(gpu)
-        unseen = replace(constants, **WITHOUT.get(score.family, {}))
+        if score.model == "held_out_time":
+            constants = replace(constants, **WITHOUT.get(score.launch["family"], {}))
         try:
-            prediction = predict_launch(capture, launch, counts, executions, gpu, constants)
-            other = predict_launch(capture, launch, counts, executions, gpu, unseen)
+            prediction = predict_launch(capture, captured, counts, executions, gpu, constants)
         except UnsupportedOperation as error:
-            return [replace(score, why=str(error)) for score in scores]
-        scores[place] = replace(
-            score,
-            predicted_us=round(prediction.total_us, 1),
-            unseen_us=round(other.total_us, 1),
-            bound_by=prediction.bound_by,
-        )
+            return refuse(str(error))
+        predicted_us = round(prediction.total_us, 1)
+        scores[place] = replace(score, predicted=predicted_us, part=prediction.bound_by)
     return scores
+
+
+def print_errors() -> None:
+    """Print the errors of each family and GPU, as a table of Markdown."""
+    groups = defaultdict[tuple[str, str], dict[str, list[Score]]](lambda: defaultdict(list))
+    for score in shipped_scores():
+        if score.model in (*_MODELS, "unseen_time") and score.is_compared:
+            groups[score.launch["family"], score.launch["gpu"]][score.model].append(score)
+    print("| kernels | GPU | launches | median | 9 of 10 within | share within 25 % | median, all fitted | "
+          "9 of 10 within, all fitted |")  # fmt: skip
+    print(f"|{' --- |' * 8}")
+    for (family, gpu), scores in groups.items():
+        unseen = scores["unseen_time"]
+        held_out = summarize(unseen or scores["held_out_time"])
+        fitted = summarize(unseen or scores["time"])
+        shares = held_out.median, held_out.high, held_out.within, fitted.median, fitted.high
+        print(f"| {family} | {gpu} | {fitted.launches} | {' | '.join(map(percent, shares))} |")
 
 
 def main(folders: Sequence[Path]) -> None:
@@ -169,25 +184,15 @@ def main(folders: Sequence[Path]) -> None:
     for rows, path in read_launches(folders):
         for score in score_launch(rows, path):
             scores.append(score)
-            print(
-                f"{score.error:+.1%} {score.unseen_error:+.1%}",
-                score.gpu,
-                score.case,
-                score.why,
-                flush=True,
-            )
-    lines = (
-        json.dumps(
-            codec.to_json(score, omit_defaults=True), ensure_ascii=False, separators=(",", ":")
-        )
-        for score in scores
-    )
+            launch = score.launch
+            print(f"{score.error:+.1%}", score.model, launch["gpu"], launch["case"], score.why)
     if scores:
-        FILE.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        print(f"{FILE}: {len(scores)} launches, {FILE.stat().st_size:,} bytes")
-    for header, *rows in (list_errors(), list_ranges(), list_worst()):
-        for row in (header, ["---"] * len(header), *rows):
-            print(f"| {' | '.join(row)} |")
+        replace_scores(FILE, sorted(scores, key=lambda score: _MODELS.index(score.model)))
+    print_errors()
+    for name, each in stated_ranges().items():
+        print(
+            f"{name}: {each.low:.2f} to {each.high:.2f}, {percent(each.inside)} of {each.launches}"
+        )
 
 
 if __name__ == "__main__":

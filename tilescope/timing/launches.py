@@ -30,7 +30,7 @@ from tilescope.timing.model import (
     predict,
     time_launch,
 )
-from tilescope.timing.scores import classify, stated_ranges
+from tilescope.timing.ranges import classify, stated_ranges
 from tilescope.timing.steps import PRODUCTS, Step, read_steps
 from tilescope.timing.traffic import find_kind, predict_traffic
 from tilescope.ttgir.operations import LOOPS

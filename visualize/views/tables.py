@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
@@ -70,10 +70,6 @@ class Column(Generic[R]):
         cell: row → the cell on the page. Default: the value with its unit.
         unit: unit of numeric values, as in `numbers.format_number`.
         facet: help text of the filter by this column; "" for a column without a filter.
-        choices: values that the filter accepts; () accepts any text.
-        labels: texts of the filter's links, if they differ from the values.
-        default: the filter's value at first. Without ALL, the filter always selects one value, so the page shows no
-            cells of the column.
     """
 
     name: str
@@ -82,9 +78,6 @@ class Column(Generic[R]):
     cell: Callable[[R], Any] | None = None
     unit: str = ""
     facet: str = ""
-    choices: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    default: str = ALL
 
     def value_of(self, row: R) -> Any:
         return self.value(row) if self.value else getattr(row, self.name)
@@ -122,11 +115,7 @@ class Table(Generic[R]):
         """
         fields = []
         for column in self._facets:
-            choices = dict.fromkeys([column.default, *column.choices])
-            limits: dict[str, Any] = (
-                {"choices": tuple(choices)} if column.choices else {"longest": 100}
-            )
-            option = knob(column.default, "", column.facet, **limits)
+            option = knob(ALL, "", column.facet, longest=100)
             fields.append((f"{self.name}_{column.name}", str, option))
         declared = make_dataclass(class_name, fields, frozen=True)
         declared.__module__ = module
@@ -161,9 +150,8 @@ class Table(Generic[R]):
         count = count_noun(len(matching), self.noun) if matching else f"No {self.noun} matches."
         if len(matching) > MAX_ROWS:
             count = f"The first {MAX_ROWS} of {count}"
-        columns = [column for column in self.columns if column.default == ALL]
-        cells = (_cells(columns, row, row_address(row)) for row in matching[:MAX_ROWS])
-        headings = (_SORT.format(column.title) for column in columns)
+        cells = (_cells(self.columns, row, row_address(row)) for row in matching[:MAX_ROWS])
+        headings = (_SORT.format(column.title) for column in self.columns)
         return Markup('<div class="recordings">{}<div class="quiet">{}</div>{}</div>').format(
             self._facet_lines(rows, state, options),
             count,
@@ -188,12 +176,10 @@ class Table(Generic[R]):
             )
             counts[ALL] = counts.total()
             links = Markup()
-            for value in dict.fromkeys(
-                [column.default, *map(str, column.choices or sorted(values - {None})), chosen]
-            ):
+            for value in dict.fromkeys([ALL, *map(str, sorted(values - {None})), chosen]):
                 if counts[value] or value == chosen:
                     address = state.link(**{f"{self.name}_{column.name}": value})
-                    label = "All" if value == ALL else column.labels.get(value, value)
+                    label = "All" if value == ALL else value
                     links += link.format(
                         address, current if value == chosen else "", label, counts[value]
                     )

@@ -17,48 +17,52 @@ from tilescope.inside.inspect import inspect
 from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.reports.launch import make_report
 from tilescope.reports.text import table
-from visualize.views.library.other_kernels import shipped_scores
+from tilescope.results.scores import shipped_scores
+from visualize.views.library.scoreboard import LINE_COUNTS
 
 FOLDER = Path(__file__).parent / "shared_memory"
 FAMILIES = sorted(path.stem for path in FOLDER.glob("*.tilescope"))
-SCORES = {(score.family, score.case, score.number): score for score in shipped_scores()}
+
+# The counts of each source line and opcode.
+SCORES = [score for score in shipped_scores() if score.model in LINE_COUNTS]
 
 
 def counted_launches(family):
-    """Yield the capture, the number of each launch, and what was counted."""
+    """Yield the capture, the number of each launch, what was counted, and its scores."""
     capture = Capture(FOLDER / f"{family}.tilescope")
     rows = list(map(json.loads, (FOLDER / f"{family}.jsonl").read_text("utf-8").splitlines()))
     assert len(rows) == len(capture.content.launches)
     for number, row in enumerate(rows):
-        yield capture, number, row, SCORES[family, row["case"], row["number"]]
+        names = {"family": family, "case": row["case"], "number": row["number"]}
+        scores = [score for score in SCORES if names.items() <= score.launch.items()]
+        yield capture, number, row, scores
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_instruction_is_executed_as_often_as_counted_and_every_line_has_its_wavefronts(
     family,
 ):
-    for capture, number, row, score in counted_launches(family):
+    for capture, number, row, scores in counted_launches(family):
         launch = capture.content.launches[number]
         inside, executions = inspect(capture, launch, count_launch(capture, launch))
         runs = [[times, len(list(run))] for times, run in groupby(executions.times.tolist())]
         assert runs == row["executed"], row["case"]
         assert inside.instructions_executed == row["counters"]["instructions_executed"]
         predicted = {
-            (line.file, line.line, line.opcode): [
-                line.executed,
-                line.wavefronts,
-                line.ideal_wavefronts,
-            ]
+            (model, f"{line.file}:{line.line} {line.opcode}"): count
             for line in inside.shared
+            for model, count in zip(
+                LINE_COUNTS, (line.executed, line.wavefronts, line.ideal_wavefronts), strict=True
+            )
         }
-        counted = {(line.file, line.line, line.opcode): list(line.counted) for line in score.lines}
+        counted = {(score.model, score.part): score.counted for score in scores}
         assert predicted == counted, row["case"]
 
 
 def test_the_launches_have_every_opcode():
-    launches = [score for family in FAMILIES for *_, score in counted_launches(family)]
+    launches = [scores for family in FAMILIES for *_, scores in counted_launches(family)]
     assert len(launches) == 41
-    opcodes = {line.opcode for score in launches for line in score.lines}
+    opcodes = {score.part.split()[-1] for scores in launches for score in scores}
     assert opcodes == {"LDS", "STS", "LDSM", "STSM", "LDGSTS", "ATOMS"}
 
 

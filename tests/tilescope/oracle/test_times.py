@@ -17,16 +17,10 @@ from tilescope.numbers import milliseconds, percent
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import describe_changes, make_report
 from tilescope.reports.text import table
+from tilescope.results.scores import shipped_scores, summarize
 from tilescope.timing.gpus import find_constants
 from tilescope.timing.launches import add_time, predict_launch
-from tilescope.timing.scores import (
-    classify,
-    fit_ranges,
-    shipped_scores,
-    stated_ranges,
-    summarize,
-    unseen_scores,
-)
+from tilescope.timing.ranges import classify, fit_ranges, stated_ranges, unseen_scores
 
 FOLDER = Path(__file__).parent / "times"
 CASES = {
@@ -46,15 +40,16 @@ def make_report_of(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_measured_time_is_in_the_predicted_range(name):
     (launch, *_) = make_report_of(name).launches
+    names = {"case": CASES[name], "number": 0, "gpu": "H100"}
     (score,) = (
         each
         for each in shipped_scores()
-        if (each.case, each.number, each.gpu) == (CASES[name], 0, "H100")
+        if each.model == "time" and names.items() <= each.launch.items()
     )
     low, high = launch.range_us
-    assert low < score.measured_us < high
-    assert launch.predicted_us == pytest.approx(score.predicted_us, rel=0.01)
-    assert launch.bound_by == score.bound_by
+    assert low < score.counted < high
+    assert launch.predicted_us == pytest.approx(score.predicted, rel=0.01)
+    assert launch.bound_by == score.part
     assert not launch.not_predicted
     assert not launch.assumed
 
@@ -63,22 +58,27 @@ def test_a_measured_time_is_in_the_predicted_range(name):
 def test_nine_of_ten_launches_of_families_that_no_constant_was_fitted_to_have_small_errors(
     gpu, median, high
 ):
-    scores = [each for each in shipped_scores() if each.gpu == gpu and each.family != "unseen"]
-    predicted = [score for score in scores if score.predicted_us]
-    errors = summarize(score.unseen_error for score in predicted)
+    scores = [
+        each
+        for each in shipped_scores()
+        if (each.model, each.launch["gpu"]) == ("held_out_time", gpu)
+    ]
+    predicted = [score for score in scores if score.is_compared]
+    errors = summarize(predicted)
     assert errors.median < median
     assert errors.high < high
     assert len(scores) - len(predicted) <= 0.06 * len(scores)
-    assert all(score.why for score in scores if not score.predicted_us)
+    assert all(score.why for score in scores if not score.predicted)
 
 
 def test_nine_of_ten_unseen_launches_are_in_the_range_of_other_repositories_launches():
     scores = unseen_scores()
     inside = []
     for held in scores:
-        ranges = fit_ranges(score for score in scores if score.case != held.case)
-        expected = ranges[classify(held.bound_by, held.spilled_bytes)]
-        inside.append(expected.low <= held.measured_us / held.predicted_us <= expected.high)
+        case = held.launch["case"]
+        ranges = fit_ranges(score for score in scores if score.launch["case"] != case)
+        expected = ranges[classify(held.part, held.launch.get("spilled_bytes", 0))]
+        inside.append(expected.low <= held.counted / held.predicted <= expected.high)
     assert len(inside) == 75
     assert sum(inside) >= 0.9 * len(inside)
 

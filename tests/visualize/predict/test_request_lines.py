@@ -25,7 +25,7 @@ def of_addresses(addresses, active=None, width=4, columns=64, tensor_bytes=1 << 
 
 
 def lay_out(lanes):
-    return request_lines(lanes, np.arange(len(lanes.address)))
+    return request_lines(lanes, np.arange(len(lanes.address)), fewest_rows=32)
 
 
 def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
@@ -102,7 +102,7 @@ def test_the_request_at_the_same_place_moves_the_same_element():
 @pytest.mark.parametrize("width", [4, 16])
 def test_a_request_may_be_repeated(width):
     lanes = of_addresses(np.arange(0, 512, width).reshape(4, -1), width=width)
-    drawn = request_lines(lanes, np.array([2, 2, 0]))
+    drawn = request_lines(lanes, np.array([2, 2, 0]), fewest_rows=32)
     assert drawn.number.tolist() == [2, 2, 0]
     assert (drawn.state[0] == drawn.state[1]).all()
     assert drawn.line[2, 0] == 0

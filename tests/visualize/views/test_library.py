@@ -4,36 +4,34 @@ import json
 import math
 import urllib.parse
 from collections import Counter
-from html import unescape
 from types import SimpleNamespace
 
 import orjson
 import plotly.graph_objects as go
 import pytest
 
-from scripts import predict_records
 from scripts.draw_scoreboard import summary
+from scripts.score_file import format_score
 from tests.experiments import experiment_of
 from tests.messages import decode
 from tests.waiting import run_coroutine
 from tilescope.declare.discovery import read_text
-from tilescope.declare.experiment import from_json
+from tilescope.declare.experiment import from_json, nest
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.numbers import key_numbers
-from tilescope.results import records
-from visualize.views import compare, theme
-from visualize.views.library import other_kernels, recorded, scoreboard, view
+from tilescope.results import records, scores
+from tilescope.results.scores import Score, parse_scores, shipped_scores
+from visualize.views import compare
+from visualize.views.library import recorded, scoreboard, view
 from visualize.views.library.figures import scoreboard_figure
-from visualize.views.library.scoreboard import COUNTS, DRAM, EXACT_COUNTS, Score, Scoreboard
+from visualize.views.library.scoreboard import COUNTS, DRAM, MODELS, is_miss, scores_by_model
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
-COUNTED, STUDIES = (records.shipped(form) for form in scoreboard.FORMS)
-PREDICTIONS = scoreboard.shipped_predictions()
-BOARD = scoreboard.scoreboard()
-EXACT = BOARD.part(EXACT_COUNTS)
-READS = BOARD.part((DRAM,))
+OWN = [score for count in COUNTS for score in scores_by_model()[count]]
+COMPARED = [score for score in OWN if score.is_compared]
+READS = scores_by_model()[DRAM]
 
 
 def snapshot(tab="scoreboard", **flat):
@@ -56,9 +54,9 @@ def ask(name, *values, **arguments):
     return orjson.loads(orjson.dumps(reply))
 
 
-def score(predicted, counted, operation="load", gpu="H200", count="sectors", size=4, **fields):
+def score(predicted, counted, part="load", gpu="H200", model="sectors", size=4, **fields):
     experiment = experiment_of("matmul.grouped", gpu=gpu, GROUP_SIZE=size)
-    return Score(experiment, operation, count, predicted, counted, **fields)
+    return Score(model, experiment.short_address(), predicted, counted, part, **fields)
 
 
 # Recorded.
@@ -119,97 +117,108 @@ def test_an_endpoint_refuses_an_argument_by_its_name():
         assert reply["failure"]["message"].startswith(f"{field} must be ")
 
 
-# Predictions and scores.
+# Scores.
 
 
-def test_every_recorded_count_is_predicted_once_in_a_small_file():
-    assert len(PREDICTIONS) == len(COUNTED) + len(STUDIES)
-    assert BOARD.unpredicted == ()
-    launches = {score.experiment for score in (*EXACT.scores, *BOARD.lower_bounds)}
-    assert launches == set(map(scoreboard.recorded_launch, COUNTED))
-    assert len(READS.scores) == sum(len(study.measured.rows) for study in STUDIES)
-    text = read_text(scoreboard.FILE)
-    assert len(text) < 240_000
-    assert list(map(predict_records.line, PREDICTIONS)) == text.splitlines()
+def test_every_recorded_launch_has_scores_in_a_file_that_is_written_like_this():
+    assert scoreboard.unpredicted() == []
+    launches = {json.dumps(score.launch) for score in OWN if score.model != DRAM}
+    assert len(launches) == len(records.shipped(FORMS["counters"]))
+    assert len(READS) == sum(len(study.measured.rows) for study in records.shipped(FORMS["reuse"]))
+    texts = [read_text(scoreboard.FILE), scores.FILE.read_text("utf-8")]
+    lines = [line for text in texts for line in text.splitlines()]
+    shipped = (*parse_scores(texts[0]), *shipped_scores())
+    assert list(map(format_score, shipped)) == lines
+    assert {score.model for score in shipped} == set(MODELS)
 
 
-def test_sectors_and_requests_are_exact_lower_bounds_hold_and_dram_misses_are_flagged():
-    assert len(EXACT.scores) > 2000
-    assert EXACT.misses == ()
-    assert summary(BOARD) == (
-        f"{len(EXACT.scores):,} of {len(EXACT.scores):,} counts agree exactly ({len(COUNTED)} launches, H100 and H200)"
-    )
-    assert len({score.experiment for score in BOARD.lower_bounds}) == 23
-    assert {score.operation for score in BOARD.lower_bounds} == {"atomic"}
-    assert all(0 < score.predicted <= score.counted for score in BOARD.lower_bounds)
-    assert 0 < READS.median_error < 0.05
-    assert len(READS.misses) < 0.1 * len(READS.scores)
-    assert sum(not score.is_flagged for score in READS.misses) <= 8
+def test_sectors_and_requests_are_exact_and_lower_bounds_hold():
+    exact = [score for score in COMPARED if score.model != DRAM]
+    bounds = [score for score in OWN if not score.is_compared]
+    assert len(exact) > 2000
+    assert not any(map(is_miss, exact))
+    assert summary().startswith(f"{len(exact):,} of {len(exact):,} counts agree exactly (")
+    assert len({json.dumps(score.launch) for score in bounds}) == 23
+    assert {score.part for score in bounds} == {"atomic"}
+    assert all(0 < score.predicted <= score.counted for score in bounds)
+
+
+def test_nearly_all_counts_of_shared_memory_and_instructions_are_exact():
+    for model, least in {"executions": 0.98, "wavefronts": 0.98, "instructions": 0.9}.items():
+        compared = [score for score in scores_by_model()[model] if score.is_compared]
+        assert sum(not is_miss(score) for score in compared) >= least * len(compared)
+        assert all(score.why for score in compared if is_miss(score))
 
 
 def test_exact_counts_must_be_equal_and_dram_bytes_within_a_fifth():
-    exact = [score(100, 100), score(100, 101), score(0, 0), score(100, 0)]
-    assert [each.error for each in exact] == [0, pytest.approx(-1 / 101), 0, math.inf]
-    assert [each.is_miss for each in exact] == [False, True, False, True]
-    reads = [score(predicted, 100, count=DRAM) for predicted in (79, 80, 120, 121)]
-    assert [each.is_miss for each in reads] == [True, False, False, True]
-
-
-def test_the_largest_error_comes_first_in_either_direction():
-    most, least, between = scores = score(20, 100), score(99, 100), score(150, 100)
-    assert Scoreboard((score(7, 7), *reversed(scores))).misses == (most, between, least)
+    exact = [score(100, 100), score(100, 101), score(0, 0), score(100, 0), score(None, 1)]
+    assert [each.error for each in exact] == [
+        0, pytest.approx(-1 / 101), 0, math.inf, math.inf,
+    ]  # fmt: skip
+    assert [is_miss(each) for each in exact] == [False, True, False, True, True]
+    reads = [score(predicted, 100, model=DRAM) for predicted in (79, 80, 120, 121)]
+    assert [is_miss(each) for each in reads] == [True, False, False, True]
 
 
 def test_group_sizes_of_one_launch_are_one_launch_of_dram_bytes_and_several_of_sectors():
-    for count, launches in ((DRAM, 1), ("sectors", 3)):
-        scores = tuple(score(1, 1, count=count, size=size) for size in (1, 2, 4))
-        assert Scoreboard(scores).launches == launches
+    for model, launches in ((DRAM, 1), ("sectors", 3)):
+        sizes = [score(1, 1, model=model, size=size) for size in (1, 2, 4)]
+        assert scoreboard.count_launches(sizes) == launches
 
 
 # Scoreboard.
 
 
 def test_the_texts_are_the_approved_ones(approve):
-    texts = {"facets": str(draw_scoreboard()["scoreboard-rows"]).split("<table")[0]}
-    for count in COUNTS:
-        board, exact = (BOARD.part(counts, "H200") for counts in ((count,), EXACT_COUNTS))
-        texts[count] = view.scoreboard_headline(board, count, exact)
-    misses = Scoreboard((score(5, 5), score(90, 100), score(7, 7)))
-    texts["misses"] = view.scoreboard_headline(misses, "sectors", misses)
+    shown = draw_scoreboard()
+    texts = {
+        "models": shown["scoreboard-models"],
+        "facets": str(shown["scoreboard-rows"]).split("<table")[0],
+    }
+    for name, model in MODELS.items():
+        texts[name] = view.scoreboard_headline(scores_by_model()[name], model)
+    misses = [score(5, 5), score(90, 100), score(7, 7)]
+    texts["misses"] = view.scoreboard_headline(misses, MODELS["sectors"])
     empty = draw_scoreboard(score_gpu="B200")
     texts["no counts on this GPU"] = empty["scoreboard-headline"] + empty["scoreboard-rows"]
-    texts["points"] = "<p>".join(
-        view.point_text(point)
-        for point in (score(1234, 5678, "TMA load"), score(1234, 1234, "TMA load"))
+    points = (
+        score(1234, 5678, "TMA load"),
+        score(1234, 1234, "TMA load"),
+        scores_by_model()["time"][0],
     )
+    texts["points"] = "<p>".join(map(view.point_text, points))
     assert empty["scoreboard-plot"] == "none"
     approve("library", texts)
-
-
-def test_misses_are_not_counted_as_exact_and_what_cannot_be_compared_is_left_out():
-    first, *others = PREDICTIONS
-    assert scoreboard.score_recordings(others).unpredicted == (first.experiment,)
-    assert "Not compared" not in draw_scoreboard(score_kernel="transpose.flat")["scoreboard-rows"]
 
 
 def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_reads():
     rows, exact = (
         draw_scoreboard(score_count=count)["scoreboard-rows"] for count in (DRAM, COUNTS[0])
     )
-    assert f">+{100 * READS.misses[0].error:.0f}\u00a0%</td>" in rows.split("</tr>")[1]
-    assert f"of {len(READS.scores):,}" in rows
+    largest = max(READS, key=lambda score: abs(score.error))
+    assert f">+{100 * largest.error:.0f}\u00a0%</td>" in rows.split("</tr>")[1]
+    assert f"of {len(READS):,}" in rows
     assert "flagged" in rows
     assert "flagged" not in exact
 
 
+def test_launches_that_cannot_be_compared_follow_the_errors_and_say_why():
+    rows = draw_scoreboard(score_count="instructions")["scoreboard-rows"].split("</tr>")
+    reasons = ["depend on a value that the host reads" in row for row in rows]
+    first = reasons.index(True)
+    assert "none</td>" not in "".join(rows[:first])
+    assert all(reasons[first : first + sum(reasons)])
+
+
 def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
-    for score in BOARD.scores[::23]:
+    for score in COMPARED[::23]:
         state = state_at(view.score_address(score))
-        assert state.view.tab == ("dram-reads" if score.count == DRAM else "requests")
-        assert state.gpu.name == score.experiment.gpu
-        assert state.experiment == score.experiment
-        form = scoreboard.FORMS[score.count == DRAM]
+        assert state.view.tab == ("dram-reads" if score.model == DRAM else "requests")
+        assert state.gpu.name == score.launch["gpu"]
+        assert state.experiment == from_json(nest(score.launch))
+        form = FORMS["reuse" if score.model == DRAM else "counters"]
         assert records.find(form, state.experiment, state.gpu.name) is not None
+    assert not any(map(view.score_address, shipped_scores()))
 
 
 def test_the_picture_is_the_same_for_every_experiment_and_pin_and_is_sent_in_100_kilobytes():
@@ -217,8 +226,8 @@ def test_the_picture_is_the_same_for_every_experiment_and_pin_and_is_sent_in_100
     assert plot == draw_scoreboard(M=640)["scoreboard-plot"]
     assert {"words", "addresses"} <= set(decode(plot)["layout"]["meta"])
     assert all(
-        len(draw_scoreboard(score_count=count)["scoreboard-plot"].encode()) < 100_000
-        for count in COUNTS
+        len(draw_scoreboard(score_count=name)["scoreboard-plot"].encode()) < 100_000
+        for name in MODELS
     )
     panel = view.ScoreboardPanel()
     own = snapshot("scoreboard")
@@ -234,18 +243,44 @@ def test_the_endpoint_has_every_point_once_and_their_totals():
         points = [point for point in reply["points"] if point["count"] == count]
         assert total["compared"] == len(points)
         assert total["exact"] == sum(p["predicted"] == p["counted"] for p in points)
-    for point, score in zip(reply["points"], BOARD.scores, strict=True):
-        assert from_json(reply["launches"][point["launch"]]["experiment"]) == score.experiment
-        assert point["predicted"] == score.predicted
-        assert point["counted"] == score.counted
+    for point, score in zip(reply["points"], COMPARED, strict=True):
+        launch = from_json(reply["launches"][point["launch"]]["experiment"])
+        assert launch == from_json(nest(score.launch))
+        assert (point["predicted"], point["counted"]) == (score.predicted, score.counted)
+    errors = [abs(point["error"]) for point in reply["misses"]]
+    assert errors == sorted(errors, reverse=True)
     part = ask("scoreboard", "transpose.flat", "H200", "requests")["points"]
+    filters = {"kernel": "transpose.flat", "gpu": "H200"}.items()
     selected = [
-        score
-        for score in BOARD.scores
-        if (score.experiment.kernel, score.experiment.gpu, score.count)
-        == ("transpose.flat", "H200", "requests")
+        score for score in COMPARED if score.model == "requests" and filters <= score.launch.items()
     ]
     assert [point["counted"] for point in part] == [score.counted for score in selected]
+
+
+def test_the_endpoint_counts_wrong_lines_and_their_launches():
+    launch = {"family": "rows", "case": "sum", "number": 0, "kernel": "k", "gpu": "H100"}
+    wrong = [
+        Score("executions", launch, 8, 8, "a.py:4 LDS"),
+        Score("ideal_wavefronts", launch, 16, 8, "a.py:4 LDS", "Its address is odd."),
+        Score("executions", launch, 8, 8, "a.py:5 STS"),
+        Score("executions", launch | {"number": 1}, 8, 8, "a.py:5 STS"),
+        Score("executions", launch | {"number": 2}, None, 8, "a.py:5 STS", is_compared=False),
+        Score("instructions", launch, None, 100, why="A lock."),
+    ]
+    by_model = {model: [each for each in wrong if each.model == model] for model in MODELS}
+    reply = scoreboard.compare_shared(by_model)
+    assert {name: value for name, value in reply.items() if isinstance(value, int)} == {
+        "lines": 3,
+        "exact_lines": 2,
+        "launches": 2,
+        "exact_launches": 1,
+        "instructions": 1,
+        "exact_instructions": 0,
+    }
+    assert [tuple(each.values())[3:] for each in reply["differences"]] == [
+        ("a.py:4 LDS, ideal wavefronts", 16, 8, "Its address is odd."),
+        ("executed instructions", None, 100, "A lock."),
+    ]
 
 
 def test_the_figures_are_the_approved_ones(approve):
@@ -256,59 +291,12 @@ def test_the_figures_are_the_approved_ones(approve):
         score(0, 7, "atomic"),
         score(400, 400, "load", "H100"),
     )
-    flagged = score(2 * 10**9, 10**9, "DRAM read", count=DRAM, is_flagged=True)
-    right = score(10**9, 10**9, "DRAM read", count=DRAM)
+    flagged = score(2 * 10**9, 10**9, "DRAM read", model=DRAM, is_flagged=True)
+    right = score(10**9, 10**9, "DRAM read", model=DRAM)
     figures = {
-        "sectors": scoreboard_figure(scores, "sectors"),
-        "nothing to draw": scoreboard_figure([nothing], "sectors"),
-        "an H200 alone": scoreboard_figure([first], "sectors"),
-        "DRAM reads": scoreboard_figure([flagged, right], DRAM),
+        "sectors": scoreboard_figure(scores, MODELS["sectors"]),
+        "nothing to draw": scoreboard_figure([nothing], MODELS["sectors"]),
+        "an H200 alone": scoreboard_figure([first], MODELS["sectors"]),
+        "DRAM reads": scoreboard_figure([flagged, right], MODELS[DRAM]),
     }
     approve("library_figures", {name: go.Figure(figures[name]) for name in figures})
-
-
-def test_colours_differ_for_each_operation_and_for_misses():
-    assert len({*theme.OPERATIONS.values(), theme.WRONG}) == len(theme.OPERATIONS) + 1
-
-
-# Shared memory.
-
-
-def test_the_fold_of_shared_memory_has_the_agreement_and_names_what_differs_or_is_not_compared():
-    text = unescape(str(draw_scoreboard()["scoreboard-shared"]))
-    total = other_kernels.summarize(other_kernels.shipped_scores())
-    assert f"{total['exact_lines']} of {total['lines']} lines agree exactly" in text
-    assert total["exact_lines"] >= 0.98 * total["lines"]
-    assert total["exact_launches"] >= 0.95 * total["launches"]
-    assert total["exact_instructions"] >= 0.9 * total["instructions"]
-    assert "Not compared: 9 launches of liger's fused_moe." in text
-    others = list(other_kernels.differences(other_kernels.shipped_scores()))
-    assert all(each["why"] in text for each in others)
-    assert all(each["why"] for each in others)
-
-
-def test_a_wrong_line_and_an_unknown_count_are_not_exact():
-    wrong = other_kernels.LineScore("a.py", 4, "LDS", (8, 8, 8), (8, 16, 8), "Its address is odd.")
-    right = other_kernels.LineScore("a.py", 5, "STS", (8, 8, 8))
-    launches = [
-        other_kernels.LaunchScore(
-            "rows", "sum", 0, "k", (None, 100), (wrong, right), why="A lock."
-        ),
-        other_kernels.LaunchScore("rows", "sum", 1, "k", (90, 90), (right,)),
-        other_kernels.LaunchScore("rows", "sum", 2, "k", (None, 90), (right,), is_compared=False),
-    ]
-    assert other_kernels.summarize(launches) == {
-        "lines": 3,
-        "exact_lines": 2,
-        "launches": 2,
-        "exact_launches": 1,
-        "instructions": 2,
-        "exact_instructions": 1,
-    }
-    assert [
-        (each["count"], each["predicted"], each["counted"], each["why"])
-        for each in other_kernels.differences(launches)
-    ] == [
-        ("executed instructions", None, 100, "A lock."),
-        ("a.py:4 LDS, wavefronts", 16, 8, "Its address is odd."),
-    ]

@@ -1,6 +1,7 @@
 """The endpoint /recorded: the shipped recordings, each with the address of the page that shows it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tilescope.caching import once
 from tilescope.declare.discovery import discover
@@ -10,7 +11,7 @@ from tilescope.declare.knobs import knob
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.numbers import Number, key_numbers
 from tilescope.results import records
-from visualize.views.library.scoreboard import recorded_launch
+from tilescope.results.records import Recording
 from visualize.views.panel import Api, Endpoint
 from visualize.views.state import query
 from visualize.views.tables import ALL
@@ -42,22 +43,27 @@ class Entry:
 
 @dataclass(frozen=True)
 class Part:
-    """The recordings that a reply of /recorded holds."""
+    """The launches that a reply describes."""
 
     kernel: str = knob(ALL, "", "The kernel that was launched.", choices=(ALL, *discover()))
     gpu: str = knob(ALL, "", "The GPU that the kernel ran on.", choices=(ALL, *GPUS))
+
+    def matches(self, kernel: str, gpu: str) -> bool:
+        return self.kernel in (ALL, kernel) and self.gpu in (ALL, gpu)
+
+
+@dataclass(frozen=True)
+class RecordedPart(Part):
+    """The recordings that a reply of /recorded holds."""
+
     kind: str = knob(ALL, "", "The kind of recording.", choices=(ALL, *TABS_BY_KIND))
     limit: int = knob(50, "", "Maximum number of recordings in a reply.", low=1, high=500)
     offset: int = knob(0, "", "Number of recordings to skip.", low=0, high=1_000_000)
 
-    def selects(self, entry: Entry) -> bool:
-        """Return whether a recording is of this kernel, GPU and kind."""
-        pairs = (
-            (self.kernel, entry.experiment.kernel),
-            (self.gpu, entry.experiment.gpu),
-            (self.kind, entry.kind),
-        )
-        return all(chosen in (ALL, value) for chosen, value in pairs)
+
+def recorded_launch(recording: Recording[Any]) -> Experiment:
+    """Return the recording's experiment on the GPU on which it was recorded."""
+    return replace(recording.measured.experiment, gpu=recording.gpu)
 
 
 def address(experiment: Experiment, kind: str) -> str:
@@ -80,13 +86,18 @@ def entries() -> tuple[Entry, ...]:
     return tuple(sorted(rows, key=lambda row: order.index(row.experiment.kernel)))
 
 
-def _recorded(_: Api, options: Part) -> Json:
+def _recorded(_: Api, options: RecordedPart) -> Json:
     """Lists recordings from real GPUs: all of them, or those of one kernel, GPU or kind.
 
     `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
     address that shows it. `total` counts the whole list. A reply holds `limit` recordings, from `offset` on.
     """
-    rows = [entry for entry in entries() if options.selects(entry)]
+    rows = [
+        entry
+        for entry in entries()
+        if options.matches(entry.experiment.kernel, entry.experiment.gpu)
+        and options.kind in (ALL, entry.kind)
+    ]
     return {
         "total": len(rows),
         "limit": options.limit,
@@ -105,4 +116,4 @@ def _recorded(_: Api, options: Part) -> Json:
     }
 
 
-RECORDED = Endpoint("recorded", _recorded, options=Part)
+RECORDED = Endpoint("recorded", _recorded, options=RecordedPart)

@@ -1,226 +1,281 @@
-"""The scoreboard: shipped predictions of all recorded launches, compared with the recorded counts.
+"""The scoreboard: what is predicted, its scores, and the reply of /scoreboard."""
 
-Predicting every launch takes too long for a page view, so the predictions are a file: one ShippedPrediction per line.
-`python -m scripts.predict_records` writes it, and tests/tilescope/oracle checks it against the current models.
-"""
-
-import json
-import math
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilescope.caching import once
 from tilescope.declare.discovery import read_text
-from tilescope.declare.experiment import Experiment, from_json, nest
-from tilescope.measure.counters import COUNTERS
-from tilescope.measure.group_sizes import GROUP_SIZES
-from tilescope.results import codec, records
-from tilescope.results.counters import any_group_size, with_group_size
-from tilescope.results.records import RecordForm, Recording
-from visualize.predict.agreement import counted_total
+from tilescope.declare.experiment import Json, nest
+from tilescope.declare.knobs import knob
+from tilescope.results.codec import to_json
+from tilescope.results.scores import Score, parse_scores, shipped_scores, summarize
+from tilescope.timing import ranges
+from visualize.views.library.recorded import Part, entries
+from visualize.views.panel import encode, select_fields
+from visualize.views.state import query
+from visualize.views.tables import ALL
 
-FILE = "predictions.jsonl"
+# The scores of our kernels' recordings, in the package of kernels: predicting every launch takes too long for a page
+# view. `python -m scripts.predict_records` writes the file, and tests/tilescope/oracle checks it.
+FILE = "scores.jsonl"
 
-FORMS: tuple[RecordForm[Any], ...] = (COUNTERS.form, GROUP_SIZES.form)
-
-
-# Sectors and requests must be equal. DRAM bytes depend on timing, so their prediction is approximate.
-EXACT_COUNTS = ("sectors", "requests")
 DRAM = "dram_bytes"
-COUNTS = (*EXACT_COUNTS, DRAM)
-
-# An approximate prediction is a miss if its error exceeds this fraction of the count.
-ALLOWED_ERROR = 0.2
-
-
-@dataclass(frozen=True)
-class Score:
-    """One count of one recorded launch, with its prediction.
-
-    Attributes:
-        experiment: the launch; its `gpu` is the GPU on which it was counted.
-        operation: a key of `counts.KINDS`, or "DRAM read".
-        count: one of COUNTS.
-        predicted, counted: totals over the launch.
-        is_lower_bound: whether the prediction is only a lower bound, because an atomic loop retries after collisions.
-        is_flagged: whether the model marked its prediction as uncertain.
-    """
-
-    experiment: Experiment
-    operation: str
-    count: str
-    predicted: int
-    counted: int
-    is_lower_bound: bool = False
-    is_flagged: bool = False
-
-    @property
-    def is_exact(self) -> bool:
-        return self.predicted == self.counted
-
-    @property
-    def error(self) -> float:
-        """The prediction's error as a fraction of the count; positive if the prediction is too large."""
-        if self.counted:
-            return (self.predicted - self.counted) / self.counted
-        return math.inf if self.predicted else 0.0
-
-    @property
-    def is_miss(self) -> bool:
-        """Whether the prediction differs from the count or, for DRAM bytes, differs by more than ALLOWED_ERROR."""
-        return abs(self.error) > ALLOWED_ERROR if self.count == DRAM else not self.is_exact
+# The quantities of a recorded launch.
+COUNTS = ("sectors", "requests", DRAM)
+# The quantities of a source line and opcode that accesses shared memory.
+LINE_COUNTS = ("executions", "wavefronts", "ideal_wavefronts")
 
 
 @dataclass(frozen=True)
-class Scoreboard:
-    """Every recorded count with its prediction.
+class Model:
+    """A predicted quantity.
 
     Attributes:
-        scores: scores of exact and approximate predictions.
-        lower_bounds: scores of predictions that are only lower bounds.
-        unpredicted: recorded launches without a shipped prediction.
+        noun: its values, in the plural.
+        origin: what they are predicted from.
+        source: what they are compared with.
+        axis: its unit on the picture's axes.
+        unit: as in `numbers.format_number`.
+        allowed: a prediction is a miss if its error exceeds this fraction of the count.
+        verb: how the GPU's value was obtained.
     """
 
-    scores: tuple[Score, ...]
-    lower_bounds: tuple[Score, ...] = ()
-    unpredicted: tuple[Experiment, ...] = ()
+    noun: str
+    origin: str
+    source: str
+    axis: str
+    unit: str = ""
+    allowed: float = 0.0
+    verb: str = "counted"
 
-    def part(self, counts: Sequence[str] = COUNTS, gpu: str = "", kernel: str = "") -> "Scoreboard":
-        """Return the scores of the given counts, GPU and kernel; "" selects all."""
 
-        def matches(launch: Experiment) -> bool:
-            return gpu in ("", launch.gpu) and kernel in ("", launch.kernel)
+_LAYOUTS = "index arithmetic and layouts"
+_LINES = "the executed SASS, per line"
+_NSIGHT = "Nsight Compute"
 
-        def select(scores: Sequence[Score]) -> tuple[Score, ...]:
-            return tuple(
-                score for score in scores if score.count in counts and matches(score.experiment)
-            )
 
-        return Scoreboard(
-            select(self.scores), select(self.lower_bounds), tuple(filter(matches, self.unpredicted))
-        )
+def _time(noun: str, origin: str) -> Model:
+    return Model(noun, origin, "times with a cold L2", "µs", "µs", 0.25, "measured")
 
-    @property
-    def misses(self) -> tuple[Score, ...]:
-        """The misses, largest error first."""
-        return tuple(
-            sorted(
-                (score for score in self.scores if score.is_miss),
-                key=lambda score: -abs(score.error),
-            )
-        )
 
-    @property
-    def exact(self) -> int:
-        return sum(score.is_exact for score in self.scores)
+MODELS = {
+    "sectors": Model("sector counts", _LAYOUTS, _NSIGHT, "32-byte sectors"),
+    "requests": Model("request counts", _LAYOUTS, _NSIGHT, "warp requests"),
+    DRAM: Model("DRAM reads", "reuse distances", _NSIGHT, "bytes read", "bytes", 0.2),
+    "executions": Model("shared-memory executions", _LINES, _NSIGHT, "executions"),
+    "wavefronts": Model("shared-memory wavefronts", _LINES, _NSIGHT, "wavefronts"),
+    "ideal_wavefronts": Model("ideal wavefronts", _LINES, _NSIGHT, "wavefronts"),
+    "instructions": Model("instruction counts", "the executed SASS", _NSIGHT, "instructions"),
+    "unseen_time": _time("times of unseen kernels", "constants of other kernels"),
+    "held_out_time": _time("times of held-out families", "constants of other families"),
+    "time": _time("times of fitted families", "constants fitted to them, too"),
+}
 
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        return tuple(sorted({score.experiment.gpu for score in self.scores}))
 
-    @property
-    def launches(self) -> int:
-        """Number of compared launches. A launch whose DRAM bytes are counted for several GROUP_SIZEs counts once."""
-        return len(
-            {any_group_size(s.experiment) if s.count == DRAM else s.experiment for s in self.scores}
-        )
-
-    @property
-    def median_error(self) -> float:
-        """The median error as a fraction of the count. Requires scores."""
-        return statistics.median(abs(score.error) for score in self.scores)
+# Of the launches of other kernels with counts per source line.
+_SHARED_SOURCE = (
+    "an H100 80GB HBM3 (driver 580.159.04), by Nsight Compute 2025.3.1 with Triton 3.6.0"
+)
 
 
 @dataclass(frozen=True)
-class ShippedPrediction:
-    """The prediction of one recording: `operations` for counters, `reads` for a GROUP_SIZE study.
+class ScoredPart(Part):
+    """The scores that a reply of /scoreboard holds."""
 
-    Attributes:
-        launch: short address of the launch; `gpu` is the GPU on which it was recorded.
-        triton: version of Triton that compiled the kernel.
-        operations: (requests, sectors) by kind of operation; requests is None for TMA boxes.
-        lower_bounds: kinds of operations whose predictions are only lower bounds.
-        reads: (GROUP_SIZE or None, bytes read from DRAM, whether the model flags the prediction as uncertain).
-    """
-
-    launch: dict[str, int | str]
-    triton: str
-    operations: dict[str, tuple[int | None, int]] = field(default_factory=dict)
-    lower_bounds: tuple[str, ...] = ()
-    reads: tuple[tuple[int | None, int, bool], ...] = ()
-
-    @property
-    def experiment(self) -> Experiment:
-        """The launch.
-
-        Raises:
-            ConfigError: `launch` is not a valid experiment.
-        """
-        return from_json(nest(self.launch))
+    count: str = knob(ALL, "", "The count to compare.", choices=(ALL, *COUNTS))
 
 
 @once
-def shipped_predictions() -> tuple[ShippedPrediction, ...]:
-    lines = list(map(json.loads, read_text(FILE).splitlines()))
-    return codec.from_json(tuple[ShippedPrediction, ...], lines, FILE)
+def scores_by_model() -> Mapping[str, list[Score]]:
+    """Return the scores of our kernels' recordings, and those of other kernels."""
+    scores = defaultdict[str, list[Score]](list)
+    for score in (*parse_scores(read_text(FILE)), *shipped_scores()):
+        scores[score.model].append(score)
+    return scores
 
 
-def recorded_launch(recording: Recording[Any]) -> Experiment:
-    """Return the recording's experiment on the GPU on which it was recorded."""
-    return replace(recording.measured.experiment, gpu=recording.gpu)
+def kernel_of(score: Score) -> str:
+    """Return the ID of our kernel, or the family of another one."""
+    return str(score.launch.get("family", score.launch["kernel"]))
 
 
-@once
-def scoreboard() -> Scoreboard:
-    return score_recordings(shipped_predictions())
+def select_scores(model: str, part: Part) -> list[Score]:
+    """Return the scores of a model for a kernel and a GPU."""
+    return [
+        score
+        for score in scores_by_model()[model]
+        if part.matches(kernel_of(score), score.launch["gpu"])
+    ]
 
 
-def score_recordings(predictions: Iterable[ShippedPrediction]) -> Scoreboard:
-    """Compare every shipped recording of counts with its prediction."""
-    by_launch = {
-        (bool(prediction.reads), prediction.experiment): prediction for prediction in predictions
-    }
-    scores: list[Score] = []
-    unpredicted = []
-    for form in FORMS:
-        for recording in records.shipped(form):
-            launch = recorded_launch(recording)
-            prediction = by_launch.get((form is GROUP_SIZES.form, launch))
-            if prediction is None:
-                unpredicted.append(launch)
-            else:
-                scores += _scores(recording.measured, launch, prediction)
-    lower_bounds = tuple(score for score in scores if score.is_lower_bound)
-    judged = tuple(score for score in scores if not score.is_lower_bound)
-    return Scoreboard(judged, lower_bounds, tuple(unpredicted))
+def is_miss(score: Score) -> bool:
+    return abs(score.error) > MODELS[score.model].allowed
 
 
-def _scores(measured: Any, launch: Experiment, prediction: ShippedPrediction) -> Iterator[Score]:
-    for kind, (requests, sectors) in prediction.operations.items():
-        for count, predicted in (("requests", requests), ("sectors", sectors)):
-            if predicted is not None:
-                counted = counted_total(kind, count, measured)
-                yield Score(
-                    launch,
-                    kind,
-                    count,
-                    predicted,
-                    counted,
-                    is_lower_bound=kind in prediction.lower_bounds,
-                )
-    bytes_by_size = (
-        {row.group_size: row.dram_read_bytes for row in measured.rows} if prediction.reads else {}
+def score_address(score: Score) -> str:
+    """Return the query that shows a score's launch; "" for a launch of another kernel."""
+    if "family" in score.launch:
+        return ""
+    return query({**score.launch, "tab": "dram-reads" if score.model == DRAM else "requests"})
+
+
+def launch_address(score: Score) -> str:
+    return query(score.launch)
+
+
+def launch_key(launch: Mapping[str, Any], model: str) -> str:
+    """Name a launch. DRAM reads are recorded for several GROUP_SIZEs of one launch."""
+    named = {name: each for name, each in launch.items() if (name, model) != ("GROUP_SIZE", DRAM)}
+    return query({**named, "is_dram": model == DRAM})
+
+
+def count_launches(scores: Iterable[Score]) -> int:
+    return len({launch_key(score.launch, score.model) for score in scores})
+
+
+def list_gpus(scores: Iterable[Score]) -> list[str]:
+    return sorted({score.launch["gpu"] for score in scores})
+
+
+@functools.lru_cache(maxsize=4)
+def compare_scores(part: ScoredPart) -> bytes:
+    """Return the reply of /scoreboard. Without filters, it takes a second."""
+    counts = [count for count in COUNTS if part.count in (ALL, count)]
+    compared: list[Score] = []
+    lower_bounds: list[Score] = []
+    totals = {}
+    for count in counts:
+        scores = select_scores(count, part)
+        lower_bounds += [score for score in scores if not score.is_compared]
+        if scores := [score for score in scores if score.is_compared]:
+            totals[count] = _total(scores)
+            compared += scores
+    launches = {launch_address(score): score.launch for score in (*compared, *lower_bounds)}
+    indices = {address: index for index, address in enumerate(launches)}
+
+    def points(scores: Iterable[Score]) -> list[Json]:
+        return [
+            {
+                "launch": indices[launch_address(score)],
+                "operation": score.part,
+                "count": score.model,
+                **select_fields(score, "predicted", "counted", "error"),
+                "flagged": score.is_flagged,
+                "address": score_address(score),
+            }
+            for score in scores
+        ]
+
+    misses = sorted(filter(is_miss, compared), key=lambda score: -abs(score.error))
+    return encode(
+        {
+            "totals": totals,
+            "launches": [
+                {"experiment": _short_json(launch), "gpu": launch["gpu"]}
+                for launch in launches.values()
+            ],
+            "points": points(compared),
+            "misses": points(misses),
+            "left_out": {
+                "lower_bounds": points(lower_bounds),
+                "not_predicted": [
+                    _short_json(launch)
+                    for launch in unpredicted()
+                    if part.matches(launch["kernel"], launch["gpu"])
+                ],
+            },
+            "shared_memory": compare_shared(scores_by_model()),
+            "times": _compare_times(),
+        }
     )
-    for size, predicted, is_flagged in prediction.reads:
-        if samples := bytes_by_size.get(size):
-            counted = round(statistics.median(samples))
-            yield Score(
-                with_group_size(launch, size),
-                "DRAM read",
-                DRAM,
-                predicted,
-                counted,
-                is_flagged=is_flagged,
-            )
+
+
+def _total(scores: Sequence[Score]) -> Json:
+    return {
+        "compared": len(scores),
+        "misses": sum(map(is_miss, scores)),
+        "exact": sum(not score.error for score in scores),
+        "launches": count_launches(scores),
+        "gpus": list_gpus(scores),
+        "median_error": summarize(scores).median,
+    }
+
+
+def _short_json(launch: Mapping[str, Any]) -> Json:
+    """Return a launch of ours as `Experiment.short_json`."""
+    return {name: value for name, value in nest(launch).items() if value}
+
+
+@once
+def unpredicted() -> list[Mapping[str, Any]]:
+    """Return the recorded launches without a score."""
+    own = (score for count in COUNTS for score in scores_by_model()[count])
+    known = {launch_key(score.launch, score.model) for score in own}
+    models = {"counters": "sectors", "reuse": DRAM}
+    launches = [
+        (entry.experiment.short_address(), models[entry.kind])
+        for entry in entries()
+        if entry.kind in models
+    ]
+    return [launch for launch, model in launches if launch_key(launch, model) not in known]
+
+
+def compare_shared(by_model: Mapping[str, list[Score]]) -> Json:
+    """Compare the executed instructions, and the counts of each source line that accesses shared memory."""
+    scores = [
+        score
+        for model in (*LINE_COUNTS, "instructions")
+        for score in by_model[model]
+        if score.is_compared
+    ]
+    lines = [score for score in scores if score.part]
+    others = [score for score in scores if not score.part]
+
+    def agreement(name: str, scores: Iterable[Score], key: Callable[[Score], object]) -> Json:
+        keys = set(map(key, scores))
+        wrong = {key(score) for score in scores if score.error}
+        return {name: len(keys), f"exact_{name}": len(keys - wrong)}
+
+    return {
+        "source": _SHARED_SOURCE,
+        **agreement("lines", lines, lambda score: (launch_address(score), score.part)),
+        **agreement("launches", lines, launch_address),
+        **agreement("instructions", others, launch_address),
+        "differences": [
+            {
+                **{name: score.launch[name] for name in ("family", "case", "kernel")},
+                "count": f"{score.part}, {score.model.replace('_', ' ')}"
+                if score.part
+                else "executed instructions",
+                **select_fields(score, "predicted", "counted", "why"),
+            }
+            for score in scores
+            if score.error
+        ],
+    }
+
+
+def _compare_times() -> Json:
+    unseen = scores_by_model()["unseen_time"]
+    times = (*scores_by_model()["time"], *unseen)
+    held_out = (*scores_by_model()["held_out_time"], *unseen)
+    return {
+        "source": ranges.SOURCE,
+        **to_json(summarize(ranges.unseen_scores())),
+        "ranges": {name: to_json(each) for name, each in ranges.stated_ranges().items()},
+        "scores": [
+            {
+                **{"spilled_bytes": 0, "grid": [], "config": {}},
+                **score.launch,
+                "measured_us": score.counted,
+                "predicted_us": score.predicted,
+                "unseen_us": other.predicted,
+                "bound_by": score.part,
+                "why": score.why,
+            }
+            for score, other in zip(times, held_out, strict=True)
+        ],
+    }

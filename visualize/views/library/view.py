@@ -1,91 +1,61 @@
-"""The Library: a scoreboard of predictions against recorded counts."""
+"""The Library: a scoreboard of predictions against what GPUs counted and measured."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Json
-from tilescope.declare.gpus import GPUS
+from tilescope.caching import once
+from tilescope.declare.experiment import from_json, nest
 from tilescope.declare.knobs import knob
 from tilescope.declare.spec import shape_text
-from tilescope.numbers import bytes_of, count_noun, join_names, percent, significant
-from tilescope.results.codec import to_json
-from tilescope.timing import scores as times
+from tilescope.numbers import count_noun, format_number, join_names, percent, significant
+from tilescope.results.scores import Score, summarize
 from visualize.views import prose, slots
 from visualize.views.library.figures import scoreboard_figure
-from visualize.views.library.other_kernels import (
-    SOURCE,
-    differences,
-    render_scores,
-    render_times,
-    shipped_scores,
-    summarize,
-)
-from visualize.views.library.recorded import RECORDED, address
+from visualize.views.library.recorded import RECORDED, Part
 from visualize.views.library.scoreboard import (
-    ALLOWED_ERROR,
-    COUNTS,
-    DRAM,
-    EXACT_COUNTS,
-    Score,
-    Scoreboard,
-    scoreboard,
+    MODELS,
+    Model,
+    ScoredPart,
+    compare_scores,
+    count_launches,
+    is_miss,
+    kernel_of,
+    list_gpus,
+    score_address,
+    scores_by_model,
+    select_scores,
 )
-from visualize.views.panel import (
-    Api,
-    Endpoint,
-    Panel,
-    Reply,
-    Slots,
-    encode,
-    select_fields,
-)
+from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.slots import NONE, plot, plot_value, slot
-from visualize.views.state import Snapshot
-from visualize.views.tables import ALL, Column, Table
-
-NOUNS = {"sectors": "sector counts", "requests": "request counts", DRAM: "DRAM reads"}
+from visualize.views.state import Snapshot, State
+from visualize.views.tables import ALL, Column, Table, table
 
 
-_KERNEL = Column[Any](
-    "kernel",
-    "Kernel",
-    attrgetter("experiment.kernel"),
-    facet="The kernel that was launched.",
-    choices=tuple(discover()),
-)
-_GPU = Column[Any](
-    "gpu",
-    "GPU",
-    attrgetter("experiment.gpu"),
-    facet="The GPU that the kernel ran on.",
-    choices=tuple(GPUS),
-)
+def _describe_launch(score: Score) -> str:
+    launch = score.launch
+    if "family" in launch:
+        return f"{launch['case']}, {launch['kernel']}"
+    experiment = from_json(nest(launch))
+    problem = experiment.problem
+    config = prose.config_text(experiment.config)
+    return f"{shape_text(problem)}, {prose.dtype_text(problem)}: {config}"
 
 
-def _config(score: Score) -> str:
-    return prose.config_text(score.experiment.config)
+def _note(score: Score) -> str:
+    if score.is_compared:
+        return "flagged" if score.is_flagged else score.why
+    return f"Not compared. {score.why}"
 
 
 SCORES: Table[Score] = Table(
     "score",
     "score",
     (
-        Column(
-            "count",
-            "Count",
-            facet="The count to compare.",
-            choices=COUNTS,
-            labels=NOUNS,
-            default="sectors",
-        ),
-        _KERNEL,
-        Column("operation", "Operation"),
+        Column("kernel", "Kernel", kernel_of, facet="The kernel that was launched."),
+        Column("part", "Part"),
         Column(
             "predicted",
             prose.Sourced("Predicted", "predicted"),
@@ -93,110 +63,60 @@ SCORES: Table[Score] = Table(
         ),
         Column(
             "counted",
-            prose.Sourced("Counted", "recorded"),
+            prose.Sourced("On the GPU", "recorded"),
             cell=lambda score: _value(score, score.counted),
         ),
         Column(
             "error",
             "Error",
             lambda score: 100 * score.error,
-            lambda score: _error(score) or "none",
+            lambda score: _error(score),
             unit="%",
         ),
-        _GPU,
-        Column("shape", "Shape", lambda score: shape_text(score.experiment.problem)),
-        Column("dtype", "Type", lambda score: prose.dtype_text(score.experiment.problem)),
-        # The style sheet truncates the config, so its hover text repeats it.
         Column(
-            "config", "Config", _config, lambda score: prose.Hint(_config(score), _config(score))
+            "gpu",
+            "GPU",
+            lambda score: score.launch["gpu"],
+            facet="The GPU that the kernel ran on.",
         ),
-        # The model flags DRAM reads only.
-        Column("flag", "Flag", lambda score: "flagged" if score.is_flagged else ""),
+        Column("launch", "Launch", _describe_launch),
+        Column("note", "Note", _note),
     ),
+)
+# Of the table of models.
+_HEADER = (
+    "scores",
+    "agreement",
+    "median error",
+    "9 of 10 within",
+    "launches",
+    "predicted from",
+    "compared with",
 )
 ScoreView = SCORES.make_options("ScoreView", __name__)
 
 
 @dataclass(frozen=True)
-class Part:
-    """The scores that a reply of /scoreboard holds."""
+class ModelView:
+    """The model whose scores the page shows."""
 
-    kernel: str = knob(ALL, "", _KERNEL.facet, choices=(ALL, *_KERNEL.choices))
-    gpu: str = knob(ALL, "", _GPU.facet, choices=(ALL, *_GPU.choices))
-    count: str = knob(ALL, "", "The count to compare.", choices=(ALL, *COUNTS))
+    score_count: str = knob("sectors", "", "The predicted quantity.", choices=tuple(MODELS))
 
 
-def scores_of(counts: Sequence[str], gpu: str, kernel: str) -> Scoreboard:
-    """Return the part of the scoreboard that the filters of a GPU and a kernel select."""
-    return scoreboard().part(counts, *("" if value == ALL else value for value in (gpu, kernel)))
+def by_error(model: str) -> list[Score]:
+    """Return the scores of a model: the largest errors, then those that are not compared, then exact ones."""
 
+    def rank(score: Score) -> tuple[bool, bool, float]:
+        is_exact = score.is_compared and not score.error
+        return is_exact, not score.is_compared, -abs(score.error)
 
-def by_error() -> list[Score]:
-    """Return all scores, largest error first."""
-    return sorted(scoreboard().scores, key=lambda score: -abs(score.error))
-
-
-def score_address(score: Score) -> str:
-    """Return the query that shows a score's launch."""
-    return address(score.experiment, "reuse" if score.count == DRAM else "counters")
-
-
-@functools.lru_cache(maxsize=4)
-def compare_scores(options: Part) -> bytes:
-    """Return the reply of /scoreboard. Without filters, it takes a second."""
-    counts = COUNTS if options.count == ALL else (options.count,)
-    board = scores_of(counts, options.gpu, options.kernel)
-    launches = dict.fromkeys(score.experiment for score in (*board.scores, *board.lower_bounds))
-    indices = {experiment: index for index, experiment in enumerate(launches)}
-
-    def points(scores: Sequence[Score]) -> list[Json]:
-        return [
-            {
-                "launch": indices[score.experiment],
-                **select_fields(score, "operation", "count", "predicted", "counted", "error"),
-                "flagged": score.is_flagged,
-                "address": score_address(score),
-            }
-            for score in scores
-        ]
-
-    unseen = (score.error for score in times.unseen_scores())
-    reply = {
-        "totals": {
-            name: {
-                "compared": len(part.scores),
-                "misses": len(part.misses),
-                **select_fields(part, "exact", "launches", "gpus", "median_error"),
-            }
-            for name in COUNTS
-            if (part := board.part((name,))).scores
-        },
-        "launches": [{"experiment": launch.short_json(), "gpu": launch.gpu} for launch in launches],
-        "points": points(board.scores),
-        "misses": points(board.misses),
-        "left_out": {
-            "lower_bounds": points(board.lower_bounds),
-            "not_predicted": [experiment.short_json() for experiment in board.unpredicted],
-        },
-        "shared_memory": {
-            "source": SOURCE,
-            **summarize(shipped_scores()),
-            "differences": list(differences(shipped_scores())),
-        },
-        "times": {
-            "source": times.SOURCE,
-            **to_json(times.summarize(unseen)),
-            "ranges": {name: to_json(each) for name, each in times.stated_ranges().items()},
-            "scores": to_json(times.shipped_scores()),
-        },
-    }
-    return encode(reply)
+    return sorted(scores_by_model()[model], key=rank)
 
 
 class ScoreboardPanel(Panel):
-    """All recorded counts against their predictions."""
+    """Predictions against what GPUs counted and measured."""
 
-    options = (ScoreView,)
+    options = (ScoreView, ModelView)
     uses_compiler = False
     is_compared = False
 
@@ -204,35 +124,30 @@ class ScoreboardPanel(Panel):
         picture = slots.picture(
             plot(
                 "scoreboard-plot",
-                "Each recorded count: predicted on the x-axis, counted on the y-axis",
+                "Each value: predicted on the x-axis, counted or measured on the y-axis",
             )
         )
-        lists = slot("scoreboard-shared") + slot("scoreboard-rows")
+        lists = slot("scoreboard-models") + slot("scoreboard-rows")
         return slot("scoreboard-headline") + picture + lists
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        view = snapshot.state.view.of(ScoreView)
-        count = view.score_count
-        launches = (view.score_gpu, view.score_kernel)
-        board = scores_of((count,), *launches)
-        rows = SCORES.render(by_error(), snapshot.state, score_address)
+        state = snapshot.state
+        name = state.view.of(ModelView).score_count
+        view = state.view.of(ScoreView)
+        part = Part(view.score_kernel, view.score_gpu)
         return {
-            "scoreboard-headline": scoreboard_headline(
-                board, count, scores_of(EXACT_COUNTS, *launches)
-            ),
-            "scoreboard-plot": scoreboard_picture(count, *launches),
-            "scoreboard-rows": prose.hint(
-                "Click a point to open its launch.", _excluded_atomics(board)
-            )
-            + rows,
-            "scoreboard-shared": render_scores() + render_times(),
+            "scoreboard-headline": scoreboard_headline(select_scores(name, part), MODELS[name]),
+            "scoreboard-plot": scoreboard_picture(name, part),
+            "scoreboard-models": render_models(state, name),
+            "scoreboard-rows": prose.hint("Click a point of a recorded launch to open it.")
+            + SCORES.render(by_error(name), state, score_address),
         }
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return Endpoint("scoreboard", scoreboard_of, options=Part), RECORDED
+        return Endpoint("scoreboard", scoreboard_of, options=ScoredPart), RECORDED
 
 
-def scoreboard_of(_: Api, options: Part) -> Reply:
+def scoreboard_of(_: Api, options: ScoredPart) -> Reply:
     """Compares the prediction of every recorded launch with the counts from a GPU.
 
     `totals` has, per count (sectors, requests, dram_bytes), how many are compared, how many are equal, and the
@@ -245,90 +160,111 @@ def scoreboard_of(_: Api, options: Part) -> Reply:
 
 
 @functools.lru_cache(maxsize=64)
-def scoreboard_picture(count: str, gpu: str, kernel: str) -> str:
+def scoreboard_picture(name: str, part: Part) -> str:
     """Return the plot's value, which is the same for every experiment."""
-    board = scores_of((count,), gpu, kernel)
-    if not board.scores:
+    scores = [score for score in select_scores(name, part) if score.is_compared]
+    if not scores:
         return NONE
+    model = MODELS[name]
     meta = {
-        "words": list(map(point_text, board.scores)),
-        "addresses": list(map(score_address, board.scores)),
+        "words": [point_text(score) for score in scores],
+        "addresses": list(map(score_address, scores)),
     }
-    figure = scoreboard_figure(board.scores, count)
-    scores = f"{len(board.scores):,} {NOUNS[count]} of {count_noun(board.launches, 'launch')}"
-    about = f"Tilescope's scoreboard · {scores} · {join_names(board.gpus)} · predicted and recorded"
-    return plot_value(figure, f"{count} {gpu} {kernel}", meta, about=about)
+    values = f"{len(scores):,} {model.noun} of {count_noun(count_launches(scores), 'launch')}"
+    about = f"Tilescope's scoreboard · {values} · {join_names(list_gpus(scores))} · predicted and recorded"
+    revision = f"{name} {part.gpu} {part.kernel}"
+    return plot_value(scoreboard_figure(scores, model), revision, meta, about=about)
 
 
-def agreement(board: Scoreboard) -> str:
-    return f"{board.exact:,} of {len(board.scores):,}"
+def agreement(scores: Sequence[Score]) -> str:
+    return f"{sum(not score.error for score in scores):,} of {len(scores):,}"
 
 
-def scoreboard_headline(board: Scoreboard, count: str, exact_counts: Scoreboard) -> Markup:
-    """Return how well the predictions of one count agree.
+@once
+def _summarize_models() -> Mapping[str, tuple[str, ...]]:
+    """Return the cells of the table of models, except its links."""
+    cells = {}
+    for name, model in MODELS.items():
+        if scores := [score for score in scores_by_model()[name] if score.is_compared]:
+            errors = summarize(scores, model.allowed)
+            share = f"{agreement(scores)} exact"
+            if model.allowed:
+                share = f"{percent(errors.within)} within {percent(model.allowed)}"
+            sizes = percent(errors.median), percent(errors.high)
+            launches = f"{count_launches(scores):,}"
+            source = f"{model.source}, {join_names(list_gpus(scores))}"
+            cells[name] = share, *sizes, launches, model.origin, source
+    return cells
 
-    Args:
-        board: scores of `count` only.
-        exact_counts: scores of sectors and requests for the same GPU and kernel.
-    """
-    total = len(board.scores)
-    misses = board.misses
-    if not total:
-        return prose.headline("", "", f"No {NOUNS[count]} of this kernel were counted on this GPU.")
-    launches = count_noun(board.launches, "launch")
-    gpus = join_names(board.gpus)
-    if count == DRAM:
-        sentence = prose.say(
-            "{:,} program orders of {} on {}: {} are {} within {} of the bytes {}. DRAM reads depend on timing.",
-            total,
-            launches,
-            gpus,
-            percent(1 - len(misses) / total),
-            prose.Mark("predicted"),
-            percent(ALLOWED_ERROR),
-            prose.Mark("counted"),
+
+def render_models(state: State, chosen: str) -> Markup:
+    """Render a line per model. Its link shows the model's scores."""
+    rows = []
+    for name, cells in _summarize_models().items():
+        noun = MODELS[name].noun
+        reset = {"score_kernel": ALL, "score_gpu": ALL}
+        link = prose.Link(noun, state.link(score_count=name, **reset))
+        rows.append((prose.Strong(noun) if name == chosen else link, *cells))
+    return table(_HEADER, rows, "Scores of all models")
+
+
+def scoreboard_headline(scores: Sequence[Score], model: Model) -> Markup:
+    """Return how well the predictions of a model agree with some scores."""
+    compared = [score for score in scores if score.is_compared]
+    if not compared:
+        return prose.headline(
+            "", "", f"No {model.noun} of this kernel were {model.verb} on this GPU."
         )
-        flagged = sum(score.is_flagged for score in board.scores)
-        others = sum(not score.is_flagged for score in misses)
-        doubt = (
+    place = f"{count_noun(count_launches(compared), 'launch')} on {join_names(list_gpus(compared))}"
+    errors = summarize(compared, model.allowed)
+    more = [f"Predicted from {model.origin}."]
+    if not model.allowed:
+        number = agreement(compared)
+        what = f"{model.noun} agree exactly"
+        sentence = prose.say("{}, {} by Nsight Compute.", place, prose.Mark(model.verb))
+    else:
+        number = percent(errors.median)
+        what = f"median error of {model.noun}"
+        sentence = prose.say(
+            "{:,} values of {}: {} are {} within {} of the value {}.",
+            len(compared),
+            place,
+            percent(errors.within),
+            prose.Mark("predicted"),
+            percent(model.allowed),
+            prose.Mark(model.verb),
+        )
+        more.append(f"Nine of ten errors are at most {percent(errors.high)}.")
+    if flagged := sum(score.is_flagged for score in compared):
+        others = sum(is_miss(score) and not score.is_flagged for score in compared)
+        more.append(
             f"The model flags {flagged:,} as uncertain, without seeing the counts. "
             f"Unflagged ones outside this range: {others:,}."
         )
-        return prose.headline(
-            percent(board.median_error), "median error of DRAM reads", sentence, doubt
-        )
-    sentence = prose.say("{} on {}, {} by Nsight Compute.", launches, gpus, prose.Mark("counted"))
-    how = "The predictions come from index arithmetic and the compiler's layouts."
-    both = f"Sectors and requests together: {agreement(exact_counts)} agree exactly."
-    more = how, both, _excluded_atomics(board)
-    return prose.headline(agreement(board), f"{NOUNS[count]} agree exactly", sentence, *more)
+    if left_out := len(scores) - len(compared):
+        more.append(f"Not compared: {left_out:,}. The list says why.")
+    return prose.headline(number, what, sentence, *more)
 
 
 def point_text(score: Score) -> str:
     """Return a point's hover text, with Plotly's line breaks."""
-    launch = score.experiment
-    error = f", {_error(score)}".removesuffix(", ")
+    model = MODELS[score.model]
+    values = f"predicted <b>{_value(score, score.predicted)}</b>, {model.verb} <b>{_value(score, score.counted)}</b>"
     return "<br>".join(
         (
-            f"<b>{score.operation}</b> of {launch.kernel}, {launch.gpu}",
-            f"{shape_text(launch.problem)}, {prose.dtype_text(launch.problem)}",
-            prose.config_text(launch.config),
-            f"predicted <b>{_value(score, score.predicted)}</b>, counted <b>{_value(score, score.counted)}</b>{error}",
+            f"<b>{score.part or model.noun}</b> of {kernel_of(score)}, {score.launch['gpu']}",
+            _describe_launch(score).replace(": ", "<br>"),
+            f"{values}, error {_error(score)}",
         )
     )
 
 
-def _excluded_atomics(board: Scoreboard) -> str:
-    launches = len({score.experiment for score in board.lower_bounds})
-    return (
-        f"Not compared: {count_noun(launches, 'launch')} whose atomics retry." if launches else ""
-    )
-
-
-def _value(score: Score, value: int) -> str:
-    return bytes_of(value) if score.count == DRAM else f"{value:,}"
+def _value(score: Score, value: float | None) -> str:
+    return "unknown" if value is None else format_number(value, MODELS[score.model].unit)
 
 
 def _error(score: Score) -> str:
+    if score.predicted is None:
+        return "unknown"
     sign = "+" if score.error > 0 else "−"
-    return "" if score.is_exact else f"{sign}{significant(abs(100 * score.error), 2)}\u00a0%"
+    return f"{sign}{significant(abs(100 * score.error), 2)}\u00a0%" if score.error else "none"

@@ -28,7 +28,7 @@ from visualize.predict.agreement import LaunchCosts, worst
 from visualize.predict.textbook import Textbook
 from visualize.views import theme
 from visualize.views.memory import request_lines
-from visualize.views.memory.request_lines import USED, WASTED, RequestLines
+from visualize.views.memory.request_lines import USED, RequestLines
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import Snapshot, State
@@ -130,12 +130,7 @@ class Flow:
 
         Lines below the last one that any of the requests touches are left out.
         """
-        lines = request_lines.request_lines(self.lanes, numbers)
-        touched = np.flatnonzero((lines.state >= WASTED).any(axis=(0, 2)))
-        rows = max(_FEWEST_ROWS, int(touched.max(initial=0)) + 1)
-        lines = replace(
-            lines, line=lines.line[:, :rows], state=lines.state[:, :rows], lane=lines.lane[:, :rows]
-        )
+        lines = request_lines.request_lines(self.lanes, numbers, _FEWEST_ROWS)
         if self.pattern is None or not self.is_box:
             return lines
         costs = RequestCosts(*self.pattern.count_execution(self.first))
@@ -212,7 +207,8 @@ def flow_plot(
 
 def _most_wasteful(lanes: Requests) -> int:
     """Return the number of the first request that fetches the most unused bytes, of the first _COMPARED ones."""
-    lines = request_lines.request_lines(lanes, np.arange(min(_COMPARED, len(lanes.address))))
+    numbers = np.arange(min(_COMPARED, len(lanes.address)))
+    lines = request_lines.request_lines(lanes, numbers, _FEWEST_ROWS)
     return int((lines.sectors * lines.sector_bytes - lines.used_bytes).argmax())
 
 

@@ -9,8 +9,7 @@ from tilescope.evaluate.declared import Requests
 
 # State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
 ABSENT, UNTOUCHED, WASTED, USED = range(4)
-# Minimum and maximum number of rows per request.
-FEWEST_LINES = 32
+# Maximum number of rows per request.
 MOST_LINES = 64
 
 
@@ -50,11 +49,11 @@ class RequestLines:
         return self.line_bytes // self.cell_bytes
 
 
-def request_lines(lanes: Requests, numbers: ndarray) -> RequestLines:
+def request_lines(lanes: Requests, numbers: ndarray, fewest_rows: int) -> RequestLines:
     """Lay requests out on the lines that they touch.
 
-    A request has FEWEST_LINES to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
-    at most MOST_LINES lines is laid out completely.
+    A request has `fewest_rows` to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
+    at most MOST_LINES lines is laid out from its start to the last line that any of the requests touches.
 
     Args:
         numbers: (requests,) int64, indices of requests in the execution. Duplicates are allowed.
@@ -72,7 +71,7 @@ def request_lines(lanes: Requests, numbers: ndarray) -> RequestLines:
     lines, sectors, wanted = (
         np.bincount(_touched(request, address, unit)[0], minlength=count) for unit in units
     )
-    line, row = _place_lines(lanes, request, address, lines)
+    line, row = _place_lines(lanes, request, address, lines, fewest_rows)
     rows = line.shape[1]
     has_row = row < rows
     cell = address % line_bytes // width
@@ -106,7 +105,7 @@ def _touched(
 
 
 def _place_lines(
-    lanes: Requests, request: ndarray, address: ndarray, lines: ndarray
+    lanes: Requests, request: ndarray, address: ndarray, lines: ndarray, fewest_rows: int
 ) -> tuple[ndarray, ndarray]:
     """Return the line in each row of each request, (requests, rows), and the row of each access.
 
@@ -118,11 +117,11 @@ def _place_lines(
     existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // matrix.line_bytes)
     owner, touched, line_of = _touched(request, address, matrix.line_bytes)
     if existing <= MOST_LINES:
-        rows = max(FEWEST_LINES, existing)
+        rows = max(fewest_rows, 1 + int(touched.max(initial=0)))
         row = touched
         line = np.broadcast_to(np.arange(rows), (count, rows))
     else:
-        rows = max(FEWEST_LINES, min(MOST_LINES, int(lines.max(initial=0))))
+        rows = max(fewest_rows, min(MOST_LINES, int(lines.max(initial=0))))
         row = np.arange(len(owner)) - np.searchsorted(owner, owner)
         kept = row < rows
         line = np.full((count, rows), -1, dtype=np.int64)

@@ -9,7 +9,8 @@ from tilescope.inside.report import Inside
 from tilescope.numbers import milliseconds, percent, significant, time_unit
 from tilescope.reports.launch import describe_changes, describe_savings
 from tilescope.reports.text import describe_bound, name_resource
-from tilescope.timing.scores import SOURCE, summarize, unseen_scores
+from tilescope.results.scores import summarize
+from tilescope.timing.ranges import SOURCE, unseen_scores
 from visualize.views import theme
 from visualize.views.prose import Link, Mark, headline, say
 from visualize.views.slots import NONE, plot_value
@@ -31,7 +32,7 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     warm = milliseconds((inside.predicted_warm_us or inside.predicted_us) / 1e3)
     bound = describe_bound(inside)
     savings = describe_savings(inside)
-    errors = summarize(score.error for score in unseen_scores())
+    errors = summarize(unseen_scores())
     return headline(
         number,
         say("{} ({} to {}) {}", unit, low, high, Mark("predicted")),
