@@ -24,7 +24,7 @@ from tilescope.declare.gpus import this_gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space as SweptSpace
 from tilescope.results import Strategy, Sweep, codec
-from tilescope.results.recommended import Recommended
+from visualize.predict.offer import Recommended
 
 # Worker processes import this file before they set how Triton runs, so modules that import Triton are imported below.
 if TYPE_CHECKING:

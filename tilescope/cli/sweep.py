@@ -21,11 +21,10 @@ from tilescope.declare.spec import format_duration
 from tilescope.export.script import config_line
 from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, milliseconds, significant
-from tilescope.output import check_output
-from tilescope.results import Strategy, Sweep, SweepRow
+from tilescope.output import check_output, replacing
+from tilescope.results import Strategy, Sweep, SweepRow, codec
 from tilescope.results.sweep import PATIENCE, STRATEGIES, ResumePoint
 from tilescope.search.devices import SCHEDULER, TrialDevice, concurrent_compiles, connect
-from tilescope.search.files import MARKERS, SUFFIXES, check_suffix, read_rows, write_sweep
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, make_sweep
 from tilescope.search.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 
@@ -234,4 +233,82 @@ def summary(result: Sweep) -> str:
     by = "" if result.is_timed else " by prediction"
     return "\n".join(
         [*lines, f"Best{by}, for @triton.autotune:", config_line(kernel, result.best.experiment)]
+    )
+
+
+SUFFIXES = (".jsonl", ".json", ".csv")
+
+# The first bytes of a file, by suffix.
+MARKERS = {".jsonl": b'{"experiment":', ".json": b'{\n "space":', ".csv": b"kernel,"}
+
+# No sweep resumes from a CSV file, which omits nested fields.
+RESUMABLE = (".jsonl", ".json")
+
+
+def check_suffix(path: Path, allowed: Sequence[str] = SUFFIXES) -> Path:
+    """Return the path.
+
+    Raises:
+        ConfigError: if its suffix is not allowed.
+    """
+    if path.suffix not in allowed:
+        *others, last = allowed
+        raise ConfigError(
+            "unknown_suffix",
+            f"The file must end in {', '.join(others)} or {last} (got {str(path)!r}).",
+        )
+    return path
+
+
+def _format_csv(rows: Sequence[SweepRow]) -> str:
+    """Return one line per row: kernel, problem, config, outcome. Units are in the column names."""
+    import pandas as pd
+
+    lines = []
+    for row in rows:
+        plain = dict(vars(row))
+        experiment = plain.pop("experiment")
+        predicted = plain.pop("predicted")
+        del plain["estimate"]
+        line = {
+            "kernel": experiment.kernel,
+            **vars(experiment.problem),
+            **vars(experiment.config),
+            **plain,
+        }
+        line["predicted_ms"] = predicted.ms if predicted else None
+        line["predicted_resource"] = predicted.resource if predicted else None
+        lines.append(line)
+    return str(pd.DataFrame(lines).to_csv(index=False))
+
+
+def format_sweep(suffix: str, sweep: Sweep) -> str:
+    """Return a sweep as the text of a file with one of SUFFIXES."""
+    if suffix == ".csv":
+        return _format_csv(sweep.rows)
+    if suffix == ".json":
+        return json.dumps(codec.to_json(sweep), ensure_ascii=False, indent=1) + "\n"
+    return "".join(f"{json.dumps(codec.to_json(row), ensure_ascii=False)}\n" for row in sweep.rows)
+
+
+def write_sweep(path: Path, sweep: Sweep) -> None:
+    """Replace a file atomically: a reader never sees half a sweep."""
+    with replacing(path) as partial:
+        partial.write_text(format_sweep(check_suffix(path).suffix, sweep), encoding="utf-8")
+
+
+def read_rows(path: Path) -> tuple[SweepRow, ...]:
+    """Read the rows of a file that `write_sweep` wrote.
+
+    Raises:
+        ConfigError: the suffix is not in RESUMABLE.
+        UnreadableRecording: a line is not a valid row. The message names the line and the reason.
+        OSError: the file can't be read.
+    """
+    text = check_suffix(path, RESUMABLE).read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        return codec.from_json(Sweep, codec.parse_json(text, str(path)), str(path)).rows
+    return tuple(
+        codec.from_json(SweepRow, fields, place)
+        for place, fields in codec.parse_lines(text, str(path))
     )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, make_run
 from tests.trees import ROOT, python
+from tilescope.cli import sweep as sweep_command
 from tilescope.cli.command import run_command
 from tilescope.cli.doctor import (
     Problem,
@@ -24,7 +25,6 @@ from tilescope.cli.doctor import (
 from tilescope.cli.sweep import sweep
 from tilescope.results import Failure
 from tilescope.results.store import Store
-from tilescope.search import files
 
 VARY = ["--vary", "BLOCK_M=16,32,64,128", "--vary", "BLOCK_N=16,64", "--vary", "num_warps=2,4"]
 SIZE = 16
@@ -149,7 +149,7 @@ def test_a_sweep_prints_the_best_config_and_its_rows_are_not_tried_again_except_
         assert len(explored(command.device)) == tried
     assert "torch.matmul takes " in command.out
     assert 'triton.Config({"BLOCK_M": 128, "BLOCK_N": 64' in command.out
-    assert len(files.read_rows(out)) == SIZE
+    assert len(sweep_command.read_rows(out)) == SIZE
 
 
 def test_a_failed_config_ends_with_1_and_one_that_cannot_launch_with_0(command):
@@ -186,13 +186,13 @@ def test_ctrl_c_keeps_the_rows_and_resuming_skips_them(command, tmp_path, reques
     device.before = interrupt
     assert command.sweep(*VARY, "--strategy", "grid", "--out", out) == 130
     assert "Cancelled. Finished rows are kept." in command.err
-    kept = [row for row in files.read_rows(out) if row.status == "timed"]
+    kept = [row for row in sweep_command.read_rows(out) if row.status == "timed"]
     assert 4 <= len(kept) < SIZE
     command.device = FakeDevice()
     assert command.sweep(*VARY, "--strategy", "grid", "--out", out, "--resume", out) == 0
     assert f"{len(kept)} of {SIZE} configs were done before." in command.err
     assert len(explored(command.device)) == SIZE - len(kept)
-    assert all(row.status == "timed" for row in files.read_rows(out))
+    assert all(row.status == "timed" for row in sweep_command.read_rows(out))
 
 
 def test_rows_that_a_sweep_does_not_use_are_not_overwritten(command, tmp_path):

@@ -22,7 +22,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.measure.counters import COUNTERS
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import records
-from tilescope.results.recommended import shipped
+from visualize.predict.offer import shipped
 from visualize.tours import tours
 
 # Seconds that Triton 3.7.1 took on one core of an x86 server, and the kernel, the GPU, the tile and num_warps.

@@ -24,11 +24,11 @@ from tilescope.declare.experiment import Experiment, Run, launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
 from tilescope.export import script
-from tilescope.export.chrome_trace import chrome_trace
 from tilescope.export.sources import CannotBeWritten, Sources
 from tilescope.measure.check import check
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import records
+from visualize.views.result.export import chrome_trace
 
 SHAPE = (80, 96, 64)
 ODD = (37, 45, 29)

@@ -22,13 +22,13 @@ from fakes import (
 from tests.experiments import experiment_of
 from tests.stores import again
 from tests.waiting import PATIENCE_S
+from tilescope.cli import sweep as sweep_command
 from tilescope.declare.discovery import discover
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import space
 from tilescope.export.script import config_line
 from tilescope.results import Failure, Strategy, Sweep, SweepRow, codec
 from tilescope.results.sweep import DONE, ResumePoint
-from tilescope.search import files
 from tilescope.search.search import MAX_PER_TRIAL, REFERENCE_AMONG
 from tilescope.search.sweep_run import estimate_seconds
 
@@ -215,7 +215,7 @@ def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
     assert make_run(GRID, within=SOME, store=store).resumed == 0
 
 
-@pytest.mark.parametrize("suffix", files.RESUMABLE)
+@pytest.mark.parametrize("suffix", sweep_command.RESUMABLE)
 def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
     float8 = experiment_of("matmul.grouped dtype=float8_e4m3fn")
     refused = space(float8, {"BLOCK_K": [16, 32]}).experiments[0]
@@ -223,8 +223,8 @@ def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
         sweep, rows=(*sweep.rows, SweepRow(refused, "set aside", "BLOCK_K is 16.", GPU.name))
     )
     path = tmp_path / f"rows{suffix}"
-    files.write_sweep(path, sweep)
-    assert files.read_rows(path) == sweep.rows
+    sweep_command.write_sweep(path, sweep)
+    assert sweep_command.read_rows(path) == sweep.rows
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     assert (
         suffix != ".json" or codec.from_json(Sweep, json.loads(path.read_text()), "sweep") == sweep
@@ -233,7 +233,7 @@ def test_rows_come_back_from_a_file(sweep, tmp_path, suffix):
 
 def test_a_csv_file_has_a_line_per_row_and_units_in_its_columns(sweep, tmp_path):
     path = tmp_path / "rows.csv"
-    files.write_sweep(path, sweep)
+    sweep_command.write_sweep(path, sweep)
     with path.open() as file:
         lines = list(csv.DictReader(file))
     assert [line["status"] for line in lines] == [row.status for row in sweep.rows]
@@ -265,7 +265,7 @@ def test_a_file_without_rows_is_refused_with_its_place_and_the_reason(
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises((ConfigError, codec.UnreadableRecording), match=message):
-        files.read_rows(path)
+        sweep_command.read_rows(path)
 
 
 def test_the_line_of_a_config_is_a_valid_triton_config():

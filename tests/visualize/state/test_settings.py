@@ -9,7 +9,7 @@ from tests.messages import menu_labels, opened
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
-from tilescope.results.recommended import shipped
+from visualize.predict.offer import shipped
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.opening import opening_config

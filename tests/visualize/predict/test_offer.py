@@ -10,7 +10,8 @@ from tilescope.compiling.estimated_time import estimate_time
 from tilescope.declare.discovery import discover, read_text
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
-from tilescope.results import codec, recommended
+from tilescope.results import codec
+from visualize.predict import offer as offers
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
 from visualize.views.opening import explain_opening, opening_config
 
@@ -19,7 +20,7 @@ PERSISTENT = discover()["matmul.persistent"]
 
 def test_each_config_is_offered_for_the_shape_it_was_found_for():
     """Each is for a different launch, and was compared with other configs."""
-    every = recommended.shipped()
+    every = offers.shipped()
     launches = {(each.gpu, each.experiment.kernel, each.experiment.problem) for each in every}
     assert len(launches) == len(every)
     for entry in every:
@@ -49,7 +50,7 @@ def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first
     assert offered.origin == origin
     assert (offered.search and offered.search.experiment.problem.M) == searched
     if origin != FOUND:
-        similar = recommended.similar(PERSISTENT, problem, GPUS[gpu])
+        similar = offers.similar(PERSISTENT, problem, GPUS[gpu])
         experiments = [offered.experiment, *(entry.experiment for entry in similar)]
         launches = [Launch(problem, each.config, GPUS[gpu]) for each in experiments]
         first, *others = [estimate_time(PERSISTENT, launch) for launch in launches]
@@ -99,6 +100,6 @@ def test_misaligned_rows_get_padding():
 
 
 def test_writing_a_line_gives_the_line_that_was_read():
-    lines = read_text(recommended.FILE).splitlines()
+    lines = read_text(offers.FILE).splitlines()
     assert lines
-    assert [json.dumps(codec.to_json(entry)) for entry in recommended.shipped()] == lines
+    assert [json.dumps(codec.to_json(entry)) for entry in offers.shipped()] == lines

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from visualize.predict.history import MIN_CHANGE, MIN_RUNS, find_changes
+from visualize.views.tune.history import MIN_CHANGE, MIN_RUNS, find_changes
 
 SEEDS = range(200)
 
