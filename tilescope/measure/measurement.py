@@ -215,7 +215,7 @@ class Job:
     def find_recording(self, measurement: Measurement[T], reason: str) -> T | None:
         """Return a recording that replaces an incomplete result. Its note begins with the reason."""
         recorded = self._session.store.find(measurement, self.experiment, self.gpu.name)
-        return replace(recorded.value, note=f"{reason} {recorded.value.note}") if recorded else None
+        return replace(recorded, note=f"{reason} {recorded.note}") if recorded else None
 
     def _wait_for_turn(self) -> None:
         """Wait for exclusive use of the GPU, and keep it until the job ends."""

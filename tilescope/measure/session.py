@@ -34,7 +34,7 @@ from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.pool import Pool
 from tilescope.measure.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from tilescope.results import Compiled, Failure, Measured, RunResult
-from tilescope.results.store import KnownResult, Store, machine_store
+from tilescope.results.store import Store, machine_store
 
 LOG = logging.getLogger("tilescope.session")
 
@@ -181,12 +181,7 @@ class Session:
         return job
 
     def find_value(self, experiment: Experiment, name: str) -> Any:
-        """Return the value of `find_result`, or None."""
-        result = self.find_result(experiment, name)
-        return result and result.value
-
-    def find_result(self, experiment: Experiment, name: str) -> KnownResult | None:
-        """Return the latest result of this process, or else a stored or shipped result. Return immediately.
+        """Return the latest result of this process, or else a stored or shipped result, or None. Return immediately.
 
         Args:
             name: the measurement's name, one of MEASUREMENTS. It determines the result's type.
@@ -203,11 +198,11 @@ class Session:
         if not is_enough and self._measures(measurement, experiment, gpu, interprets_any_gpu=True):
             live = self._measured.get((name, measurement.form.key(experiment), gpu.name))
             if live is not None:
-                return KnownResult(live)
+                return live
             if self.gpu is None and (
                 earlier := self.store.find(measurement, experiment, gpu.name, "interpreter")
             ):
-                return replace(earlier, value=self._add_recorded(measurement, earlier.value, gpu))
+                return self._add_recorded(measurement, earlier, gpu)
         return recorded
 
     def compile(
@@ -351,7 +346,7 @@ class Session:
             is_measured = False
         if not is_measured:
             if recorded:
-                return recorded.value
+                return recorded
             reason = measurement.not_recorded.format(
                 this=self.gpu.name if self.gpu else "no GPU", gpu=gpu.name
             )
@@ -397,7 +392,7 @@ class Session:
         if not isinstance(value, RunResult) or value.backend != "interpreter":
             return value
         recorded = self.store.find(measurement, value.experiment, gpu.name)
-        return replace(value, recorded=recorded.value if recorded else None)
+        return replace(value, recorded=recorded)
 
     def _measures(
         self,

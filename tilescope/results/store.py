@@ -50,14 +50,6 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True)
-class KnownResult:
-    """A result and the time when this machine stored it; None if it was shipped or measured by this process."""
-
-    value: Any
-    ended: datetime.datetime | None = None
-
-
-@dataclass(frozen=True)
 class ResultFilter:
     """Allowed values of a table's columns, for listings. An empty field allows everything.
 
@@ -198,12 +190,11 @@ class Store(Database):
         }
         return self.write(lambda connection: _insert(connection, "result", row))
 
-    def find(
-        self, kind: Kind, experiment: Experiment, gpu: str, backend: str = "cuda"
-    ) -> KnownResult | None:
+    def find(self, kind: Kind, experiment: Experiment, gpu: str, backend: str = "cuda") -> Any:
         """Return the latest earlier result of an experiment on a GPU: stored on this machine if possible, else shipped.
 
         A GPU's result is marked as recorded, and its note names its origin. The experiment's own `gpu` is ignored.
+        None if there is no result.
 
         Args:
             backend: "cuda", or "interpreter" for an earlier result of Triton's interpreter.
@@ -222,9 +213,8 @@ class Store(Database):
             ended = datetime.datetime.fromisoformat(date)
             note = f"{form.verb} earlier on this machine, {ended:%Y-%m-%d %H:%M} UTC. {measured.note}".strip()
             mark = "recorded" if backend == "cuda" else backend
-            return KnownResult(form.recall(measured, experiment, note, mark), ended)
-        shipped = records.find(form, experiment, gpu, backend)
-        return KnownResult(shipped) if shipped else None
+            return form.recall(measured, experiment, note, mark)
+        return records.find(form, experiment, gpu, backend)
 
     def latest(
         self, result_filter: ResultFilter, limit: int, before: int = 0
