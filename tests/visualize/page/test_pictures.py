@@ -162,14 +162,13 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
     tab.says("#scoreboard-headline", "median error of DRAM reads")
     heading = tab.find("#scoreboard-rows th", has_text="Predicted")
     for order in ("ascending", "descending"):
-        heading.get_by_role("link").click()
+        heading.get_by_role("button").click()
         expect(heading).to_have_attribute("aria-sort", order)
-    saved = []
-    tab.page.on("download", lambda file: saved.append(file.suggested_filename))
-    for _ in range(2):
-        with tab.page.expect_download():
-            tab.click("#score-csv")
-    assert saved == ["tilescope_score.csv"] * 2
+    with tab.page.expect_download() as download:
+        tab.click("#scoreboard-rows .save-csv")
+    assert download.value.suggested_filename == "scoreboard_rows.csv"
+    rows = tab.find("#scoreboard-rows tbody tr").count()
+    assert len(download.value.path().read_text().splitlines()) == 1 + rows
     tab.find("#scoreboard-rows tbody tr").first.get_by_role("link").click()
     tab.at("tab=dram-reads")
 
