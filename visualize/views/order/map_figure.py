@@ -403,23 +403,6 @@ def _outline(order: Order, first: int) -> str:
     return path
 
 
-def _tiles_by_step(order: Order) -> dict[str, Any]:
-    """Return an order's tiles (slice, pid_m and pid_n as one number), without the arrays that equal their defaults.
-
-    By default, tiles are in their own order, a step has one tile, and a tile is its own program.
-    """
-    steps = order.steps
-    timed = order.steps.timed
-    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles)}
-    if not np.array_equal(timed.place, np.arange(len(timed.place))):
-        data["places"] = theme.smallest(timed.place)
-    if len(steps.tiles) != len(timed.place):
-        data["ends"] = np.cumsum([0, *steps.tiles])
-    if order.schedule.turns > 1:
-        data["programs"] = theme.smallest(order.schedule.tiles.program[steps.entries])
-    return data
-
-
 def _order_data(order: Order, first: int) -> dict[str, Any]:
     """Return an order's tiles (slice, pid_m and pid_n as one number), without the arrays that equal their defaults.
 
