@@ -57,7 +57,7 @@ def join_launches(first: Inspection, last: Inspection) -> Inspection:
     lists = {
         name: value + getattr(after, name)
         for name, value in vars(before).items()
-        if isinstance(value, tuple)
+        if isinstance(value, tuple) and name != "range_us"
     }
     joined = replace(
         after,
