@@ -449,10 +449,14 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
     helpful: list[Attempt] = []
     left_s = most_seconds
     count = len(queue)
-    while queue:
+
+    def show_progress() -> None:
         end = "\r" if sys.stderr.isatty() else "\n"
         progress = f"Trying changes: {count - len(queue)} of {count}"
         print(progress, end=end, file=sys.stderr, flush=True)
+
+    while queue:
+        show_progress()
         batch = [heapq.heappop(queue)[1:] for _ in range(min(_BATCH, len(queue)))]
         affordable = []
         for _, rest in batch:
@@ -471,6 +475,8 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
         for number, rest in batch:
             if rest:
                 add(number, rest)
+    if count:
+        show_progress()
     for attempt in _drop_changes(compiler, helpful):
         candidate = attempt.candidate
         is_advised = attempt.saves_time

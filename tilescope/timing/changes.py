@@ -148,7 +148,7 @@ def _fill_grid(execution: Execution, gpu: Gpu) -> Iterator[_Change]:
         for first, last in loops.items():
             executed[first : last + 1] = execution.executed[first : last + 1]
     even = replace(execution, executed=executed, programs=programs, unevenness=1.0)
-    yield f"a grid of {programs:,} equal programs ({programs // gpu.sms} per SM)", even
+    yield f"equal work per SM ({programs:,} programs)", even
 
 
 def _scale(traffic: Traffic, share: float) -> Traffic:

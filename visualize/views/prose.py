@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from tilescope.declare.experiment import Experiment, Run
+from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import shape_text
 from tilescope.numbers import SOURCES, count_noun, join_names
 from visualize.glossary import glossary, mark, meaning
@@ -235,11 +236,17 @@ def picture_caption(experiment: Experiment, gpu: str, *sources: str) -> str:
     run = {
         name: value for name, value in vars(experiment.run).items() if value != getattr(Run(), name)
     }
+    problem = vars(experiment.problem)
+    effective = {
+        name: problem[name]
+        for name, knob in knobs(type(experiment.problem)).items()
+        if knob.only_with is None or problem[knob.only_with[0]] in knob.only_with[1]
+    }
     parts = [
         ", ".join(
             f"{name} {value}" if isinstance(value, int) else value for name, value in fields.items()
         )
-        for fields in (vars(experiment.problem), vars(experiment.config), run)
+        for fields in (effective, vars(experiment.config), run)
     ]
     return " · ".join(
         filter(None, [experiment.kernel, *parts, gpu, join_names(list(dict.fromkeys(sources)))])

@@ -123,7 +123,7 @@ def test_the_first_change_is_one_that_saves_five_percent():
     stages = ChangedTime("num_stages = 4", 90.0, {"num_stages": 4}, is_compiled=True)
     limited = ChangedTime("maxnreg = 64", 95.1, {"maxnreg": 64}, is_compiled=True)
     conflicts = ChangedTime("no bank conflicts", 80.0)
-    grid = ChangedTime("a grid of 132 equal programs (1 per SM)", 92.0)
+    grid = ChangedTime("equal work per SM (132 programs)", 92.0)
     compiled = "With num_stages = 4, it would take 90.0 µs, 10 % less (compiled and predicted)."
     estimated = (
         "With no bank conflicts, it would take 80.0 µs, 20 % less (predicted without compiling)."

@@ -199,7 +199,7 @@ def test_every_figure_says_what_it_is_of(page):
         # Base64 of zlib's header
         return [decode(value)["about"] for value in values if value.startswith("eN")]
 
-    shape = r"(M 2048, N 2048, K 2048, float16, NN, tf32 · BLOCK_M|2048 × 2048 × 2048, float16)"
+    shape = r"(M 2048, N 2048, K 2048, float16, NN · BLOCK_M|2048 × 2048 × 2048, float16)"
     for tab, least in {"program-order": 1, "dram-reads": 2, "requests": 1, "sweep": 1}.items():
         assert len(captions(tab)) >= least
         for caption in captions(tab):

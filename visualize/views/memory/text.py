@@ -154,12 +154,10 @@ def _use_sentence(op: DeclaredCounts, share: str, textbook: Cost, clause: str) -
                 named,
                 clause,
             )
-        return say(
-            "The {} uses only {} of the bytes in its sectors: {}.", named, Strong(share), clause
-        )
+        return say("The {} uses {} of the bytes in its sectors: {}.", named, Strong(share), clause)
     if share != "100 %":
         return say(
-            "The {} touches as few sectors as possible, but uses only {} of their bytes.",
+            "The {} touches as few sectors as possible, but uses {} of their bytes.",
             named,
             share,
         )
@@ -267,7 +265,11 @@ def launch_bar(
     moved = _moved_bytes(operations)
     other = _moved_bytes(beside)
     sectors = count_noun(sum_costs(operations).sectors, "sector")
-    sentence = say("Whole launch: {}, {} used.", sectors, _used_share(operations))
+    access = label(operations[0].access)
+    sentence = say(
+        "{} in the whole launch: {}, {} used.",
+        access[0].upper() + access[1:], sectors, _used_share(operations),
+    )  # fmt: skip
     return Markup(
         '<div class="bytes" aria-hidden="true" style="width: {:.2f}%"><i style="width: {:.2f}%"></i></div><p>{}</p>'
     ).format(

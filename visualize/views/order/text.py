@@ -82,7 +82,8 @@ def loads_headline(
     ]
     if loads.blocks == loads.row_major_blocks:
         beside = say("{} in either order", blocks)
-        reasons = [say("{} {}", _equal_loads(loads, unit), larger)]
+        is_at_once = traffic.schedule.waves == traffic.schedule.turns == 1
+        reasons = [say("{} {}", _equal_loads(loads, unit), larger if is_at_once else "")]
     elif loads.blocks > loads.row_major_blocks:
         narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
         reasons.insert(0, f"{narrow} “DRAM reads” shows whether the L2 makes up for it.")
@@ -163,10 +164,12 @@ def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
         return say("{} The last {} is full.", text, steps.name)
     tail = count_noun(int(steps.tiles[-1]), unit)
     idle = Strong(percent(steps.tail_idle))
-    of_launch = f", {percent(steps.idle)} of the launch" if len(steps.tiles) > 1 else ""
+    if len(steps.tiles) == 1:
+        return say("{} {} of the {} is empty.", text, idle, steps.name)
     return say(
-        "{} The last {} has {}: {} of it is idle{}.", text, steps.name, tail, idle, of_launch
-    )
+        "{} The last {} has {}: {} of it is idle, {} of the launch.",
+        text, steps.name, tail, idle, percent(steps.idle),
+    )  # fmt: skip
 
 
 def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:

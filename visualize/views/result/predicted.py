@@ -27,20 +27,22 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     """
     if inside.predicted_us is None or inside.range_us is None:
         return headline("", "", f"No predicted time: {inside.not_predicted}")
-    number, unit = milliseconds(inside.predicted_us / 1e3).split()
     low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
+    cold = milliseconds(inside.predicted_us / 1e3)
     warm = milliseconds((inside.predicted_warm_us or inside.predicted_us) / 1e3)
     bound = describe_bound(inside)
     savings = describe_savings(inside)
     errors = summarize(unseen_scores())
+    number, unit = cold.split()
     return headline(
         number,
         say("{} ({} to {}) {}", unit, low, high, Mark("predicted")),
         " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
         *(savings[1:] if savings else [describe_changes(inside)]),
-        f"Ranges like {low} to {high} hold nine of ten of {errors.launches} launches of kernels that the model was "
-        f"not fitted to. Half of their predictions were off by more than {percent(errors.median)}.",
-        f"The prediction assumes a cold L2 cache. If the same launch ran just before, the predicted time is {warm}.",
+        f"Of {errors.launches} launches of kernels that the model was not fitted to, nine in ten lie in such a range. "
+        f"Their median error is {percent(errors.median)}.",
+        "The prediction assumes a cold L2 cache."
+        + f" If the same launch ran just before, the predicted time is {warm}." * (warm != cold),
         inside.assumed,
         say(
             "{} shows predicted and measured times on {}.",

@@ -83,7 +83,7 @@ export default function mountAddress() {
     [full, short] = [new URLSearchParams(value.full), new URLSearchParams(value.short)];
     document.body.dataset.shown = value.title;
     source = value.shows;
-    if (before.size && full.has("with") && !before.has("with")) notify("Pinned. Change a setting to compare.");
+    if (before.size && full.has("with") && !before.has("with") && !document.body.matches(".touring")) notify("Pinned. Change a setting to compare.");
     if (before.size && ["tab", "kernel"].some((name) => before.get(name) !== full.get(name))) isStep = true;
     for (const name of newer) {
       const latest = settings[name];
