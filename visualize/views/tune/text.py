@@ -75,7 +75,11 @@ def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
         else "compiled, and ranked by predicted time alone"
     )
     sentence = f"{what}: {how}. About {format_duration(seconds)}."
-    aside = f"Set aside before any compile: {count_noun(skipped, 'config')}." if skipped else ""
+    aside = (
+        f"{count_noun(skipped, 'config')} skipped: they can't launch or would spill."
+        if skipped
+        else ""
+    )
     return headline(
         f"{count:,}", "config to try" if count == 1 else "configs to try", sentence, aside
     )
