@@ -18,7 +18,7 @@ from visualize.views.result.figures import (
     error_figure,
     time_figure,
 )
-from visualize.views.result.predicted import resources_figure
+from visualize.views.result.predicted import render_predicted, resources_figure
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 
@@ -238,3 +238,12 @@ def test_the_figures_are_the_approved_ones(approve):
         if figure != NONE:
             go.Figure(figure["data"], figure["layout"])  # raises if Plotly lacks a property
     approve("result_figures", figures)
+
+
+def test_a_time_beyond_the_predicted_range_is_said_to_be_missed():
+    inside = Inside(
+        predicted_us=10.0, range_us=(8.0, 17.0), bound_by="L2", by_resource_us={"L2": 9.0}
+    )
+    near, far = (text_of(render_predicted(inside, "", known_ms)) for known_ms in (0.016, 0.0198))
+    assert "misses" not in near
+    assert "The launch took 19.8 µs, so the model misses a cost here. Bound by" in far

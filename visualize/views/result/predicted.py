@@ -19,11 +19,12 @@ from visualize.views.slots import NONE, plot_value
 _LEAST_SHARE = 0.01
 
 
-def render_predicted(inside: Inside, scoreboard: str) -> Markup:
+def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = None) -> Markup:
     """Render the predicted time of a launch, or the reason why there is none.
 
     Args:
         scoreboard: the address of the scoreboard.
+        known_ms: the time that was measured or recorded; None if it is unknown.
     """
     if inside.predicted_us is None or inside.range_us is None:
         return headline("", "", f"No predicted time: {inside.not_predicted}")
@@ -32,12 +33,15 @@ def render_predicted(inside: Inside, scoreboard: str) -> Markup:
     warm = milliseconds((inside.predicted_warm_us or inside.predicted_us) / 1e3)
     bound = describe_bound(inside)
     savings = describe_savings(inside)
+    miss = ""
+    if known_ms and known_ms * 1e3 > inside.range_us[1]:
+        miss = f"The launch took {milliseconds(known_ms)}, so the model misses a cost here. "
     errors = summarize(unseen_scores())
     number, unit = cold.split()
     return headline(
         number,
         say("{} ({} to {}) {}", unit, low, high, Mark("predicted")),
-        " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
+        miss + " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
         *(savings[1:] if savings else [describe_changes(inside)]),
         f"Of {errors.launches} launches of kernels that the model was not fitted to, nine in ten lie in such a range. "
         f"Their median error is {percent(errors.median)}.",

@@ -100,9 +100,12 @@ class ResultPanel(Panel):
         else:
             inside, _ = inspected
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
+        result = snapshot.result(RunResult)
+        run = text.timed_run(result) if result else None
+        known_ms = run.timing.median_ms if run and run.timing else None
         return {
             **values,
-            "predicted-time": render_predicted(inside, state.link(tab="scoreboard")),
+            "predicted-time": render_predicted(inside, state.link(tab="scoreboard"), known_ms),
             "predicted-plot": plot_predicted(inside, about),
         }
 
