@@ -1,13 +1,11 @@
 """Random kernels: the evaluator counts exactly the requests of the addresses that Triton's interpreter accesses.
 
-As a script: `python tests/tilescope/oracle/test_evaluator.py LAUNCHES FOLDER SEED...` prints the differences.
+As a script: `python -m tests.tilescope.oracle.test_evaluator LAUNCHES FOLDER SEED...` prints the differences.
 """
 
 import collections
 import importlib.util
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -17,12 +15,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tests.trees import ROOT, python
 from tilescope.captures.reader import Capture
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.global_memory import STORAGE_STEP
 from tilescope.evaluate.values import choose, from_table
 
-ROOT = Path(__file__).parents[3]
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
 # These seeds' kernels have all operations, masks, loops and shapes.
 SEEDS, LAUNCHES, PROCESSES = range(12, 32), 5, 2
@@ -370,13 +368,8 @@ def check_kernel(seed, launches, folder):
 @pytest.mark.parametrize("part", range(PROCESSES))
 def test_counts_are_those_of_the_interpreters_addresses(part, tmp_path, compiled_before):
     seeds = SEEDS[part::PROCESSES]
-    command = [sys.executable, __file__, str(LAUNCHES), str(tmp_path), *map(str, seeds)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TRITON_CACHE_DIR": str(compiled_before),
-    }
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    arguments = __file__, LAUNCHES, tmp_path, *seeds
+    ended = python(ROOT, *arguments, TRITON_CACHE_DIR=str(compiled_before))
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stdout + ended.stderr
 
 
