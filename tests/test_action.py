@@ -12,6 +12,8 @@ from scripts.annotate import annotate
 from tests.trees import ROOT
 
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+STEPS = ACTION["runs"]["steps"]
+INSTALL, BASE, CHANGE, COMPARE = STEPS
 SCRIPT = """
 import torch, triton
 import triton.language as tl
@@ -79,13 +81,12 @@ def runner(tmp_path_factory, compiled_before):
 
 
 def test_a_change_that_makes_a_load_worse_fails_the_job_and_is_in_its_summary(runner):
-    install, base, change, compare = ACTION["runs"]["steps"]
-    assert runner(install, package="tilescope")[0].returncode == 9
-    for step in (base, change):
+    assert runner(INSTALL, package="tilescope")[0].returncode == 9
+    for step in (BASE, CHANGE):
         done, summary = runner(step, prepare="test -f bench.py")
         assert done.returncode == 0, done.stderr
         assert worktrees(runner) == 1
-    done, _ = runner(compare, fail="false")
+    done, _ = runner(COMPARE, fail="false")
     assert done.returncode == 0, done.stderr
     first, *others = [line for line in done.stdout.splitlines() if line.startswith("::")]
     place = "::warning file=speed/bench.py,line=8::"
@@ -95,7 +96,7 @@ def test_a_change_that_makes_a_load_worse_fails_the_job_and_is_in_its_summary(ru
     assert lines[0] == "## Tilescope: `bench.py`"
     # A lane's four elements are no longer adjacent.
     assert "| bench.py:8 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in lines
-    assert runner(compare)[0].returncode == 1
+    assert runner(COMPARE)[0].returncode == 1
 
 
 def worktrees(runner):
@@ -105,8 +106,7 @@ def worktrees(runner):
 
 @pytest.mark.parametrize("prepare", ["false", "kill $$", "exit 3"])
 def test_the_bases_checkout_is_removed_whatever_fails(runner, prepare):
-    _, base, *_ = ACTION["runs"]["steps"]
-    done, summary = runner(base, prepare=prepare)
+    done, summary = runner(BASE, prepare=prepare)
     assert done.returncode != 0
     assert worktrees(runner) == 1
     assert list(summary.parent.glob("base.*")) == []
@@ -123,9 +123,8 @@ def test_names_in_a_report_end_no_workflow_command():
 
 
 def test_a_new_script_is_no_regression_and_its_report_is_in_the_summary(runner):
-    _, base, change, compare = ACTION["runs"]["steps"]
     prepare = "git rev-parse -q --verify HEAD~1 > /dev/null && cp bench.py new.py || true"
-    for step in (base, change, compare):
+    for step in (BASE, CHANGE, COMPARE):
         done, summary = runner(step, command="new.py", prepare=prepare)
         assert done.returncode == 0, done.stderr
     text = summary.read_text().partition("## Tilescope: `new.py`")[2]
@@ -133,11 +132,10 @@ def test_a_new_script_is_no_regression_and_its_report_is_in_the_summary(runner):
 
 
 def test_without_a_base_the_summary_has_the_report_of_the_change(runner):
-    _, base, change, compare = ACTION["runs"]["steps"]
     for commit in ("", "0" * 40):
-        done, _ = runner(base, base=commit)
+        done, _ = runner(BASE, base=commit)
         assert "There is no base" in done.stdout
-    for step in (change, compare):
+    for step in (CHANGE, COMPARE):
         done, summary = runner(step)
         assert done.returncode == 0, done.stderr
     text = summary.read_text().rpartition("## Tilescope: ")[2]
@@ -146,6 +144,6 @@ def test_without_a_base_the_summary_has_the_report_of_the_change(runner):
 
 def test_every_step_names_its_shell_and_takes_inputs_from_its_environment():
     """An input within a script would run as code."""
-    for step in ACTION["runs"]["steps"]:
+    for step in STEPS:
         assert step["shell"] == "bash"
         assert "${{" not in step["run"]

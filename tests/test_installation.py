@@ -34,20 +34,21 @@ def front_matter(folder):
     ],
 )
 def test_a_space_holds_the_product_and_the_versions_that_its_hardware_has(name, expected, tmp_path):
-    make(name, tmp_path / "space")
-    made = {path.name for path in (tmp_path / "space").iterdir()}
+    space = tmp_path / "space"
+    make(name, space)
+    made = {path.name for path in space.iterdir()}
     assert made == {
         *(part.split("/")[0] for part in PRODUCT),
         MARK,
         "README.md",
         "requirements.txt",
     }
-    assert not list((tmp_path / "space").rglob("__pycache__"))
-    matter = front_matter(tmp_path / "space")
+    assert not list(space.rglob("__pycache__"))
+    matter = front_matter(space)
     assert {"title", "app_file", "license"} <= set(matter)
     assert len(matter["short_description"]) <= 60, "the hub's limit"
     assert matter["sdk_version"] == version("gradio")
-    required = (tmp_path / "space" / "requirements.txt").read_text()
+    required = (space / "requirements.txt").read_text()
     assert not {"gradio", "spaces"} & set(re.findall(r"\w+", required))
     assert (matter.get("suggested_hardware"), matter["python_version"]) == expected[:2]
     assert set(expected[2:]) <= set(re.split(r"[\n;]", required))

@@ -50,13 +50,6 @@ def test_a_stage_that_misses_its_deadline_is_a_timeout_and_the_next_run_succeeds
     run(gpu, MATMUL)
 
 
-def test_a_config_that_needs_too_much_shared_memory_is_refused_with_the_figures(gpu):
-    config = "BLOCK_M=256 BLOCK_N=256 BLOCK_K=128 num_stages=8 num_warps=8"
-    job = gpu.submit(experiment_of(f"{MATMUL} {config}"))
-    limit = f"{gpu.gpu.shared_bytes_per_program:,}"
-    assert_failed(job, "compile", "out_of_resources", limit)
-
-
 @pytest.mark.parametrize(
     "text",
     [

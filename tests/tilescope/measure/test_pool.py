@@ -17,6 +17,9 @@ from tilescope.measure.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
 from tilescope.measure.pool import Pool
 
 PROCESS = Call("worker", os.getpid)
+each_signal = pytest.mark.parametrize(
+    "sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name
+)
 
 
 @pytest.fixture
@@ -138,7 +141,7 @@ def test_equal_calls_in_flight_run_once_until_all_of_their_clients_have_cancelle
     assert pool.submit(held.call("afterwards", key="k")).result(PATIENCE_S) != process
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
+@each_signal
 def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(pool, held, sent):
     call = pool.submit(held.call("busy"))
     waiting = pool.submit(PROCESS)
@@ -151,7 +154,7 @@ def test_a_worker_that_dies_or_is_stopped_costs_its_own_call_and_is_replaced(poo
     )
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
+@each_signal
 def test_an_idle_worker_that_dies_or_is_stopped_is_replaced_before_the_next_call(pool, sent):
     server = result_of(pool, os.getppid)
     process = result_of(pool, os.getpid)
@@ -163,7 +166,7 @@ def test_an_idle_worker_that_dies_or_is_stopped_is_replaced_before_the_next_call
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has a fork server that has imported torch"
 )
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sent: sent.name)
+@each_signal
 def test_a_fork_server_that_dies_or_is_stopped_is_replaced_with_its_workers(pool, sent):
     server = result_of(pool, os.getppid)
     before = result_of(pool, os.getpid)

@@ -1,13 +1,11 @@
 """Random kernels: the evaluator counts exactly the requests of the addresses that Triton's interpreter accesses.
 
-As a script: `python tests/tilescope/oracle/test_evaluator.py LAUNCHES FOLDER SEED...` prints the differences.
+As a script: `python -m tests.tilescope.oracle.test_evaluator LAUNCHES FOLDER SEED...` prints the differences.
 """
 
 import collections
 import importlib.util
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -17,12 +15,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tests.trees import ROOT, python
 from tilescope.captures.reader import Capture
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.global_memory import STORAGE_STEP
 from tilescope.evaluate.values import choose, from_table
 
-ROOT = Path(__file__).parents[3]
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
 # These seeds' kernels have all operations, masks, loops and shapes.
 SEEDS, LAUNCHES, PROCESSES = range(12, 32), 5, 2
@@ -65,11 +63,9 @@ class Source(random.Random):
         self.lines, self.loops, self.count = [], [], 0
         # The dtypes of x, y, z and ids
         self.kinds = [*map(self.choice, (DTYPES, (*DTYPES, "int8"), DTYPES, DTYPES[:2]))]
+        self.shape = self.choice(SHAPES)
         # Elements between operations' addresses
-        self.shape, self.pitch = (
-            self.choice(SHAPES),
-            self.choice((3, 16)),
-        )
+        self.pitch = self.choice((3, 16))
         rows, columns = self.shape[0], self.shape[-1]
         is_flat = len(self.shape) == 1
         self.scalars = [("p0", 4), ("p1", 3), ("n0", 3000), ("n1", 3000), ("carried", 509)]
@@ -198,21 +194,20 @@ class Source(random.Random):
             self.nest(depth + 1)
 
     def loop(self, depth):
-        counter, form, index = (
-            self.name("j"),
-            self.choice(LOOPS[: 3 if depth == 1 else 2]),
-            self.name("i"),
-        )
-        start, step = (
-            self.choice(("0", "-2", "1", "p0")),
-            self.choice(("1", "1", "2", "n0 % 3 + 1")),
-        )
-        end, next_index = self.choice(("3", "5", f"{self.expression('scalars', 1)[0]} % 5")), ""
+        counter = self.name("j")
+        form = self.choice(LOOPS[: 3 if depth == 1 else 2])
+        index = self.name("i")
+        start = self.choice(("0", "-2", "1", "p0"))
+        step = self.choice(("1", "1", "2", "n0 % 3 + 1"))
+        end = self.choice(("3", "5", f"{self.expression('scalars', 1)[0]} % 5"))
+        next_index = ""
         if self.random() < 0.25:
             self.add(depth, f"{counter} = p0 * 0 + {start}", f"while {counter} < {end}:")
             next_index = f"    {counter} = {counter} + {step}"
         else:
-            index, next_index = ("copy", "copy = None") if "static" in form else (index, "")
+            if "static" in form:
+                index = "copy"
+                next_index = "copy = None"
             self.add(
                 depth,
                 f"for {index} in {form.format(start, end, step)}:",
@@ -234,10 +229,8 @@ def trace(name, native, builder, executions):
         frame = sys._getframe()
         while "random_kernel" not in frame.f_code.co_filename:
             frame = frame.f_back
-        addresses, program = (
-            arguments[at].astype(np.int64),
-            builder.grid_idx[0] + builder.grid_idx[1] * builder.grid_dim[0],
-        )
+        addresses = arguments[at].astype(np.int64)
+        program = builder.grid_idx[0] + builder.grid_idx[1] * builder.grid_dim[0]
         mask = np.broadcast_to(
             True if mask_at is None else arguments[mask_at], addresses.shape
         ).astype(bool)
@@ -306,10 +299,8 @@ def compare_launch(capture, launch, executions, memory):
             instructions = {op.instruction for op in part}
             if own and len(instructions) > 1:
                 continue
-            total, expected = (
-                sum((op.tally.counts for op in part), np.zeros(8, np.int64)),
-                np.zeros(8, np.int64),
-            )
+            expected = np.zeros(8, np.int64)
+            total = sum((op.tally.counts for op in part), expected)
             if own and instructions not in (set(), {None}):
                 expected = count_executions(*instructions, num_warps, own)
             elif own:
@@ -336,15 +327,11 @@ def check_kernel(seed, launches, folder):
         memory[k * REGION + REGION // 2 :][:TENSOR_BYTES].view(kind)
         for k, kind in enumerate(source.kinds)
     ]
-    skipped, divisible = (
-        [source.choice((0, 0, 16, 1)) for _ in views[:3]] + [0],
-        [source.random() < 0.3 for _ in "01"],
-    )
-    native, builder, warps = (
-        interpreter._interpreter,
-        interpreter.interpreter_builder,
-        source.choice((1, 2, 4)),
-    )
+    skipped = [source.choice((0, 0, 16, 1)) for _ in views[:3]] + [0]
+    divisible = [source.random() < 0.3 for _ in "01"]
+    native = interpreter._interpreter
+    builder = interpreter.interpreter_builder
+    warps = source.choice((1, 2, 4))
     builder.options = replace(builder.options, sanitize_overflow=False)  # twice as fast
     functions = {
         name: getattr(native, name) for name in ("load", "store", "atomic_rmw", "atomic_cas")
@@ -381,13 +368,8 @@ def check_kernel(seed, launches, folder):
 @pytest.mark.parametrize("part", range(PROCESSES))
 def test_counts_are_those_of_the_interpreters_addresses(part, tmp_path, compiled_before):
     seeds = SEEDS[part::PROCESSES]
-    command = [sys.executable, __file__, str(LAUNCHES), str(tmp_path), *map(str, seeds)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TRITON_CACHE_DIR": str(compiled_before),
-    }
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    arguments = __file__, LAUNCHES, tmp_path, *seeds
+    ended = python(ROOT, *arguments, TRITON_CACHE_DIR=str(compiled_before))
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stdout + ended.stderr
 
 

@@ -3,16 +3,13 @@
 Some constants were fitted to these counts, so the bars also hold with each shape left out of a fit.
 """
 
-import csv
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from benchmarks import recorded_reuse
 from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
-from tests.experiments import fill_sms
 from tilescope.compiling.compiler import compile_experiment
 from tilescope.compiling.launches import capture_launches
 from tilescope.declare.experiment import launch_of
@@ -26,11 +23,7 @@ from tilescope.timing.gpus import find_constants
 from tilescope.timing.l2 import CONSTANTS
 from tilescope.timing.launches import describe_launch
 from visualize.predict.bounds import time_resources
-from visualize.predict.reuse import DramTraffic, reuse
-from visualize.predict.schedule import schedule
-
-FILE = Path(__file__).parent / "h200_dram.csv"
-TRUTH = list(csv.DictReader(FILE.read_text().splitlines()))
+from visualize.predict.reuse import DramTraffic
 
 pytestmark = pytest.mark.xdist_group("reuse")
 
@@ -122,12 +115,11 @@ def predict_reads(capture, gpu):
 
 
 def test_nearly_all_orders_that_are_further_off_are_flagged(shipped_rows):
-    """All but four of 78, up to 26 % off; 42 % are flagged."""
+    """All but four of 78, up to 26 % off; 42 % are flagged. The next test limits the number."""
     judged = on("H200", shipped_rows)
     plain = [row for row in judged if not row.is_flagged]
     missed = misses(judged)
     assert len(plain) > 0.57 * len(judged), "a flag on everything would say nothing"
-    assert len(missed) <= 4, sentence(missed)
     assert all(abs(row.error) < 0.27 for row in missed), sentence(missed)
     assert median_error(plain) < 0.008
 
@@ -260,55 +252,3 @@ def test_on_every_shape_the_best_tile_with_its_recommended_group_size_is_within_
             continue  # of shapes that were drawn at random one tile was counted
         best = min(min(each.times_ms.values()) for each in alike)
         assert min(each.recommended_ms for each in alike) <= 1.02 * best, shape
-
-
-def truth(launches):
-    """Each row of the file: bytes as counted there, as recorded, and as predicted for the file's resident programs."""
-    for row in TRUTH:
-        values = dict(zip(row["parameters"].split(), row["values"].split(), strict=True))
-        sizes = {name: int(value) for name, value in values.items() if name != "dtype"}
-        like = next(
-            each
-            for each in launches
-            if (each.kernel.id, each.launch.problem.dtype) == ("matmul.grouped", "float16")
-            and each.launch.gpu.name == "H200"
-            and each.shape == tuple(sizes[name] for name in "MNK")
-            and each.tile == (sizes["BLOCK_M"], sizes["BLOCK_N"])
-        )
-        launch = replace(
-            like.launch, config=replace(like.launch.config, GROUP_SIZE=sizes["GROUP_SIZE"])
-        )
-        planned = fill_sms(schedule(like.kernel, launch), int(row["resident_programs_per_sm"]))
-        assert planned.resident_programs == like.traffic.schedule.resident_programs
-        found = reuse(planned, like.traffic.l2_pressure)
-        yield (
-            int(row["dram_read_bytes"]),
-            statistics.median(like.rows[sizes["GROUP_SIZE"]].dram_read_bytes),
-            found,
-        )
-
-
-def test_another_file_of_counts_agrees_as_far_as_it_agrees_with_the_records(everywhere):
-    """It was counted with several metrics at once: caches warm from the pass before, another state in each.
-
-    Three of ten counts differ from the records' by 15 to 48 %. Of the others, all predictions but one are within 20 %
-    of both, and the model flags it.
-    """
-    counts = list(truth(everywhere))
-    alike = [each for each in counts if each[1] == pytest.approx(each[0], rel=0.1)]
-    assert len(counts) == 10
-    assert len(alike) == 7
-    off = [
-        predicted
-        for counted, recorded, predicted in alike
-        if not all(
-            predicted.read_bytes == pytest.approx(count, rel=0.2) for count in (counted, recorded)
-        )
-    ]
-    assert [predicted.is_drift for predicted in off] == [True]
-    assert (
-        statistics.median(
-            abs(predicted.read_bytes / counted - 1) for counted, _, predicted in counts
-        )
-        < 0.16
-    )

@@ -88,6 +88,7 @@ def test_a_listing_has_a_summary_of_each_result_in_the_order_of_writing(store):
     assert timed.kernel == "transpose.tiled"
     assert timed.gpu == "H200"
     assert timed.device == "NVIDIA H200"
+    assert timed.triton == "3.6.0"
     assert timed.ended == START
     assert timed.summary.median_ms == 0.1
     assert timed.summary.p20_ms == 0.1 * 0.995

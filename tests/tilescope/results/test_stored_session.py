@@ -90,9 +90,6 @@ def test_a_measurement_on_a_gpu_is_stored_under_that_gpu(sessions, monkeypatch):
     assert session.submit(replace(QUICK, gpu="this")).result().timing.median_ms == 0.25
     (row,) = session.store.latest(ResultFilter(), 5)
     assert row.gpu == "H200"
-    assert row.device == "NVIDIA H200"
-    assert row.triton == "3.7.1"
-    assert row.summary.median_ms == 0.25
     assert row.experiment == QUICK
     for spelled in ("", "this", "H200"):
         assert session.find_value(replace(QUICK, gpu=spelled), "run").backend == "cuda"

@@ -161,22 +161,23 @@ def test_the_estimate_is_the_time_of_the_compiles_or_of_the_trials_whichever_is_
     assert estimate_seconds(200, 1000) == pytest.approx(26)
 
 
-@pytest.fixture(scope="module")
-def sweep():
-    """A sweep with timed, wrong, set-aside and untried configs."""
+def sweep_mixed(strategy, **options):
+    """Return a sweep with timed, wrong and set-aside configs."""
     device = FakeDevice(noise=0.01, wrong=lambda experiment: experiment.config.BLOCK_M == 16)
     builder = FakeBuilder(
-        failures=lambda experiment: REFUSED if experiment.config.BLOCK_K == 64 else None
+        failures=lambda experiment: REFUSED if experiment.config.num_warps == 8 else None
     )
-    return swept(Strategy("random", budget=40), device, builder=builder)
+    return swept(strategy, device, builder=builder, **options)
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    """A sweep that also has untried configs."""
+    return sweep_mixed(Strategy("random", budget=40))
 
 
 def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
-    builder = FakeBuilder(
-        failures=lambda experiment: REFUSED if experiment.config.num_warps == 2 else None
-    )
-    device = FakeDevice(noise=0.01, wrong=lambda experiment: experiment.config.BLOCK_M == 16)
-    sweep = swept(GRID, device, within=SOME, builder=builder, store=store)
+    sweep = sweep_mixed(GRID, within=SOME, store=store)
     assert {row.status for row in sweep.rows} == {"timed", "wrong", "set aside"}
     back = again(store).load_sweep(SOME, GPU)[0]
     recorded = replace(

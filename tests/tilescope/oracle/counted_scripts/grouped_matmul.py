@@ -28,7 +28,6 @@ def grouped_matmul_kernel(
         num_n_tiles = tl.cdiv(gn, BLOCK_SIZE_N)
         num_tiles = num_m_tiles * num_n_tiles
         while tile_idx >= last_problem_end and tile_idx < last_problem_end + num_tiles:
-            k = gk
             lda = tl.load(g_lds + g * 3)
             ldb = tl.load(g_lds + g * 3 + 1)
             ldc = tl.load(g_lds + g * 3 + 2)
@@ -44,7 +43,7 @@ def grouped_matmul_kernel(
             a_ptrs = a_ptr + offs_am[:, None] * lda + offs_k[None, :]
             b_ptrs = b_ptr + offs_k[:, None] * ldb + offs_bn[None, :]
             accumulator = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
-            for _ in range(0, tl.cdiv(k, BLOCK_SIZE_K)):
+            for _ in range(0, tl.cdiv(gk, BLOCK_SIZE_K)):
                 tl.multiple_of(a_ptrs, [16, 16])
                 tl.multiple_of(b_ptrs, [16, 16])
                 a = tl.load(a_ptrs)
@@ -53,9 +52,7 @@ def grouped_matmul_kernel(
                 a_ptrs += BLOCK_SIZE_K
                 b_ptrs += BLOCK_SIZE_K * ldb
             c = accumulator.to(tl.float16)
-            offs_cm = tile_m_idx * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-            offs_cn = tile_n_idx * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-            c_ptrs = c_ptr + ldc * offs_cm[:, None] + offs_cn[None, :]
+            c_ptrs = c_ptr + ldc * offs_am[:, None] + offs_bn[None, :]
             tl.store(c_ptrs, c)
             tile_idx += NUM_SM
         last_problem_end = last_problem_end + num_tiles
@@ -100,21 +97,17 @@ def grouped_matmul_tma_kernel(
                 c_ptr, shape=[gm, gn], strides=[ldc, 1], block_shape=[BLOCK_SIZE_M, BLOCK_SIZE_N]
             )
             while tile_idx >= last_problem_end and tile_idx < last_problem_end + num_tiles:
-                k = gk
                 tile_idx_in_gemm = tile_idx - last_problem_end
                 tile_m_idx = tile_idx_in_gemm // num_n_tiles
                 tile_n_idx = tile_idx_in_gemm % num_n_tiles
                 offs_am = tile_m_idx * BLOCK_SIZE_M
                 offs_bn = tile_n_idx * BLOCK_SIZE_N
                 accumulator = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), dtype=tl.float32)
-                for kk in range(0, tl.cdiv(k, BLOCK_SIZE_K)):
+                for kk in range(0, tl.cdiv(gk, BLOCK_SIZE_K)):
                     a = a_desc.load([offs_am, kk * BLOCK_SIZE_K])
                     b = b_desc.load([offs_bn, kk * BLOCK_SIZE_K])
                     accumulator += tl.dot(a, b.T)
-                offs_cm = tile_m_idx * BLOCK_SIZE_M
-                offs_cn = tile_n_idx * BLOCK_SIZE_N
-                c = accumulator.to(tl.float16)
-                c_desc.store([offs_cm, offs_cn], c)
+                c_desc.store([offs_am, offs_bn], accumulator.to(tl.float16))
                 tile_idx += NUM_SM
         last_problem_end = last_problem_end + num_tiles
 
@@ -134,14 +127,6 @@ for kernel in (grouped_matmul_kernel, grouped_matmul_tma_kernel):
 
     tables = [table(tensors) for tensors in (A, B, C)]
     kept += [A, B, C, gs, lds, tables]
-    for cfg in ((84, 128, 128, 32), (128, 128, 128, 32), (84, 64, 64, 32), (128, 64, 64, 32)):
-        kernel[(cfg[0],)](
-            *tables,
-            gs,
-            lds,
-            4,
-            NUM_SM=cfg[0],
-            BLOCK_SIZE_M=cfg[1],
-            BLOCK_SIZE_N=cfg[2],
-            BLOCK_SIZE_K=cfg[3],
-        )
+    for side in (128, 64):
+        for programs in (84, 128):
+            kernel[(programs,)](*tables, gs, lds, len(sizes), programs, side, side, 32)
