@@ -22,18 +22,23 @@ SIZES = st.sampled_from((1, 2, 9, 64, 129, 448, 577, 1000, 1023))
 
 
 @st.composite
-def launches(draw, kernels=KERNELS, sizes=SIZES):
+def launches(draw, kernels=KERNELS, sizes=SIZES, least_block=16, most_block=8192):
     """A kernel, a problem of at most some thousand tiles, and a config."""
     kernel = draw(st.sampled_from(kernels))
-    fields = [name for name in "MNK" if name in knobs(kernel.family.problem)]
-    problem = kernel.family.problem(**{name: draw(sizes) for name in fields})
+    problem = {}
+    for name, knob in kernel.problem_knobs().items():
+        if name != "precision":
+            problem[name] = draw(sizes if name in "MNK" else st.sampled_from(knob.choices))
     config = {}
     for name, knob in knobs(kernel.config).items():
-        choices = [c for c in knob.choices or () if not name.startswith("BLOCK") or c >= 16]
-        config[name] = draw(st.sampled_from(choices or range(knob.low, knob.high + 1)))
-    return kernel, Launch(
-        problem, kernel.config(**config), draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS)))
-    )
+        choices = knob.choices or range(knob.low, knob.high + 1)
+        if name.startswith("BLOCK"):
+            choices = [c for c in choices if least_block <= c <= most_block]
+        config[name] = draw(st.sampled_from(choices))
+    if problem["dtype"].startswith("float8") and "BLOCK_K" in config:
+        config["BLOCK_K"] = max(32, config["BLOCK_K"])
+    gpu = draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS)))
+    return kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), gpu)
 
 
 @given(launches(kernels=REDUCING), st.integers(1, 80))

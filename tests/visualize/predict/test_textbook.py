@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.visualize.predict.plain_counting import executions, plain_count, small_launches
+from tests.visualize.predict.plain_counting import executions, plain_count
+from tests.visualize.predict.test_schedule import launches
 from tilescope.captures.layouts import Layout
 from tilescope.declare.accesses import Access, Axis
-from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import FlatAccess, Launch
@@ -35,7 +35,7 @@ BOARDS = st.builds(
 )
 
 
-LAUNCHES = small_launches(list(discover().values()), (GPUS["A100-40GB"], GPUS["H200"]))
+LAUNCHES = launches(sizes=st.integers(1, 40), least_block=1, most_block=64)
 
 
 @given(LAUNCHES, BOARDS)
