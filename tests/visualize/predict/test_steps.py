@@ -132,24 +132,6 @@ def test_the_first_read_is_the_first_in_time(launch):
     assert {place: int(planned.step[entry]) for place, entry in np.ndenumerate(b)} == first_b
 
 
-@pytest.mark.parametrize(
-    ("text", "programs_per_sm", "name", "tiles", "slots"),
-    [
-        ("matmul.grouped N=2048 BLOCK_M=64 BLOCK_N=64", 2, "wave", [264] * 3 + [232], 264),
-        ("matmul.grouped N=2048 BLOCK_M=64 BLOCK_N=64", 8, "wave", [1024], 1056),
-        # One program per SM, even if an SM would hold two.
-        ("matmul.persistent N=4096", 2, "turn", [132] * 3 + [116], 132),
-    ],
-)
-def test_the_last_step_is_idle_if_it_has_fewer_tiles_than_slots(
-    text, programs_per_sm, name, tiles, slots
-):
-    made = steps(plan(f"{text} M=2048 K=64", programs_per_sm))
-    assert (made.name, made.tiles.tolist(), made.slots) == (name, tiles, slots)
-    idle = 1 - tiles[-1] / slots
-    assert (made.tail_idle, made.idle) == pytest.approx((idle, idle / len(tiles)))
-
-
 @given(launches(kernels=REDUCING, sizes=SMALL), st.integers(1, 2), st.integers(0, 40))
 @example(ARTICLE, 1, 9)
 @example(launch_of(experiment_of("matmul.persistent M=4096 N=4096 K=64"), H200), 2, 0)
