@@ -30,6 +30,10 @@ def counted(kernel_id, wanted):
             yield launch, count_accesses(*launch, operations), measured.launch
 
 
+def cycles_of(counts, op):
+    return max(counts[f"{op}_requests"], counts[f"{op}_sectors"] / 4)
+
+
 def test_the_l2s_rate_is_the_gpus_own_if_measured_and_else_an_h200s_per_sm():
     """Bytes at 132 × 77 GB/s, and at 108 × 77 GB/s."""
     assert l2_gbps(GPUS["H100"]) == 132 * 70
@@ -90,9 +94,7 @@ def test_load_and_store_units_take_a_cycle_per_request_or_per_128_bytes():
     cases = list(counted("transpose.tiled", lambda ops: ops == ["load", "store"]))
     assert len(cases) > 10
     for launch, operations, counts in cases:
-        cycles = sum(
-            max(counts[f"{op}_requests"], counts[f"{op}_sectors"] / 4) for op in ("ld", "st")
-        )
+        cycles = cycles_of(counts, "ld") + cycles_of(counts, "st")
         for clock in (1830, 915):
             ms = time_resources(*launch, operations, 0.0, clock)["load and store"]
             assert ms == pytest.approx(cycles / 132 / clock / 1e3), launch
@@ -107,8 +109,8 @@ def test_operands_staged_through_registers_pass_twice_and_copies_to_shared_memor
     for launch, operations, counts in counted(
         "matmul.grouped", lambda ops: ops == [kind, kind, "store"]
     ):
-        loads = max(counts["ld_requests"], counts["ld_sectors"] / 4)
-        stores = max(counts["st_requests"], counts["st_sectors"] / 4)
+        loads = cycles_of(counts, "ld")
+        stores = cycles_of(counts, "st")
         cycles = time_resources(*launch, operations, 0.0)["load and store"] * 132 * 1830e3
         assert cycles >= 0.999 * (passes * loads + stores), launch
         assert cycles <= 1.001 * (

@@ -31,9 +31,9 @@ def plan(text, **gpu):
     return schedule(*launch_of(experiment_of(text), replace(H200, **gpu)))
 
 
-def found(read, ahead=0.0, asked=1000):
+def found(read, ahead=0.0):
     """A prediction of these reads."""
-    return Reuse(read, read, read, read, 1, asked, 1, ahead)
+    return Reuse(read, read, read, read, 1, 1000, 1, ahead)
 
 
 def test_the_written_output_takes_room():

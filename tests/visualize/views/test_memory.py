@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.experiments import launch_from
 from tests.messages import decode, opened
-from tilescope.declare.discovery import discover
-from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import Launch
 from tilescope.evaluate.declared import Matrix, Requests, count_accesses
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.measure.counters import COUNTERS
@@ -232,8 +230,7 @@ def test_the_most_wasteful_request_is_drawn_unless_another_is_chosen():
 
 
 def test_a_box_flows_from_one_node_to_each_of_its_rows():
-    kernel = discover()["matmul.persistent"]
-    launch = Launch(kernel.family.problem(M=1024), kernel.config(), GPUS["H200"])
+    kernel, launch = launch_from(f"{PERSISTENT} M=1024")
     load, *_ = count_accesses(kernel, launch, [BOX] * 3)
     flow = make_flow(kernel, launch, load)
     figure = decode(flow_plot(flow, 0, "about"))
