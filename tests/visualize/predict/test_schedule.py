@@ -1,5 +1,7 @@
 """The schedule against plain counting, every program, one after the other; and the occupancy by hand."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,15 +87,11 @@ def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
     programs_per_sm = min(programs_per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps))
     planned = fill_sms(schedule(kernel, launch), programs_per_sm)
     resident = launch.gpu.sms * programs_per_sm
-    waves = []
-    left = kernel.programs(launch)
-    while left > 0:
-        waves.append(min(left, resident))
-        left -= waves[-1]
-    assert planned.programs == sum(waves)
+    programs = kernel.programs(launch)
+    assert planned.programs == programs
     assert planned.resident_programs == resident
-    assert planned.waves == len(waves)
-    assert planned.tail_programs == waves[-1] % resident
+    assert planned.waves == math.ceil(programs / resident)
+    assert planned.tail_programs == programs % resident
 
 
 # The GPU, warps, registers and bytes of shared memory of a program; then how many an SM holds, and what limits them.

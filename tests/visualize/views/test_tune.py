@@ -3,7 +3,6 @@
 import datetime
 import itertools
 import json
-import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +14,7 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.experiments import experiment_of
-from tests.messages import opened, text_of
+from tests.messages import opened
 from tests.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
 from tests.stores import put_sweep
 from tests.tilescope.search.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
@@ -237,7 +236,7 @@ def predict_times(sweep, *times):
 
 
 def describe(sweep, *rows):
-    """Return a sweep's headline, the labels of two rows, its table with more rows, and its summary as plain text."""
+    """Return a sweep's texts: headline, two labels, the table with more rows, the lines to copy, and the summary."""
     first, last = sweep.rows[2], (*sweep.rows, *rows)[-1]
     return "<p>".join(
         (
@@ -245,6 +244,7 @@ def describe(sweep, *rows):
             text.point_label(first, sweep),
             text.point_label(last, sweep),
             text.ranking_table(replace(sweep, rows=(*sweep.rows, *rows)), lambda _: ""),
+            text.config_lines(sweep),
             summary(sweep).replace("\n", "<p>"),
         )
     )
@@ -267,16 +267,6 @@ def test_the_texts_are_the_approved_ones(sweep, approve):
         "ms": describe(predict_times(sweep, 0.2, 0.3, 0.4, 0.5), refused),
         "without predicted times": describe(replace(predict_only(sweep), rows=ranks)),
     }
+    for name, second_ms in (("a tie within five percent", 0.209), ("no tie", 0.211)):
+        texts[name] = text.sweep_headline(predict_times(sweep, 0.2, second_ms, 0.22, 0.3))
     approve("tune", texts)
-
-
-def test_the_lines_to_copy_are_the_best_configs_in_order_and_predictions_within_five_percent_are_ties(
-    sweep,
-):
-    lines = re.findall(r"triton\.Config\((.*?)\),", text_of(text.config_lines(sweep)))
-    for line, row in zip(lines, sweep.ranked, strict=True):
-        assert f'"BLOCK_M": {row.experiment.config.BLOCK_M}, ' in line
-        assert f"num_warps={row.experiment.config.num_warps}, " in line
-    for second, is_tie in ((0.209, True), (0.211, False)):
-        headline = text_of(text.sweep_headline(predict_times(sweep, 0.2, second, 0.22, 0.3)))
-        assert ("2 configs are predicted within 5 % of the best" in headline) is is_tie
