@@ -9,11 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import FEW_SMS
-from tests.experiments import experiment_of, fill_sms
+from tests.experiments import experiment_of, fill_sms, launch_from
 from tests.visualize.predict.test_schedule import REDUCING, launches
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import Launch
 from visualize.predict.schedule import (
     FirstLoads,
     first_loads,
@@ -27,12 +26,10 @@ from visualize.predict.schedule import (
 )
 
 H200 = GPUS["H200"]
-SPLIT = next(kernel for kernel in REDUCING if kernel.id == "matmul.split_k_atomic")
 SMALL = st.sampled_from((1, 2, 17, 129, 300))
 
-ARTICLE = launch_of(
-    experiment_of("matmul.grouped M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 GROUP_SIZE=3"),
-    H200,
+ARTICLE = launch_from(
+    "matmul.grouped M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 GROUP_SIZE=3"
 )
 
 
@@ -94,11 +91,8 @@ def count_blocks(tiles, depth):
 
 @given(launches(kernels=REDUCING))
 @example(
-    (
-        SPLIT,
-        Launch(
-            SPLIT.family.problem(M=129, N=200, K=300), SPLIT.config(BLOCK_K=64, SPLIT_K=2), FEW_SMS
-        ),
+    launch_of(
+        experiment_of("matmul.split_k_atomic M=129 N=200 K=300 BLOCK_K=64 SPLIT_K=2"), FEW_SMS
     )
 )
 def test_a_step_reads_the_blocks_of_its_tiles_panels(launch):
@@ -134,7 +128,7 @@ def test_the_first_read_is_the_first_in_time(launch):
 
 @given(launches(kernels=REDUCING, sizes=SMALL), st.integers(1, 2), st.integers(0, 40))
 @example(ARTICLE, 1, 9)
-@example(launch_of(experiment_of("matmul.persistent M=4096 N=4096 K=64"), H200), 2, 0)
+@example(launch_from("matmul.persistent M=4096 N=4096 K=64"), 2, 0)
 def test_the_first_programs_are_compared_with_row_major_order(launch, programs_per_sm, wanted):
     """By default, those that run at once, or the first turn of a loop."""
     planned = fill_sms(schedule(*launch), programs_per_sm)
