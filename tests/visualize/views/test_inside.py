@@ -100,14 +100,14 @@ def test_lanes_two_words_apart_take_two_wavefronts_of_which_one_is_a_conflict():
     ]  # fmt: skip
 
 
-def spilling():
+def make_spills():
     lines = (LineRegisters("kernel", 21, 255, 240), LineRegisters("kernel", 20, 255, 235))
     spills = (LineSpills("kernel", 20, 12, 30, 48, 84, 10_752),)
     program = program_of(registers_by_line=lines, registers_at_peak=(), spills_by_line=spills)
     return replace(program, facts=replace(program.facts, spilled_bytes=48))
 
 
-def waiting_for_loads():
+def make_waiting_loads():
     (pipeline,) = program_of().inside.pipelines
     why = "With num_stages = 1, line 22 waits for its load in every step."
     loads = tuple(replace(load, ahead=0, slots=0, why=why) for load in pipeline.loads)
@@ -115,19 +115,11 @@ def waiting_for_loads():
     return program_of(pipelines=(replace(pipeline, loads=loads, events=events),))
 
 
-def converting():
+def make_conversions():
     source = textbook_layout((64, 32))
+    forced = "the multiplication on line 7", "the store on line 9"
     conversions = (
-        LayoutConversion(
-            "kernel",
-            9,
-            2,
-            source,
-            source,
-            4096,
-            "the multiplication on line 7",
-            "the store on line 9",
-        ),
+        LayoutConversion("kernel", 9, 2, source, source, 4096, *forced),
         LayoutConversion("kernel", 8, 2, source, source, 0, "", "the load on line 8"),
     )
     shared = (
@@ -148,16 +140,16 @@ def test_the_texts_and_pictures_of_rare_cases_are_the_approved_ones(approve):
             "shared-memory", with_copy(1024 + 16 * WORDS, (400, 400), (500, 400))
         ),
         "a missing count": render("shared-memory", program_of(shared=(refused,))),
-        "spills": render("registers", spilling()),
-        "loads that are not pipelined": render("pipeline", waiting_for_loads()),
+        "spills": render("registers", make_spills()),
+        "loads that are not pipelined": render("pipeline", make_waiting_loads()),
         "a map above the limit": render_folds(Inside(shared_map=above_the_limit)),
         "no map": "".join(inspection_slots(Inside(shared_map=unknown), "").values()),
-        "conversions": render_folds(converting()),
+        "conversions": render_folds(make_conversions()),
     }
     approve("inside_rare", texts)
     figures = {
         "bank conflicts": banks_figure(CONFLICT),
-        "loads that are not pipelined": pipeline_figure(waiting_for_loads()),
+        "loads that are not pipelined": pipeline_figure(make_waiting_loads()),
         "a map": memory_map_figure(shared_map),
         "a map above the limit": memory_map_figure(above_the_limit),
     }
