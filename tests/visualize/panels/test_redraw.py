@@ -17,9 +17,7 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.measure.measurement import Job
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.measure.timeline import TIMELINE
-from tilescope.numbers import Number
 from tilescope.results import Failure, records
-from visualize.views.compare import render_comparison
 from visualize.views.slots import ENABLED, NONE, REDRAW, WATCH
 from visualize.views.tabs import SETTINGS
 from visualize.web.actions import Actions
@@ -303,8 +301,6 @@ def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_al
     assert "blocks for 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
     assert ">M<" not in table, "equal knobs are left out"
     assert all(word in table for word in ("GROUP_SIZE", "waves", "same", "0.600 ×"))
-    many = {f"knob{place}": place for place in range(7)}
-    assert "knob3 3 → <b>–</b>, 3 more." in render_comparison({}, many, [], [])
 
 
 def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes_more(shared_page):
@@ -316,38 +312,6 @@ def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes
     )
     operations = [re.findall("load of [AB]", title) for title in titles]
     assert operations == [["load of A"], ["load of B"], ["load of A", "load of A"]]
-
-
-EQUAL = "In this view, all numbers known for both are equal."
-NO_NUMBER = "The two experiments have no known numbers in common. Press Run; for the pinned one, press Swap first."
-
-
-@pytest.mark.parametrize(
-    ("now", "pinned", "sentence"),
-    [
-        ({"time": 2.0, "other unit": 5.0}, {"loads": 5, "other unit": 5}, NO_NUMBER),
-        ({"time": 2.0, "zero": 0}, {"time": 2.0, "zero": 0}, EQUAL),
-        ({"a": 5}, {"a": 0}, "a 0 → 5 (+5)"),
-        (
-            {"a": 5, "b": 5, "c": 5, "time": 1.0},
-            {"a": 10, "b": 10, "c": 10, "time": 2.0},
-            "a 10 → 5 (0.500 ×) · b 10 → 5 (0.500 ×) · time 2.00 ms → 1.00 ms (0.500 ×)",
-        ),
-    ],
-)
-def test_the_strip_has_at_most_three_numbers_or_says_why_it_has_none(now, pinned, sentence):
-    numbers = (
-        [
-            Number(name, value, "ms" if isinstance(value, float) else "", "predicted")
-            for name, value in each.items()
-        ]
-        for each in (now, pinned)
-    )
-    strip = render_comparison({"M": 1}, {"M": 2}, *numbers)
-    assert (
-        re.sub("<[^>]*>", "", strip.split("<details>")[0]) == f"Pinned → now: M 2 → 1. {sentence}"
-    )
-    assert "<table" in strip
 
 
 @pytest.mark.parametrize("tab", SETTINGS.tabs)

@@ -2,10 +2,7 @@
 
 import itertools
 
-from hypothesis import strategies as st
-
-from tilescope.declare.knobs import knobs
-from tilescope.declare.spec import FlatAccess, Launch
+from tilescope.declare.spec import FlatAccess
 from tilescope.evaluate.counts import NO_COST, Cost
 
 
@@ -79,23 +76,3 @@ def plain_count(pattern, starts):
             bool(addresses), sectors, lines, ideal, used, sector_bytes=matrix.sector_bytes
         )
     return total
-
-
-@st.composite
-def small_launches(draw, kernels, gpus):
-    """Draw a kernel and a launch whose tiles are small and do not divide the problem."""
-    kernel = draw(st.sampled_from(kernels))
-    declared = kernel.problem_knobs()
-    problem = {name: draw(st.integers(1, 40)) for name in "MNK" if name in declared}
-    for name in [name for name in ("dtype", "layout") if name in declared]:
-        problem[name] = draw(st.sampled_from(declared[name].choices))
-    tile = {
-        name: knob.choices or (1, 2, 3)
-        for name, knob in knobs(kernel.config).items()
-        if knob.group == "Tile"
-    }
-    config = {name: draw(st.sampled_from(choices[:3])) for name, choices in tile.items()}
-    if problem["dtype"].startswith("float8") and "BLOCK_K" in config:
-        config["BLOCK_K"] = 32
-    gpu = draw(st.sampled_from(gpus))
-    return kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), gpu)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.experiments import launch_from
 from tilescope.compiling.compile_cost import compile_seconds, estimate_shared_bytes
 from tilescope.compiling.estimated_time import estimate_time
 from tilescope.declare.discovery import discover, read_text
@@ -14,8 +15,6 @@ from tilescope.results import codec
 from visualize.predict import offer as offers
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
 from visualize.views.opening import explain_opening, opening_config
-
-PERSISTENT = discover()["matmul.persistent"]
 
 
 def test_each_config_is_offered_for_the_shape_it_was_found_for():
@@ -32,28 +31,28 @@ def test_each_config_is_offered_for_the_shape_it_was_found_for():
 
 
 @pytest.mark.parametrize(
-    ("size", "gpu", "fields", "origin", "searched"),
+    ("size", "fields", "origin", "searched"),
     [
-        (4096, "H200", {}, FOUND, 4096),
-        (4096, "H100", {}, FOUND, 4096),  # of the same compute capability
-        (4096, "H200", {"precision": "ieee"}, FOUND, 4096),  # has no effect on half types
-        (5000, "H200", {}, NEIGHBOUR, 8192),  # 8192 × 6144 × 4096: a config with more stages
-        (512, "H200", {"dtype": "bfloat16", "layout": "NT"}, RANKED, None),
-        (4096, "T4", {}, RANKED, None),
+        (4096, "gpu=H200", FOUND, 4096),
+        (4096, "gpu=H100", FOUND, 4096),  # of the same compute capability
+        (4096, "gpu=H200 precision=ieee", FOUND, 4096),  # has no effect on half types
+        (5000, "gpu=H200", NEIGHBOUR, 8192),  # 8192 × 6144 × 4096: a config with more stages
+        (512, "gpu=H200 dtype=bfloat16 layout=NT", RANKED, None),
+        (4096, "gpu=T4", RANKED, None),
     ],
 )
 def test_another_shape_gets_a_neighbours_config_only_if_the_model_ranks_it_first(
-    size, gpu, fields, origin, searched
+    size, fields, origin, searched
 ):
-    problem = PERSISTENT.family.problem(M=size, N=size, K=size, **fields)
-    offered = offer(PERSISTENT, problem, GPUS[gpu])
+    kernel, launch = launch_from(f"matmul.persistent M={size} N={size} K={size} {fields}")
+    offered = offer(kernel, launch.problem, launch.gpu)
     assert offered.origin == origin
     assert (offered.search and offered.search.experiment.problem.M) == searched
     if origin != FOUND:
-        similar = offers.similar(PERSISTENT, problem, GPUS[gpu])
+        similar = offers.similar(kernel, launch.problem, launch.gpu)
         experiments = [offered.experiment, *(entry.experiment for entry in similar)]
-        launches = [Launch(problem, each.config, GPUS[gpu]) for each in experiments]
-        first, *others = [estimate_time(PERSISTENT, launch) for launch in launches]
+        launches = [replace(launch, config=each.config) for each in experiments]
+        first, *others = [estimate_time(kernel, each) for each in launches]
         assert all(first <= 1.07 * time for time in others if time)
 
 
@@ -95,7 +94,8 @@ def test_every_kernel_opens_with_a_config_that_launches(kernel, gpu):
 
 
 def test_misaligned_rows_get_padding():
-    offered = offer(PERSISTENT, PERSISTENT.family.problem(M=4097, N=4097, K=4097), GPUS["H200"])
+    kernel, launch = launch_from("matmul.persistent M=4097 N=4097 K=4097 gpu=H200")
+    offered = offer(kernel, launch.problem, launch.gpu)
     assert offered.experiment.config.PAD == "auto"
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.experiments import fill_sms
+from tests.experiments import experiment_of, fill_sms, launch_from
 from tests.visualize.predict.test_schedule import REDUCING, launches
-from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import DTYPE_BYTES, Launch
+from tilescope.declare.spec import DTYPE_BYTES
 from visualize.predict.reuse import (
     Reuse,
     by_group_size,
@@ -22,29 +22,26 @@ from visualize.predict.reuse import (
 from visualize.predict.schedule import max_programs_per_sm, schedule
 
 H200 = GPUS["H200"]
-GROUPED = discover()["matmul.grouped"]
+LARGE = "matmul.grouped M=8192 N=8192 K=8192"
 HOSTILE = (1, 129, 577, 1000, 1023)
 
 
-def launch_of(m, n, k, kernel=GROUPED, gpu=H200, dtype="float16", **config):
-    return Launch(kernel.family.problem(M=m, N=n, K=k, dtype=dtype), kernel.config(**config), gpu)
+def plan(text, **gpu):
+    """Schedule a launch on an H200, some of whose properties are replaced."""
+    return schedule(*launch_of(experiment_of(text), replace(H200, **gpu)))
 
 
-def predicted(launch, pressure=0.0, kernel=GROUPED):
-    return reuse(schedule(kernel, launch), pressure)
-
-
-def found(read, ahead=0.0, asked=1000):
+def found(read, ahead=0.0):
     """A prediction of these reads."""
-    return Reuse(read, read, read, read, 1, asked, 1, ahead)
+    return Reuse(read, read, read, read, 1, 1000, 1, ahead)
 
 
 def test_the_written_output_takes_room():
     """A B of 1 MiB would be kept from wave to wave in an L2 of 3 MiB, but each wave writes 2 MiB of C."""
-    launch = launch_of(8192, 8192, 64, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
+    text = "matmul.grouped M=8192 N=8192 K=64 BLOCK_M=128 BLOCK_N=128 GROUP_SIZE=1"
     matrix = 2 * 8192 * 64
     for l2_mib, times in ((3, 64), (30, 1)):
-        prediction = predicted(replace(launch, gpu=replace(H200, sms=64, l2_bytes=l2_mib << 20)))
+        prediction = reuse(plan(text, sms=64, l2_bytes=l2_mib << 20), 0.0)
         assert prediction.read_bytes == pytest.approx(matrix + times * matrix, rel=0.02), l2_mib
 
 
@@ -91,7 +88,7 @@ def test_without_an_l2_every_wave_reads_the_panels_of_its_tiles(case):
 def test_no_less_than_compulsory_is_read_and_no_more_than_asked(case, pressure, l2_bytes):
     kernel, launch = case
     launch = replace(launch, gpu=replace(launch.gpu, l2_bytes=l2_bytes))
-    prediction = predicted(launch, pressure, kernel)
+    prediction = reuse(schedule(kernel, launch), pressure)
     slack = 1 + 1e-9
     assert prediction.compulsory_bytes <= slack * prediction.low_bytes
     assert prediction.low_bytes <= slack * prediction.read_bytes
@@ -104,17 +101,16 @@ def test_no_less_than_compulsory_is_read_and_no_more_than_asked(case, pressure, 
 @pytest.mark.parametrize("kernel", REDUCING, ids=lambda kernel: kernel.id)
 @pytest.mark.parametrize("m", HOSTILE)
 def test_panels_clipped_at_edges_and_slices_of_k_make_up_a_and_b_exactly(kernel, m):
-    dtype = "float16"
+    slices = "SPLIT_K=1", "SPLIT_K=4", "SPLIT_K=16"
     for n, k in zip(HOSTILE, reversed(HOSTILE), strict=True):
-        for cut in ((1,), (4,), (16,)) if "SPLIT_K" in vars(kernel.config()) else ((),):
-            launch = launch_of(
-                m, n, k, kernel, dtype=dtype, **dict(zip(("SPLIT_K",), cut, strict=False))
-            )
+        for config in slices if "SPLIT_K" in vars(kernel.config()) else ("",):
+            planned = plan(f"{kernel.id} M={m} N={n} K={k} {config}")
             more = m * n if kernel.id == "matmul.fused_add_relu" else 0
-            prediction = predicted(launch, 0.0, kernel)
-            assert prediction.compulsory_bytes == 2 * (m * k + k * n + more), (n, k, cut)
+            prediction = reuse(planned, 0.0)
+            assert prediction.compulsory_bytes == 2 * (m * k + k * n + more), (n, k, config)
             workspaces = sum(
-                spec.stored_bytes(launch.problem) for spec in kernel.workspaces(launch).values()
+                spec.stored_bytes(planned.launch.problem)
+                for spec in kernel.workspaces(planned.launch).values()
             )
             assert prediction.write_bytes == 2 * m * n + workspaces
 
@@ -128,10 +124,8 @@ def test_an_input_without_panels_is_requested_once_and_the_l2_alone_reads_an_out
         ("fused_add_relu", output, 0),
         ("split_k_atomic", 0, output),
     ):
-        kernel = discover()[f"matmul.{name}"]
-        prediction = predicted(
-            launch_of(1024, 1024, 1024, kernel, BLOCK_M=128, BLOCK_N=128), 0.0, kernel
-        )
+        text = f"matmul.{name} M=1024 N=1024 K=1024 BLOCK_M=128 BLOCK_N=128"
+        prediction = reuse(plan(text), 0.0)
         assert prediction.compulsory_bytes == 4 * 1024**2 + once, name
         assert prediction.read_bytes == pytest.approx(prediction.compulsory_bytes + added), name
         assert prediction.requested_bytes == asked + once, name
@@ -139,11 +133,10 @@ def test_an_input_without_panels_is_requested_once_and_the_l2_alone_reads_an_out
 
 @pytest.mark.parametrize("pressure", [0.0, 1.5, 2.5])
 def test_a_size_is_predicted_alike_alone_and_among_others(pressure):
-    launch = launch_of(4096, 8192, 4096)
-    planned = schedule(GROUPED, launch)
-    sizes = by_group_size(planned, pressure, range(1, 12))
+    text = "matmul.grouped M=4096 N=8192 K=4096"
+    sizes = by_group_size(plan(text), pressure, range(1, 12))
     for size, prediction in sizes.items():
-        alone = predicted(replace(launch, config=replace(launch.config, GROUP_SIZE=size)), pressure)
+        alone = reuse(plan(f"{text} GROUP_SIZE={size}"), pressure)
         assert astuple(prediction) == pytest.approx(astuple(alone))
 
 
@@ -151,24 +144,22 @@ def test_inputs_about_as_large_as_the_l2_holds_are_flagged_as_its_edge():
     """Row by row, a B of 40 % of an L2 may just fit twice; a B of a tenth or of four times its size leaves no doubt."""
     flags = {}
     for n, k in ((1024, 1024), (3072, 4096), (16384, 8192)):
-        flags[2 * n * k] = predicted(
-            launch_of(16384, n, k, BLOCK_M=128, BLOCK_N=128, GROUP_SIZE=1)
-        ).is_edge
+        text = f"matmul.grouped M=16384 N={n} K={k} BLOCK_M=128 BLOCK_N=128 GROUP_SIZE=1"
+        flags[2 * n * k] = reuse(plan(text), 0.0).is_edge
     assert flags == {2 << 20: False, 24 << 20: True, 256 << 20: False}
 
 
 def test_every_group_size_is_compared_up_to_all_rows_and_in_large_launches_some():
     for m, n, rows in ((8192, 8192, 128), (1000, 1023, 16), (1, 16384, 1)):
-        assert group_sizes(fill_sms(schedule(GROUPED, launch_of(m, n, 64)), 8)) == tuple(
-            range(1, rows + 1)
-        )
-    large = launch_of(16384, 16384, 64, BLOCK_M=16, BLOCK_N=32)
-    some = group_sizes(schedule(GROUPED, large))
+        planned = fill_sms(plan(f"matmul.grouped M={m} N={n} K=64"), 8)
+        assert group_sizes(planned) == tuple(range(1, rows + 1))
+    large = "matmul.grouped N=16384 K=64 BLOCK_M=16 BLOCK_N=32"
+    some = group_sizes(plan(f"{large} M=16384"))
     assert some[0] == 1
     assert some[-1] == 1024
     assert set(some) >= {1 << exponent for exponent in range(11)}
     assert len(some) < 100
-    ragged = group_sizes(schedule(GROUPED, launch_of(16000, 16384, 64, BLOCK_M=16, BLOCK_N=32)))
+    ragged = group_sizes(plan(f"{large} M=16000"))
     assert ragged[-1] == 1000, "all rows, though no power of two"
 
 
@@ -178,37 +169,34 @@ def test_the_largest_of_the_sizes_that_read_the_fewest_bytes_is_named():
 
 
 def test_if_the_l2_is_not_the_limit_the_smallest_group_that_reads_nearly_the_fewest_bytes_is_recommended():
-    launch = launch_of(8192, 8192, 8192)
+    kernel, launch = launch_from(LARGE)
     sizes = {1: found(90), 4: found(70), 8: found(81), 16: found(70), 32: found(75)}
-    assert recommended(GROUPED, launch, sizes) == 8, (
+    assert recommended(kernel, launch, sizes) == 8, (
         "4 is less than half of the size with the fewest bytes"
     )
-    assert recommended(GROUPED, launch, sizes | {8: found(82)}) == 16, (
+    assert recommended(kernel, launch, sizes | {8: found(82)}) == 16, (
         "over 1.16 times the fewest bytes"
     )
-    assert recommended(GROUPED, launch, sizes | {1: found(80)}) == 16, "no size makes a difference"
+    assert recommended(kernel, launch, sizes | {1: found(80)}) == 16, "no size makes a difference"
 
 
 def test_if_the_l2_is_the_limit_the_largest_size_that_leaves_dram_time_is_recommended():
-    launch = launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=64)
+    kernel, launch = launch_from(f"{LARGE} BLOCK_M=64 BLOCK_N=64")
     sizes = {1: found(900, 1.0), 4: found(40, 1.0), 32: found(80, 1.0), 64: found(110, 1.0)}
-    assert recommended(GROUPED, launch, sizes) == 32
-    assert (
-        recommended(GROUPED, launch_of(8192, 8192, 8192, BLOCK_M=64, BLOCK_N=128), sizes) == 64
-    ), "B has the larger share"
-    assert recommended(GROUPED, replace(launch, gpu=replace(H200, dram_gbps=0)), sizes) == 4
+    assert recommended(kernel, launch, sizes) == 32
+    wide = launch_from(f"{LARGE} BLOCK_M=64 BLOCK_N=128")
+    assert recommended(*wide, sizes) == 64, "B has the larger share"
+    assert recommended(kernel, replace(launch, gpu=replace(H200, dram_gbps=0)), sizes) == 4
     hardly = {size: replace(each, ahead=0.09) for size, each in sizes.items()}
-    assert recommended(GROUPED, launch, hardly) == 4, (
+    assert recommended(kernel, launch, hardly) == 4, (
         "programs request too little more than the L2 delivers"
     )
     alike = {size: replace(each, read_bytes=900 + size) for size, each in sizes.items()}
-    assert recommended(GROUPED, launch, alike) == 1
+    assert recommended(kernel, launch, alike) == 1
 
 
-def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sectors(kernels):
-    kernel = kernels["transpose.tiled"]
-    launch = Launch(kernel.family.problem(), kernel.config(), H200)
-    whole, in_parts = (reuse(schedule(kernel, launch), 0.0, parts) for parts in (False, True))
+def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sectors():
+    whole, in_parts = (reuse(plan("transpose.tiled"), 0.0, parts) for parts in (False, True))
     assert whole.read_bytes == whole.compulsory_bytes == 1024 * 1024 * 4
     assert in_parts.read_bytes == 2 * whole.read_bytes
 
@@ -216,24 +204,25 @@ def test_a_copy_reads_its_input_once_and_its_output_where_it_writes_parts_of_sec
 @pytest.mark.parametrize("k", [1, 8])
 def test_many_thousand_waves_read_as_few_waves_do(k):
     """Each wave of 64 tiles is a row that reads one panel of A and all of B, whether B stays in the L2 or not."""
-    row = launch_of(
-        16, 1024, 16 * k, BLOCK_M=16, BLOCK_N=16, GROUP_SIZE=1, gpu=replace(H200, sms=64)
+    kernel, row = launch_from(
+        f"matmul.grouped M=16 N=1024 K={16 * k} BLOCK_M=16 BLOCK_N=16 GROUP_SIZE=1"
     )
     for waves in (1024, 10_000):
-        launch = replace(row, problem=replace(row.problem, M=16 * waves))
+        problem = replace(row.problem, M=16 * waves)
         for l2_bytes, times in ((1, waves), (60 << 20, 1)):
-            read = predicted(replace(launch, gpu=replace(launch.gpu, l2_bytes=l2_bytes))).read_bytes
+            gpu = replace(H200, sms=64, l2_bytes=l2_bytes)
+            planned = schedule(kernel, replace(row, problem=problem, gpu=gpu))
+            read = reuse(planned, 0.0).read_bytes
             assert read == pytest.approx(2 * 16 * k * (16 * waves + times * 1024), rel=0.01), (
                 waves,
                 l2_bytes,
             )
 
 
-def one_row_of_one_warp():
-    """The launch on which an earlier model raised an IndexError."""
-    kernel = discover()["matmul.fused_add_relu"]
-    config = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "num_warps": 1, "num_stages": 4}
-    return kernel, launch_of(1, 1536, 8192, kernel, dtype="bfloat16", **config)
+# An earlier model raised an IndexError.
+ONE_ROW_OF_ONE_WARP = launch_from(
+    "matmul.fused_add_relu M=1 N=1536 K=8192 dtype=bfloat16 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 num_warps=1 num_stages=4"
+)
 
 
 @given(
@@ -241,8 +230,8 @@ def one_row_of_one_warp():
     st.sampled_from((0.0, 0.8, 1.3, 2.4, 20.0)),
     st.integers(1, 32),
 )
-@example(one_row_of_one_warp(), 2.4, 13)
-@example(one_row_of_one_warp(), 20.0, 32)
+@example(ONE_ROW_OF_ONE_WARP, 2.4, 13)
+@example(ONE_ROW_OF_ONE_WARP, 20.0, 32)
 def test_degenerate_shapes_are_predicted(case, pressure, per_sm):
     """One row, column or element; fewer tiles than SMs; a single program."""
     kernel, launch = case

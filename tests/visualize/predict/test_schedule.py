@@ -1,5 +1,7 @@
 """The schedule against plain counting, every program, one after the other; and the occupancy by hand."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,18 +24,23 @@ SIZES = st.sampled_from((1, 2, 9, 64, 129, 448, 577, 1000, 1023))
 
 
 @st.composite
-def launches(draw, kernels=KERNELS, sizes=SIZES):
+def launches(draw, kernels=KERNELS, sizes=SIZES, least_block=16, most_block=8192):
     """A kernel, a problem of at most some thousand tiles, and a config."""
     kernel = draw(st.sampled_from(kernels))
-    fields = [name for name in "MNK" if name in knobs(kernel.family.problem)]
-    problem = kernel.family.problem(**{name: draw(sizes) for name in fields})
+    problem = {}
+    for name, knob in kernel.problem_knobs().items():
+        if name != "precision":
+            problem[name] = draw(sizes if name in "MNK" else st.sampled_from(knob.choices))
     config = {}
     for name, knob in knobs(kernel.config).items():
-        choices = [c for c in knob.choices or () if not name.startswith("BLOCK") or c >= 16]
-        config[name] = draw(st.sampled_from(choices or range(knob.low, knob.high + 1)))
-    return kernel, Launch(
-        problem, kernel.config(**config), draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS)))
-    )
+        choices = knob.choices or range(knob.low, knob.high + 1)
+        if name.startswith("BLOCK"):
+            choices = [c for c in choices if least_block <= c <= most_block]
+        config[name] = draw(st.sampled_from(choices))
+    if problem["dtype"].startswith("float8") and "BLOCK_K" in config:
+        config["BLOCK_K"] = max(32, config["BLOCK_K"])
+    gpu = draw(st.sampled_from((H200, GPUS["T4"], FEW_SMS)))
+    return kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), gpu)
 
 
 @given(launches(kernels=REDUCING), st.integers(1, 80))
@@ -80,15 +87,11 @@ def test_waves_are_filled_one_after_the_other(launch, programs_per_sm):
     programs_per_sm = min(programs_per_sm, max_programs_per_sm(launch.gpu, launch.config.num_warps))
     planned = fill_sms(schedule(kernel, launch), programs_per_sm)
     resident = launch.gpu.sms * programs_per_sm
-    waves = []
-    left = kernel.programs(launch)
-    while left > 0:
-        waves.append(min(left, resident))
-        left -= waves[-1]
-    assert planned.programs == sum(waves)
+    programs = kernel.programs(launch)
+    assert planned.programs == programs
     assert planned.resident_programs == resident
-    assert planned.waves == len(waves)
-    assert planned.tail_programs == waves[-1] % resident
+    assert planned.waves == math.ceil(programs / resident)
+    assert planned.tail_programs == programs % resident
 
 
 # The GPU, warps, registers and bytes of shared memory of a program; then how many an SM holds, and what limits them.

@@ -9,11 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import FEW_SMS
-from tests.experiments import experiment_of, fill_sms
+from tests.experiments import experiment_of, fill_sms, launch_from
 from tests.visualize.predict.test_schedule import REDUCING, launches
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import Launch
 from visualize.predict.schedule import (
     FirstLoads,
     first_loads,
@@ -27,12 +26,10 @@ from visualize.predict.schedule import (
 )
 
 H200 = GPUS["H200"]
-SPLIT = next(kernel for kernel in REDUCING if kernel.id == "matmul.split_k_atomic")
 SMALL = st.sampled_from((1, 2, 17, 129, 300))
 
-ARTICLE = launch_of(
-    experiment_of("matmul.grouped M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 GROUP_SIZE=3"),
-    H200,
+ARTICLE = launch_from(
+    "matmul.grouped M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 GROUP_SIZE=3"
 )
 
 
@@ -94,11 +91,8 @@ def count_blocks(tiles, depth):
 
 @given(launches(kernels=REDUCING))
 @example(
-    (
-        SPLIT,
-        Launch(
-            SPLIT.family.problem(M=129, N=200, K=300), SPLIT.config(BLOCK_K=64, SPLIT_K=2), FEW_SMS
-        ),
+    launch_of(
+        experiment_of("matmul.split_k_atomic M=129 N=200 K=300 BLOCK_K=64 SPLIT_K=2"), FEW_SMS
     )
 )
 def test_a_step_reads_the_blocks_of_its_tiles_panels(launch):
@@ -132,27 +126,9 @@ def test_the_first_read_is_the_first_in_time(launch):
     assert {place: int(planned.step[entry]) for place, entry in np.ndenumerate(b)} == first_b
 
 
-@pytest.mark.parametrize(
-    ("text", "programs_per_sm", "name", "tiles", "slots"),
-    [
-        ("matmul.grouped N=2048 BLOCK_M=64 BLOCK_N=64", 2, "wave", [264] * 3 + [232], 264),
-        ("matmul.grouped N=2048 BLOCK_M=64 BLOCK_N=64", 8, "wave", [1024], 1056),
-        # One program per SM, even if an SM would hold two.
-        ("matmul.persistent N=4096", 2, "turn", [132] * 3 + [116], 132),
-    ],
-)
-def test_the_last_step_is_idle_if_it_has_fewer_tiles_than_slots(
-    text, programs_per_sm, name, tiles, slots
-):
-    made = steps(plan(f"{text} M=2048 K=64", programs_per_sm))
-    assert (made.name, made.tiles.tolist(), made.slots) == (name, tiles, slots)
-    idle = 1 - tiles[-1] / slots
-    assert (made.tail_idle, made.idle) == pytest.approx((idle, idle / len(tiles)))
-
-
 @given(launches(kernels=REDUCING, sizes=SMALL), st.integers(1, 2), st.integers(0, 40))
 @example(ARTICLE, 1, 9)
-@example(launch_of(experiment_of("matmul.persistent M=4096 N=4096 K=64"), H200), 2, 0)
+@example(launch_from("matmul.persistent M=4096 N=4096 K=64"), 2, 0)
 def test_the_first_programs_are_compared_with_row_major_order(launch, programs_per_sm, wanted):
     """By default, those that run at once, or the first turn of a loop."""
     planned = fill_sms(schedule(*launch), programs_per_sm)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.visualize.predict.plain_counting import executions, plain_count, small_launches
+from tests.experiments import launch_from
+from tests.visualize.predict.plain_counting import executions, plain_count
+from tests.visualize.predict.test_schedule import launches
 from tilescope.captures.layouts import Layout
 from tilescope.declare.accesses import Access, Axis
-from tilescope.declare.discovery import discover
-from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
-from tilescope.declare.spec import FlatAccess, Launch
+from tilescope.declare.spec import FlatAccess
 from tilescope.evaluate import declared
 from tilescope.evaluate.instructions import MemoryInstruction
 from visualize.predict.textbook import Textbook, count_accesses, textbook
@@ -35,7 +35,7 @@ BOARDS = st.builds(
 )
 
 
-LAUNCHES = small_launches(list(discover().values()), (GPUS["A100-40GB"], GPUS["H200"]))
+LAUNCHES = launches(sizes=st.integers(1, 40), least_block=1, most_block=64)
 
 
 @given(LAUNCHES, BOARDS)
@@ -81,12 +81,11 @@ def test_a_textbook_machine_from_other_json_is_refused(options):
 
 
 @pytest.mark.parametrize("kernel_id", ["transpose.flat", "transpose.tiled"])
-def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernels, kernel_id):
+def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernel_id):
     """Program classes are counted, not programs."""
-    kernel = kernels[kernel_id]
-    launch = Launch(kernel.family.problem(M=16384, N=4096), kernel.config(), GPUS["H200"])
+    launch = launch_from(f"{kernel_id} M=16384 N=4096")
     tracemalloc.start()
-    count_accesses(kernel, launch, Textbook())
+    count_accesses(*launch, Textbook())
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 8 * 16384 * 4096 / 16
@@ -100,16 +99,12 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernels,
         (((16,),), ((1,), (2,), (4,), (8,), (0,))),  # two lanes hold each element
     ],
 )
-def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(
-    kernels, register, lane
-):
+def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(register, lane):
     """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
-    kernel = kernels["transpose.flat"]
     layout = Layout((32,), register, lane, ())
     made = [MemoryInstruction(op, ("", 0), layout, 4, 4) for op in ("load", "store")]
     for rows, columns in itertools.product(range(1, 15), repeat=2):
-        problem = kernel.family.problem(M=rows, N=columns)
-        launch = Launch(problem, kernel.config(BLOCK=32), GPUS["H200"])
+        kernel, launch = launch_from(f"transpose.flat M={rows} N={columns} BLOCK=32")
         for op in declared.count_accesses(kernel, launch, made):
             starts = executions(op.access, kernel.extents(launch))
             assert op.launch == plain_count(op.pattern, starts), (rows, columns, op.op)

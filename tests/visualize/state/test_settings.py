@@ -9,7 +9,7 @@ from tests.messages import menu_labels, opened
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
-from visualize.predict.offer import shipped
+from visualize.predict.offer import offer
 from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.opening import opening_config
@@ -137,13 +137,7 @@ def test_the_last_preset_names_its_configs_origin(text, title):
 
 
 def test_the_offered_config_keeps_all_other_settings():
-    searched = [search.experiment for search in shipped()]
-    (found,) = (
-        each
-        for each in searched
-        if (each.kernel, each.problem)
-        == (PERSISTENT.id, opened("M=4096 N=4096 K=4096").experiment.problem)
-    )
+    found = offer(PERSISTENT, opened("M=4096 N=4096 K=4096").experiment.problem, H200).experiment
     clicked = apply_preset(SET, PERSISTENT, len(PERSISTENT.presets), None)
     assert clicked == {**SET, "kernel": "matmul.persistent", **vars(found.config)}
 

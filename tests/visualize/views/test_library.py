@@ -132,22 +132,15 @@ def test_every_recorded_launch_has_scores_in_a_file_that_is_written_like_this():
     assert {score.model for score in shipped} == set(MODELS)
 
 
-def test_sectors_and_requests_are_exact_and_lower_bounds_hold():
+def test_sectors_and_requests_are_exact_lower_bounds_hold_and_other_misses_have_a_reason():
     exact = [score for score in COMPARED if score.model != DRAM]
     bounds = [score for score in OWN if not score.is_compared]
-    assert len(exact) > 2000
-    assert not any(map(is_miss, exact))
     assert summary().startswith(f"{len(exact):,} of {len(exact):,} counts agree exactly (")
     assert len({json.dumps(score.launch) for score in bounds}) == 23
     assert {score.part for score in bounds} == {"atomic"}
     assert all(0 < score.predicted <= score.counted for score in bounds)
-
-
-def test_nearly_all_counts_of_shared_memory_and_instructions_are_exact():
-    for model, least in {"executions": 0.98, "wavefronts": 0.98, "instructions": 0.9}.items():
-        compared = [score for score in scores_by_model()[model] if score.is_compared]
-        assert sum(not is_miss(score) for score in compared) >= least * len(compared)
-        assert all(score.why for score in compared if is_miss(score))
+    for model in ("executions", "wavefronts", "instructions"):
+        assert all(score.why for score in scores_by_model()[model] if is_miss(score))
 
 
 def test_exact_counts_must_be_equal_and_dram_bytes_within_a_fifth():
@@ -158,12 +151,6 @@ def test_exact_counts_must_be_equal_and_dram_bytes_within_a_fifth():
     assert [is_miss(each) for each in exact] == [False, True, False, True, True]
     reads = [score(predicted, 100, model=DRAM) for predicted in (79, 80, 120, 121)]
     assert [is_miss(each) for each in reads] == [True, False, False, True]
-
-
-def test_group_sizes_of_one_launch_are_one_launch_of_dram_bytes_and_several_of_sectors():
-    for model, launches in ((DRAM, 1), ("sectors", 3)):
-        sizes = [score(1, 1, model=model, size=size) for size in (1, 2, 4)]
-        assert scoreboard.count_launches(sizes) == launches
 
 
 # Scoreboard.
@@ -177,7 +164,7 @@ def test_the_texts_are_the_approved_ones(approve):
     }
     for name, model in MODELS.items():
         texts[name] = view.scoreboard_headline(scores_by_model()[name], model)
-    misses = [score(5, 5), score(90, 100), score(7, 7)]
+    misses = [score(5, 5, size=1), score(90, 100, size=2), score(7, 7)]
     texts["misses"] = view.scoreboard_headline(misses, MODELS["sectors"])
     empty = draw_scoreboard(score_gpu="B200")
     texts["no counts on this GPU"] = empty["scoreboard-headline"] + empty["scoreboard-rows"]
@@ -257,7 +244,7 @@ def test_the_endpoint_has_every_point_once_and_their_totals():
     assert [point["counted"] for point in part] == [score.counted for score in selected]
 
 
-def test_the_endpoint_counts_wrong_lines_and_their_launches():
+def test_the_endpoints_counts_of_wrong_lines_and_their_launches_are_the_approved_ones(approve):
     launch = {"family": "rows", "case": "sum", "number": 0, "kernel": "k", "gpu": "H100"}
     wrong = [
         Score("executions", launch, 8, 8, "a.py:4 LDS"),
@@ -268,19 +255,7 @@ def test_the_endpoint_counts_wrong_lines_and_their_launches():
         Score("instructions", launch, None, 100, why="A lock."),
     ]
     by_model = {model: [each for each in wrong if each.model == model] for model in MODELS}
-    reply = scoreboard.compare_shared(by_model)
-    assert {name: value for name, value in reply.items() if isinstance(value, int)} == {
-        "lines": 3,
-        "exact_lines": 2,
-        "launches": 2,
-        "exact_launches": 1,
-        "instructions": 1,
-        "exact_instructions": 0,
-    }
-    assert [tuple(each.values())[3:] for each in reply["differences"]] == [
-        ("a.py:4 LDS, ideal wavefronts", 16, 8, "Its address is odd."),
-        ("executed instructions", None, 100, "A lock."),
-    ]
+    approve("library_shared", {"wrong lines": scoreboard.compare_shared(by_model)})
 
 
 def test_the_figures_are_the_approved_ones(approve):

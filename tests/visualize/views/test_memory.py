@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.experiments import launch_from
 from tests.messages import decode, opened
-from tilescope.declare.discovery import discover
-from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import Launch
 from tilescope.evaluate.declared import Matrix, Requests, count_accesses
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.measure.counters import COUNTERS
@@ -103,26 +101,10 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
     first, *rest = tiled.code.operations
     narrow = (replace(first, width_bytes=8), *rest)
     texts["other code"] = describe(replace(tiled, code=replace(tiled.code, operations=narrow)))
+    for name in ("script.vector_add", "script.attention"):
+        slots = draw(shipped_scripts()[name], LaunchView(), {"kernel": name})
+        texts[name] = slots["requests-table"]
     approve("memory", texts)
-
-
-def test_a_scripts_operation_is_explained_like_ours(costs_of):
-    script = shipped_scripts()["script.vector_add"]
-    table = draw(script, LaunchView(), {"kernel": "script.vector_add"})["requests-table"]
-    costs = costs_of(FLAT)
-    load = costs.compiled[0]
-    assert f"<b>load x</b>: {text.explain(load, costs)}</li>" in table
-
-
-def test_the_copies_of_a_pipelined_operation_are_compared_with_the_textbook_together():
-    script = shipped_scripts()["script.attention"]
-    table = draw(script, LaunchView(), {"kernel": "script.attention"})["requests-table"]
-    rows = [
-        [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", row)]
-        for row in re.findall(r"<tr>(<td>.*?)</tr>", table)
-    ]
-    textbook, compiled = (int(row[4].replace(",", "")) for row in rows if row[0] == "async copy k")
-    assert f"adjacent bytes: {textbook / compiled:.3g} × fewer requests" in table
 
 
 def test_the_parts_of_a_view_that_a_script_keeps_exist():
@@ -232,8 +214,7 @@ def test_the_most_wasteful_request_is_drawn_unless_another_is_chosen():
 
 
 def test_a_box_flows_from_one_node_to_each_of_its_rows():
-    kernel = discover()["matmul.persistent"]
-    launch = Launch(kernel.family.problem(M=1024), kernel.config(), GPUS["H200"])
+    kernel, launch = launch_from(f"{PERSISTENT} M=1024")
     load, *_ = count_accesses(kernel, launch, [BOX] * 3)
     flow = make_flow(kernel, launch, load)
     figure = decode(flow_plot(flow, 0, "about"))

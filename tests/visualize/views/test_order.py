@@ -1,6 +1,5 @@
 """The Order view: its figures and its sentences hold what the models predict and what was recorded."""
 
-import functools
 import itertools
 import re
 from dataclasses import replace
@@ -9,11 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from tests.experiments import experiment_of, fill_sms
-from tilescope.declare.discovery import discover
+from tests.experiments import experiment_of, fill_sms, launch_from
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
-from tilescope.declare.spec import Launch
 from tilescope.measure.group_sizes import GROUP_SIZES
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, GroupSizeRow, records
@@ -41,23 +38,21 @@ from visualize.views.slots import plot_value
 from visualize.views.state import Snapshot, State, View
 
 
-def planned(kernel_id, problem, config, divide=steps):
+def planned(text, divide=steps):
     """Plan a launch on an H200 in its own order and in row-major order."""
-    kernel = discover()[kernel_id]
-    own = schedule(
-        kernel, Launch(kernel.family.problem(**problem), kernel.config(**config), GPUS["H200"])
-    )
+    own = schedule(*launch_from(text))
     named = {"this order": own, "row-major order": row_major(own)}
     return [Order(name, order, divide(order)) for name, order in named.items()]
 
 
-def grouped(m, n, size, k=2, kernel_id="matmul.grouped", knob="GROUP_SIZE"):
-    config = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 32, knob: size}
-    return planned(kernel_id, {"M": 16 * m, "N": 16 * n, "K": 32 * k}, config)
+def grouped(m, n, size, k=2):
+    tiles = f"M={16 * m} N={16 * n} K={32 * k} BLOCK_M=16 BLOCK_N=16 BLOCK_K=32"
+    return planned(f"matmul.grouped {tiles} GROUP_SIZE={size}")
 
 
 def split(m, n, slices, k=16):
-    return grouped(m, n, slices, k, "matmul.split_k_atomic", "SPLIT_K")
+    tiles = f"M={16 * m} N={16 * n} K={32 * k} BLOCK_M=16 BLOCK_N=16 BLOCK_K=32"
+    return planned(f"matmul.split_k_atomic {tiles} SPLIT_K={slices}")
 
 
 def parts(order, cells):
@@ -115,13 +110,13 @@ def test_the_maps_and_what_their_player_gets_are_the_approved_ones(approve):
         "columns of tiles that blocks would dwarf": grouped(9, 2, 3, 9),
         "every second tile of 300 × 512": grouped(300, 512, 8, 64),
         "slices": split(3, 9, 4, 8),
-        "a copy": planned("transpose.tiled", {"M": 96, "N": 256}, {"BLOCK_M": 32, "BLOCK_N": 32}),
+        "a copy": planned("transpose.tiled M=96 N=256 BLOCK_M=32 BLOCK_N=32"),
     }
     shown = {name: map_figure(orders) for name, orders in launches.items()}
     for name in ("slices", "a copy"):
         shown[f"player of {name}"] = player_data(launches[name], 2, 9, 1)
     for unit, divide in (("turn", steps), ("tile", player_steps)):
-        loop = planned("matmul.persistent", {"M": 2048, "N": 2048, "K": 64}, {}, divide)
+        loop = planned("matmul.persistent M=2048 N=2048 K=64", divide)
         shown[f"player of a loop by {unit}"] = player_data(loop, 0, 0, 0)
     approve("order_maps", shown)
 
@@ -140,15 +135,14 @@ def test_the_figures_are_the_approved_ones(approve):
     approve("order_figures", validated)
 
 
+H200 = GPUS["H200"]
 RECORDED = records.experiments(TIMELINE.form, "H200")
 
 
 def recorded(experiment):
     """Return an experiment's recorded timeline and its predicted schedule."""
     timeline = records.find(TIMELINE.form, experiment, "H200")
-    kernel = discover()[experiment.kernel]
-    launch = Launch(experiment.problem, experiment.config, GPUS["H200"])
-    return timeline, schedule(kernel, launch)
+    return timeline, schedule(*launch_of(experiment, H200))
 
 
 def bars(figure):
@@ -197,8 +191,9 @@ def test_every_program_is_one_bar_on_its_sm_from_its_start_to_its_end(experiment
 
 
 def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
-    order, _ = planned("transpose.tiled", {"M": 8192, "N": 8192}, {"BLOCK_M": 64, "BLOCK_N": 128})
-    plan = replace(order.schedule, resident_programs=6 * 132)
+    plan = fill_sms(
+        schedule(*launch_from("transpose.tiled M=8192 N=8192 BLOCK_M=64 BLOCK_N=128")), 6
+    )
     random = np.random.default_rng(0)
     pids = np.arange(8192)
     start = pids // 792 * 11_008 + random.integers(0, 60, 8192) * 32
@@ -212,15 +207,12 @@ def test_a_timeline_of_8192_programs_takes_less_than_150_kb():
     assert len(plot_value(figures.gantt_figure(timeline, plan), about="x")) < 150_000
 
 
-H200 = GPUS["H200"]
 SEVEN_SMS = replace(H200, sms=7, name="seven")
 LINK = Link("All sizes", "")
 
 
-def plan(kernel_id, m, n, k=64, per_sm=1, **config):
-    kernel = discover()[kernel_id]
-    launch = Launch(kernel.family.problem(M=m, N=n, K=k), kernel.config(**config), SEVEN_SMS)
-    return fill_sms(schedule(kernel, launch), per_sm)
+def plan(text, per_sm=1):
+    return fill_sms(schedule(*launch_of(experiment_of(text), SEVEN_SMS)), per_sm)
 
 
 def traffic(text):
@@ -269,13 +261,13 @@ REUSE = {
 
 
 def test_the_sentences_are_the_approved_ones(approve):
-    grid = functools.partial(plan, "matmul.grid_2d", BLOCK_M=64, BLOCK_N=64)
+    grid = "matmul.grid_2d K=64 BLOCK_M=64 BLOCK_N=64"
     launches = {
-        "three waves": grid(256, 256),
-        "a single wave": grid(64, 192),
-        "a full last wave": grid(64, 14 * 64, per_sm=2),
-        "turns": plan("matmul.persistent", 512, 512, 128, BLOCK_M=128, BLOCK_N=128),
-        "slices": plan("matmul.split_k_atomic", 64, 64, 512),
+        "three waves": plan(f"{grid} M=256 N=256"),
+        "a single wave": plan(f"{grid} M=64 N=192"),
+        "a full last wave": plan(f"{grid} M=64 N=896", per_sm=2),
+        "turns": plan("matmul.persistent M=512 N=512 K=128 BLOCK_M=128 BLOCK_N=128", per_sm=2),
+        "slices": plan("matmul.split_k_atomic M=64 N=64 K=512"),
     }
     texts = {}
     for name, order in launches.items():
@@ -294,13 +286,7 @@ def test_the_apis_note_has_no_traces_of_the_pages_marks(reads):
     assert not re.search(r"\s[.,;:)]|  |<", plain(reuse_sentences(reads)))
 
 
-def test_the_reply_has_every_group_size_and_the_reason_that_nothing_was_compiled():
+def test_the_reply_is_the_approved_one(approve):
     failure = Failure("compile", "no_triton", "Triton is not installed.")
     state = State(experiment_of("matmul.grouped BLOCK_M=64"), View(""), H200)
-    reply = reuse_json(Snapshot(state, failure=failure))
-    assert list(reply["by_group_size"]) == [str(size) for size in range(1, 9)]
-    assert reply["by_group_size"]["4"] == reply["dram_read_bytes"]
-    assert reply["recommended_group_size"] in range(1, 9)
-    assert reply["resident_source"] == "assumed"
-    assert "One program per SM is assumed until the kernel is compiled." in reply["note"]
-    assert reply["note"].endswith("Triton is not installed.")
+    approve("order_reply", {"nothing is compiled": reuse_json(Snapshot(state, failure=failure))})

@@ -175,23 +175,19 @@ def marks_of(cells, cell, tile, exact=False):
     return view.tile_marks(replace(wrong(), diff=Diff(cells, cell, shape, exact, tile)))
 
 
-def test_a_tile_is_marked_if_one_of_its_cells_is_wrong():
+def test_the_marks_of_tiles_are_the_approved_ones(approve):
     cells = np.zeros((8, 8))
     cells[0, 0] = 1.5
     cells[5, 7] = np.inf
     cells[2, 3] = 0.9
-    assert marks_of(cells, (32, 32), (64, 128)) == {
-        "wrong": ["10", "00", "01", "00"],
-        "count": 2,
-        "words": "✗ 2 of 8 tiles wrong",
+    marks = {
+        "several cells per tile": marks_of(cells, (32, 32), (64, 128)),
+        "an exact result": marks_of(cells, (32, 32), (64, 128), exact=True),
+        "cells larger than a tile": marks_of([[0, 2]], (256, 256), (64, 128)),
+        "more cells than fit": marks_of(2 * np.eye(512), (1, 1), (1, 1)),
+        "a run that passed needs no picture": view.tile_marks(recorded()),
     }
-    assert marks_of(cells, (32, 32), (64, 128), exact=True)["wrong"] == ["10", "10", "01", "00"]
-    coarse = marks_of([[0, 2]], (256, 256), (64, 128))
-    assert coarse["wrong"] == ["0011"] * 4
-    assert coarse["words"] == "✗ 8 of 16 cells wrong"
-    large = marks_of(2 * np.eye(512), (1, 1), (1, 1))
-    assert large["words"] == "✗ 256 of 65,536 cells wrong"
-    assert view.tile_marks(recorded())["wrong"] == [], "a run that passed needs no picture"
+    approve("result_marks", marks)
     assert view.tile_marks(replace(wrong(), diff=None)) is None
 
 
