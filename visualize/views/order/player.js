@@ -1,35 +1,38 @@
 // The player (see view.py): draws any step of a launch over the picture that carries one (`layout.meta`).
 import { Marks } from "./marks.js";
 import { Overlay } from "./touch.js";
-import { emit, isStill, listen } from "../../web/assets/dom.js";
+import { emit, given, isStill, listen } from "../../web/assets/dom.js";
 import { settings } from "../../web/assets/messages.js";
 import { counted, written } from "../../web/assets/numbers.js";
 
 export default function mountPlayer(element) {
   const root = element.querySelector(".player");
-  const find = (selector) => root.querySelector(selector);
-  const [play, back, forward, scrub, output] = [".play", ".back", ".forward", "input", "output"].map(find);
+  const [play, back, forward, scrub, output, outlined] = root.querySelectorAll("button, input, output, .first");
   let own = null, pinned = null; // overlays
   let marks = null; // of a run
   let step = 0; // from 1; 0 is the whole launch
   let addressed = null; // the step in the page's address
   let sent = null; // the latest launch and step from the server
+  let isOpened = false;
   let isPlaying = false;
   let launch = {}; // the unit of the latest launch's steps, and the setting that counts in this unit
 
   const overlays = () => [own, pinned].filter((overlay) => overlay?.picture);
   const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
-  const pidText = ([order]) => (order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`);
-  const stepName = () => (step ? `${own.picture.meta.name} ${written(step)} of ${written(longest())}${pidText(own.picture.orders)}` : "whole launch");
+
+  function stepName() {
+    const { meta, orders: [order] } = own.picture, pid = order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`;
+    return step ? `${meta.name} ${written(step)} of ${written(longest())}${pid}` : "whole launch";
+  }
 
   // The current picture is about to be drawn: lay the step over it.
   function lay({ target, detail }) {
-    const { meta, uirevision } = detail.layout;
+    const meta = detail.layout.meta;
     if (!meta?.orders) return;
     own ??= new Overlay(target, true);
     if (own.picture?.meta !== meta) {
       // A reply to an earlier request, such as the compiler's, repeats the step of that request.
-      const revision = `${uirevision} ${meta.step}`;
+      const revision = `${detail.layout.uirevision} ${meta.step}`;
       if (sent === revision && addressed !== null) meta.step = addressed;
       sent = revision;
       followUnit(meta);
@@ -44,7 +47,7 @@ export default function mountPlayer(element) {
     own.take(meta);
     own.marks = marks;
     step = Math.min(step, longest());
-    if (!root.dataset.opened) open();
+    if (!isOpened) open();
     own.lay(detail, step);
     tell();
   }
@@ -74,21 +77,16 @@ export default function mountPlayer(element) {
   }
 
   function tell() {
-    const { meta: { first, unit, panels } } = own.picture, outlined = find(".first");
+    const { meta } = own.picture, scale = Math.max(...overlays().map(({ picture }) => picture.scale));
     scrub.max = longest();
     scrub.value = step;
     output.textContent = stepName();
     root.dataset.step = step;
     back.disabled = step === 0;
     forward.disabled = step >= longest();
-    outlined.hidden = !first || !panels;
-    outlined.querySelector(".outlined").textContent = `first ${counted(first, unit)}`;
-    const scale = Math.max(...overlays().map(({ picture }) => picture.scale));
-    const loads = overlays().flatMap((overlay) => overlay.corners.map((corner) => {
-      const { blocks, what } = corner.show(overlay.picture.step, scale);
-      return `${overlay.isOwn ? "" : "Pinned: "}${corner.order.title}: ${blocks} ${what}`;
-    }));
-    scrub.setAttribute("aria-valuetext", [stepName(), ...loads].join("; "));
+    outlined.hidden = !meta.first || !meta.panels;
+    outlined.lastChild.textContent = `first ${counted(meta.first, meta.unit)}`;
+    scrub.ariaValueText = [stepName(), ...overlays().flatMap((overlay) => overlay.writeLoads(scale))].join("; ");
   }
 
   async function show(next) {
@@ -103,13 +101,11 @@ export default function mountPlayer(element) {
     emit("set", { name: "step", value: step });
   }
 
-  // Playback pauses once at the programs that are compared; from there it goes on to the end.
-  const lastStep = () => (own?.picture.meta.bound > step ? own.picture.meta.bound : longest());
 
   function setPlaying(next) {
     isPlaying = next;
     play.textContent = isPlaying ? "❚❚ Pause" : "▶ Play";
-    output.setAttribute("aria-live", isPlaying ? "off" : "polite");
+    output.ariaLive = isPlaying ? "off" : "polite";
   }
 
   function stop() {
@@ -121,7 +117,8 @@ export default function mountPlayer(element) {
     setPlaying(true);
     if (step >= longest()) step = 0;
     let position = step + 1, time = performance.now(); // the position has a fraction
-    const last = lastStep();
+    // Playback pauses once at the programs that are compared; from there it goes on to the end.
+    const bound = own?.picture.meta.bound, last = bound > step ? bound : longest();
     await show(position);
     while (isPlaying && step < Math.min(last, longest())) {
       await new Promise(requestAnimationFrame);
@@ -140,10 +137,9 @@ export default function mountPlayer(element) {
 
   // If the page was opened without settings in its address, it plays once.
   function open() {
-    root.dataset.opened = "true";
-    const query = new URLSearchParams(new URL(performance.getEntriesByType("navigation")[0]?.name ?? location.href).search);
+    isOpened = true;
     const { bound } = own.picture.meta;
-    if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !bound) return;
+    if (given.has_settings || step || !bound) return;
     if (isStill()) {
       step = bound;
       setTimeout(writeAddress);
@@ -159,9 +155,11 @@ export default function mountPlayer(element) {
   listen("save", ({ target, detail }) => {
     const overlay = overlays().find(({ plot }) => plot === target);
     if (!overlay) return;
-    detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
     setPlaying(false);
-    detail.steps = { step, count: own.picture.meta.bound || longest(), show }; // up to the programs that the headline compares
+    Object.assign(detail, {
+      over: overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"),
+      steps: { step, count: own.picture.meta.bound || longest(), show }, // up to the programs that the headline compares
+    });
   });
   listen("followed", () => {
     sent = null;
@@ -173,9 +171,9 @@ export default function mountPlayer(element) {
     pinned.layer.remove();
     pinned = null;
   });
-  listen("marks", ({ detail }) => {
+  listen("marks", (event) => {
     marks?.remove();
-    marks = detail && new Marks(detail);
+    marks = event.detail && new Marks(event.detail);
     own?.plot.repaint();
   });
 }

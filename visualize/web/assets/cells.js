@@ -2,32 +2,16 @@
 // measures all labels and lays out all axes again.
 import { make } from "./dom.js";
 
-let sample = null; // a canvas of one pixel
+const SHADES = 1537; // of a colour axis; thirds and sixths of it, where the scale of a step has edges, are whole shades
 
-// A CSS colour as [red, green, blue, alpha], 0 to 255.
-function channels(color) {
-  sample ??= make("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
-  sample.clearRect(0, 0, 1, 1);
-  sample.fillStyle = color;
-  sample.fillRect(0, 0, 1, 1);
-  return sample.getImageData(0, 0, 1, 1).data;
-}
-
-// The colour of a value on a colour axis, as Plotly takes it, as a pixel of four bytes; nothing where there is no number.
-export function coloring({ cmin, cmax, colorscale }) {
-  const at = colorscale.map(([share]) => cmin + share * (cmax - cmin)), colors = colorscale.map(([, color]) => channels(color));
-  let last = NaN, pixel = 0; // neighbours are often equal
-  return (value) => {
-    if (!Number.isFinite(value)) return 0;
-    if (value === last) return pixel;
-    last = value;
-    let i = 1;
-    while (i < at.length - 1 && at[i] <= value) i++;
-    const share = at[i] > at[i - 1] ? Math.min(1, Math.max(0, (value - at[i - 1]) / (at[i] - at[i - 1]))) : 1;
-    const mixed = colors[i].map((channel, which) => Math.round(colors[i - 1][which] + share * (channel - colors[i - 1][which])));
-    pixel = mixed.reduceRight((packed, channel) => packed << 8 | channel);
-    return pixel;
-  };
+// The colour of a value on a colour axis, as a pixel of four bytes; nothing where there is no number.
+function coloring({ cmin, cmax, colorscale }) {
+  const pen = make("canvas", { width: SHADES, height: 1 }).getContext("2d", { willReadFrequently: true });
+  pen.fillStyle = pen.createLinearGradient(0.5, 0, SHADES - 0.5, 0);
+  for (const [share, color] of colorscale) pen.fillStyle.addColorStop(share, color);
+  pen.fillRect(0, 0, SHADES, 1);
+  const pixels = new Uint32Array(pen.getImageData(0, 0, SHADES, 1).data.buffer);
+  return (value) => pixels[Math.round((value - cmin) / (cmax - cmin) * (SHADES - 1))] ?? 0;
 }
 
 // The part of a figure that a redraw in place can't change; "" unless it has only cells.

@@ -77,9 +77,9 @@ export function start(element, update, constants) {
     button.disabled = true;
     button.textContent += " (needs a GPU)";
   }
+  given.has_settings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
   for (const node of element.querySelectorAll(".slot")) slots.set(node.id, KINDS[node.dataset.kind](node));
   onClick("button.slot", ({ id }) => send.act(id));
-  const hasSettings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
-  if (update && !hasSettings) receive(update);
+  if (update && !given.has_settings) receive(update);
   request(() => ({ open: location.search }));
 }
