@@ -210,6 +210,6 @@ def keys() -> Markup:
         '<button type="button" class="open-keys" aria-label="Keys" title="Keys (?)">?</button>'
         '<h1 class="on-stage"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
         '<dialog class="keys" closedby="any" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
-        f'<dl>{listed}</dl><form method="dialog"><button type="button" class="to-talk">Talk mode</button>'
+        f'<dl>{listed}</dl><form method="dialog"><button class="to-talk">Talk mode</button>'
         "<button>Close</button></form></dialog>",
     )

@@ -13,8 +13,8 @@ onClick(".recordings th button", ({ parentNode: heading }) => {
 });
 
 // Other programs read numbers without separators of thousands. A byte order mark makes spreadsheets read UTF-8.
-onClick(".save-csv", ({ nextSibling: table }) => {
-  const text = ({ dataset, textContent }) => dataset.value ?? textContent.replace(/(?<=\d),(?=\d{3})/g, "");
-  const line = ({ cells }) => [...cells].map((cell) => `"${text(cell).replaceAll('"', '""')}"`).join();
-  saveFile(`${fileName(table.caption?.textContent ?? table.closest(".slot").id)}.csv`, `\ufeff${[...table.rows].map(line).join("\r\n")}`);
+onClick(".save-csv", (button) => {
+  const table = button.nextSibling, text = (cell) => cell.dataset.value ?? cell.textContent.replace(/(?<=\d),(?=\d{3})/g, "");
+  const line = ({ cells }) => Array.from(cells, (cell) => `"${text(cell).replaceAll('"', '""')}"`).join();
+  saveFile(`${fileName(table.caption?.textContent ?? table.closest(".slot").id)}.csv`, `\ufeff${Array.from(table.rows, line).join("\r\n")}`);
 });
