@@ -6,16 +6,18 @@ import { written } from "../../web/assets/numbers.js";
 
 // The layer over a plot. Tiles of the pinned picture can be pointed at, but not dragged.
 export class Overlay {
+  layer = make("div", { class: "touch" });
+  corners = []; // of orders
+  sizes = new Map(); // to set, by the knob's name
+
   constructor(plot, isOwn) {
-    Object.assign(this, { plot, isOwn, sizes: new Map() }); // sizes to set, by the knob's name
-    const layer = this.layer = make("div", { class: "touch" });
-    layer.innerHTML = '<svg aria-hidden="true"></svg><p class="tile-tip" role="status" hidden></p>';
-    [this.svg, this.tip] = layer.children;
-    this.corners = []; // of orders
+    Object.assign(this, { plot, isOwn });
+    this.layer.innerHTML = '<svg aria-hidden="true"></svg><p class="tile-tip" role="status" hidden></p>';
+    [this.svg, this.tip] = this.layer.children;
     document.addEventListener("pointermove", (event) => this.move(event));
     plot.addEventListener("tilescope:drawn", () => this.place());
-    plot.before(layer);
-    if (isOwn) this.listen(layer);
+    plot.before(this.layer);
+    if (isOwn) this.listen(this.layer);
   }
 
   listen(layer) {
@@ -43,24 +45,23 @@ export class Overlay {
 
   take(meta) {
     if (this.picture?.meta === meta) return;
-    this.picture = new Picture(meta);
-    const { handles, orders } = this.picture, point = this.point;
+    const picture = this.picture = new Picture(meta), point = this.point;
     for (const corner of this.corners) corner.remove();
-    this.corners = meta.panels ? orders.map(() => make("div", { class: "corner" })) : [];
+    this.corners = meta.panels ? picture.orders.map(() => make("div", { class: "corner" })) : [];
     this.layer.prepend(...this.corners);
     this.writeLoads(1);
-    const remains = point?.m < meta.extents[0] && point.n < meta.extents[1] && (!meta.panels || orders[point.map]);
+    const remains = point?.m < meta.extents[0] && point.n < meta.extents[1] && (!meta.panels || picture.orders[point.map]);
     this.choose(remains ? point : null);
     const keys = ["arrow keys move"];
-    if (handles.BLOCK_M) keys.push("Shift and arrows change BLOCK_M and BLOCK_N");
-    if (handles.GROUP_SIZE) keys.push("plus and minus change GROUP_SIZE");
+    if (picture.handles.BLOCK_M) keys.push("Shift and arrows change BLOCK_M and BLOCK_N");
+    if (picture.handles.GROUP_SIZE) keys.push("plus and minus change GROUP_SIZE");
     if (this.isOwn) this.layer.ariaLabel = `Tiles of the map: ${keys.join(", ")}`;
   }
 
   // Write each order's loads into its corner, with a bar that all orders scale alike, and return them in words.
   writeLoads(scale) {
     return this.corners.map((corner, map) => {
-      const { picture } = this, order = picture.orders[map], { blocks, what, detail } = order.load(picture.step);
+      const order = this.picture.orders[map], { blocks, what, detail } = order.load(this.picture.step);
       corner.innerHTML = `<p class="count quiet"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
         <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>`;
       return `${this.isOwn ? "" : "Pinned: "}${order.title}: ${blocks} ${what}${detail}`;
@@ -87,7 +88,7 @@ export class Overlay {
   // The pointer's place in a map, in tiles: [across, down].
   inTiles(event, map) {
     const { x, y } = this.axes(map), frame = this.plot.getBoundingClientRect();
-    return [x.p2d(event.clientX - frame.left - x._offset), y.p2d(event.clientY - frame.top - y._offset)];
+    return [x.p2d(event.x - frame.x - x._offset), y.p2d(event.y - frame.y - y._offset)];
   }
 
   place() {
@@ -124,8 +125,8 @@ export class Overlay {
 
   move(event) {
     if (this.drag) return this.pull(event);
-    const isInside = this.plot.contains(event.target), isKept = !isInside && this.layer.contains(document.activeElement);
-    if (isKept || this.svg.contains(event.target)) return;
+    const isInside = this.plot.contains(event.target), hasFocus = this.layer.contains(document.activeElement);
+    if (this.svg.contains(event.target) || (hasFocus && !isInside)) return;
     const point = isInside ? this.pointAt(event) : null;
     if (JSON.stringify(point) !== JSON.stringify(this.point)) this.choose(point);
   }
@@ -160,11 +161,10 @@ export class Overlay {
   enterSizes(changed, size) {
     if (changed) this.sizes.set(changed, size);
     if (this.isAwaited || !this.sizes.size) return;
-    const query = address(), tour = new URLSearchParams(location.search);
-    for (const name of ["tour", "stop"]) if (tour.has(name)) query.set(name, tour.get(name));
-    for (const [name, value] of this.sizes) query.set(name, value);
+    const tour = [...new URLSearchParams(location.search)].filter(([name]) => ["tour", "stop"].includes(name));
+    const query = Object.fromEntries([...address(), ...tour, ...this.sizes]);
     this.sizes.clear();
-    emit("follow", query.toString());
+    emit("follow", new URLSearchParams(query).toString());
   }
 
   // A dragged edge: the allowed size that is nearest to the pointer, in tiles of the picture in which the drag began. A
@@ -242,7 +242,7 @@ export class Overlay {
   // Below the tile or, during a drag, below the pointer.
   placeTip() {
     const { drag, point } = this, frame = this.plot.getBoundingClientRect(), tile = this.tileBox(point ?? {}, point?.map ?? 0);
-    const [x, y] = drag ? [drag.at.x - frame.left, drag.at.y - frame.top] : [tile.x, tile.y + tile.height];
+    const [x, y] = drag ? [drag.at.x - frame.x, drag.at.y - frame.y] : [tile.x, tile.y + tile.height];
     setBox(this.tip, { left: Math.max(0, Math.min(x - 40, this.layer.clientWidth - 400)), top: y + 26 });
   }
 }

@@ -1,6 +1,6 @@
 // The card of a run (see view.py), whose tiles the map of the program order marks (see marks.js). Results are greyed as soon
 // as the controls differ from their experiment.
-import { address, emit, isStill, listen, make } from "../../web/assets/dom.js";
+import { address, emit, fill, isStill, listen, make } from "../../web/assets/dom.js";
 
 // Names the first of a result's settings that differ from the current ones; "" if none does.
 export function describeChanges(experiment, current) {
@@ -50,7 +50,8 @@ export default function mountResult(element) {
     marked = "";
   }
 
-  function show() {
+  function show(html) {
+    fill(element, html);
     queueMicrotask(markStale); // after the other slots of this update
     const tiles = element.querySelector("[data-tiles]"), failure = element.querySelector(".failure");
     clear();

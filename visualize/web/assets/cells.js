@@ -15,31 +15,25 @@ function coloring({ cmin, cmax, colorscale }) {
 }
 
 // The part of a figure that a redraw in place can't change; "" unless it has only cells.
-export function frameOf({ data, layout }) {
-  if (!data.every(({ type, texttemplate }) => type === "heatmap" && !texttemplate)) return "";
+function frameOf({ data, layout }) {
+  if (!data.every((trace) => trace.type === "heatmap" && !trace.texttemplate)) return "";
   const traces = data.map(({ z, name, text, ...rest }) => [z.length, z[0]?.length, rest]);
-  const { meta, template: colors, annotations = [], shapes = [], ...rest } = layout;
-  const words = annotations.map(({ text, ...place }) => place), lines = shapes.map(({ path, ...line }) => line);
-  return JSON.stringify([traces, rest, words, lines]);
+  const { meta, template, annotations = [], shapes = [], ...rest } = layout;
+  const places = [...annotations, ...shapes].map(({ text, path, ...place }) => place);
+  return JSON.stringify([traces, rest, places]);
 }
 
 export class Cells {
   constructor(plot) {
-    Object.assign(this, { plot, frames: [] });
+    this.plot = plot;
   }
 
-  // Plotly has drawn this figure.
-  remember(figure) {
-    // With and without the fields that Plotly adds to the layout: the next step has them, another figure does not.
-    this.frames = [this.next, frameOf(figure)];
-    this.last = figure;
-  }
-
-  // Redraws in place if possible, and returns whether it was.
+  // Redraws in place if possible, and returns whether it was. Otherwise, Plotly must draw the figure.
   redraw(figure) {
-    const { data, layout } = figure, { plot, last } = this, axis = plot._fullLayout?.coloraxis;
-    this.next = frameOf(figure);
-    if (!axis || !this.next || !this.frames.includes(this.next) || layout.template !== last.layout.template) return false;
+    const { data, layout } = figure, { plot, last, frame } = this, axis = plot._fullLayout?.coloraxis;
+    this.last = figure;
+    this.frame = frameOf(figure);
+    if (!axis || !frame || frame !== this.frame || layout.template !== last.layout.template) return false;
     const changes = (name, field, selector) => (layout[name] ?? []).flatMap((item, i) =>
       (item[field] === last.layout[name][i][field] ? [] : [{ ...item, node: plot.querySelector(selector.replace("#", i)) }]));
     const words = changes("annotations", "text", '.annotation[data-index="#"] text');
@@ -51,7 +45,6 @@ export class Cells {
     data.forEach(({ z }, i) => { if (!same(z, last.data[i].z)) images[i].setAttribute("href", paint(z, color)); });
     for (const { node, text } of words) node.textContent = text;
     for (const { node, ...line } of lines) node.setAttribute("d", this.inPixels(line));
-    this.last = figure;
     plot.data = data; // which a saved picture reads
     return true;
   }

@@ -19,22 +19,15 @@ import "../../views/tune/points.js";
 
 // By a slot's kind: a function that gets the slot's element, and returns a function that takes its values.
 const KINDS = {
-  form, keys, link: address, listing, plot, player, scrubber, share, tabs: header, tour,
+  form, keys, link: address, listing, plot, player, result, scrubber, share, tabs: header, tour,
   // Unchanged HTML stays, because the browser would lay out the page again.
   html(node) {
     let filled = null;
     return (html) => {
-      if (filled !== html) fill(node, html);
-      filled = html;
+      if (filled !== html) fill(node, filled = html);
     };
   },
-  result(node) {
-    const show = result(node);
-    return (html) => {
-      fill(node, html);
-      show();
-    };
-  },
+
   button: (node) => (value) => { node.disabled = value === "disabled"; },
   fold: (node) => (value) => { node.open = value === "open"; },
   // The server writes the file when a button is pressed (see export.py).

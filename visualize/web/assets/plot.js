@@ -124,10 +124,8 @@ export default function mountPlot(element) {
     }
 
     react({ data, layout }) {
-      const drawing = this.draw(data, layout);
-      this.cells.remember({ data, layout });
       shareRangesLater();
-      return drawing;
+      return this.draw(data, layout);
     }
 
     // If a page has a <base>, Plotly writes references to gradients and clips with the whole address, and they break when
