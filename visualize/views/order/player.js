@@ -17,7 +17,7 @@ export default function mountPlayer(element) {
   let isPlaying = false;
   let launch = {}; // the unit of the latest launch's steps, and the setting that counts in this unit
 
-  const overlays = () => [own, pinned].filter((overlay) => overlay?.picture);
+  const overlays = () => [own, pinned].filter(Boolean);
   const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
 
   function stepName() {
@@ -30,7 +30,7 @@ export default function mountPlayer(element) {
     const meta = detail.layout.meta;
     if (!meta?.orders) return;
     own ??= new Overlay(target, true);
-    if (own.picture?.meta !== meta) {
+    if (own.take(meta)) {
       // A reply to an earlier request, such as the compiler's, repeats the step of that request.
       const revision = `${detail.layout.uirevision} ${meta.step}`;
       if (sent === revision && addressed !== null) meta.step = addressed;
@@ -44,7 +44,6 @@ export default function mountPlayer(element) {
         pinned?.plot.repaint();
       }
     }
-    own.take(meta);
     own.marks = marks;
     step = Math.min(step, longest());
     if (!isOpened) open();
@@ -54,8 +53,8 @@ export default function mountPlayer(element) {
 
   // Changed sizes may turn steps of single programs into waves: the player and the comparison start again.
   function followUnit(meta) {
-    const before = launch, { first } = settings;
-    launch = { unit: meta.name, first };
+    const before = launch;
+    launch = { unit: meta.name, first: settings.first };
     if (!before.unit || before.unit === meta.name) return;
     const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
     // A step that came with the new sizes stays.
@@ -64,7 +63,7 @@ export default function mountPlayer(element) {
       step = meta.step = 0;
       restart("step", false);
     }
-    if (first && first === before.first) restart("first", true);
+    if (before.first && before.first === launch.first) restart("first", true);
   }
 
   // The pinned picture follows the current one: program by program, both launches are at the same step.

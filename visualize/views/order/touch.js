@@ -43,8 +43,9 @@ export class Overlay {
     });
   }
 
+  // Take a launch, and return whether it is a new one.
   take(meta) {
-    if (this.picture?.meta === meta) return;
+    if (this.picture?.meta === meta) return false;
     const picture = this.picture = new Picture(meta), point = this.point;
     for (const corner of this.corners) corner.remove();
     this.corners = meta.panels ? picture.orders.map(() => make("div", { class: "corner" })) : [];
@@ -56,6 +57,7 @@ export class Overlay {
     if (picture.handles.BLOCK_M) keys.push("Shift and arrows change BLOCK_M and BLOCK_N");
     if (picture.handles.GROUP_SIZE) keys.push("plus and minus change GROUP_SIZE");
     if (this.isOwn) this.layer.ariaLabel = `Tiles of the map: ${keys.join(", ")}`;
+    return true;
   }
 
   // Write each order's loads into its corner, with a bar that all orders scale alike, and return them in words.
