@@ -26,7 +26,7 @@ export function links({ line_bytes: width }, bytes, ends, nodes) {
 export function laneMarks({ holder, cell_bytes: width }, bytes, marker) {
   if (holder !== "lane") return { hovertext: "the Tensor Memory Accelerator" };
   const hovertext = Array.from(bytes, (byte, lane) => `lane ${lane}${byte < 0 ? "" : `<br>${byteRange(byte, width)}`}`);
-  return { hovertext, marker: { ...marker, color: Array.from(bytes, (byte) => Number(byte >= 0)) } };
+  return { hovertext, marker: { ...marker, color: Array.from(bytes, (byte) => (byte < 0 ? 0 : 1)) } };
 }
 
 const byteRange = (first, count) => `bytes ${written(first)} to ${written(first + count - 1)}`;
@@ -129,8 +129,9 @@ export default function mountScrubber(element) {
 
   slider.addEventListener("input", () => show(Number(slider.value)));
   slider.addEventListener("change", () => save());
-  back.addEventListener("click", () => show(number - 1).then(() => save()));
-  forward.addEventListener("click", () => show(number + 1).then(() => save()));
+  const move = (by) => show(number + by).then(() => save());
+  back.addEventListener("click", () => move(-1));
+  forward.addEventListener("click", () => move(1));
   // The other model's request for the same bytes.
   for (const button of switches) {
     button.addEventListener("click", () => {

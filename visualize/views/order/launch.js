@@ -115,7 +115,7 @@ const LEGIBLE = 7; // pixels of the smallest number
 // A picture of a launch in one order or two.
 export class Picture {
   constructor(meta) {
-    const orders = meta.orders.map((order) => new Order(meta, order)), longest = Math.max(0, ...orders.map(({ count }) => count));
+    const orders = meta.orders.map((order) => new Order(meta, order)), longest = Math.max(0, ...orders.map((order) => order.count));
     Object.assign(this, { meta, orders, longest, step: 0, handles: meta.handles ?? {} }); // Plotly removes empty objects
   }
 

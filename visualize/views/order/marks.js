@@ -21,7 +21,7 @@ export class Marks {
       cells.set(`${row} ${column}`, { row, column, turn: entry / order.total, isWrong, label });
     }
     this.step ??= picture.step; // another step shows its own colours
-    const drawn = [...cells.values()].filter(({ isWrong }) => isWrong || this.step === picture.step);
+    const drawn = [...cells.values()].filter((cell) => cell.isWrong || this.step === picture.step);
     Object.assign(this, { map, stride, ends, drawn });
     layout.annotations = layout.annotations.map((note) => (note.name === "output" ? { ...note, text: `${note.text.split(":")[0]}: ${this.words}` } : note));
   }

@@ -18,7 +18,7 @@ export default function mountPlayer(element) {
   let launch = {}; // the unit of the latest launch's steps, and the setting that counts in this unit
 
   const overlays = () => [own, pinned].filter(Boolean);
-  const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
+  const longest = () => Math.max(0, ...overlays().map((overlay) => overlay.picture.longest));
 
   function stepName() {
     const { meta, orders: [order] } = own.picture, pid = order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`;
@@ -37,13 +37,11 @@ export default function mountPlayer(element) {
       sent = revision;
       followUnit(meta);
     }
-    if (meta.step !== addressed) {
-      addressed = meta.step;
-      if (!isPlaying && step !== addressed) {
-        step = addressed;
-        pinned?.plot.repaint();
-      }
+    if (meta.step !== addressed && meta.step !== step && !isPlaying) {
+      step = meta.step;
+      pinned?.plot.repaint();
     }
+    addressed = meta.step;
     own.marks = marks;
     step = Math.min(step, longest());
     if (!isOpened) open();
@@ -76,7 +74,7 @@ export default function mountPlayer(element) {
   }
 
   function tell() {
-    const { meta } = own.picture, scale = Math.max(...overlays().map(({ picture }) => picture.scale));
+    const { meta } = own.picture, scale = Math.max(...overlays().map((overlay) => overlay.picture.scale));
     scrub.max = longest();
     scrub.value = step;
     output.textContent = stepName();
@@ -90,26 +88,22 @@ export default function mountPlayer(element) {
 
   async function show(next) {
     step = Math.max(0, Math.min(next, longest()));
-    await Promise.all(overlays().map(({ plot }) => plot.repaint()));
-  }
-
-  // The address contains the current step, so that a link opens it.
-  function writeAddress() {
-    if (addressed === step || !own) return;
-    addressed = own.picture.meta.step = step;
-    emit("set", { name: "step", value: step });
+    await Promise.all(overlays().map((overlay) => overlay.plot.repaint()));
   }
 
 
   function setPlaying(next) {
     isPlaying = next;
-    play.textContent = isPlaying ? "❚❚ Pause" : "▶ Play";
-    output.ariaLive = isPlaying ? "off" : "polite";
+    play.textContent = next ? "❚❚ Pause" : "▶ Play";
+    output.ariaLive = next ? "off" : "polite";
   }
 
+  // The address contains the current step, so that a link opens it.
   function stop() {
     setPlaying(false);
-    writeAddress();
+    if (addressed === step || !own) return;
+    addressed = own.picture.meta.step = step;
+    emit("set", { name: "step", value: step });
   }
 
   async function start() {
@@ -134,25 +128,27 @@ export default function mountPlayer(element) {
     return show(next);
   }
 
+  const move = (by) => pause(step + by).then(stop);
+
   // If the page was opened without settings in its address, it plays once.
   function open() {
     isOpened = true;
-    const { bound } = own.picture.meta;
-    if (given.has_settings || step || !bound) return;
+    if (given.has_settings || step || !own.picture.meta.bound) return;
     if (isStill()) {
-      step = bound;
-      setTimeout(writeAddress);
+      step = own.picture.meta.bound;
+      setTimeout(stop);
     } else setTimeout(() => { if (!step && !isPlaying && root.offsetParent) start(); }, 900);
   }
 
   play.addEventListener("click", () => (isPlaying ? stop() : start()));
   scrub.addEventListener("input", () => pause(Number(scrub.value)));
   scrub.addEventListener("change", stop);
-  for (const [button, by] of [[back, -1], [forward, 1]]) button.addEventListener("click", () => pause(step + by).then(stop));
+  back.addEventListener("click", () => move(-1));
+  forward.addEventListener("click", () => move(1));
   listen("paint", lay);
   listen("paint-pinned", layPinned);
   listen("save", ({ target, detail }) => {
-    const overlay = overlays().find(({ plot }) => plot === target);
+    const overlay = overlays().find((each) => each.plot === target);
     if (!overlay) return;
     setPlaying(false);
     Object.assign(detail, {

@@ -70,7 +70,7 @@ export default function mountResult(element) {
   }
 
   element.addEventListener("click", hide);
-  document.addEventListener("keydown", ({ key }) => { if (key === "Escape") hide(); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   // The marks stay until the settings change or the reader uses the player.
   for (const name of ["click", "input"]) document.querySelector("#player").addEventListener(name, clear);
   listen("address", () => {

@@ -52,18 +52,18 @@ export default function mountAddress() {
     event.preventDefault();
     emit("follow", link.getAttribute("href").slice(1));
   });
-  onClick(".presets button", ({ value }) => {
+  onClick(".presets button", (button) => {
     isStep = true;
-    settings.preset = Number(value);
+    settings.preset = Number(button.value);
     send.redraw();
   });
   addEventListener("popstate", () => {
     isBack = true;
     follow(location.search.slice(1));
   });
-  listen("follow", ({ detail }) => {
+  listen("follow", (event) => {
     isStep = true;
-    follow(detail);
+    follow(event.detail);
   });
   // A picture has set a field; with `redraw`, the server draws a new one.
   listen("set", ({ detail: { name, value, redraw } }) => {

@@ -40,7 +40,7 @@ export class Cells {
     const lines = changes("shapes", "path", '.shapelayer path[data-index="#"]');
     const images = data.map(({ xaxis = "x", yaxis = "y" }) => plot.querySelector(`.subplot.${xaxis}${yaxis} .hm image`));
     if (!images.every((image) => image?.style.imageRendering === "pixelated")) return false;
-    if (![...words, ...lines].every(({ node }) => node) || words.some(({ text }) => /[<&]/.test(text))) return false;
+    if (![...words, ...lines].every((item) => item.node) || words.some((word) => /[<&]/.test(word.text))) return false;
     const color = coloring(axis);
     data.forEach(({ z }, i) => { if (!same(z, last.data[i].z)) images[i].setAttribute("href", paint(z, color)); });
     for (const { node, text } of words) node.textContent = text;

@@ -41,8 +41,8 @@ function traceText(node, left, top) {
     const box = range.getBoundingClientRect();
     return { word, x: box.left - left, y: box.top - top + 0.79 * box.height };
   });
-  const lines = Map.groupBy(words, ({ y }) => y).values(), style = getComputedStyle(node.parentNode);
-  return Array.from(lines, (line) => svgText(line.map(({ word }) => word).join(" "), line[0].x, line[0].y, style)).join("");
+  const lines = Map.groupBy(words, (place) => place.y).values(), style = getComputedStyle(node.parentNode);
+  return Array.from(lines, (line) => svgText(line.map((place) => place.word).join(" "), line[0].x, line[0].y, style)).join("");
 }
 
 // An element of the page as SVG, which other programs open: backgrounds, lines of text and drawings.

@@ -68,7 +68,7 @@ export default function mountForm(element) {
   function refresh() {
     const summary = root.querySelector(".more > summary");
     form.fields.forEach(show);
-    const numbers = form.fields.filter(({ kind }) => kind === "number").map(({ name }) => String(form.values[name]).length);
+    const numbers = form.fields.map((field) => (field.kind === "number" ? String(form.values[field.name]).length : 0));
     root.style.setProperty("--digits", Math.max(5, ...numbers)); // the width of all number boxes
     for (const button of root.querySelectorAll(".presets button")) button.textContent = form.presets[button.value];
     if (summary) summary.textContent = form.more;

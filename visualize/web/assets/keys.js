@@ -67,7 +67,7 @@ export default function mountKeys(element) {
   onClick(".open-keys, .show-keys", listKeys);
   onClick(".to-talk", switchTalk);
   // The glossary opens at the term.
-  onClick(".term", ({ value }) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find(({ textContent }) => textContent === value).scrollIntoView()));
+  onClick(".term", (term) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find((each) => each.textContent === term.value).scrollIntoView()));
   onClick(".theme-switch", () => display("__theme", styles.toggle("dark") ? "dark" : "light"));
   // The embed view links to the same state of the whole page, and talk mode says what the picture shows.
   listen("address", () => {

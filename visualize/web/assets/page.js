@@ -63,7 +63,7 @@ function closeMenus() {
 export function start(element, update, constants) {
   Object.assign(given, constants);
   const line = element.querySelector("#awaited [role=progressbar]");
-  listen("awaited", ({ detail }) => { line.hidden = !detail; }); // base.css shows it if the reply takes longer than most
+  listen("awaited", (event) => { line.hidden = !event.detail; }); // base.css shows it if the reply takes longer than most
   closeMenus();
   for (const name of given.needs_gpu) {
     const button = element.querySelector(`#${name}`);
@@ -72,7 +72,7 @@ export function start(element, update, constants) {
   }
   given.has_settings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
   for (const node of element.querySelectorAll(".slot")) slots.set(node.id, KINDS[node.dataset.kind](node));
-  onClick("button.slot", ({ id }) => send.act(id));
+  onClick("button.slot", (button) => send.act(button.id));
   if (update && !given.has_settings) receive(update);
   request(() => ({ open: location.search }));
 }

@@ -55,8 +55,7 @@ export default function mountPlot(element) {
       // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
       const files = [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")];
       if ("steps" in node.dataset) files.push(this.button("gif", "GIF of the steps"));
-      const buttons = [["zoom2d", "pan2d", "resetScale2d"], files];
-      this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
+      this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d"], files] };
       new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
       new ResizeObserver(() => this.resize()).observe(node);
     }
@@ -64,9 +63,8 @@ export default function mountPlot(element) {
     // The button that saves the figure as it is drawn.
     button(format, title) {
       const word = `<text x="0" y="16" font-size="14" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
-      const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>` };
-      const click = () => savePicture(this.node, this.figure.about, format);
-      return { name: format, title: `Save as ${title}`, icon, click };
+      const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>`;
+      return { name: format, title: `Save as ${title}`, icon: { svg }, click: () => savePicture(this.node, this.figure.about, format) };
     }
 
     show(figure) {
@@ -78,15 +76,15 @@ export default function mountPlot(element) {
       // A plot in a closed fold is drawn when the fold opens; measuring it earlier would lay out the fold.
       if (this.fold?.open === false) return;
       // A plot below the window waits until those in view are drawn, and is drawn once for many moves of a slider.
-      const { top, bottom } = this.node.getBoundingClientRect();
-      if (top < innerHeight && bottom > 0) this.paint();
+      const box = this.node.getBoundingClientRect();
+      if (box.top < innerHeight && box.bottom > 0) this.paint();
       else this.timer = setTimeout(this.node.repaint, 250);
     }
 
     // A hidden plot has no size, and is drawn when it is shown.
     resize() {
-      const { node, painted, figure } = this, { width, height } = node._fullLayout ?? {};
-      if (figure !== painted || width !== node.clientWidth || (node.closest(".picture") && height !== node.clientHeight)) this.paint();
+      const { node } = this, drawn = node._fullLayout, isHigh = node.closest(".picture") && drawn?.height !== node.clientHeight;
+      if (this.figure !== this.painted || drawn?.width !== node.clientWidth || isHigh) this.paint();
     }
 
     clear() {

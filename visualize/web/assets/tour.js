@@ -9,12 +9,11 @@ export default function mountTour(element) {
 
   function followAddress() {
     const query = new URLSearchParams(location.search), tour = query.get("tour"), stop = Number(query.get("stop") || 1);
-    const address = given.tours.includes(tour) ? `${tour} ${stop}` : "";
-    if (address === current) return;
-    current = address;
+    const before = current;
+    current = given.tours.includes(tour) ? `${tour} ${stop}` : "";
+    if (current === before) return;
     isRevealed = false;
-    document.body.classList.toggle("touring", current !== "");
-    if (current) send.act("tour", { tour, stop });
+    if (document.body.classList.toggle("touring", current !== "")) send.act("tour", { tour, stop });
     else bar.replaceChildren();
     updateQuestion();
   }
