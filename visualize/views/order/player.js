@@ -152,7 +152,7 @@ export default function mountPlayer(element) {
     if (!overlay) return;
     setPlaying(false);
     Object.assign(detail, {
-      over: overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"),
+      over: [...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas")],
       steps: { step, count: own.picture.meta.bound || longest(), show }, // up to the programs that the headline compares
     });
   });
