@@ -162,7 +162,7 @@ def test_a_scoreboards_points_and_rows_open_their_launch_and_facets_change_the_p
     tab.says("#scoreboard-headline", "median error of DRAM reads")
     heading = tab.find("#scoreboard-rows th", has_text="Predicted")
     for order in ("ascending", "descending"):
-        heading.get_by_role("link").click()
+        heading.get_by_role("button").click()
         expect(heading).to_have_attribute("aria-sort", order)
     saved = []
     tab.page.on("download", lambda file: saved.append(file.suggested_filename))
