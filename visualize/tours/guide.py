@@ -37,7 +37,7 @@ _END = Markup('<button type="button" class="leave next">End</button>')
 
 def menu(tours: Mapping[str, Tour]) -> Markup:
     """Return the menu in the page's header."""
-    item = Markup('<li><a href="?tour={}&stop=1"><b>{}</b><span>{}</span></a></li>')
+    item = Markup('<li><a href="?tour={}&stop=1"><b>{}</b><span class="quiet">{}</span></a></li>')
     items = Markup("").join(
         item.format(tour.name, tour.title, tour.about) for tour in tours.values()
     )

@@ -42,7 +42,7 @@ MORE = "more"
 # The fields of a control that `form.js` reads.
 _BEHAVIOUR = ("name", "kind", "choices", "low", "high")
 
-_GROUP = Markup('<fieldset class="knob-group"><legend>{}</legend>{}</fieldset>')
+_GROUP = Markup('<fieldset class="knob-group"><legend class="quiet">{}</legend>{}</fieldset>')
 _FOLD = Markup('<details class="knob-group {}"><summary>{}</summary>{}</details>')
 _PRESET = Markup('<button type="button" class="control" value="{}"></button>')
 _FIELD = Markup(

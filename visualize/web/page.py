@@ -207,9 +207,9 @@ def keys() -> Markup:
     return slot(
         "keys",
         "keys",
-        '<button type="button" class="open-keys" aria-label="Keys" title="Keys (?)">?</button>'
-        '<h1 class="on-stage"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
+        '<button type="button" class="open-keys quiet" aria-label="Keys" title="Keys (?)">?</button>'
+        '<h1 class="on-stage quiet"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
         '<dialog class="keys" closedby="any" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
-        f'<dl>{listed}</dl><form method="dialog"><button type="button" class="to-talk">Talk mode</button>'
+        f'<dl>{listed}</dl><form method="dialog"><button type="submit" class="to-talk">Talk mode</button>'
         "<button>Close</button></form></dialog>",
     )

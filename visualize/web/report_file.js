@@ -11,17 +11,15 @@ const find = ({ tab, launch, operation, model }) =>
   updates[[tab, launch]] ?? updates[[tab, launch, operation]] ?? updates[[tab, launch, operation, model]];
 
 function reply(message) {
-  const { open } = message;
   if ("action" in message) return;
-  const fields = message.settings ?? { tab: settings.tab, ...Object.fromEntries(new URLSearchParams(open ?? message.follow)) };
-  let view = { ...opened[fields.launch] ?? opened[0], ...fields };
-  if (!find(view)) view = opened[fields.launch] ?? opened[0]; // an address that names what the script does not have
-  const { tab } = view, parts = find(view);
-  const query = new URLSearchParams(view).toString();
-  const slots = { settings: JSON.stringify(view), tab, launches };
-  for (const [name, places] of Object.entries(parts)) slots[name] = places.map((place) => pieces[place]).join("");
-  slots.link = JSON.stringify({ full: query, short: query, title: script, shows: "script" });
-  if (open !== undefined) slots["operations-fold"] = "open";
+  const fields = message.settings ?? { tab: settings.tab, ...Object.fromEntries(new URLSearchParams(message.open ?? message.follow)) };
+  const first = opened[fields.launch] ?? opened[0], named = { ...first, ...fields };
+  // An address may name what the script does not have.
+  const view = find(named) ? named : first, full = new URLSearchParams(view).toString();
+  const slots = { settings: JSON.stringify(view), tab: view.tab, launches };
+  for (const [name, places] of Object.entries(find(view))) slots[name] = places.map((place) => pieces[place]).join("");
+  slots.link = JSON.stringify({ full, short: full, title: script, shows: "script" });
+  if ("open" in message) slots["operations-fold"] = "open";
   receive(JSON.stringify(slots));
 }
 

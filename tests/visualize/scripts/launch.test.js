@@ -7,7 +7,7 @@ import { cases, open } from "./cases.js";
 for (const [name, { figure, steps }] of Object.entries(cases.launches)) {
   test(`${name}: each step has the model's cells and loads in both orders`, async () => {
     const { data, layout } = await open(figure);
-    const picture = new Picture(null, layout.meta);
+    const picture = new Picture(layout.meta);
     for (const { step, halves } of steps) {
       picture.lay({ data, layout: { ...layout, width: 900, height: 600 } }, step);
       halves.forEach(({ cells, blocks, what }, half) => {
@@ -24,7 +24,7 @@ for (const [name, { figure, steps }] of Object.entries(cases.launches)) {
 test("outlines have few corners, in black on white", async () => {
   const { data, layout } = await open(cases.launches.article.figure);
   const detail = { data, layout: { ...layout, width: 900, height: 600 } };
-  new Picture(null, layout.meta).lay(detail, 1);
+  new Picture(layout.meta).lay(detail, 1);
   const sizes = detail.layout.shapes.map(({ path }) => {
     const points = path.slice(1).split(/[ML]/).map((point) => point.split(",").map(Number));
     return [0, 1].map((side) => Math.max(...points.map((point) => point[side])) - Math.min(...points.map((point) => point[side])));
@@ -34,7 +34,7 @@ test("outlines have few corners, in black on white", async () => {
 
 test("a tile's tip names its program and the readers of its blocks; a block's tip names its first reader", async () => {
   const { layout } = await open(cases.launches.article.figure);
-  const picture = new Picture(null, layout.meta);
+  const picture = new Picture(layout.meta);
   for (const [point, ...lines] of [
     [{ map: 0, m: 1, n: 2 }, "pid 7 computes this tile, 64 × 64 elements of C.", "pid_m 1, pid_n 2: wave 1",
       "Row 1 of A, 9 blocks: already loaded by pid 1.", "Column 2 of B, 9 blocks: already loaded by pid 6."],

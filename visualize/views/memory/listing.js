@@ -11,26 +11,26 @@ export default function mountListing(element) {
   const find = (selector) => root.querySelector(selector);
 
   // Highlight lines of each text, write a note in its head, and scroll to one of the lines.
-  function highlight(style, linesOf, note, at) {
+  function highlight(style, isChosen, note, at) {
     for (const pane of root.querySelectorAll(".pane")) {
-      const text = pane.querySelector("pre"), all = [...text.children], lines = linesOf(pane.dataset.name, all);
-      const node = lines[at % lines.length], chosen = new Set(lines);
-      for (const line of all) line.classList.toggle(style, chosen.has(line));
+      const text = pane.querySelector("pre"), lines = [...text.children].filter((line, number) => {
+        return line.classList.toggle(style, isChosen(line, number, pane.dataset.name));
+      });
       pane.querySelector(".count").textContent = note(lines.length);
-      if (node) text.scrollTop = node.offsetTop - text.clientHeight / 3;
+      if (lines.length) text.scrollTop = lines[at % lines.length].offsetTop - text.clientHeight / 3;
     }
   }
 
   function mark() {
     const chosen = marks[find("select").selectedIndex];
-    highlight("marked", (name, lines) => chosen?.[name].map((number) => lines[number]) ?? [], (count) => `${counted(count, "line")} marked`, 0);
+    highlight("marked", (line, number, name) => chosen?.[name].includes(number) ?? false, (count) => `${counted(count, "line")} marked`, 0);
   }
 
   // Highlight the lines with the search text; Enter scrolls to the next one in each text.
   function search(at) {
-    const words = find("input").value.toLowerCase(), isHit = ({ textContent }) => words && textContent.toLowerCase().includes(words);
+    const words = find("input").value.toLowerCase();
     position = at;
-    highlight("found", (name, lines) => lines.filter(isHit), (count) => `${count} found`, at);
+    highlight("found", (line) => words !== "" && line.textContent.toLowerCase().includes(words), (count) => `${count} found`, at);
     if (!words) mark();
   }
 
@@ -41,16 +41,16 @@ export default function mountListing(element) {
     search(position + 1);
   });
   root.addEventListener("click", ({ target }) => {
-    if (target.matches("button")) copyText(Array.from(target.closest(".pane").querySelector("pre").children, (line) => line.textContent).join("\n"));
+    if (target.matches("button")) copyText(Array.from(target.closest(".pane").querySelectorAll("pre > *"), (line) => line.textContent).join("\n"));
   });
   return (value) => {
     const chosen = find("select")?.selectedIndex, words = find("input")?.value ?? "", isNone = value === "none";
     root.classList.toggle("none", isNone);
     root.replaceChildren();
     if (!value || isNone) return;
-    const { html, operation, ...listing } = JSON.parse(value);
-    root.innerHTML = html;
-    ({ marks } = listing);
+    const listing = JSON.parse(value), { operation } = listing;
+    root.innerHTML = listing.html;
+    marks = listing.marks;
     find("input").value = words;
     // The reader's choice remains while the address names the same operation.
     find("select").selectedIndex = Math.min(operation === addressed ? chosen ?? operation : operation, marks.length - 1);

@@ -10,11 +10,11 @@ const POINTS = 21; // of a line
 export function links({ line_bytes: width }, bytes, ends, nodes) {
   const left = nodes.x[0], x = [], y = [];
   bytes.forEach((byte, lane) => {
-    const start = nodes.y[lane] ?? nodes.y[0], down = ends[lane] - start, across = byte % width / width - left;
+    const start = nodes.y[lane] ?? nodes.y[0];
     for (let i = 0; i < POINTS; i++) {
       const t = i / (POINTS - 1);
-      x.push(left + across * t);
-      y.push(start + down * (3 - 2 * t) * t * t); // NaN for an inactive lane, whose end is NaN
+      x.push(left + (byte % width / width - left) * t);
+      y.push(start + (ends[lane] - start) * (3 - 2 * t) * t * t); // NaN for an inactive lane, whose end is NaN
     }
     x.push(NaN);
     y.push(NaN);
@@ -26,7 +26,7 @@ export function links({ line_bytes: width }, bytes, ends, nodes) {
 export function laneMarks({ holder, cell_bytes: width }, bytes, marker) {
   if (holder !== "lane") return { hovertext: "the Tensor Memory Accelerator" };
   const hovertext = Array.from(bytes, (byte, lane) => `lane ${lane}${byte < 0 ? "" : `<br>${byteRange(byte, width)}`}`);
-  return { hovertext, marker: { ...marker, color: Array.from(bytes, (byte) => Number(byte >= 0)) } };
+  return { hovertext, marker: { ...marker, color: Array.from(bytes, (byte) => (byte < 0 ? 0 : 1)) } };
 }
 
 const byteRange = (first, count) => `bytes ${written(first)} to ${written(first + count - 1)}`;
@@ -38,25 +38,23 @@ function cellTexts(requests, states, lanes, line) {
     if (line < 0) return "";
     const what = state < 2 ? "not touched" : state === 2 ? "wasted" : `<b>${holder} ${lanes[cell] - 1}</b>`;
     const byte = line * requests.line_bytes + cell * width, element = Math.floor(byte / size);
-    const place = `row ${Math.floor(element / columns)}, column ${element % columns}`;
-    const elements = width > size ? `${width / size} elements from ${place}` : place;
-    return `${what}<br>${elements}<br>${byteRange(byte, width)}<br>sector ${written(Math.floor(byte / requests.sector_bytes))}`;
+    const from = width > size ? `${width / size} elements from ` : "", sector = Math.floor(byte / requests.sector_bytes);
+    const place = `${from}row ${Math.floor(element / columns)}, column ${element % columns}`;
+    return `${what}<br>${place}<br>${byteRange(byte, width)}<br>sector ${written(sector)}`;
   });
 }
 
 export default function mountScrubber(element) {
   const main = document.querySelector("#request-plot .live-plot");
-  const slider = element.querySelector("input");
-  const output = element.querySelector("output");
-  const switches = [...element.querySelectorAll(".switch button")];
-  const steps = [[element.querySelector(".back"), -1], [element.querySelector(".forward"), 1]];
+  const switches = element.querySelectorAll(".switch button");
+  const [back, forward, slider, output] = element.querySelector(".player").children;
   const carried = new Map(); // plot → its figure's requests
   let number = 0; // of the request in the picture
   let saved = 0; // the number in the page's address
 
   // A plot is about to be drawn: put a request in its figure.
   function lay({ target, detail }) {
-    const { meta, title, yaxis } = detail.layout, requests = meta?.requests;
+    const { layout } = detail, { title, yaxis } = layout, requests = layout.meta?.requests;
     if (!requests) return;
     const before = carried.get(target);
     carried.set(target, requests);
@@ -66,16 +64,17 @@ export default function mountScrubber(element) {
       target.classList.add("moving");
       setTimeout(() => target.classList.remove("moving"), 600); // milliseconds, more than the transition takes
     }
-    const place = placeOf(target), [memory, lines, lanes] = detail.data, { layout } = detail;
-    const at = (name) => requests[name][place], bytes = at("byte"), state = at("state"), line = at("line"), skips = at("skips");
-    const hovertext = state.map((cells, row) => cellTexts(requests, cells, at("lane")[row], line[row] - 1));
+    const place = placeOf(target), [memory, lines, lanes] = detail.data;
+    const at = (name) => requests[name][place], bytes = at("byte"), state = at("state"), skips = at("skips");
+    const hovertext = state.map((cells, row) => cellTexts(requests, cells, at("lane")[row], at("line")[row] - 1));
     detail.data = [
       { ...memory, z: state, hovertext },
       { ...lines, ...links(requests, bytes, at("end"), lanes) },
       { ...lanes, ...laneMarks(requests, bytes, lanes.marker) },
     ];
-    const text = skips.length ? `${yaxis.title.text} (bars: gaps)` : yaxis.title.text, { color } = layout.template.layout.font;
-    const bars = skips.map((y) => ({ type: "line", x0: 0, x1: 1, y0: y, y1: y, line: { color, width: 3 } }));
+    const line = { color: layout.template.layout.font.color, width: 3 };
+    const bars = skips.map((y) => ({ type: "line", x0: 0, x1: 1, y0: y, y1: y, line }));
+    const text = skips.length ? `${yaxis.title.text} (bars: gaps)` : yaxis.title.text;
     detail.layout = {
       ...layout,
       title: { ...title, text: at("titles") },
@@ -86,8 +85,7 @@ export default function mountScrubber(element) {
   }
 
   // A file contains no other requests.
-  const last = ({ first, titles, total }) => (given.is_file ? first + titles.length : total) - 1;
-  const holds = ({ first, titles }) => number >= first && number < first + titles.length;
+  const last = (requests) => (given.is_file ? requests.first + requests.titles.length : requests.total) - 1;
 
   // A contrast or a pinned experiment has its own requests: the one of the same number, or its last.
   function placeOf(plot) {
@@ -102,10 +100,11 @@ export default function mountScrubber(element) {
     slider.max = last(requests);
     slider.value = number;
     output.textContent = `request ${written(number + 1)} of ${written(requests.total)}`;
-    slider.setAttribute("aria-valuetext", output.textContent);
-    for (const [button, step] of steps) button.disabled = number + step < 0 || number + step > last(requests);
+    slider.ariaValueText = output.textContent;
+    back.disabled = number === 0;
+    forward.disabled = number === last(requests);
     for (const button of switches) {
-      button.setAttribute("aria-pressed", button.dataset.model === requests.model);
+      button.ariaPressed = button.dataset.model === requests.model;
       button.disabled = button.dataset.model === "compiled" && requests.pending !== "";
       button.title = button.disabled ? requests.pending : button.dataset.tip;
     }
@@ -116,7 +115,7 @@ export default function mountScrubber(element) {
     if (!requests) return;
     number = Math.max(0, Math.min(next, last(requests)));
     update();
-    if (holds(requests)) await Promise.all([...carried.keys()].map((plot) => plot.repaint()));
+    if (requests.titles[number - requests.first]) await Promise.all([...carried.keys()].map((plot) => plot.repaint()));
     else save(true);
   }
 
@@ -130,14 +129,16 @@ export default function mountScrubber(element) {
 
   slider.addEventListener("input", () => show(Number(slider.value)));
   slider.addEventListener("change", () => save());
-  for (const [button, step] of steps) button.addEventListener("click", () => show(number + step).then(() => save()));
+  const move = (by) => show(number + by).then(() => save());
+  back.addEventListener("click", () => move(-1));
+  forward.addEventListener("click", () => move(1));
   // The other model's request for the same bytes.
   for (const button of switches) {
     button.addEventListener("click", () => {
-      const requests = carried.get(main), { model } = button.dataset;
-      if (!requests || requests.model === model) return;
+      const requests = carried.get(main);
+      if (!requests || requests.model === button.dataset.model) return;
       if (requests.other) emit("set", { name: "request", value: Number(requests.other[placeOf(main)]) });
-      emit("set", { name: "model", value: model, redraw: true });
+      emit("set", { name: "model", value: button.dataset.model, redraw: true });
     });
   }
   listen("paint", lay);

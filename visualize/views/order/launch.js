@@ -6,9 +6,8 @@ import { counted, written } from "../../web/assets/numbers.js";
 // slice of K; pieces are numbered as `pid × slices + slice`, those of A's rows before those of B's columns.
 export class Order {
   constructor(meta, order) {
-    Object.assign(this, order, { meta });
     const { extents: [rows, columns], slices } = meta;
-    Object.assign(this, { rows, columns, slices, total: rows * columns * slices });
+    Object.assign(this, order, { meta, rows, columns, slices, total: rows * columns * slices });
     // The first entry that computes each tile, and that reads each piece.
     const firstOfTile = this.firstOfTile = new Uint32Array(rows * columns);
     const firstOfPiece = this.firstOfPiece = new Uint32Array((rows + columns) * slices).fill(this.total);
@@ -20,8 +19,8 @@ export class Order {
 
   // The tile of an entry, and the pieces that it reads.
   at(entry) {
-    const { rows, columns, slices } = this, place = this.places ? this.places[entry] : entry, row = Math.floor(place / columns);
-    const n = place - row * columns, slice = Math.floor(row / rows), m = row - slice * rows;
+    const { rows, columns, slices } = this, place = this.places?.[entry] ?? entry, row = Math.floor(place / columns);
+    const n = place % columns, slice = Math.floor(row / rows), m = row % rows;
     return { m, n, rowPiece: m * slices + slice, columnPiece: (rows + n) * slices + slice };
   }
 
@@ -42,15 +41,12 @@ export class Order {
   }
 
   program(entry) {
-    return this.programs ? this.programs[entry] : entry;
+    return this.programs?.[entry] ?? entry;
   }
 
   describe(entry) {
-    const { name, resident } = this.meta, program = this.program(entry);
-    let when = `wave ${Math.floor(program / resident) + 1}`;
-    if (this.programs) when = `tile ${entry + 1}`;
-    if (this.ends) when = `${name} ${this.ends.findLastIndex((start) => start <= entry) + 1}`;
-    return when;
+    if (this.ends) return `${this.meta.name} ${this.ends.findLastIndex((start) => start <= entry) + 1}`;
+    return this.programs ? `tile ${entry + 1}` : `wave ${Math.floor(entry / this.meta.resident) + 1}`;
   }
 
   // The picture's grid (see map_figure.py) of values of C's tiles, and of A's and B's pieces by slice.
@@ -77,7 +73,7 @@ export class Order {
       if (entry < from) done[cell]++;
       else running.add(cell);
     }
-    this.now = { from, to, used };
+
     const size = (cell, tiles) => Math.min(stride, tiles - cell * stride);
     const tile = (r, c) => {
       const cell = r * across.cells + c;
@@ -98,20 +94,19 @@ export class Order {
 
   // Texts in the cells of a small picture: the program or, during a step, how many slices have started.
   numbers(step) {
-    const { columns, slices } = this, started = new Uint32Array(this.firstOfTile.length), showsSlices = step && slices > 1;
+    const started = new Map(), showsSlices = step && this.slices > 1;
     for (let entry = 0; showsSlices && entry < this.end(step); entry++) {
-      const { m, n } = this.at(entry);
-      started[m * columns + n]++;
+      const { m, n } = this.at(entry), tile = m * this.columns + n;
+      started.set(tile, (started.get(tile) ?? 0) + 1);
     }
-    const value = (tile) => (showsSlices ? started[tile] || "" : written(this.program(this.firstOfTile[tile])));
-    return this.compose((m, n) => value(m * columns + n), () => "", () => "", "");
+    const value = (tile) => (showsSlices ? started.get(tile) ?? "" : written(this.program(this.firstOfTile[tile])));
+    return this.compose((m, n) => value(m * this.columns + n), () => "", () => "", "");
   }
 
   // The large number of a step, and what it counts.
   load(step) {
-    const { unit, name, whole } = this.meta, current = Math.min(step, this.count);
-    const steps = this.ends ? `${name} ${written(current)}` : counted(current, unit);
-    return { blocks: this.blocks[current], what: `distinct blocks for ${step ? steps : whole}`, detail: this.details[current - 1] ?? "" };
+    const current = Math.min(step, this.count), steps = this.ends ? `${this.meta.name} ${written(current)}` : counted(current, this.meta.unit);
+    return { blocks: this.blocks[current], what: `distinct blocks for ${step ? steps : this.meta.whole}`, detail: this.details[current - 1] ?? "" };
   }
 }
 
@@ -119,10 +114,9 @@ const LEGIBLE = 7; // pixels of the smallest number
 
 // A picture of a launch in one order or two.
 export class Picture {
-  constructor(plot, meta) {
-    Object.assign(this, { plot, meta, handles: meta.handles ?? {} }); // Plotly removes empty objects
-    this.orders = meta.orders.map((order) => new Order(meta, order));
-    this.longest = Math.max(0, ...this.orders.map((order) => order.count));
+  constructor(meta) {
+    const orders = meta.orders.map((order) => new Order(meta, order)), longest = Math.max(0, ...orders.map((order) => order.count));
+    Object.assign(this, { meta, orders, longest, step: 0, handles: meta.handles ?? {} }); // Plotly removes empty objects
   }
 
   // The order that a map shows: a map per order or, without panels, per tensor.
@@ -136,29 +130,29 @@ export class Picture {
 
   // The first program that computes a tile, and the blocks of A and B that it loads, with the first entry that loads them.
   reads({ map, m, n }) {
-    const order = this.orderOf(map), entry = order.firstOfTile[m * order.columns + n], { rowPiece, columnPiece } = order.at(entry);
-    const panels = [rowPiece, columnPiece].map((piece) => ({ blocks: order.meta.depths[piece % order.slices], first: order.firstOfPiece[piece] }));
-    return { order, entry, program: order.program(entry), panels };
+    const order = this.orderOf(map), entry = order.firstOfTile[m * order.columns + n];
+    const panels = [...order.reads(entry, entry + 1)].map((piece) => ({ blocks: this.meta.depths[piece % order.slices], first: order.firstOfPiece[piece] }));
+    return { order, entry, panels };
   }
 
   // The lines of a point's tip.
   words(point) {
-    const { map, m, n, k } = point, { meta } = this, { panels, slices, grid, size, sliced, extents: [rows] } = meta;
+    const { m, n, k } = point, { panels, slices, grid, size, sliced } = this.meta;
+    const pid = (order, entry) => `pid ${written(order.program(entry))}`;
     if (k !== undefined) {
-      const order = this.orderOf(map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? rows + n) * slices + slice];
+      const order = this.orderOf(point.map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? order.rows + n) * slices + slice];
       const along = grid.blocks ? `, block ${k} of K` : slices > 1 ? `, slice ${slice}` : "";
       const name = m === undefined ? `${panels[1]}: pid_n ${n}` : `${panels[0]}: pid_m ${m}`;
-      return [name + along, `First loaded by pid ${written(order.program(first))}, in ${order.describe(first)}.`];
+      return [name + along, `First loaded by ${pid(order, first)}, in ${order.describe(first)}.`];
     }
-    const { order, entry, program, panels: reads } = this.reads(point);
-    const lines = [`pid ${written(program)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
+    const { order, entry, panels: reads } = this.reads(point);
+    const lines = [`${pid(order, entry)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
     if (!panels) return lines;
-    lines.push(...sliced);
-    for (const [side, { blocks, first }] of reads.entries()) {
-      const by = first === entry ? "loaded now" : `already loaded by pid ${written(order.program(first))}`;
-      lines.push(`${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`);
-    }
-    return lines;
+    const loaded = reads.map(({ blocks, first }, side) => {
+      const by = first === entry ? "loaded now" : `already loaded by ${pid(order, first)}`;
+      return `${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`;
+    });
+    return [...lines, ...sliced, ...loaded];
   }
 
   // Lays a step, or at 0 the whole launch, over a figure that is about to be drawn.
@@ -176,17 +170,15 @@ export class Picture {
       }
       return next;
     });
-    const toCome = given.to_come[isDark() ? "dark" : "light"];
-    const scale = [[0, toCome], ...given.scale.slice(1)];
-    const coloraxis = step ? { cmin: 0, cmax: 3, colorscale: scale, showscale: false } : layout.coloraxis;
-    detail.layout = { ...layout, coloraxis, ...this.stacked(layout) };
+    const colorscale = [[0, given.to_come[isDark() ? "dark" : "light"]], ...given.scale.slice(1)];
+    detail.layout = { ...layout, ...(step && { coloraxis: { cmin: 0, cmax: 3, colorscale, showscale: false } }), ...this.stacked(layout) };
     if (!meta.first || !meta.panels) return;
     // Black in white, to be seen on every colour of the map.
     const isSmall = data[0].texttemplate && this.numberSize(layout, 0, 1) < 13;
     const lines = [{ width: isSmall ? 3 : 6, color: "#ffffff" }, { width: isSmall ? 1.5 : 2.5, color: "#111827" }];
-    detail.layout.shapes = orders.flatMap((order, map) => {
-      const [xref, yref] = map ? ["x2", "y2"] : ["x", "y"];
-      return lines.map((line) => ({ type: "path", path: order.outline, xref, yref, line }));
+    detail.layout.shapes = orders.flatMap(({ outline: path }, map) => {
+      const axis = map ? 2 : "";
+      return lines.map((line) => ({ type: "path", path, xref: `x${axis}`, yref: `y${axis}`, line }));
     });
   }
 
@@ -196,12 +188,8 @@ export class Picture {
   }
 
   stacked(layout) {
-    if (!this.isStacked(layout)) return {};
-    const whole = [0, 1];
-    return {
-      xaxis: { ...layout.xaxis, domain: whole }, yaxis: { ...layout.yaxis, domain: [0.56, 1] },
-      xaxis2: { ...layout.xaxis2, domain: whole }, yaxis2: { ...layout.yaxis2, domain: [0, 0.44] },
-    };
+    const domains = this.isStacked(layout) ? { xaxis: [0, 1], yaxis: [0.56, 1], xaxis2: [0, 1], yaxis2: [0, 0.44] } : {};
+    return Object.fromEntries(Object.entries(domains).map(([name, domain]) => [name, { ...layout[name], domain }]));
   }
 
   // Pixels of a number that fits into a cell: about 85 % of the picture's height and width are cells.
@@ -214,8 +202,8 @@ export class Picture {
 
   // The number of blocks of a full bar: the most of any order.
   get scale() {
-    const { meta: { first, bound, panels }, orders, step } = this, isWhole = !step || (first && step <= (bound || Infinity));
+    const { meta: { first, bound, panels }, step } = this, isWhole = !step || (first && step <= (bound || Infinity));
     const most = ({ blocks, ends }) => (step && ends ? Math.max(...blocks.subarray(1)) : blocks.at(isWhole ? 0 : -1));
-    return panels ? Math.max(...orders.map(most)) : 0;
+    return panels ? Math.max(...this.orders.map(most)) : 0;
   }
 }

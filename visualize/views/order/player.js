@@ -1,58 +1,58 @@
 // The player (see view.py): draws any step of a launch over the picture that carries one (`layout.meta`).
 import { Marks } from "./marks.js";
 import { Overlay } from "./touch.js";
-import { emit, isStill, listen } from "../../web/assets/dom.js";
+import { emit, given, isStill, listen } from "../../web/assets/dom.js";
 import { settings } from "../../web/assets/messages.js";
 import { counted, written } from "../../web/assets/numbers.js";
 
 export default function mountPlayer(element) {
   const root = element.querySelector(".player");
-  const find = (selector) => root.querySelector(selector);
-  const [play, back, forward, scrub, output] = [".play", ".back", ".forward", "input", "output"].map(find);
+  const [play, back, forward, scrub, output, outlined] = root.querySelectorAll("button, input, output, .first");
   let own = null, pinned = null; // overlays
   let marks = null; // of a run
   let step = 0; // from 1; 0 is the whole launch
   let addressed = null; // the step in the page's address
   let sent = null; // the latest launch and step from the server
+  let isOpened = false;
   let isPlaying = false;
   let launch = {}; // the unit of the latest launch's steps, and the setting that counts in this unit
 
-  const overlays = () => [own, pinned].filter((overlay) => overlay?.picture);
-  const longest = () => Math.max(0, ...overlays().map(({ picture }) => picture.longest));
-  const pidText = ([order]) => (order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`);
-  const stepName = () => (step ? `${own.picture.meta.name} ${written(step)} of ${written(longest())}${pidText(own.picture.orders)}` : "whole launch");
+  const overlays = () => [own, pinned].filter(Boolean);
+  const longest = () => Math.max(0, ...overlays().map((overlay) => overlay.picture.longest));
+
+  function stepName() {
+    const { meta, orders: [order] } = own.picture, pid = order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`;
+    return step ? `${meta.name} ${written(step)} of ${written(longest())}${pid}` : "whole launch";
+  }
 
   // The current picture is about to be drawn: lay the step over it.
   function lay({ target, detail }) {
-    const { meta, uirevision } = detail.layout;
+    const meta = detail.layout.meta;
     if (!meta?.orders) return;
     own ??= new Overlay(target, true);
-    if (own.picture?.meta !== meta) {
+    if (own.take(meta)) {
       // A reply to an earlier request, such as the compiler's, repeats the step of that request.
-      const revision = `${uirevision} ${meta.step}`;
+      const revision = `${detail.layout.uirevision} ${meta.step}`;
       if (sent === revision && addressed !== null) meta.step = addressed;
       sent = revision;
       followUnit(meta);
     }
-    if (meta.step !== addressed) {
-      addressed = meta.step;
-      if (!isPlaying && step !== addressed) {
-        step = addressed;
-        pinned?.plot.repaint();
-      }
+    if (meta.step !== addressed && meta.step !== step && !isPlaying) {
+      step = meta.step;
+      pinned?.plot.repaint();
     }
-    own.take(meta);
+    addressed = meta.step;
     own.marks = marks;
     step = Math.min(step, longest());
-    if (!root.dataset.opened) open();
+    if (!isOpened) open();
     own.lay(detail, step);
     tell();
   }
 
   // Changed sizes may turn steps of single programs into waves: the player and the comparison start again.
   function followUnit(meta) {
-    const before = launch, { first } = settings;
-    launch = { unit: meta.name, first };
+    const before = launch;
+    launch = { unit: meta.name, first: settings.first };
     if (!before.unit || before.unit === meta.name) return;
     const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
     // A step that came with the new sizes stays.
@@ -61,7 +61,7 @@ export default function mountPlayer(element) {
       step = meta.step = 0;
       restart("step", false);
     }
-    if (first && first === before.first) restart("first", true);
+    if (before.first && before.first === launch.first) restart("first", true);
   }
 
   // The pinned picture follows the current one: program by program, both launches are at the same step.
@@ -74,54 +74,44 @@ export default function mountPlayer(element) {
   }
 
   function tell() {
-    const { meta: { first, unit, panels } } = own.picture, outlined = find(".first");
+    const { meta } = own.picture, scale = Math.max(...overlays().map((overlay) => overlay.picture.scale));
     scrub.max = longest();
     scrub.value = step;
     output.textContent = stepName();
     root.dataset.step = step;
     back.disabled = step === 0;
     forward.disabled = step >= longest();
-    outlined.hidden = !first || !panels;
-    outlined.querySelector(".outlined").textContent = `first ${counted(first, unit)}`;
-    const scale = Math.max(...overlays().map(({ picture }) => picture.scale));
-    const loads = overlays().flatMap((overlay) => overlay.corners.map((corner) => {
-      const { blocks, what } = corner.show(overlay.picture.step, scale);
-      return `${overlay.isOwn ? "" : "Pinned: "}${corner.order.title}: ${blocks} ${what}`;
-    }));
-    scrub.setAttribute("aria-valuetext", [stepName(), ...loads].join("; "));
+    outlined.hidden = !meta.first || !meta.panels;
+    outlined.lastChild.textContent = `first ${counted(meta.first, meta.unit)}`;
+    scrub.ariaValueText = [stepName(), ...overlays().flatMap((overlay) => overlay.writeLoads(scale))].join("; ");
   }
 
   async function show(next) {
     step = Math.max(0, Math.min(next, longest()));
-    await Promise.all(overlays().map(({ plot }) => plot.repaint()));
+    await Promise.all(overlays().map((overlay) => overlay.plot.repaint()));
   }
 
-  // The address contains the current step, so that a link opens it.
-  function writeAddress() {
-    if (addressed === step || !own) return;
-    addressed = own.picture.meta.step = step;
-    emit("set", { name: "step", value: step });
-  }
-
-  // Playback pauses once at the programs that are compared; from there it goes on to the end.
-  const lastStep = () => (own?.picture.meta.bound > step ? own.picture.meta.bound : longest());
 
   function setPlaying(next) {
     isPlaying = next;
-    play.textContent = isPlaying ? "❚❚ Pause" : "▶ Play";
-    output.setAttribute("aria-live", isPlaying ? "off" : "polite");
+    play.textContent = next ? "❚❚ Pause" : "▶ Play";
+    output.ariaLive = next ? "off" : "polite";
   }
 
+  // The address contains the current step, so that a link opens it.
   function stop() {
     setPlaying(false);
-    writeAddress();
+    if (addressed === step || !own) return;
+    addressed = own.picture.meta.step = step;
+    emit("set", { name: "step", value: step });
   }
 
   async function start() {
     setPlaying(true);
     if (step >= longest()) step = 0;
     let position = step + 1, time = performance.now(); // the position has a fraction
-    const last = lastStep();
+    // Playback pauses once at the programs that are compared; from there it goes on to the end.
+    const bound = own?.picture.meta.bound, last = bound > step ? bound : longest();
     await show(position);
     while (isPlaying && step < Math.min(last, longest())) {
       await new Promise(requestAnimationFrame);
@@ -138,30 +128,33 @@ export default function mountPlayer(element) {
     return show(next);
   }
 
+  const move = (by) => pause(step + by).then(stop);
+
   // If the page was opened without settings in its address, it plays once.
   function open() {
-    root.dataset.opened = "true";
-    const query = new URLSearchParams(new URL(performance.getEntriesByType("navigation")[0]?.name ?? location.href).search);
-    const { bound } = own.picture.meta;
-    if ([...query.keys()].some((name) => !name.startsWith("__")) || step || !bound) return;
+    isOpened = true;
+    if (given.has_settings || step || !own.picture.meta.bound) return;
     if (isStill()) {
-      step = bound;
-      setTimeout(writeAddress);
+      step = own.picture.meta.bound;
+      setTimeout(stop);
     } else setTimeout(() => { if (!step && !isPlaying && root.offsetParent) start(); }, 900);
   }
 
   play.addEventListener("click", () => (isPlaying ? stop() : start()));
   scrub.addEventListener("input", () => pause(Number(scrub.value)));
   scrub.addEventListener("change", stop);
-  for (const [button, by] of [[back, -1], [forward, 1]]) button.addEventListener("click", () => pause(step + by).then(stop));
+  back.addEventListener("click", () => move(-1));
+  forward.addEventListener("click", () => move(1));
   listen("paint", lay);
   listen("paint-pinned", layPinned);
   listen("save", ({ target, detail }) => {
-    const overlay = overlays().find(({ plot }) => plot === target);
+    const overlay = overlays().find((each) => each.plot === target);
     if (!overlay) return;
-    detail.over.push(...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas"));
     setPlaying(false);
-    detail.steps = { step, count: own.picture.meta.bound || longest(), show }; // up to the programs that the headline compares
+    Object.assign(detail, {
+      over: [...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas")],
+      steps: { step, count: own.picture.meta.bound || longest(), show }, // up to the programs that the headline compares
+    });
   });
   listen("followed", () => {
     sent = null;
@@ -173,9 +166,9 @@ export default function mountPlayer(element) {
     pinned.layer.remove();
     pinned = null;
   });
-  listen("marks", ({ detail }) => {
+  listen("marks", (event) => {
     marks?.remove();
-    marks = detail && new Marks(detail);
+    marks = event.detail && new Marks(event.detail);
     own?.plot.repaint();
   });
 }

@@ -8,18 +8,25 @@ let bars = [];
 
 function read({ target, detail: { data, layout } }) {
   if (!layout.meta?.gantt) return;
-  [plot, chart] = [target, layout.meta.gantt];
+  plot = target;
+  chart = layout.meta.gantt;
   bars = data.flatMap(({ x, y, customdata }) => Array.from(customdata[0], (_, i) => ({
     about: customdata.map((row) => row[i]), start: x[5 * i], end: x[5 * i + 1], top: y[5 * i], bottom: y[5 * i + 2],
   })));
-  if (!tip.isConnected) plot.after(tip);
+  plot.after(tip);
+  plot.addEventListener("mousemove", point);
+  plot.addEventListener("mouseleave", hide);
 }
 
-function point({ target, clientX, clientY }) {
-  const full = plot?._fullLayout, isInside = plot?.contains(target) && full?.xaxis?._length;
-  const box = plot?.getBoundingClientRect(), left = clientX - box?.left, top = clientY - box?.top;
-  const [x, y] = isInside ? [full.xaxis.p2d(left - full.xaxis._offset), full.yaxis.p2d(top - full.yaxis._offset)] : [];
-  const bar = bars.find(({ start, end, ...sides }) => start <= x && x <= end && sides.top <= y && y <= sides.bottom);
+function hide() {
+  tip.hidden = true;
+}
+
+function point(event) {
+  if (!plot._fullLayout) return;
+  const { xaxis, yaxis } = plot._fullLayout, box = plot.getBoundingClientRect(), left = event.x - box.left, top = event.y - box.top;
+  const x = xaxis.p2d(left - xaxis._offset), y = yaxis.p2d(top - yaxis._offset);
+  const bar = bars.find((each) => each.start <= x && x <= each.end && each.top <= y && y <= each.bottom);
   tip.hidden = !bar;
   if (!bar) return;
   const [pid, m, n, slice, wave, tiles] = bar.about;
@@ -30,4 +37,3 @@ function point({ target, clientX, clientY }) {
 }
 
 listen("paint", read);
-document.addEventListener("mousemove", point);

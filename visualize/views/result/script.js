@@ -1,14 +1,16 @@
 // The card of a run (see view.py), whose tiles the map of the program order marks (see marks.js). Results are greyed as soon
 // as the controls differ from their experiment.
-import { address, emit, isStill, listen } from "../../web/assets/dom.js";
+import { address, emit, fill, isStill, listen, make } from "../../web/assets/dom.js";
 
 // Names the first of a result's settings that differ from the current ones; "" if none does.
 export function describeChanges(experiment, current) {
   const then = new URLSearchParams(experiment);
   if (then.get("kernel") !== current.get("kernel")) return then.get("kernel");
-  const names = ["gpu", ...[...then.keys()].filter((name) => name !== "gpu")];
-  const changed = names.filter((name) => (current.get(name) ?? "") !== (then.get(name) ?? ""));
-  return changed.slice(0, 1).map((name) => `${then.get(name) ? `${name} ${then.get(name)}` : "default GPU"}${changed.length > 1 ? ", …" : ""}`).join();
+  const names = new Set(["gpu", ...then.keys()]);
+  const changed = [...names].filter((name) => (current.get(name) ?? "") !== (then.get(name) ?? ""));
+  if (!changed.length) return "";
+  const [name] = changed, value = then.get(name);
+  return `${value ? `${name} ${value}` : "default GPU"}${changed.length > 1 ? ", …" : ""}`;
 }
 
 export default function mountResult(element) {
@@ -24,16 +26,18 @@ export default function mountResult(element) {
   function markStale() {
     const current = address(), isRefused = document.querySelector("#experiment .field.wrong") !== null;
     if (!current.size) return;
-    const plots = document.querySelectorAll("#result-tab .slot:not(#predicted-plot) .live-plot"); // a pinned run's are never stale
-    for (const plot of plots) plot.classList.remove("stale"); // without a run, nothing below marks them
+    let isResultStale = false;
     for (const node of document.querySelectorAll("[data-experiment]:not(.pinned *)")) {
       const changes = describeChanges(node.dataset.experiment, current), isStale = isRefused || changes !== "";
       node.dataset.stale = changes && `Result for other settings (${changes}). Run to update.`;
-      for (const part of node.closest("#result") ? [node, ...plots] : [node]) part.classList.toggle("stale", isStale);
+      node.classList.toggle("stale", isStale);
+      isResultStale ||= isStale && node.closest("#result") !== null;
     }
+    const plots = document.querySelectorAll("#result-tab .slot:not(#predicted-plot) .live-plot"); // a pinned run's are never stale
+    for (const plot of plots) plot.classList.toggle("stale", isResultStale);
   }
 
-  const close = Object.assign(document.createElement("button"), { type: "button", ariaLabel: "Close", textContent: "✕" });
+  const close = make("button", { type: "button", "aria-label": "Close" }, "✕");
 
   function hide() {
     element.classList.remove("toast");
@@ -46,13 +50,14 @@ export default function mountResult(element) {
     marked = "";
   }
 
-  function show() {
+  function show(html) {
+    fill(element, html);
     queueMicrotask(markStale); // after the other slots of this update
     const tiles = element.querySelector("[data-tiles]"), failure = element.querySelector(".failure");
     clear();
     if (!tiles && !failure) return;
-    const { top, bottom } = element.getBoundingClientRect();
-    if (failure || innerWidth <= 640 || top < 0 || bottom > innerHeight) {
+    const box = element.getBoundingClientRect();
+    if (failure || innerWidth <= 640 || box.top < 0 || box.bottom > innerHeight) {
       element.style.setProperty("--below", `${Math.max(0, document.querySelector("#header").getBoundingClientRect().bottom)}px`);
       element.classList.add("toast");
       element.append(close);
@@ -65,7 +70,7 @@ export default function mountResult(element) {
   }
 
   element.addEventListener("click", hide);
-  document.addEventListener("keydown", ({ key }) => { if (key === "Escape") hide(); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   // The marks stay until the settings change or the reader uses the player.
   for (const name of ["click", "input"]) document.querySelector("#player").addEventListener(name, clear);
   listen("address", () => {

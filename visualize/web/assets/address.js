@@ -13,6 +13,8 @@ export default function mountAddress() {
   let isStep = false; // Back should undo the next change
   let isBack = false; // Back or Forward has changed the address already
 
+  const pick = (query, names) => [...query].filter(([name]) => names.includes(name));
+
   // Opens another state of the page without a reload.
   function follow(query) {
     lead = new URLSearchParams(query);
@@ -26,9 +28,8 @@ export default function mountAddress() {
   }
 
   function write() {
-    const shown = new URLSearchParams(short), now = new URLSearchParams(location.search), { dataset } = document.body;
-    for (const name of DISPLAY) if (now.has(name)) shown.set(name, now.get(name));
-    for (const name of LEADS) if (lead.has(name)) shown.set(name, lead.get(name));
+    const now = new URLSearchParams(location.search), { dataset } = document.body;
+    const shown = new URLSearchParams([...short, ...pick(now, DISPLAY), ...pick(lead, LEADS)]);
     const change = isStep && !isBack && dataset.address ? "pushState" : "replaceState";
     try { history[change](history.state, "", `${location.pathname}?${shown}`); } catch { /* refused in a frame without a URL */ }
     isStep = isBack = false;
@@ -41,8 +42,8 @@ export default function mountAddress() {
   // The link to the page. At an unchanged stop of a tour, it names the stop instead of the fields.
   function tell() {
     const { dataset } = document.body, isAtStop = lead.has("tour") && dataset.stop === short.toString();
-    const query = isAtStop ? new URLSearchParams([...lead].filter(([name]) => LEADS.includes(name))) : short;
-    dataset.link = `${given.base || `${location.origin}${location.pathname}`}?${query}`;
+    const query = isAtStop ? new URLSearchParams(pick(lead, LEADS)) : short;
+    dataset.link = `${given.base || location.origin + location.pathname}?${query}`;
     emit("address");
   }
 
@@ -51,18 +52,18 @@ export default function mountAddress() {
     event.preventDefault();
     emit("follow", link.getAttribute("href").slice(1));
   });
-  onClick(".presets button", ({ value }) => {
+  onClick(".presets button", (button) => {
     isStep = true;
-    settings.preset = Number(value);
+    settings.preset = Number(button.value);
     send.redraw();
   });
   addEventListener("popstate", () => {
     isBack = true;
     follow(location.search.slice(1));
   });
-  listen("follow", ({ detail }) => {
+  listen("follow", (event) => {
     isStep = true;
-    follow(detail);
+    follow(event.detail);
   });
   // A picture has set a field; with `redraw`, the server draws a new one.
   listen("set", ({ detail: { name, value, redraw } }) => {
@@ -73,8 +74,8 @@ export default function mountAddress() {
     write();
   });
   listen("late", () => {
-    const changed = [...full.keys()].filter((name) => String(settings[name] ?? full.get(name)) !== full.get(name));
-    for (const name of changed) set(name, settings[name]);
+    const changed = [...full].filter(([name, value]) => String(settings[name] ?? value) !== value);
+    for (const [name] of changed) set(name, settings[name]);
     if (changed.length) write();
   });
   listen("stop", tell);
@@ -84,11 +85,8 @@ export default function mountAddress() {
     document.body.dataset.shown = value.title;
     source = value.shows;
     if (before.size && full.has("with") && !before.has("with") && !document.body.matches(".touring")) notify("Pinned. Change a setting to compare.");
-    if (before.size && ["tab", "kernel"].some((name) => before.get(name) !== full.get(name))) isStep = true;
-    for (const name of newer) {
-      const latest = settings[name];
-      if (full.has(name) && latest !== undefined && full.get(name) !== String(latest)) set(name, latest);
-    }
+    isStep ||= before.size && ["tab", "kernel"].some((name) => before.get(name) !== full.get(name));
+    for (const name of newer) if (full.has(name) && name in settings && full.get(name) !== String(settings[name])) set(name, settings[name]);
     write();
   };
 }

@@ -2,72 +2,49 @@
 // measures all labels and lays out all axes again.
 import { make } from "./dom.js";
 
-let sample = null; // a canvas of one pixel
+const SHADES = 1537; // of a colour axis; thirds and sixths of it, where the scale of a step has edges, are whole shades
 
-// A CSS colour as [red, green, blue, alpha], 0 to 255.
-function channels(color) {
-  sample ??= make("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
-  sample.clearRect(0, 0, 1, 1);
-  sample.fillStyle = color;
-  sample.fillRect(0, 0, 1, 1);
-  return sample.getImageData(0, 0, 1, 1).data;
-}
-
-// The colour of a value on a colour axis, as Plotly takes it, as a pixel of four bytes; nothing where there is no number.
-export function coloring({ cmin, cmax, colorscale }) {
-  const at = colorscale.map(([share]) => cmin + share * (cmax - cmin)), colors = colorscale.map(([, color]) => channels(color));
-  let last = NaN, pixel = 0; // neighbours are often equal
-  return (value) => {
-    if (!Number.isFinite(value)) return 0;
-    if (value === last) return pixel;
-    last = value;
-    let i = 1;
-    while (i < at.length - 1 && at[i] <= value) i++;
-    const share = at[i] > at[i - 1] ? Math.min(1, Math.max(0, (value - at[i - 1]) / (at[i] - at[i - 1]))) : 1;
-    const mixed = colors[i].map((channel, which) => Math.round(colors[i - 1][which] + share * (channel - colors[i - 1][which])));
-    pixel = mixed.reduceRight((packed, channel) => packed << 8 | channel);
-    return pixel;
-  };
+// The colour of a value on a colour axis, as a pixel of four bytes; nothing where there is no number.
+function coloring({ cmin, cmax, colorscale }) {
+  const pen = make("canvas", { width: SHADES, height: 1 }).getContext("2d", { willReadFrequently: true });
+  pen.fillStyle = pen.createLinearGradient(0.5, 0, SHADES - 0.5, 0);
+  for (const [share, color] of colorscale) pen.fillStyle.addColorStop(share, color);
+  pen.fillRect(0, 0, SHADES, 1);
+  const pixels = new Uint32Array(pen.getImageData(0, 0, SHADES, 1).data.buffer);
+  return (value) => pixels[Math.round((value - cmin) / (cmax - cmin) * (SHADES - 1))] ?? 0;
 }
 
 // The part of a figure that a redraw in place can't change; "" unless it has only cells.
-export function frameOf({ data, layout }) {
-  if (!data.every(({ type, texttemplate }) => type === "heatmap" && !texttemplate)) return "";
+function frameOf({ data, layout }) {
+  if (!data.every((trace) => trace.type === "heatmap" && !trace.texttemplate)) return "";
   const traces = data.map(({ z, name, text, ...rest }) => [z.length, z[0]?.length, rest]);
-  const { meta, template: colors, annotations = [], shapes = [], ...rest } = layout;
-  const words = annotations.map(({ text, ...place }) => place), lines = shapes.map(({ path, ...line }) => line);
-  return JSON.stringify([traces, rest, words, lines]);
+  const { meta, template, annotations = [], shapes = [], ...rest } = layout;
+  const places = [...annotations, ...shapes].map(({ text, path, ...place }) => place);
+  return JSON.stringify([traces, rest, places]);
 }
 
 export class Cells {
   constructor(plot) {
-    Object.assign(this, { plot, frames: [] });
+    this.plot = plot;
   }
 
-  // Plotly has drawn this figure.
-  remember(figure) {
-    // With and without the fields that Plotly adds to the layout: the next step has them, another figure does not.
-    this.frames = [this.next, frameOf(figure)];
-    this.last = figure;
-  }
-
-  // Redraws in place if possible, and returns whether it was.
+  // Redraws in place if possible, and returns whether it was. Otherwise, Plotly must draw the figure.
   redraw(figure) {
-    const { data, layout } = figure, { plot, last } = this, axis = plot._fullLayout?.coloraxis;
-    this.next = frameOf(figure);
-    if (!axis || !this.next || !this.frames.includes(this.next) || layout.template !== last.layout.template) return false;
+    const { data, layout } = figure, { plot, last, frame } = this, axis = plot._fullLayout?.coloraxis;
+    this.last = figure;
+    this.frame = frameOf(figure);
+    if (!axis || !frame || frame !== this.frame || layout.template !== last.layout.template) return false;
     const changes = (name, field, selector) => (layout[name] ?? []).flatMap((item, i) =>
       (item[field] === last.layout[name][i][field] ? [] : [{ ...item, node: plot.querySelector(selector.replace("#", i)) }]));
     const words = changes("annotations", "text", '.annotation[data-index="#"] text');
     const lines = changes("shapes", "path", '.shapelayer path[data-index="#"]');
     const images = data.map(({ xaxis = "x", yaxis = "y" }) => plot.querySelector(`.subplot.${xaxis}${yaxis} .hm image`));
     if (!images.every((image) => image?.style.imageRendering === "pixelated")) return false;
-    if (![...words, ...lines].every(({ node }) => node) || words.some(({ text }) => /[<&]/.test(text))) return false;
+    if (![...words, ...lines].every((item) => item.node) || words.some((word) => /[<&]/.test(word.text))) return false;
     const color = coloring(axis);
     data.forEach(({ z }, i) => { if (!same(z, last.data[i].z)) images[i].setAttribute("href", paint(z, color)); });
     for (const { node, text } of words) node.textContent = text;
     for (const { node, ...line } of lines) node.setAttribute("d", this.inPixels(line));
-    this.last = figure;
     plot.data = data; // which a saved picture reads
     return true;
   }

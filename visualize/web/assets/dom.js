@@ -28,9 +28,9 @@ export function make(tag, attributes = {}, ...children) {
 
 // Details that a reader has opened stay open.
 export function fill(node, html) {
-  const open = [...node.querySelectorAll("details")].map((details) => details.open);
+  const before = node.querySelectorAll("details");
   node.innerHTML = html;
-  node.querySelectorAll("details").forEach((details, i) => { details.open ||= open[i] ?? false; });
+  node.querySelectorAll("details").forEach((details, i) => { details.open ||= before[i]?.open; });
 }
 
 export function setBox(node, box) {

@@ -16,34 +16,33 @@ export function fileName(text) {
 
 // The page's typeface, for SVG that is shown outside the page.
 let fonts = null;
-const fontFaces = () => (fonts ??= readFontFaces());
 
 async function readFontFaces() {
   const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
   const faces = rules.filter((rule) => rule instanceof CSSFontFaceRule && rule.style.fontFamily.includes("Plex Sans"));
-  const embed = async ({ cssText, parentStyleSheet: { href } }) => {
-    const [whole, path] = cssText.match(/url\("(.*?)"\)/), file = await fetch(new URL(path, href));
-    const bytes = Array.from(new Uint8Array(await file.arrayBuffer()), (byte) => String.fromCharCode(byte));
-    return cssText.replace(whole, `url("data:font/woff2;base64,${btoa(bytes.join(""))}")`);
+  const embed = async (rule) => {
+    const [whole, path] = rule.cssText.match(/url\("(.*?)"\)/), file = await fetch(new URL(path, rule.parentStyleSheet.href));
+    return rule.cssText.replace(whole, `url("data:font/woff2;base64,${(await file.bytes()).toBase64()}")`);
   };
   return (await Promise.all(faces.map(embed))).join("");
 }
 
 const tag = (name, attributes, content = "") => `<${name} ${Object.entries(attributes).map(([key, value]) => `${key}="${value}"`).join(" ")}>${content}</${name}>`;
 const escaped = (text) => make("p", {}, text).innerHTML;
-const svgText = (text, x, y, { fontSize, fontWeight, color }) => tag("text", { x, y, "font-size": fontSize, "font-weight": fontWeight, fill: color }, escaped(text));
+const svgText = (text, x, y, style) =>
+  tag("text", { x, y, "font-size": style.fontSize, "font-weight": style.fontWeight, fill: style.color }, escaped(text));
 
 // The lines of a text node, as SVG. A line's baseline is below four fifths of its height.
 function traceText(node, left, top) {
-  const range = document.createRange(), lines = new Map(); // baseline → x and words
-  for (const { 0: word, index } of node.data.matchAll(/\S+/g)) {
+  const range = document.createRange();
+  const words = Array.from(node.data.matchAll(/\S+/g), ({ 0: word, index }) => {
     range.setStart(node, index);
     range.setEnd(node, index + word.length);
-    const box = range.getBoundingClientRect(), y = box.top - top + 0.79 * box.height;
-    if (!lines.has(y)) lines.set(y, { x: box.left - left, words: [] });
-    lines.get(y).words.push(word);
-  }
-  return [...lines].map(([y, { x, words }]) => svgText(words.join(" "), x, y, getComputedStyle(node.parentNode)));
+    const box = range.getBoundingClientRect();
+    return { word, x: box.left - left, y: box.top - top + 0.79 * box.height };
+  });
+  const lines = Map.groupBy(words, (place) => place.y).values(), style = getComputedStyle(node.parentNode);
+  return Array.from(lines, (line) => svgText(line.map((place) => place.word).join(" "), line[0].x, line[0].y, style)).join("");
 }
 
 // An element of the page as SVG, which other programs open: backgrounds, lines of text and drawings.
@@ -54,14 +53,14 @@ function traceElement(root, left, top) {
     if (!node.checkVisibility() || box.left >= frame.right || box.top >= frame.bottom) return ""; // clipped
     const place = { x: box.left - left, y: box.top - top, width: box.width, height: box.height };
     if (node.matches("canvas")) return tag("image", { ...place, href: node.toDataURL() });
-    const texts = [...node.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE).flatMap((text) => traceText(text, left, top));
-    return tag("rect", { ...place, fill, rx: parseFloat(radius) }) + texts.join("");
+    const texts = [...node.childNodes].filter((child) => child instanceof Text);
+    return tag("rect", { ...place, fill, rx: parseFloat(radius) }) + texts.map((text) => traceText(text, left, top)).join("");
   }).join("");
 }
 
 // What other scripts lay over a figure: HTML and its steps.
 function layers(node) {
-  const detail = { over: [], steps: null };
+  const detail = { over: [] };
   emit("save", detail, node);
   return detail;
 }
@@ -69,14 +68,14 @@ function layers(node) {
 // A figure as it looks, as SVG: with the HTML over it, its legend, and its description below.
 async function tracePicture(node, about) {
   const { width, height: drawn, font } = node._fullLayout, { left, top } = node.getBoundingClientRect();
-  const { legend: name } = node.closest(".slot").querySelector(".live-plot").dataset, legend = name ? document.querySelector(`#${name} .legend`) : null;
+  const legend = document.getElementById(node.closest(".slot").querySelector(".live-plot").dataset.legend)?.querySelector(".legend");
   const place = legend?.getBoundingClientRect(), end = drawn + (place?.height ?? 0) + 4;
   // Lines that fit, broken after commas and dots.
   const letters = 0.78 * font.size, line = 1.45 * letters, most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
   const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g")), height = Math.ceil(end + line * lines.length + 8);
   const plot = await window.Plotly.toImage(node, { format: "svg", width, height: drawn });
   const svg = tag("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, "font-family": escaped(font.family) }, [
-    tag("style", {}, await fontFaces()),
+    tag("style", {}, await (fonts ??= readFontFaces())),
     tag("rect", { width, height, fill: getComputedStyle(node).getPropertyValue("--body-background-fill") }),
     decodeURIComponent(plot.replace(/^.*?,/, "")),
     ...layers(node).over.map((each) => traceElement(each, left, top)),

@@ -10,11 +10,9 @@ export function showProblems(sentences = problems) {
   problems = sentences;
   const others = { ...problems };
   for (const field of document.querySelectorAll(".field")) {
-    const { field: name } = field.dataset;
+    const name = field.dataset.field, group = field.closest("details");
     field.querySelector(".problem").textContent = others[name] ?? "";
-    const isWrong = name in others, group = field.closest("details");
-    field.classList.toggle("wrong", isWrong);
-    if (isWrong && group) group.open = true;
+    if (field.classList.toggle("wrong", name in others) && group) group.open = true;
     if (field.checkVisibility()) delete others[name];
   }
   document.querySelector("#elsewhere .problem").textContent = Object.values(others).join(" ");
@@ -26,13 +24,12 @@ function nearest(values, value) {
   return Math.max(0, distances.indexOf(Math.min(...distances)));
 }
 
-// The value of a field's input, by the input's type.
-const READ = {
-  "select-one": ({ choices }, { selectedIndex }) => choices[selectedIndex],
-  text: (field, { value }) => value,
-  number: (field, { value }) => (value === "" ? "" : Number(value)),
-  range: ({ stops }, { value }) => stops?.[value] ?? Number(value),
-};
+// The value of a field's input.
+function read(field, { type, value, selectedIndex }) {
+  if (type === "select-one") return field.choices[selectedIndex];
+  if (type === "range" && field.stops) return field.stops[value];
+  return type === "text" || value === "" ? value : Number(value);
+}
 
 export default function mountForm(element) {
   const root = element.querySelector(".knobs");
@@ -49,7 +46,7 @@ export default function mountForm(element) {
     root.addEventListener(event, ({ target }) => {
       const name = target.closest(".field").dataset.field, field = form.fields.find((each) => each.name === name);
       // A text is sent on Enter or when its box loses focus, because an unfinished text would be rejected.
-      if ((target.type === "text") === (event === "change")) set(name, READ[target.type](field, target));
+      if ((target.type === "text") === (event === "change")) set(name, read(field, target));
     });
   }
 
@@ -63,18 +60,18 @@ export default function mountForm(element) {
     } else {
       [input.min, input.max] = stops ? [0, stops.length - 1] : [low, high];
       input.value = stops ? nearest(stops, value) : value;
-      input.setAttribute("aria-valuetext", value);
+      input.ariaValueText = value;
       if (number.value !== String(value)) number.value = value;
     }
   }
 
   function refresh() {
-    const { fields, values, presets, more } = form, summary = root.querySelector(".more > summary");
-    fields.forEach(show);
-    const numbers = fields.filter(({ kind }) => kind === "number").map(({ name }) => String(values[name]).length);
+    const summary = root.querySelector(".more > summary");
+    form.fields.forEach(show);
+    const numbers = form.fields.map((field) => (field.kind === "number" ? String(form.values[field.name]).length : 0));
     root.style.setProperty("--digits", Math.max(5, ...numbers)); // the width of all number boxes
-    for (const button of root.querySelectorAll(".presets button")) button.textContent = presets[button.value];
-    if (summary) summary.textContent = more;
+    for (const button of root.querySelectorAll(".presets button")) button.textContent = form.presets[button.value];
+    if (summary) summary.textContent = form.more;
   }
 
   listen("set", ({ detail: { name, value } }) => {
@@ -84,14 +81,14 @@ export default function mountForm(element) {
   });
   return (value) => {
     if (!value) return;
-    const before = form, { activeElement } = document, isInside = root.contains(activeElement), focused = activeElement.id;
+    const before = form, focused = root.querySelector(":focus");
     form = JSON.parse(value);
     // A value that the user is setting is newer than the server's.
-    const busy = isInside && activeElement.closest(".field")?.dataset.field;
+    const busy = focused?.closest(".field")?.dataset.field;
     if (busy in before.values && form.values.kernel === before.values.kernel) form.values[busy] = before.values[busy];
     if (form.html !== before.html) fill(root, form.html);
     refresh();
-    if (isInside) document.getElementById(focused)?.focus(); // a new node, once it has its value
+    if (focused) document.getElementById(focused.id)?.focus(); // a new node, once it has its value
     for (const { name } of form.fields) settings[name] = form.values[name];
     root.dataset.ready = "true";
     showProblems();

@@ -11,8 +11,8 @@ export class Gif {
   }
 
   add(canvas, milliseconds) {
-    const { width, height } = canvas, { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
-    const colors = Uint16Array.from(new Uint32Array(data.buffer), packed);
+    const { width, height } = canvas, image = canvas.getContext("2d").getImageData(0, 0, width, height);
+    const colors = Uint16Array.from(new Uint32Array(image.data.buffer), packed);
     for (const color of colors) this.counts[color]++;
     this.frames.push({ colors, milliseconds });
     Object.assign(this, { width, height });
@@ -32,22 +32,21 @@ export class Gif {
 
   encode() {
     const { width, height, frames } = this, { table, nearest } = this.palette(), word = (value) => [value & 255, value >> 8];
-    const parts = [..."GIF89a"].map((letter) => letter.charCodeAt(0));
-    parts.push(...word(width), ...word(height), 0xf7, 0, 0, ...table, ...Array(768 - table.length).fill(0)); // 256 colours for all frames
-    parts.push(0x21, 0xff, 11, ...[..."NETSCAPE2.0"].map((letter) => letter.charCodeAt(0)), 3, 1, 0, 0, 0); // repeats forever
-    const bytes = [Uint8Array.from(parts)];
-    frames.forEach(({ colors, milliseconds }, i) => {
-      const before = frames[i - 1]?.colors, pixels = Uint8Array.from(colors, (color, at) => (before?.[at] === color ? UNCHANGED : nearest[color]));
+    const parts = ["GIF89a", Uint8Array.of(...word(width), ...word(height), 0xf7, 0, 0)], colors = new Uint8Array(768); // 256, for all frames
+    colors.set(table);
+    parts.push(colors, Uint8Array.of(0x21, 0xff, 11), "NETSCAPE2.0", Uint8Array.of(3, 1, 0, 0, 0)); // repeats forever
+    frames.forEach((frame, i) => {
+      const before = frames[i - 1]?.colors, pixels = frame.colors.map((color, at) => (before?.[at] === color ? UNCHANGED : nearest[color]));
       // Each frame is drawn over the one before.
-      bytes.push(Uint8Array.from([0x21, 0xf9, 4, 5, ...word(Math.round(milliseconds / 10)), UNCHANGED, 0, 0x2c, 0, 0, 0, 0, ...word(width), ...word(height), 0, 8]));
+      parts.push(Uint8Array.of(0x21, 0xf9, 4, 5, ...word(Math.round(frame.milliseconds / 10)), UNCHANGED, 0, 0x2c, 0, 0, 0, 0, ...word(width), ...word(height), 0, 8));
       const codes = compress(pixels);
       for (let at = 0; at < codes.length; at += 255) {
         const block = codes.slice(at, at + 255);
-        bytes.push(Uint8Array.of(block.length, ...block));
+        parts.push(Uint8Array.of(block.length, ...block));
       }
-      bytes.push(Uint8Array.of(0));
+      parts.push(Uint8Array.of(0));
     });
-    return new Blob([...bytes, Uint8Array.of(0x3b)]);
+    return new Blob([...parts, Uint8Array.of(0x3b)]);
   }
 }
 

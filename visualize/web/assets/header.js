@@ -3,15 +3,16 @@ import { onClick } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 export default function mountHeader() {
-  const views = [...document.querySelectorAll("#header [data-tabs]")];
   const latest = new Map(); // view → the picture that was open last
 
   const pictures = (view) => view.dataset.tabs.split(" ");
 
   function open(name) {
-    const current = views.find((view) => pictures(view).includes(name));
-    latest.set(current, name);
-    for (const view of views) view.ariaCurrent = view === current ? "page" : null;
+    for (const view of document.querySelectorAll("#header [data-tabs]")) {
+      const isOpen = pictures(view).includes(name);
+      view.ariaCurrent = isOpen ? "page" : null;
+      if (isOpen) latest.set(view, name);
+    }
     for (const section of document.querySelectorAll(".tabitem")) section.hidden = section.id !== `${name}-tab`;
     for (const button of document.querySelectorAll(".pictures [data-tab]")) button.ariaCurrent = button.dataset.tab === name ? "true" : null;
     settings.tab = name;

@@ -2,8 +2,7 @@
 import { listen, onClick } from "./dom.js";
 
 export default function mountKeys(element) {
-  const dialog = element.querySelector("dialog");
-  const shows = (name) => document.body.classList.contains(name);
+  const dialog = element.querySelector("dialog"), styles = document.body.classList;
   const query = () => new URLSearchParams(location.search);
 
   // The address includes how the page is shown, so that a link reproduces it.
@@ -19,27 +18,30 @@ export default function mountKeys(element) {
     element.querySelector(".to-talk").textContent = isOn ? "Leave talk mode" : "Talk mode";
   }
 
+  const switchTalk = () => talk(!styles.contains("talk"));
+  const listKeys = () => dialog.showModal();
+
   // Keys press buttons of the first visible player.
   function press(selector) {
     [...document.querySelectorAll(selector)].find((button) => button.checkVisibility())?.click();
   }
 
   const ACTIONS = {
-    ArrowLeft: () => press(shows("touring") ? ".tour .back" : ".player .back"),
-    ArrowRight: () => press(shows("touring") ? ".tour .next" : ".player .forward"),
+    ArrowLeft: () => press(styles.contains("touring") ? ".tour .back" : ".player .back"),
+    ArrowRight: () => press(styles.contains("touring") ? ".tour .next" : ".player .forward"),
     " ": () => press(".player .play"),
     f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen?.().catch(() => {})),
-    t: () => talk(!shows("talk")),
+    t: switchTalk,
     q: () => document.querySelector(".open-share").click(), // which talk mode hides
-    "?": () => dialog.showModal(),
-    Escape: () => { if (shows("touring")) press(".tour .leave"); else if (shows("talk")) talk(false); },
+    "?": listKeys,
+    Escape: () => (styles.contains("touring") ? press(".tour .leave") : talk(false)),
   };
 
   function actionOf(key) {
     // Choices get letters, because their values are often numbers.
     const choice = 1 + "abcd".indexOf(key), view = document.querySelectorAll("#header [data-tabs]")[key - 1];
-    if (shows("asked")) return choice ? () => press(`.choice:nth-child(${choice})`) : ACTIONS[key];
-    return view ? () => view.click() : ACTIONS[key];
+    if (choice && styles.contains("asked")) return () => press(`.choice:nth-child(${choice})`);
+    return view && !styles.contains("asked") ? () => view.click() : ACTIONS[key];
   }
 
   // A field gets all keys; a button or a link gets the keys that press it.
@@ -55,21 +57,18 @@ export default function mountKeys(element) {
       document.querySelector("#run").click();
     }
     if (event.defaultPrevented || isModified || event.altKey || event.isComposing) return;
-    if (shows("embed") || document.querySelector("dialog:is([open], :popover-open)") || belongsTo(target, key)) return;
+    if (styles.contains("embed") || document.querySelector("dialog:is([open], :popover-open)") || belongsTo(target, key)) return;
     const action = actionOf(key.length === 1 ? key.toLowerCase() : key);
     if (!action) return;
     event.preventDefault();
     action();
   });
 
-  onClick(".open-keys, .show-keys", () => dialog.showModal());
-  onClick(".to-talk", () => {
-    dialog.close();
-    talk(!shows("talk"));
-  });
+  onClick(".open-keys, .show-keys", listKeys);
+  onClick(".to-talk", switchTalk);
   // The glossary opens at the term.
-  onClick(".term", ({ value }) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find(({ textContent }) => textContent === value).scrollIntoView()));
-  onClick(".theme-switch", () => display("__theme", document.body.classList.toggle("dark") ? "dark" : "light"));
+  onClick(".term", (term) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find((each) => each.textContent === term.value).scrollIntoView()));
+  onClick(".theme-switch", () => display("__theme", styles.toggle("dark") ? "dark" : "light"));
   // The embed view links to the same state of the whole page, and talk mode says what the picture shows.
   listen("address", () => {
     element.querySelector(".on-stage").textContent = document.body.dataset.shown;
@@ -77,6 +76,6 @@ export default function mountKeys(element) {
     for (const name of ["embed", "talk"]) whole.delete(name);
     element.querySelector(".open-whole").href = `${location.pathname}?${whole}`;
   });
-  document.body.classList.toggle("embed", query().get("embed") === "1");
+  styles.toggle("embed", query().get("embed") === "1");
   if (query().get("talk") === "1") talk(true);
 }

@@ -26,11 +26,10 @@ let pending = null; // the next redraw
 let quiet = 0;
 let stream = new AbortController();
 
-// Sends a message, and receives the updates of its reply.
-let post = async (message, { signal, headers }) => {
+// Sends a message, with headers, and receives the updates of its reply.
+let post = async (message, signal, headers) => {
   const route = new URL("../../messages.json", import.meta.url), body = JSON.stringify({ page: PAGE, ...message });
-  const typed = { "Content-Type": "application/json", ...headers };
-  const reply = await fetch(route, { method: "POST", body, signal, headers: typed });
+  const reply = await fetch(route, { method: "POST", body, signal, headers: { "Content-Type": "application/json", ...headers } });
   // The login has expired, or the server has a newer version of the page.
   if ([401, 404].includes(reply.status)) {
     emit("late");
@@ -62,7 +61,7 @@ export async function request(message) {
     content = pending?.() ?? content;
     pending = null;
     try {
-      await post({ ...content, shown }, { signal: AbortSignal.timeout(PATIENCE_MS) });
+      await post({ ...content, shown }, AbortSignal.timeout(PATIENCE_MS));
       await received;
       content = null;
     } catch {
@@ -78,7 +77,7 @@ export async function request(message) {
 async function watch(value) {
   const { signal } = stream = new AbortController();
   try {
-    await post({ watch: value, settings }, { signal });
+    await post({ watch: value, settings }, signal);
   } catch {
     if (!signal.aborted) send.redraw();
   }
@@ -88,10 +87,9 @@ async function watch(value) {
 async function hubHeaders() {
   if (!window.supports_zerogpu_headers) return {}; // Gradio asks the hub's page
   const { port1, port2 } = new MessageChannel();
-  const answer = new Promise((resolve) => { port1.addEventListener("message", ({ data }) => resolve(data)); });
-  port1.start();
   window.parent.postMessage("zerogpu-headers", "https://huggingface.co", [port2]);
-  return await answer ?? {};
+  port1.start();
+  return new Promise((resolve) => { port1.addEventListener("message", (event) => resolve(event.data ?? {})); });
 }
 
 export const send = {
@@ -105,7 +103,7 @@ export const send = {
   follow: (query) => request(() => ({ follow: query })),
   async act(action, fields = {}) {
     try {
-      await post({ action, settings, ...fields }, { headers: await hubHeaders() });
+      await post({ action, settings, ...fields }, null, await hubHeaders());
     } catch {
       notify("No reply from the server. Try again.");
     }

@@ -19,22 +19,15 @@ import "../../views/tune/points.js";
 
 // By a slot's kind: a function that gets the slot's element, and returns a function that takes its values.
 const KINDS = {
-  form, keys, link: address, listing, plot, player, scrubber, share, tabs: header, tour,
+  form, keys, link: address, listing, plot, player, result, scrubber, share, tabs: header, tour,
   // Unchanged HTML stays, because the browser would lay out the page again.
   html(node) {
     let filled = null;
     return (html) => {
-      if (filled !== html) fill(node, html);
-      filled = html;
+      if (filled !== html) fill(node, filled = html);
     };
   },
-  result(node) {
-    const show = result(node);
-    return (html) => {
-      fill(node, html);
-      show();
-    };
-  },
+
   button: (node) => (value) => { node.disabled = value === "disabled"; },
   fold: (node) => (value) => { node.open = value === "open"; },
   // The server writes the file when a button is pressed (see export.py).
@@ -70,16 +63,16 @@ function closeMenus() {
 export function start(element, update, constants) {
   Object.assign(given, constants);
   const line = element.querySelector("#awaited [role=progressbar]");
-  listen("awaited", ({ detail }) => { line.hidden = !detail; }); // base.css shows it if the reply takes longer than most
+  listen("awaited", (event) => { line.hidden = !event.detail; }); // base.css shows it if the reply takes longer than most
   closeMenus();
   for (const name of given.needs_gpu) {
     const button = element.querySelector(`#${name}`);
     button.disabled = true;
     button.textContent += " (needs a GPU)";
   }
+  given.has_settings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
   for (const node of element.querySelectorAll(".slot")) slots.set(node.id, KINDS[node.dataset.kind](node));
-  onClick("button.slot", ({ id }) => send.act(id));
-  const hasSettings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
-  if (update && !hasSettings) receive(update);
+  onClick("button.slot", (button) => send.act(button.id));
+  if (update && !given.has_settings) receive(update);
   request(() => ({ open: location.search }));
 }

@@ -11,34 +11,33 @@ function fit({ data, layout }, node) {
   const rem = parseFloat(getComputedStyle(document.documentElement).fontSize), grow = Math.max(1, rem / 15);
   const template = given.themes[isDark() ? "dark" : "light"];
   const modebar = { bgcolor: "rgba(0,0,0,0)", color: "#7f8794", activecolor: template.layout.font.color };
-  const font = { ...layout.font, size: rem * 0.95 }, margin = { ...layout.margin };
-  const fitted = { ...layout, template, modebar, font, margin, autosize: true, width: node.clientWidth };
+  const font = { ...layout.font, size: rem * 0.95 }, margin = { ...layout.margin }, width = node.clientWidth;
+  const fitted = { ...layout, template, modebar, font, margin, autosize: true, width };
   if (node.closest(".picture")) fitted.height = node.clientHeight;
   if (layout.title) {
     // A title of one line shrinks to the plot's width.
     ruler ??= make("canvas").getContext("2d");
     ruler.font = `${rem * 1.05}px ${template.layout.font.family}`;
-    const share = Math.min(1, 0.98 * node.clientWidth / ruler.measureText(layout.title.text).width);
-    fitted.title = { ...layout.title, font: { ...layout.title.font, size: rem * 1.05 * share } };
+    const size = rem * 1.05 * Math.min(1, 0.98 * width / ruler.measureText(layout.title.text).width);
+    fitted.title = { ...layout.title, font: { ...layout.title.font, size } };
   }
   // By default, Plotly draws the titles of axes a fifth larger than other text. It writes into axes: they are copies.
-  for (const [name, { title, ...axis }] of Object.entries(layout).filter(([key]) => key.includes("axis"))) {
-    fitted[name] = title ? { ...axis, title: { ...title, font } } : axis;
+  for (const [name, axis] of Object.entries(layout).filter(([key]) => key.includes("axis"))) {
+    fitted[name] = { ...axis, ...(axis.title && { title: { ...axis.title, font } }) };
   }
   for (const side of ["l", "r", "t", "b"]) if (margin[side]) margin[side] *= grow;
   // On a touch screen the picture's tools are always there, below it.
   const tools = matchMedia("(hover: none)").matches ? 2 * rem : 0;
   margin.b += tools;
   // On a phone a legend in a row becomes a column, and would cover the title.
-  if (layout.legend?.orientation === "h" && node.clientWidth < NARROW) {
+  if (layout.legend?.orientation === "h" && width < NARROW) {
     fitted.legend = { ...layout.legend, yref: "container", y: tools / fitted.height, yanchor: "bottom" };
     Object.assign(margin, { t: 3 * rem, b: margin.b + 5 * rem });
   }
   // Annotations are shifted by pixels. Numbers in cells have a fixed size; otherwise Plotly would measure each.
-  const note = ({ yshift, ...rest }) => ({ ...rest, ...(yshift && { yshift: yshift * grow }) });
-  if (layout.annotations) fitted.annotations = layout.annotations.map(note);
-  const trace = ({ textfont, ...rest }) => ({ ...rest, ...(textfont && { textfont: { ...textfont, size: textfont.size * grow } }) });
-  return { data: data.map(trace), layout: fitted };
+  fitted.annotations = layout.annotations?.map((note) => ({ ...note, yshift: note.yshift && note.yshift * grow }));
+  const enlarge = (type) => type && { ...type, size: type.size * grow };
+  return { data: data.map((trace) => ({ ...trace, textfont: enlarge(trace.textfont) })), layout: fitted };
 }
 
 export default function mountPlot(element) {
@@ -56,8 +55,7 @@ export default function mountPlot(element) {
       // These buttons and no others: Plotly's own list has one that uploads the chart to a third party.
       const files = [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")];
       if ("steps" in node.dataset) files.push(this.button("gif", "GIF of the steps"));
-      const buttons = [["zoom2d", "pan2d", "resetScale2d"], files];
-      this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: buttons };
+      this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d"], files] };
       new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
       new ResizeObserver(() => this.resize()).observe(node);
     }
@@ -65,9 +63,8 @@ export default function mountPlot(element) {
     // The button that saves the figure as it is drawn.
     button(format, title) {
       const word = `<text x="0" y="16" font-size="14" font-weight="700" fill="#7f8794">${format.toUpperCase()}</text>`;
-      const icon = { svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>` };
-      const click = () => savePicture(this.node, this.figure.about, format);
-      return { name: format, title: `Save as ${title}`, icon, click };
+      const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 20">${word}</svg>`;
+      return { name: format, title: `Save as ${title}`, icon: { svg }, click: () => savePicture(this.node, this.figure.about, format) };
     }
 
     show(figure) {
@@ -75,19 +72,19 @@ export default function mountPlot(element) {
       this.text = figure.text;
       this.figure = figure.data ? figure : null;
       clearTimeout(this.timer);
-      if (!this.figure) this.clear();
+      if (!this.figure) return this.clear();
       // A plot in a closed fold is drawn when the fold opens; measuring it earlier would lay out the fold.
-      if (!this.figure || this.fold?.open === false) return;
+      if (this.fold?.open === false) return;
       // A plot below the window waits until those in view are drawn, and is drawn once for many moves of a slider.
-      const { top, bottom } = this.node.getBoundingClientRect();
-      if (top < innerHeight && bottom > 0) this.paint();
+      const box = this.node.getBoundingClientRect();
+      if (box.top < innerHeight && box.bottom > 0) this.paint();
       else this.timer = setTimeout(this.node.repaint, 250);
     }
 
     // A hidden plot has no size, and is drawn when it is shown.
     resize() {
-      const { node, painted, figure } = this, { width, height } = node._fullLayout ?? {};
-      if (figure !== painted || width !== node.clientWidth || (node.closest(".picture") && height !== node.clientHeight)) this.paint();
+      const { node } = this, drawn = node._fullLayout, isHigh = node.closest(".picture") && drawn?.height !== node.clientHeight;
+      if (this.figure !== this.painted || drawn?.width !== node.clientWidth || isHigh) this.paint();
     }
 
     clear() {
@@ -125,19 +122,17 @@ export default function mountPlot(element) {
     }
 
     react({ data, layout }) {
-      const drawing = this.draw(data, layout);
-      this.cells.remember({ data, layout });
       shareRangesLater();
-      return drawing;
+      return this.draw(data, layout);
     }
 
     // If a page has a <base>, Plotly writes references to gradients and clips with the whole address, and they break when
     // the address changes. References within a document need no base (CSS Values 4, "local url flag").
     draw(data, layout) {
-      const { node } = this, base = document.querySelector("base"), parent = base?.parentNode;
+      const { node } = this, base = document.querySelector("base");
       base?.remove();
       const drawing = window.Plotly.react(node, data, layout, this.config);
-      if (base) parent.prepend(base);
+      if (base) document.head.prepend(base);
       for (const event of ["plotly_afterplot", "plotly_relayout"]) {
         node.removeAllListeners(event);
         node.on(event, () => emit("drawn", null, node));
@@ -150,9 +145,10 @@ export default function mountPlot(element) {
     chosenRanges() {
       const free = Object.entries(this.node._fullLayout ?? {}).filter(([name, axis]) =>
         /^[xy]axis\d*$/.test(name) && axis.autorange === true && axis.title?.text && ["linear", "log"].includes(axis.type));
+      const quantity = (name, axis) => `${name} ${axis.type} ${axis.title.text.replace(/\d+/g, "")}`;
       // Without a free axis it has the shared ranges, or none.
-      if (free.length) this.ranges = new Map(free.map(([name, { type, title, range }]) => [`${name} ${type} ${title.text.replace(/\d+/g, "")}`, [...range]]));
-      return this.ranges ?? new Map();
+      if (free.length) this.ranges = new Map(free.map(([name, axis]) => [quantity(name, axis), [...axis.range]]));
+      return this.ranges ?? [];
     }
   }
 
@@ -161,10 +157,10 @@ export default function mountPlot(element) {
 
   // Show a second plot next to this one, or hide it.
   function pair(isPinned) {
-    const { node } = own, row = element.closest(".picture");
+    const row = element.closest(".picture");
     if (!pinned) {
-      const beside = make("div", { class: "pinned-plot", role: "figure", "aria-label": `Pinned: ${node.ariaLabel}` });
-      node.after(beside);
+      const beside = make("div", { class: "pinned-plot", role: "figure", "aria-label": `Pinned: ${own.node.ariaLabel}` });
+      own.node.after(beside);
       // The pinned plot has an event of its own, so scripts that draw over one plot ignore the other.
       pinned = new LivePlot(beside, "paint-pinned");
     }
@@ -181,17 +177,18 @@ export default function mountPlot(element) {
   function shareRangesLater() {
     clearTimeout(sharing);
     sharing = setTimeout(() => {
-      const others = pinned?.chosenRanges() ?? new Map(), shared = new Map();
-      for (const [axis, [low, high]] of own.chosenRanges()) {
-        const [otherLow, otherHigh] = others.get(axis) ?? [];
-        if (low <= high && otherLow <= otherHigh) shared.set(axis.split(" ")[0], [Math.min(low, otherLow), Math.max(high, otherHigh)]);
+      const others = new Map(pinned?.chosenRanges()), shared = [];
+      for (const [quantity, [low, high]] of own.chosenRanges()) {
+        const [otherLow, otherHigh] = others.get(quantity) ?? [];
+        if (low <= high && otherLow <= otherHigh) shared.push([quantity.split(" ")[0], [Math.min(low, otherLow), Math.max(high, otherHigh)]]);
       }
-      if (!shared.size) return;
-      if (own.node._dragging || pinned?.node._dragging) return shareRangesLater();
+      if (!shared.length) return;
+      if (own.node._dragging || pinned.node._dragging) return shareRangesLater();
       for (const plot of [own, pinned]) {
-        const { data, layout } = plot.node, axes = [...shared].map(([name, range]) => [name, { ...layout[name], range: [...range], autorange: false }]);
+        const layout = { ...plot.node.layout };
+        for (const [name, range] of shared) layout[name] = { ...layout[name], range: [...range], autorange: false };
         // Not by relayout: Plotly would take the ranges for the reader's zoom, and keep them in the next figure.
-        plot.draw(data, { ...layout, ...Object.fromEntries(axes) });
+        plot.draw(plot.node.data, layout);
       }
     }, 50);
   }

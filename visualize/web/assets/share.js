@@ -18,7 +18,7 @@ export default function mountShare(element) {
     send.act("share", { link: field.value });
   }
 
-  onClick("#share .copy", ({ previousSibling }) => copyText(previousSibling.value));
+  onClick("#share .copy", (button) => copyText(button.previousSibling.value));
   onClick(".open-share", open);
   dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
   return (value) => {

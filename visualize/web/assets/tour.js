@@ -9,12 +9,11 @@ export default function mountTour(element) {
 
   function followAddress() {
     const query = new URLSearchParams(location.search), tour = query.get("tour"), stop = Number(query.get("stop") || 1);
-    const address = given.tours.includes(tour) ? `${tour} ${stop}` : "";
-    if (address === current) return;
-    current = address;
+    const before = current;
+    current = given.tours.includes(tour) ? `${tour} ${stop}` : "";
+    if (current === before) return;
     isRevealed = false;
-    document.body.classList.toggle("touring", current !== "");
-    if (current) send.act("tour", { tour, stop });
+    if (document.body.classList.toggle("touring", current !== "")) send.act("tour", { tour, stop });
     else bar.replaceChildren();
     updateQuestion();
   }
@@ -39,7 +38,7 @@ export default function mountTour(element) {
     for (const choice of bar.querySelectorAll(".choice")) {
       choice.classList.toggle("right", choice.dataset.right === "yes");
       choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
-      choice.setAttribute("aria-pressed", choice === button);
+      choice.ariaPressed = choice === button;
     }
     bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No: the right answer is marked.";
     bar.querySelector(".next").focus();
@@ -54,15 +53,14 @@ export default function mountTour(element) {
   }
 
   bar.addEventListener("click", (event) => {
-    const button = event.target.closest(".choice, .next, .leave");
-    if (button?.matches(".choice")) choose(button);
-    else if (button?.matches(".next") && document.body.classList.contains("asked")) reveal(event);
-    else if (button?.matches(".leave")) emit("follow", document.body.dataset.address);
+    const pressed = (style) => event.target.closest(style);
+    if (pressed(".choice")) choose(pressed(".choice"));
+    else if (pressed(".next") && document.body.classList.contains("asked")) reveal(event);
+    else if (pressed(".leave")) emit("follow", document.body.dataset.address);
   });
   listen("address", followAddress);
   new ResizeObserver(() => {
-    if (bar.offsetHeight) document.body.style.setProperty("--bar", `${bar.offsetHeight}px`);
-    else document.body.style.removeProperty("--bar");
+    document.body.style.setProperty("--bar", bar.offsetHeight ? `${bar.offsetHeight}px` : ""); // "" removes it
   }).observe(bar);
   followAddress();
   return showStop;
