@@ -33,7 +33,6 @@ from tilescope.results import (
     GroupSizeStudy,
     RunResult,
     Timeline,
-    recommended,
     records,
 )
 
@@ -67,11 +66,13 @@ def choose_experiments(flags: argparse.Namespace, gpu: Gpu) -> list[Experiment]:
             with_descriptors(payloads, gpu) if flags.descriptors else payloads
         )
         return list(itertools.islice(drawn, flags.launches))
+    from visualize.predict import offer
+
     chosen = [recording.measured.experiment for recording in records.shipped(_form(flags.kind))]
     if flags.kind in ("run", "counters"):
         chosen += valid_experiments(presets(every_dtype=flags.kind == "run"))
     if flags.kind == "run":
-        chosen += [config.experiment for config in recommended.shipped()]
+        chosen += [config.experiment for config in offer.shipped()]
     return list(
         {_form(flags.kind).key(experiment): experiment for experiment in reversed(chosen)}.values()
     )[::-1]

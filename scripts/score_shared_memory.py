@@ -20,11 +20,11 @@ from typing import Any
 from scripts.score_file import replace_scores
 from tilescope.captures.reader import Capture
 from tilescope.evaluate.captured import count_launch
-from tilescope.inside.execution import SHARED
 from tilescope.inside.inspect import inspect
 from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.measure.ncu import METRICS
 from tilescope.results.scores import FILE, Score
+from tilescope.sass.opcodes import OPCODES
 from visualize.views.library.scoreboard import LINE_COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +58,7 @@ def sum_lines(row: dict[str, Any]) -> dict[tuple[str, int, str], Counts]:
         each = dict(zip(row["columns"], values, strict=True))
         words = (word for word in each["instruction"].split() if not word.startswith("@"))
         opcode = next(words).partition(".")[0]
-        if opcode in SHARED:
+        if opcode in OPCODES and OPCODES[opcode].smem:
             file, line = each["places"][0] if each["places"] else ("", 0)
             names = "executed", "wavefronts", "ideal_wavefronts"
             lines[file, line, opcode].append([each[name] or 0 for name in names])
