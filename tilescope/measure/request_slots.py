@@ -18,7 +18,7 @@ MAX_RUNNING = 6
 # heavy addresses together hold one slot, and use it half of the time while others are active. Opening the page takes
 # 0.2 s.
 BUDGET_S = 0.3
-HALF_LIFE_S = 5.0
+HALF_LIFE_S = 2.0
 
 # Seconds charged for a running request until its CPU time is known. A new address therefore holds at most three slots.
 _ESTIMATED_S = 0.2
