@@ -449,14 +449,8 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
     helpful: list[Attempt] = []
     left_s = most_seconds
     count = len(queue)
-
-    def show_progress() -> None:
-        end = "\r" if sys.stderr.isatty() else "\n"
-        progress = f"Trying changes: {count - len(queue)} of {count}"
-        print(progress, end=end, file=sys.stderr, flush=True)
-
     while queue:
-        show_progress()
+        _show_progress(count - len(queue), count)
         batch = [heapq.heappop(queue)[1:] for _ in range(min(_BATCH, len(queue)))]
         affordable = []
         for _, rest in batch:
@@ -476,13 +470,18 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
             if rest:
                 add(number, rest)
     if count:
-        show_progress()
+        _show_progress(count, count)
     for attempt in _drop_changes(compiler, helpful):
         candidate = attempt.candidate
         is_advised = attempt.saves_time
         if not candidate.proof or (is_advised and not candidate.is_advised):
             candidate.proof = attempt.trial
             candidate.is_advised = is_advised
+
+
+def _show_progress(done: int, count: int) -> None:
+    end = "\r" if sys.stderr.isatty() else "\n"
+    print(f"Trying changes: {done} of {count}", end=end, file=sys.stderr, flush=True)
 
 
 def _drop_changes(compiler: Compiler, helpful: list[Attempt]) -> list[Attempt]:
