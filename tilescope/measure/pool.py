@@ -296,6 +296,7 @@ class Pool:
                 is_lost = isinstance(result, Failure) and result.kind == "worker_died"
                 if queued.started < math.inf or not is_lost:
                     break
+                time.sleep(_POLL_S)  # a killed fork server may take a moment to end
             if queued.on_result:
                 queued.on_result(result)
             with self._changed:

@@ -15,6 +15,7 @@ from tests.trees import ROOT, children, is_alive, python
 from tests.waiting import PATIENCE_S, until
 from tilescope.measure.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
 from tilescope.measure.pool import Pool
+from tilescope.results import Failure
 
 PROCESS = Call("worker", os.getpid)
 each_signal = pytest.mark.parametrize(
@@ -41,7 +42,9 @@ def pool(make_pool):
 
 
 def result_of(pool, function, *args):
-    return pool.submit(Call("worker", function, args)).result(PATIENCE_S)
+    result = pool.submit(Call("worker", function, args)).result(PATIENCE_S)
+    assert not isinstance(result, Failure), result
+    return result
 
 
 def test_importing_and_making_a_pool_start_no_thread_and_no_process():
