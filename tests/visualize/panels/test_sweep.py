@@ -131,7 +131,13 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_and_a_finished_one_starts_
     assert not panel.has_live_updates(Snapshot(state_of())), "another space"
     updates = panel.stream_updates(snapshot)
     next(updates)
-    started.devices[0].before = lambda trial: panel.sweeps.running(space, state.gpu).cancel()
+
+    def cancel_after_some_rows(_):
+        sweep = panel.sweeps.running(space, state.gpu)
+        if sweep.snapshot().ranked:
+            sweep.cancel()
+
+    started.devices[0].before = cancel_after_some_rows
     started.go.set()
     cut = finished(panel.sweeps, space)
     *_, last = updates
