@@ -1,8 +1,9 @@
-"""How soon a sweep finds a fast config, replayed on recorded times of every config: `python -m benchmarks.search`.
+"""How soon searches find a fast config, replayed on recorded times of every config: `python -m benchmarks.search`.
 
 The search and the model are the real ones. The device returns samples of times that an H200 measured, so the best
 config is known. Each of eight shapes has 212 configs of `matmul.grouped` in float16. The first five shapes were used to
-develop the model, the last three were not. Needs no GPU.
+develop the model, the last three were not. The tunings of two scripts' cases have 12 problems of 48 configs each.
+Needs no GPU.
 """
 
 from __future__ import annotations
@@ -10,25 +11,31 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from tilescope.compiling.estimated_time import estimate_time
-from tilescope.declare.experiment import Experiment
+from tilescope.declare.experiment import Experiment, Settings
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.declare.space import Space, space_from_json
 from tilescope.measure.fair_queue import Call
-from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
+from tilescope.results import Device, Failure, Strategy, Sweep, SweepPrediction, SweepRow
+from tilescope.results.store import Store
 from tilescope.search.search import ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes
 from tilescope.search.sweep_run import SweepRun
+from tilescope.search.tune import SWEEPS_PER_GPU, Task, tune
 
 # Each line holds all configs of one shape.
 RECORDED = Path(__file__).parent / "measured" / "searches_h200.jsonl"
+
+# Each line holds all configs of one problem of a kernel.
+TUNINGS = RECORDED.with_name("tunings_h200.jsonl")
 
 # Number of timed configs after which the searches are compared.
 FIRST = 8
@@ -49,12 +56,14 @@ class Timed:
         median_ms: median time of one launch; None if the result was wrong or the launch failed.
         relative: its time / the reference's, the median over all turns.
         samples: some of the ratios whose median is `relative`.
+        predicted_ms: predicted from the compiled config; None for kernels whose time is estimated before the compile.
     """
 
     config: tuple[int | str, ...]
     median_ms: float | None
     relative: float | None
     samples: tuple[float, ...]
+    predicted_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,10 +99,36 @@ def _recorded(fields: dict[str, Any]) -> Recorded:
     )
 
 
+def read_tunings(path: Path) -> dict[str, list[Recorded]]:
+    """Read the problems of each kernel in a file of tunings. The samples have 1 % of noise, as on an H200."""
+    tunings: dict[str, list[Recorded]] = {}
+    noise = [NormalDist(1, 0.01).inv_cdf((place + 0.5) / 40) for place in range(40)]
+    for line in path.read_text(encoding="utf-8").splitlines():
+        fields = json.loads(line)
+        problem, names = Settings(**fields["problem"]), fields["knobs"]
+        listed = tuple(map(tuple, fields["configs"]))
+        varied = tuple(
+            zip(names, map(tuple, map(dict.fromkeys, zip(*listed, strict=True))), strict=True)
+        )
+        current = Settings(**dict(zip(names, listed[0], strict=True)))
+        space = Space(
+            Experiment(f"{fields['kernel']}.py:case", problem, current), varied, listed, "recorded"
+        )
+        rows = {
+            one: Timed(config, us / 1e3, us, tuple(us * each for each in noise), predicted / 1e3)
+            for one, config, us, predicted in zip(
+                space.experiments, listed, fields["median_us"], fields["predicted_us"], strict=True
+            )
+        }
+        device = Device("cuda", "NVIDIA H200", "2.11.0", "3.6.0")
+        tunings.setdefault(fields["kernel"], []).append(Recorded("H200", device, space, rows))
+    return tunings
+
+
 class ReplayedDevice:
     """A `TrialDevice` whose times are samples of the recorded ones."""
 
-    where, takes_times = "", True
+    takes_times = True
 
     def __init__(self, recorded: Recorded, seed: int) -> None:
         self.gpu: Gpu = GPUS[recorded.gpu]
@@ -141,7 +176,9 @@ class ReplayedBuilder:
         if experiment not in self._recorded.rows:
             result.set_result(Failure("compile", "out_of_resources", "It could not be compiled."))
             return result
-        result.set_result(ConfigBuild(0, 0, 0, 0.0, None))
+        ms = self._recorded.rows[experiment].predicted_ms
+        predicted = SweepPrediction(ms, "", ()) if ms else None
+        result.set_result(ConfigBuild(0, 0, 0, 0.0, predicted))
         return result
 
     def close(self) -> None:
@@ -205,9 +242,45 @@ def replay(recorded: Recorded) -> Replayed:
 def sweep(recorded: Recorded, strategy: Strategy, seed: int) -> Sweep:
     """Run a sweep to its end."""
     device, builder = ReplayedDevice(recorded, seed), ReplayedBuilder(recorded)
-    sweeping = SweepRun(recorded.space, strategy, [device], builder, estimate_time)
+    sweeping = SweepRun(recorded.space, strategy, device, builder, estimate_time)
     sweeping.start()
     return sweeping.result(60)
+
+
+class ReplayedTuner:
+    """A `Tuner` on recorded problems."""
+
+    def __init__(self, recorded: Sequence[Recorded], seed: int) -> None:
+        self.gpu = GPUS["H200"]
+        self._recorded, self._seed = {one.space: one for one in recorded}, seed
+
+    def capacity(self) -> int:
+        return SWEEPS_PER_GPU
+
+    def submit(self, task: Task) -> Future[Sweep]:
+        recorded = self._recorded[task.space]
+        device, builder = ReplayedDevice(recorded, self._seed), ReplayedBuilder(recorded)
+        run = SweepRun(task.space, task.strategy, device, builder, estimate_time, hints=task.hints)
+        run.start()
+        done: Future[Sweep] = Future()
+        done.set_result(run.result(60))
+        return done
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+
+def replay_tuning(recorded: Sequence[Recorded], seed: int) -> tuple[list[float], float]:
+    """Tune. Return how much slower each problem's chosen config is than its fastest, and the share of timed configs."""
+    tuner = ReplayedTuner(recorded, seed)
+    *_, sweeps = tune(tuner, [one.space for one in recorded], Store(None))
+    done = [sweep for sweep in sweeps if sweep]
+    regrets = []
+    for one, sweep in zip(recorded, done, strict=True):
+        assert sweep.best
+        times = {experiment: row.median_ms or math.inf for experiment, row in one.rows.items()}
+        regrets.append(times[sweep.best.experiment] / min(times.values()) - 1)
+    return regrets, sum(len(timed_rows(one)) for one in done) / sum(len(one.rows) for one in done)
 
 
 def timed_rows(sweep: Sweep) -> list[SweepRow]:
@@ -231,5 +304,22 @@ def main(shapes: Sequence[Recorded]) -> None:
         )
 
 
+def print_tunings(tunings: Mapping[str, Sequence[Recorded]]) -> None:
+    """Print a table in Markdown."""
+    print(
+        "| kernel | problems | configs timed | chosen / fastest: mean | worst |\n|---|---|---|---|---|"
+    )
+    for kernel, recorded in tunings.items():
+        found = [replay_tuning(recorded, seed) for seed in range(SEEDS)]
+        regrets = [regret for one, _ in found for regret in one]
+        timed = max(share for _, share in found)
+        print(
+            f"| {kernel} | {len(recorded)} | {100 * timed:.0f} % | +{100 * np.mean(regrets):.2f} % "
+            f"| +{100 * max(regrets):.2f} % |"
+        )
+
+
 if __name__ == "__main__":
     main(read(RECORDED))
+    print()
+    print_tunings(read_tunings(TUNINGS))

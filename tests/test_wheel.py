@@ -12,7 +12,7 @@ import pytest
 from scripts.make_space import ROOT
 
 # The wheel's required dependencies, besides torch and Triton.
-REQUIRED = ["markupsafe", "numpy", "orjson", "pydantic"]
+REQUIRED = ["markupsafe", "numpy", "orjson", "pydantic", "tqdm"]
 
 SCRIPT = """
 import sys
@@ -102,7 +102,12 @@ def test_a_script_sees_its_own_packages_and_not_ours(tilescope):
     [
         ("gradio", ["serve"], 2, 'This command needs gradio: pip install "tilescope[page]"\n'),
         ("gradio", ["show", "script.py"], 2, "With --text, `show` prints a table.\n"),
-        ("gradio", ["sweep", "experiment.json"], 2, 'pip install "tilescope[page]"\n'),
+        (
+            "gradio",
+            ["sweep", "experiment.json"],
+            2,
+            "experiment.json: No such file or directory.\n",
+        ),
         ("torch", ["show", "script.py", "--text"], 2, 'pip install "tilescope[torch]"\n'),
     ],
 )

@@ -13,11 +13,14 @@ usage: tilescope [COMMAND] [ARGUMENTS]
 
   show    run a script, and show the memory requests of every Triton launch in it
   serve   serve the page of Tilescope's own kernels (the default)
-  sweep   find the fastest config of one of these kernels
+  tune    find the fastest configs of a kernel for many problems
   doctor  find what does not work on this machine
 
 `tilescope COMMAND --help` lists a command's arguments; `tilescope --version` prints the version."""
-COMMANDS = ("show", "serve", "sweep", "doctor")
+COMMANDS = ("show", "serve", "tune", "doctor")
+
+# Earlier names of commands.
+ALIASES = {"sweep": "tune"}
 
 
 def main() -> None:
@@ -40,14 +43,15 @@ def run(arguments: Sequence[str]) -> None:
     command = "serve"
     rest = list(arguments)
     if rest and not rest[0].startswith("-"):
-        command = rest.pop(0)
+        command = ALIASES.get(rest[0], rest[0])
+        del rest[0]
     elif "--doctor" in rest:
         command = "doctor"
         rest.remove("--doctor")
     if command not in COMMANDS:
         allowed = ", ".join(COMMANDS)
         raise CommandFailed(f"The command must be one of {allowed} (got {command!r}).", USAGE)
-    if command in ("serve", "sweep") and (missing := missing_page()):
+    if command == "serve" and (missing := missing_page()):
         raise CommandFailed(missing, USAGE)
     page = command == "serve"
     module = load_page("commands") if page else import_module(f"tilescope.cli.{command}")

@@ -101,11 +101,22 @@ def predict_experiment(experiment: Experiment, gpu: Gpu) -> SweepPrediction | No
     if isinstance(capture, Failure):
         return None
     try:
-        launches = [predict_captured(capture, each) for each in capture.content.launches]
+        return predict_sweep(capture, experiment.run.l2 == "warm")
     except UnsupportedOperation:
         return None
-    is_warm = experiment.run.l2 == "warm"
-    total_us = sum(each.warm_us if is_warm else each.total_us for each in launches)
+
+
+def predict_sweep(capture: BaseCapture, is_warm: bool) -> SweepPrediction:
+    """Predict the time of a capture's launches, which follow one another.
+
+    Args:
+        is_warm: as for `predict_captured`.
+
+    Raises:
+        UnsupportedOperation: as for `predict_captured`.
+    """
+    launches = [predict_captured(capture, each, is_warm) for each in capture.content.launches]
+    total_us = sum(each.total_us for each in launches)
     by_resource = {
         name: sum(each.by_resource_us[name] for each in launches) / 1e3
         for name in launches[0].by_resource_us

@@ -6,6 +6,7 @@ Each of its fields allows any value that some kernel allows, and its description
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 from tilescope.caching import once
@@ -55,12 +56,22 @@ class Run:
     )  # fmt: skip
 
 
+class Settings(SimpleNamespace):
+    """The problem, or the config, of a script's case: its parameters."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(vars(self).items()))
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A kernel, its problem and config, the GPU that predictions are for, and how to run it.
 
     `problem` and `config` are the kernel's own frozen dataclasses. `gpu` is a name from the GPU table, "this", or ""
     for the default: this device, or DEFAULT_GPU without one.
+
+    Only `tilescope tune` also has experiments on scripts: `kernel` is then "/path/script.py:case", and `problem` and
+    `config` are `Settings`. No request to the page can name a script.
     """
 
     kernel: str
@@ -68,6 +79,10 @@ class Experiment:
     config: Any
     gpu: str = ""
     run: Run = Run()
+
+    @property
+    def is_case(self) -> bool:
+        return isinstance(self.problem, Settings)
 
     def to_json(self) -> Json:
         """Return the API's payload: every field, nested."""
@@ -199,12 +214,11 @@ def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:
         )
         raise ConfigError("no_gpu", message, "gpu")
     gpu = this if this and name in ("", "this", this.name) else GPUS[name or DEFAULT_GPU]
-    major, minor = DTYPE_CAPABILITY.get(experiment.problem.dtype, (0, 0))
+    dtype = getattr(experiment.problem, "dtype", "")
+    major, minor = DTYPE_CAPABILITY.get(dtype, (0, 0))
     if gpu.compute_capability < (major, minor):
         has = f"{gpu.name} has {gpu.compute_capability[0]}.{gpu.compute_capability[1]}"
-        needs = (
-            f"dtype is {experiment.problem.dtype}, which needs compute capability {major}.{minor}"
-        )
+        needs = f"dtype is {dtype}, which needs compute capability {major}.{minor}"
         raise ConfigError("unsupported_dtype", f"{needs}; {has}.", "dtype")
     return gpu
 

@@ -1,6 +1,6 @@
-"""The configs that a sweep compares: a base experiment and the values of each varied knob. Standard library only.
+"""The configs that a search compares: a base experiment and the values of each varied knob. Standard library only.
 
-A sweep covers a single problem, because times of different problems can't be ranked.
+A space covers a single problem, because times of different problems can't be ranked.
 """
 
 import hashlib
@@ -11,13 +11,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, Json, from_json
+from tilescope.declare.experiment import Experiment, Json, Run, Settings, from_json
 from tilescope.declare.knobs import ConfigError, knobs, quote, refuse_unknown
 
 # At one second per compile, this takes more than an hour on one core.
 MAX_CONFIGS = 4096
+
+# Maximum number of configs that `nearby_values` gives.
+MAX_NEARBY = 200
 
 
 @dataclass(frozen=True)
@@ -27,31 +31,40 @@ class Space:
     Attributes:
         base: the experiment that supplies all other values. Its own values of the varied knobs have no effect.
         varied: (knob, values) in the kernel's knob order; numbers ascending, choices in the knob's order.
+        listed: the combinations of values, in the order of `varied`, if they are not all combinations.
+        source: identifies the code of a script's case; "" for our kernels.
     """
 
     base: Experiment
-    varied: tuple[tuple[str, tuple[int | str, ...]], ...]
+    varied: tuple[tuple[str, tuple[Any, ...]], ...]
+    listed: tuple[tuple[Any, ...], ...] = ()
+    source: str = ""
 
     @property
     def size(self) -> int:
         """Number of configs, including configs that the family rejects."""
-        return math.prod(len(values) for _, values in self.varied)
+        return len(self.listed) or math.prod(len(values) for _, values in self.varied)
 
     @cached_property
     def experiments(self) -> tuple[Experiment, ...]:
         """All configs in grid order: the last knob varies fastest."""
         names = [name for name, _ in self.varied]
-        choices = itertools.product(*(values for _, values in self.varied))
+        combinations = self.listed or itertools.product(*(values for _, values in self.varied))
+        config = self.base.config
         configs = (
-            replace(self.base.config, **dict(zip(names, each, strict=True))) for each in choices
+            type(config)(**{**vars(config), **dict(zip(names, each, strict=True))})
+            for each in combinations
         )
         return tuple(replace(self.base, config=config) for config in configs)
 
     def to_json(self) -> Json:
-        """Return the API's payload."""
+        """Return the API's payload, with two more fields for a script's case."""
+        listed = {"listed": list(map(list, self.listed))} if self.listed else {}
         return {
             "experiment": self.base.to_json(),
             "vary": {name: list(values) for name, values in self.varied},
+            **listed,
+            **({"source": self.source} if self.source else {}),
         }
 
     @cached_property
@@ -102,6 +115,25 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:
     return result
 
 
+def nearby_values(experiment: Experiment) -> dict[str, list[Any]]:
+    """Return values to vary: 4 or 8 warps, and num_stages and Tile choices with their neighbours.
+
+    A Tile knob keeps its own value if the combinations would be more than MAX_NEARBY.
+    """
+    stages = experiment.config.num_stages
+    values: dict[str, list[Any]] = {
+        "num_warps": [4, 8],
+        "num_stages": list(range(max(1, stages - 1), min(8, stages + 1) + 1)),
+    }
+    for name, declared in knobs(type(experiment.config)).items():
+        if declared.group == "Tile" and declared.choices is not None:
+            place = declared.choices.index(getattr(experiment.config, name))
+            near = list(declared.choices[max(0, place - 1) : place + 2])
+            if math.prod(map(len, (*values.values(), near))) <= MAX_NEARBY:
+                values[name] = near
+    return values
+
+
 def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     """Parse texts `KNOB=VALUE,VALUE` into values by knob, the `vary` of `space`. A text may hold several knobs.
 
@@ -129,7 +161,7 @@ def space_from_json(payload: object) -> Space:
     Raises:
         ConfigError: the message names the field, its value and the allowed values.
     """
-    if not isinstance(payload, Mapping) or set(payload) != {"experiment", "vary"}:
+    if not isinstance(payload, Mapping) or not {"experiment", "vary"} <= set(payload):
         raise ConfigError(
             "not_an_object", "A space must be a JSON object with the fields experiment and vary."
         )
@@ -139,4 +171,17 @@ def space_from_json(payload: object) -> Space:
             f"vary must be a JSON object of lists (got {payload['vary']!r}).",
             "vary",
         )
+    if "source" in payload:
+        varied = ((name, tuple(values)) for name, values in payload["vary"].items())
+        listed = tuple(map(tuple, payload.get("listed", ())))
+        return Space(read_tried(payload["experiment"]), tuple(varied), listed, payload["source"])
     return space(from_json(payload["experiment"]), payload["vary"])
+
+
+def read_tried(payload: Mapping[str, Any]) -> Experiment:
+    """Read an experiment that a search has tried: on a script's case, or with a config that does not fit."""
+    kernel = str(payload.get("kernel"))
+    if ":" not in kernel:
+        return from_json(payload, together=False)
+    problem, config = (Settings(**payload[part]) for part in ("problem", "config"))
+    return Experiment(kernel, problem, config, payload.get("gpu", ""), Run(**payload["run"]))

@@ -11,7 +11,7 @@ import string
 import sys
 import textwrap
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +33,9 @@ from tilescope.declare.spec import (
     shape_text,
 )
 from tilescope.export.sources import CannotBeWritten, Sources, function_name
+
+# The arguments of `triton.Config` that are not parameters of the kernel.
+_OPTIONS = "num_warps", "num_stages", "num_ctas", "maxnreg"
 
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
@@ -361,18 +364,22 @@ def _keywords(fields: Any) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in vars(fields).items())
 
 
-def config_line(kernel: Kernel, experiment: Experiment) -> str:
+def config_line(experiment: Experiment) -> str:
     """Return a config as a line of the list in `@triton.autotune(configs=[...])`.
 
     A knob that affects only the launch is not a parameter of the kernel. It becomes a comment, unless it is off.
 
     >>> from tilescope.declare.experiment import from_json
-    >>> print(config_line(discover()["transpose.tiled"], from_json({"kernel": "transpose.tiled"})))
+    >>> print(config_line(from_json({"kernel": "transpose.tiled"})))
     triton.Config({"BLOCK_M": 64, "BLOCK_N": 128}, num_warps=4, num_stages=3),
     """
-    fields = dict(vars(experiment.config))
-    parameters = inspect.signature(kernel.jitted.fn).parameters
-    launch = ", ".join(f"{name}={fields.pop(name)!r}" for name in ("num_warps", "num_stages"))
+    fields = {name: value for name, value in vars(experiment.config).items() if value is not None}
+    options = [name for name in _OPTIONS if name in fields]
+    launch = "".join(f", {name}={fields.pop(name)!r}" for name in options)
+    parameters: Container[str] = fields
+    if not experiment.is_case:
+        kernel = discover()[experiment.kernel]
+        parameters = inspect.signature(kernel.jitted.fn).parameters
     constants = ", ".join(
         f'"{name}": {value!r}' for name, value in fields.items() if name in parameters
     )
@@ -380,4 +387,6 @@ def config_line(kernel: Kernel, experiment: Experiment) -> str:
         name: value for name, value in fields.items() if name not in parameters and value != "never"
     }
     of_launch = ", ".join(f"{name}={value!r}" for name, value in outside.items())
-    return f"triton.Config({{{constants}}}, {launch}),{f'  # launch: {of_launch}' if of_launch else ''}"
+    return (
+        f"triton.Config({{{constants}}}{launch}),{f'  # launch: {of_launch}' if of_launch else ''}"
+    )

@@ -16,6 +16,7 @@ import ctypes
 import functools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,16 @@ _REPLAY_S = 700e-6
 
 _MAX_SPIN_CYCLES = 1 << 32
 
-# The queue holds about 1,000 launches and events. A sample takes three entries, a launch and two events, or four with a
-# cold L2 (the flush is another launch). On a full queue, Python would block until the gate opens.
+# Rest before a turn: this many times as long as the turn before, but at least as many seconds.
+_REST = 9
+_LEAST_REST_S = 0.01
+
+# The queue holds about 1,000 launches and events. A sample takes three entries, a launch and two events. The flush of a
+# cold L2 takes up to three more (torch's sum launches twice and clears a buffer): with 240 samples in 960 entries, an
+# H200's queue was full. On a full queue, Python would block until the gate opens.
 _QUEUED = 960
 _QUEUED_WARM = 3
-_QUEUED_COLD = 4
+_QUEUED_COLD = 6
 
 # Plausible GPU clocks in MHz, and the shortest span from which a clock is computed. Some GPUs' timers tick every 1 µs,
 # which would affect the clock's second digit in spans below 50 µs.
@@ -248,6 +254,35 @@ class GatedStream:
             for _ in range(self.launches_per_sample):
                 self._calls[number]()
             end.record()
+
+
+class SpacedStream:
+    """A stream before each of whose turns the GPU rests, so that it has the clock of single launches.
+
+    Args:
+        make_stream: makes the stream that times a turn.
+    """
+
+    def __init__(
+        self,
+        make_stream: Callable[[Sequence[Callable[[], Any]]], GatedStream],
+        calls: Sequence[Callable[[], Any]],
+    ) -> None:
+        self._stream = make_stream(calls)
+        self._rest_s = _LEAST_REST_S
+        self.most_turns = self._stream.most_turns
+        self.launches_per_sample = self._stream.launches_per_sample
+
+    def batch(self, turns: int) -> Batch:
+        """Launch each call once per turn, and time it."""
+        batches = []
+        for _ in range(turns):
+            time.sleep(self._rest_s)
+            batches.append(self._stream.batch(1))
+            turn_s = float(batches[-1].times_ms.sum()) / 1000
+            self._rest_s = max(_LEAST_REST_S, _REST * turn_s)
+        times_ms = np.concatenate([each.times_ms for each in batches], axis=1)
+        return replace(batches[-1], times_ms=times_ms)
 
 
 def clock_between(before: ndarray, after: ndarray) -> float | None:

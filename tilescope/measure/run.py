@@ -7,7 +7,7 @@ worker. The interpreter times nothing.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilescope.compiling.compile_cost import estimate_shared_bytes
@@ -51,6 +51,18 @@ class Prepared:
     @property
     def setting(self) -> Launch:
         return Launch(self.experiment.problem, self.experiment.config, self.gpu)
+
+    @property
+    def outputs(self) -> Sequence[Any]:
+        return (self.output,)
+
+    def poison(self) -> None:
+        """Fill the output with what no launch leaves in it."""
+        self.output.fill_(0.0 if self.kernel.zeroed_output else float("nan"))
+
+    def explain_wrong(self) -> str:
+        """Return in a sentence how the output differs from the reference; "" if it does not."""
+        return describe_wrong_result(self.check()[0])
 
     def launch(self) -> Any:
         """Launch once without waiting. Return Triton's compiled kernel, unless interpreted."""
@@ -141,9 +153,25 @@ def prepare(experiment: Experiment, gpu: Gpu) -> Prepared:
             stored = values(experiment.run.distribution, spec.stored, generator, device).to(dtype)
             inputs[name] = stored.t() if spec.transposed else stored
     shape = specs[kernel.family.output(experiment.problem)].shape
-    poison = 0.0 if kernel.zeroed_output else float("nan")
-    output = torch.empty(shape, dtype=dtype, device=device).fill_(poison)
-    return Prepared(experiment, kernel, gpu, inputs, output)
+    output = torch.empty(shape, dtype=dtype, device=device)
+    prepared = Prepared(experiment, kernel, gpu, inputs, output)
+    prepared.poison()
+    return prepared
+
+
+def describe_wrong_result(check: Check) -> str:
+    """Describe in a sentence why a result failed its check; "" if it passed."""
+    of_all = f"of {check.elements:,} elements are"
+    rms = f"relative RMS error {check.relative_rms:.2g} (limit {check.tolerance:.2g})"
+    if check.passed:
+        return ""
+    if check.nonfinite:
+        return f"The result is wrong: {check.nonfinite:,} {of_all} not finite."
+    if check.mismatched:
+        return (
+            f"The result is wrong: {check.mismatched:,} {of_all} outside the allowed error; {rms}."
+        )
+    return f"The result is wrong: {rms}."
 
 
 def launch(experiment: Experiment, gpu: Gpu) -> None:

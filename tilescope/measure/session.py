@@ -95,6 +95,7 @@ class Session:
         gpu: this machine's GPU; None for Triton's interpreter.
         store: keeps results across restarts; by default, results are not stored.
         lend: on ZeroGPU, calls `zero_gpu.serve` with a GPU that is lent for one job.
+        compilers: maximum number of compile workers; by default half the cores, at most 4.
 
     Attributes:
         backend: "cuda" or "interpreter".
@@ -112,12 +113,13 @@ class Session:
         cache_directory: Path | None = None,
         store: Store | None = None,
         lend: Lend | None = None,
+        compilers: int | None = None,
     ) -> None:
         self.gpu = gpu
         self.backend = "cuda" if gpu else "interpreter"
         self.store = store or Store(None)
         self.cache = str(cache_directory or worker.default_cache_directory() / "triton")
-        count = max(2, min(4, (os.cpu_count() or 2) // 2))
+        count = compilers or max(2, min(4, (os.cpu_count() or 2) // 2))
         self.compilers = Pool("compile", self.cache, count, short_s=compile_cost.QUICK_COMPILE_S)
         self.runner = ZeroGpuPool(lend, self.cache) if lend else Pool(self.backend, self.cache)
         self.queue: list[Job] = []
@@ -131,12 +133,16 @@ class Session:
         self._inspected: BoundedCache[Inspection | Failure] = BoundedCache(MAX_RESULTS)
 
     @classmethod
-    def here(cls) -> "Session":
-        """Make a session on this machine's GPU, or on the interpreter if there is none, with this machine's store."""
+    def here(cls, compilers: int | None = None) -> "Session":
+        """Make a session on this machine's GPU, or on the interpreter if there is none, with this machine's store.
+
+        Args:
+            compilers: as for Session.
+        """
         store = machine_store(worker.default_cache_directory())
         if on_zero_gpu():
-            return cls(zero_gpu(), store=store, lend=make_lend())
-        return cls(this_gpu(), store=store)
+            return cls(zero_gpu(), store=store, lend=make_lend(), compilers=compilers)
+        return cls(this_gpu(), store=store, compilers=compilers)
 
     def submit(
         self,

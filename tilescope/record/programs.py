@@ -99,7 +99,7 @@ def _run_case(recorder: Recorder, name: str, function: Any, settings: Values) ->
     launch = recorder.launches[-1]
     if expected and launch.content["ran"]:
         results = {
-            output: _compare(keywords[output], result) for output, result in expected[0].items()
+            output: compare(keywords[output], result) for output, result in expected[0].items()
         }
         recorder.keep(launch, results=results)
     if launch.content["ran"] == "cuda" and recorder.is_timed:
@@ -129,7 +129,7 @@ def _run_sweep(
             recorder.note(f"{chosen}: {summarize(error)}")
 
 
-def _compare(result: torch.Tensor, reference: torch.Tensor) -> Values:
+def compare(result: torch.Tensor, reference: torch.Tensor) -> Values:
     """Return the errors of an output. It passes if its relative RMS error is at most 8 × its dtype's epsilon."""
     difference = result.double() - reference.double()
     scale = float(reference.double().square().mean().sqrt()) or 1.0

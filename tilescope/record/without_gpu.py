@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses import FakeTensor
 from torch.utils import _triton as torch_triton
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -112,36 +112,39 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     sizes = [tensor.numel() for tensor in tensors]
     sizes += [abs(leaf) for leaf in leaves if isinstance(leaf, int)]
-    is_small = math.prod(filter(None, sizes)) < _MOST_UNASKED
+    most_elements = min(_MOST_UNASKED, recorder.most_bytes // 8)
+    is_small = math.prod(filter(None, sizes)) < most_elements
     if is_small or function.__name__ in ("__get__", "data_ptr"):
         return function(*arguments, **options)
-    outputs = list[FakeTensor]()
-    # Fails if a shape depends on values, and in the script's own mode
-    with FakeTensorMode() as mode, suppress(Exception):
-        given = list(arguments), options
-        fakes, keywords = tree_map_only(torch.Tensor, mode.from_tensor, given)
-        result = function(*fakes, **keywords)
-        inputs = {mode.from_tensor(tensor): tensor for tensor in tensors}
-        shared = {tensor.untyped_storage()._cdata for tensor in inputs}
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, FakeTensor)]
+    outputs = list[torch.Tensor]()
+    # On the meta device, tensors have no values. Fails if a shape depends on values.
+    with torch.device("meta"), suppress(Exception):
+        metas = {tensor: tensor.to("meta") for tensor in tensors}
+        inputs = {meta: tensor for tensor, meta in metas.items()}
+        given = list(arguments), {**options, "device": "meta"} if "device" in options else options
+        given = tree_map_only(torch.Tensor, metas.__getitem__, given)
+        result = function(*given[0], **given[1])
+        shared = {meta.untyped_storage()._cdata for meta in inputs}
+        outputs = list(find_tensors(result))
     storages = (output.untyped_storage() for output in outputs)
     new = [storage for storage in storages if storage._cdata not in shared]
     memory = Path("/proc/meminfo").read_text()
     free_bytes = int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
-    is_large = any(storage.nbytes() > free_bytes for storage in new)
+    most_bytes = min(free_bytes, recorder.most_bytes)
+    is_large = any(storage.nbytes() > most_bytes for storage in new)
     is_written = any(output in inputs for output in outputs)
     is_reserved = not recorder.reserved.isdisjoint(map(recorder.storage, tensors))
     if not (is_large or (is_reserved and (new or is_written))):
         return function(*arguments, **options)
     recorder.note(f"The values of {_TOO_LARGE_FOR_HOST} are unknown.")
 
-    def reserve(output: FakeTensor) -> torch.Tensor:
+    def reserve(output: torch.Tensor) -> torch.Tensor:
         return inputs[output] if output in inputs else _reserve(recorder, output)
 
-    return tree_map_only(FakeTensor, reserve, result)
+    return tree_map_only(torch.Tensor, reserve, result)
 
 
-def _reserve(recorder: Recorder, output: FakeTensor) -> torch.Tensor:
+def _reserve(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
     """Return a tensor with addresses for which there is no memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     addresses = mmap.mmap(-1, output.untyped_storage().nbytes() or 1, flags)

@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from tilescope.declare.experiment import Experiment, Json
 from tilescope.declare.experiment import from_json as read_experiment
-from tilescope.declare.space import Space, space_from_json
+from tilescope.declare.space import Space, read_tried, space_from_json
 
 # Codes from 1 represent errors of 1e-4 and above, 24 per decade, so a decoded error is at most 10 % too high. Code 0
 # means no error. The limit, 1, is 24 × 4 steps above code 1. The last code marks an element that is not finite.
@@ -80,10 +80,7 @@ Elements = Annotated[
 
 MeasuredExperiment = Annotated[Experiment, JsonField(Experiment.to_json, read_experiment)]
 # A sweep also has rows for configs that the family rejects.
-SweptExperiment = Annotated[
-    Experiment,
-    JsonField(Experiment.to_json, lambda payload: read_experiment(payload, together=False)),
-]
+SweptExperiment = Annotated[Experiment, JsonField(Experiment.to_json, read_tried)]
 SweptSpace = Annotated[Space, JsonField(Space.to_json, space_from_json)]
 
 

@@ -36,12 +36,14 @@ class Strategy:
         seed: the seed of "random".
         budget: maximum number of configs to time; None for no limit.
         patience: "guided" ends after this many timed configs without an improvement.
+        load: "sustained" (launches follow each other, which may lower the clock) or "single" (the GPU rests).
     """
 
     name: str = "guided"
     seed: int = 0
     budget: int | None = None
     patience: int = PATIENCE
+    load: str = "sustained"
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,11 @@ class SweepRow:
     samples: int = 0
     relative: float | None = None
     turn: int | None = None
+
+    @property
+    def expected(self) -> float | None:
+        """Return the number that orders configs before they are timed; comparable within one sweep."""
+        return self.predicted.ms if self.predicted else self.estimate
 
     @property
     def is_right(self) -> bool:
@@ -228,6 +235,24 @@ class Sweep:
             )
 
         return tuple(sorted((row for row in self.rows if row.status == "timed"), key=order))
+
+    def slowdown(self, row: SweepRow) -> float:
+        """Return a row's time divided by the best row's; infinite if the row has no time."""
+        best = self.best
+        if best is None or not row.is_right:
+            return math.inf
+        if not self.is_timed:
+            return (
+                row.predicted.ms / best.predicted.ms
+                if row.predicted and best.predicted
+                else math.inf
+            )
+        ratios = (
+            {each.experiment: each.ratio for each in self.final.finalists} if self.final else {}
+        )
+        if row.experiment in ratios:
+            return ratios[row.experiment] / ratios[best.experiment]
+        return row.relative / best.relative if row.relative and best.relative else math.inf
 
     @cached_property
     def ranks(self) -> dict[int, int]:

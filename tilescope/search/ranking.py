@@ -100,12 +100,10 @@ def rank_finalists(
         )
 
     def simplicity(place: int) -> tuple[float, ...]:
-        config = rows[place].experiment.config
-        elements = math.prod(
-            value for name, value in vars(config).items() if name.startswith("BLOCK")
-        )
-        shared_bytes = rows[place].shared_bytes or 0
-        return config.num_warps, config.num_stages, elements, shared_bytes, finalists[place].ratio
+        config = vars(rows[place].experiment.config)
+        warps, stages = (config.get(name) or 0 for name in ("num_warps", "num_stages"))
+        elements = math.prod(value for name, value in config.items() if name.startswith("BLOCK"))
+        return warps, stages, elements, rows[place].shared_bytes or 0, finalists[place].ratio
 
     best = min(
         (place for place, finalist in enumerate(finalists) if finalist.is_tie), key=simplicity

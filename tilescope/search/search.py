@@ -5,9 +5,10 @@
 2. *Race*: the faster configs get more samples, round after round (successive halving).
 3. *Final*: the last few configs are timed against each other until their ratios are known.
 
-A guided search first orders configs by the model's estimate before compiling. It then compiles the next few ahead.
-Predictions are corrected by their errors so far. The search tries the best of the compiled configs first, so the order
-does not depend on which compile ends first.
+A guided search first orders configs by the model's estimate before compiling, and compiles the next few ahead. Without
+estimates, it compiles all configs, and orders them by the times predicted from the compiled code. Both are corrected by
+their errors so far, and by those for a similar problem. The search tries the best of the compiled configs first, so the
+order does not depend on which compile ends first.
 """
 
 import math
@@ -40,9 +41,6 @@ FINALISTS = 6
 
 # Configs per trial of a guided search. Small trials let the times correct the order sooner.
 GUIDED_PER_TRIAL = 4
-
-# Configs of the first trial. It is small because the other devices wait for the reference that it finds.
-REFERENCE_AMONG = 4
 
 # A guided search compiles this many configs ahead per concurrent compile, but at most MAX_AHEAD, because the first
 # trial waits for all of them.
@@ -82,8 +80,8 @@ class ConfigTrial:
             config of `experiments` becomes the reference.
         turns: samples of each config, except in the final.
         numbers: the configs' places in grid order.
-        failed_on: for a second attempt, the index of the device on which the first attempt failed. If there is another
-            device, it makes the second attempt.
+        is_retry: whether the first attempt failed.
+        load: as in `Strategy`.
     """
 
     experiments: tuple[Experiment, ...]
@@ -91,7 +89,8 @@ class ConfigTrial:
     reference: Experiment | None = None
     turns: int = TURNS
     numbers: tuple[int, ...] = ()
-    failed_on: int | None = None
+    is_retry: bool = False
+    load: str = "sustained"
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,24 @@ class Outcomes:
     baselines: tuple[tuple[str, ndarray], ...] = ()
 
 
+@dataclass(frozen=True)
+class Hints:
+    """What a search of the same configs for a similar problem has found.
+
+    Attributes:
+        first: the numbers of the configs to try first.
+        log_errors: (number, log(time / expected time)) of its timed configs, with a mean of 0.
+    """
+
+    first: tuple[int, ...] = ()
+    log_errors: tuple[tuple[int, float], ...] = ()
+
+
+NO_HINTS = Hints()
+
+
 class Search:
-    """A search of a list of configs on devices of one kind.
+    """A search of a list of configs on one device.
 
     Args:
         experiments: in grid order.
@@ -133,7 +148,7 @@ class Search:
             estimate.
         takes_times: without times, configs are only checked, one per trial, and there is no race.
         max_compiles: compiles that can run at the same time.
-        devices: number of devices that carry out trials.
+        hints: from a similar problem.
 
     Attributes:
         rows: the current state of each config.
@@ -149,7 +164,7 @@ class Search:
         rows: Sequence[SweepRow],
         takes_times: bool,
         max_compiles: int,
-        devices: int,
+        hints: Hints = NO_HINTS,
     ) -> None:
         self.experiments = experiments
         self.strategy = strategy
@@ -158,23 +173,23 @@ class Search:
         self.ended = ""
         self.final: Final | None = None
         self._takes_times = takes_times
-        self._devices = devices
+        self._hints = hints
         self._is_guided = strategy.name == "guided"
         self._explored_per_trial = (
             (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
         )
-        ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if takes_times else 0
-        self._ahead = max(self._explored_per_trial, ahead)
+        has_estimates = any(row.estimate for row in rows)
+        ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if has_estimates else len(rows)
+        self._ahead = max(self._explored_per_trial, ahead if takes_times else 0)
         self._knobs = encode_knobs(experiments)
         self._built: set[int] = set()
-        self._pending = [
-            number for number in initial_order(strategy, rows) if rows[number].status == "not tried"
-        ]
+        order = dict.fromkeys((*hints.first, *initial_order(strategy, rows)))
+        self._pending = [number for number in order if rows[number].status == "not tried"]
         self._racing: list[int] = []
         self._turns = TURNS
         self._finals = 0
-        self._open: list[ConfigTrial] = []
-        self._queue: list[ConfigTrial] = []  # second attempts, then the rest of a round of the race
+        self._open: ConfigTrial | None = None
+        self._queue: list[ConfigTrial] = []  # the rest of a round of the race, and second attempts
         self._reference: int | None = None
         self._improved_at = 0
         self._fastest = math.inf
@@ -201,9 +216,8 @@ class Search:
     @property
     def remaining(self) -> int:
         """Return an upper bound on the number of configs still to be tried."""
-        return min(len(self._pending), self._remaining_budget()) + sum(
-            len(trial.numbers) for trial in self._open
-        )
+        open_now = len(self._open.numbers) if self._open else 0
+        return min(len(self._pending), self._remaining_budget()) + open_now
 
     def add_build(self, number: int, build: ConfigBuild) -> None:
         """Record a compiled config."""
@@ -222,43 +236,28 @@ class Search:
         self._queue = []
         for old in queue:
             if left := [place for place in old.numbers if place != number]:
-                self._queue.append(self._trial(left, old.phase, old.turns, old.failed_on))
+                self._queue.append(self._trial(left, old.phase, old.turns, old.is_retry))
 
-    def ask(self, device: int, is_last_device: bool) -> ConfigTrial | None:
-        """Return a device's next trial, or None if nothing is ready or the search is over.
-
-        Args:
-            device: its index.
-            is_last_device: whether no other device is left to retry the configs that failed on this one.
-        """
-        if self._reference is None and self._takes_times and self._open:
-            return None  # every other trial needs the reference that the first trial finds
-        trial = self._next_queued(device, is_last_device)
+    def ask(self) -> ConfigTrial | None:
+        """Return the next trial, or None if nothing is ready or the search is over."""
+        trial = self._next_queued()
         if not trial and self.phase == "explore":
             trial = self._next_exploration()
         if not trial and self.phase == "race":
-            if self._is_idle():
+            if not self._queue:
                 self._start_round()
-            trial = self._next_queued(device, is_last_device)
+            trial = self._next_queued()
         if not trial and self.phase == "final":
             trial = self._next_final()
-        if trial:
-            self._open.append(trial)
+        self._open = trial
         return trial
 
-    def tell(
-        self, trial: ConfigTrial, result: Outcomes | Failure, device: int, where: str
-    ) -> list[int]:
-        """Record the outcome of a trial, and return the numbers of the rows that changed.
-
-        Args:
-            where: the device's host and number, for the rows.
-        """
-        self._open.remove(trial)
+    def tell(self, trial: ConfigTrial, result: Outcomes | Failure) -> list[int]:
+        """Record the outcome of a trial, and return the numbers of the rows that changed."""
+        self._open = None
         if isinstance(result, Failure):
-            return self._handle_failure(trial, result, device)
+            return self._handle_failure(trial, result)
         for number, outcome in zip(trial.numbers, result.each, strict=True):
-            self.rows[number] = replace(self.rows[number], where=where)
             self._record(number, outcome, trial)
         # If a finalist could no longer be launched, the others are timed again.
         if trial.phase == "final" and all(outcome.status == "timed" for outcome in result.each):
@@ -270,7 +269,7 @@ class Search:
         return list(trial.numbers)
 
     def _trial(
-        self, numbers: Sequence[int], phase: str, turns: int = TURNS, failed_on: int | None = None
+        self, numbers: Sequence[int], phase: str, turns: int = TURNS, is_retry: bool = False
     ) -> ConfigTrial:
         # Finalists are compared with one another, not with the reference.
         reference = (
@@ -279,19 +278,16 @@ class Search:
             else self.experiments[self._reference]
         )
         experiments = tuple(self.experiments[number] for number in numbers)
-        return ConfigTrial(experiments, phase, reference, turns, tuple(numbers), failed_on)
+        return ConfigTrial(
+            experiments, phase, reference, turns, tuple(numbers), is_retry, self.strategy.load
+        )
 
-    def _is_idle(self) -> bool:
-        return not (self._open or self._queue)
-
-    def _next_queued(self, device: int, is_last_device: bool) -> ConfigTrial | None:
+    def _next_queued(self) -> ConfigTrial | None:
         for trial in self._queue:
-            if (is_last_device or trial.failed_on != device) and self._built.issuperset(
-                trial.numbers
-            ):
+            if self._built.issuperset(trial.numbers):
                 self._queue.remove(trial)
                 # The reference may have been found since the trial was queued.
-                return self._trial(trial.numbers, trial.phase, trial.turns, trial.failed_on)
+                return self._trial(trial.numbers, trial.phase, trial.turns, trial.is_retry)
         return None
 
     def _remaining_budget(self) -> int:
@@ -304,39 +300,32 @@ class Search:
             return 0
         if self.strategy.budget is None:
             return len(self._pending)
-        started = sum(
-            len(trial.numbers) for trial in (*self._open, *self._queue) if trial.phase == "explore"
-        )
-        return max(0, self.strategy.budget - self._next_turn - started)
+        retries = sum(len(trial.numbers) for trial in self._queue if trial.phase == "explore")
+        return max(0, self.strategy.budget - self._next_turn - retries)
 
     def _next_exploration(self) -> ConfigTrial | None:
         room = min(self._explored_per_trial, self._remaining_budget())
-        if self._reference is None and self._takes_times:
-            room = min(room, REFERENCE_AMONG)
         if not self._pending or not room:
-            if self._is_idle():
+            if not self._queue:
                 self._end_exploring()
             return None
         window = self._pending[: self._ahead if self._is_guided else room]
         if not self._built.issuperset(window):
             return None
-        chosen = self._sort_by_estimate(window)[:room] if self._is_guided else window
+        chosen = self._sort_by_expectation(window)[:room] if self._is_guided else window
         for number in chosen:
             self._pending.remove(number)
         return self._trial(chosen, "explore")
 
-    def _sort_by_estimate(self, window: Sequence[int]) -> list[int]:
-        """Sort by the corrected estimate; configs without one come last."""
-        errors = [
-            (number, math.log(row.relative / row.estimate))
-            for number, row in enumerate(self.rows)
-            if row.relative and row.estimate
-        ]
+    def _sort_by_expectation(self, window: Sequence[int]) -> list[int]:
+        """Sort by the corrected expected time, after the configs to try first. Configs without one come last."""
+        errors = [*log_errors(self.rows), *self._hints.log_errors]
         correction = correct_estimates(self._knobs, errors)
 
-        def score(number: int) -> float:
-            estimate = self.rows[number].estimate
-            return math.log(estimate) + float(correction[number]) if estimate else math.inf
+        def score(number: int) -> tuple[bool, float]:
+            time = self.rows[number].expected
+            corrected = math.log(time) + float(correction[number]) if time else math.inf
+            return number not in self._hints.first, corrected
 
         return sorted(window, key=score)
 
@@ -351,7 +340,7 @@ class Search:
             self._start_round()
 
     def _start_round(self) -> None:
-        """Keep the fastest configs, and share their trials among the devices. Start the final if few configs remain."""
+        """Keep the fastest configs. Start the final if few remain."""
         ranked = sorted(self._racing, key=lambda number: self.rows[number].relative or math.inf)
         self._racing = ranked[: max(FINALISTS, math.ceil(len(ranked) / ETA))]
         self.phase = "race" if len(self._racing) > FINALISTS else "final"
@@ -360,13 +349,12 @@ class Search:
         self._turns = min(MAX_TURNS, ETA * self._turns)
         # The reference is in every trial
         others = [number for number in self._racing if number != self._reference]
-        # Share configs equally among trials, and trials equally among devices, so that no device waits for another.
-        trials = math.ceil(math.ceil(len(others) / MAX_PER_TRIAL) / self._devices) * self._devices
+        trials = math.ceil(len(others) / MAX_PER_TRIAL)
         shares = [others[place::trials] for place in range(trials)]
         self._queue = [self._trial(share, "race", self._turns) for share in shares if share]
 
     def _next_final(self) -> ConfigTrial | None:
-        if not self._is_idle():
+        if self._queue:
             return None
         if not self._racing or self._finals == _MAX_FINALS:
             self.phase = "over"
@@ -376,21 +364,16 @@ class Search:
         self._finals += 1
         return self._trial(self._racing, "final")
 
-    def _handle_failure(self, trial: ConfigTrial, failure: Failure, device: int) -> list[int]:
+    def _handle_failure(self, trial: ConfigTrial, failure: Failure) -> list[int]:
         """Retry each config of a failed trial alone, once. Return the configs that fail again."""
         if failure.kind == "cancelled":
             return []
-        if (
-            trial.failed_on is not None or failure.kind == "out_of_memory"
-        ):  # every config needs the same tensors
+        if trial.is_retry or failure.kind == "out_of_memory":  # every config needs the same tensors
             for number in trial.numbers:
                 self.drop(number, "failed", failure.message)
             return list(trial.numbers)
         phase = "race" if trial.phase == "final" else trial.phase
-        self._queue += [
-            self._trial([number], phase, trial.turns, device) for number in trial.numbers
-        ]
-        self._queue.sort(key=lambda trial: trial.failed_on is None)
+        self._queue += [self._trial([number], phase, trial.turns, True) for number in trial.numbers]
         return []
 
     def _record(self, number: int, outcome: ConfigOutcome, trial: ConfigTrial) -> None:
@@ -426,6 +409,17 @@ class Search:
         if relative < (1 - _IMPROVEMENT) * self._fastest:
             self._improved_at = self._next_turn
         self._fastest = min(self._fastest, relative)
+
+
+def log_errors(rows: Sequence[SweepRow]) -> list[tuple[int, float]]:
+    """Return (number, log(time / expected time)) of the timed rows, with a mean of 0."""
+    errors = {
+        number: math.log(row.relative / row.expected)
+        for number, row in enumerate(rows)
+        if row.relative and row.expected
+    }
+    mean = sum(errors.values()) / max(1, len(errors))
+    return [(number, error - mean) for number, error in errors.items()]
 
 
 def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:

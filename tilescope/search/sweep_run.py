@@ -1,6 +1,6 @@
-"""A sweep in progress: compile ahead, keep each device busy, and store rows as they arrive.
+"""A sweep in progress: compile ahead, keep the device busy, and store rows as they arrive.
 
-`Search` chooses the next trial, and one thread per device carries it out. A later sweep of the same space resumes from
+`Search` chooses the next trial, and a thread has the device carry it out. A later sweep of the same space resumes from
 the rows of a cancelled one.
 """
 
@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilescope.compiling.compile_cost import explain_spill
 from tilescope.compiling.estimated_time import estimate_time
@@ -28,6 +28,7 @@ from tilescope.measure.session import Session
 from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
 from tilescope.results.store import Store
 from tilescope.results.sweep import DONE, ResumePoint, Status
+from tilescope.search import cases
 from tilescope.search.devices import (
     DEVICE_LOST,
     LocalDevice,
@@ -35,7 +36,7 @@ from tilescope.search.devices import (
     build,
     concurrent_compiles,
 )
-from tilescope.search.search import ConfigBuild, ConfigTrial, Search
+from tilescope.search.search import NO_HINTS, ConfigBuild, ConfigTrial, Hints, Search
 
 # A model: (kernel, launch) → the launch's time, estimated before its compile; None if the launch does not fit.
 Estimate = Callable[[Kernel, Launch], float | None]
@@ -83,14 +84,15 @@ def estimate_seconds(configs: int, concurrent_compiles: int) -> float:
 
 
 class SweepRun:
-    """One sweep on devices of one kind of GPU. After `start`, wait for `result` or iterate over `updates`.
+    """One sweep on one device. After `start`, wait for `result` or iterate over `updates`.
 
     Args:
-        devices: at least one.
-        builder: compile workers, closed at the end of the sweep.
+        builder: compile workers, which several sweeps may share.
+        closes_builder: whether to close them at the end of the sweep.
         estimate: the model that orders configs before they are compiled.
         resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
         store: the store for the rows; None stores nothing.
+        hints: from a similar problem.
 
     Attributes:
         name: the sweep's name in the store.
@@ -102,20 +104,22 @@ class SweepRun:
         self,
         space: Space,
         strategy: Strategy,
-        devices: Sequence[TrialDevice],
+        device: TrialDevice,
         builder: Pool,
         estimate: Estimate,
         resume: ResumePoint | None = None,
         store: Store | None = None,
+        hints: Hints = NO_HINTS,
+        closes_builder: bool = False,
     ) -> None:
         self.space = space
         self.strategy = strategy
-        self.gpu = devices[0].gpu
-        self._takes_times = devices[0].takes_times
-        self._devices = devices
+        self.gpu = device.gpu
+        self._takes_times = device.takes_times
+        self._trial_device = device
         self._builder = builder
+        self._closes_builder = closes_builder
         self._store = store or Store(None)
-        self._live_devices = len(devices)
         if resume is None:
             loaded = self._store.load_sweep(space, self.gpu)
             resume = loaded[1] if loaded else ResumePoint()
@@ -124,15 +128,13 @@ class SweepRun:
         self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
         self.changes = 0
         compiles = builder.max_concurrency
-        self._search = Search(
-            space.experiments, strategy, rows, self._takes_times, compiles, len(devices)
-        )
+        self._search = Search(space.experiments, strategy, rows, self._takes_times, compiles, hints)
         self._done_before = sum(row.status != "not tried" for row in rows)
         self._submitted: set[int] = set()
         self._compiled = 0
         self._device = Device("none", self.gpu.name, torch="", triton="")
         self._notes: list[str] = []
-        self._is_cancelled = False
+        self._is_cancelled = self._has_stopped = False
         self._began = 0.0
         self._began_at = datetime.datetime.now(datetime.UTC)
         self._condition = threading.Condition()  # its lock is reentrant
@@ -152,8 +154,7 @@ class SweepRun:
         with self._condition:
             self._is_cancelled = True
             self._condition.notify_all()
-        for device in self._devices:
-            device.cancel()
+        self._trial_device.cancel()
 
     def result(self, timeout_s: float | None = None) -> Sweep:
         """Wait for the end.
@@ -190,11 +191,11 @@ class SweepRun:
             return Progress(phase, done, len(rows), seconds, remaining_s, best)
 
     def snapshot(self) -> Sweep:
-        """Return the sweep so far. Its `ended` is "running" while any device is in use."""
+        """Return the sweep so far. Its `ended` is "running" while the device is in use."""
         with self._condition:
             search = self._search
             ended = search.ended or "failed"
-            if self._live_devices:
+            if not self._has_stopped:
                 ended = "running"
             elif self._is_cancelled and search.phase != "over":
                 ended = "cancelled"
@@ -212,10 +213,7 @@ class SweepRun:
             return Sweep(self.space, self.strategy, *results, ended, seconds, " ".join(notes))
 
     def _run(self) -> None:
-        threads = [
-            threading.Thread(target=self._drive, args=item, daemon=True)
-            for item in enumerate(self._devices)
-        ]
+        thread = threading.Thread(target=self._drive, daemon=True)
         try:
             with self._condition:
                 self._store_header()
@@ -226,18 +224,23 @@ class SweepRun:
                         if row.status != "not tried"
                     ]
                 )
-            for thread in threads:
-                thread.start()
+            thread.start()
             while numbers := self._wait_for_compiles_to_submit():
                 for number in numbers:
-                    arguments = self._search.experiments[number], self.gpu, not self._takes_times
-                    future = self._builder.submit(Call("compile", build, arguments))
+                    experiment = self._search.experiments[number]
+                    call: Call[ConfigBuild | Failure]
+                    if experiment.is_case:
+                        call = Call("compile", cases.build, (experiment, self.gpu))
+                    else:
+                        arguments = experiment, self.gpu, not self._takes_times
+                        call = Call("compile", build, arguments)
+                    future = self._builder.submit(call)
                     future.add_done_callback(functools.partial(self._on_compiled, number))
-            for thread in threads:
-                thread.join()
+            thread.join()
             sweep = self.snapshot()
             self._store.end_sweep(self.name, sweep)
-            self._builder.close()
+            if self._closes_builder:
+                self._builder.close()
             self._result.set_result(sweep)
         except BaseException as error:  # a bug must not make callers of `result` wait forever
             self._result.set_exception(error)
@@ -245,7 +248,7 @@ class SweepRun:
     def _wait_for_compiles_to_submit(self) -> list[int]:
         """Wait until the builder has room. Return the configs to compile next; empty if the sweep is over."""
         with self._condition:
-            while self._live_devices and not self._is_over():
+            while not self._has_stopped and not self._is_over():
                 room = (
                     _QUEUED_PER_WORKER * self._builder.max_concurrency
                     - len(self._submitted)
@@ -260,22 +263,21 @@ class SweepRun:
                 self._condition.wait()
             return []
 
-    def _drive(self, index: int, device: TrialDevice) -> None:
-        """Carry out trials on one device until the sweep is over or the device has failed too often."""
+    def _drive(self) -> None:
+        """Carry out trials until the sweep is over or the device has failed too often."""
         try:
-            described = device.describe()
+            described = self._trial_device.describe()
             if isinstance(described, Failure):
                 self._notes.append(described.message)
                 return
             with self._condition:
-                if self._device.backend == "none":
-                    self._device = described
-                    self._store_header()
+                self._device = described
+                self._store_header()
             failures = 0
-            while (trial := self._next_trial(index)) is not None:
-                result = device.attempt(trial)
+            while (trial := self._next_trial()) is not None:
+                result = self._trial_device.attempt(trial)
                 with self._condition:
-                    self._store_rows(self._search.tell(trial, result, index, device.where))
+                    self._store_rows(self._search.tell(trial, result))
                     self._condition.notify_all()
                 failures = failures + 1 if isinstance(result, Failure) else 0
                 if isinstance(result, Failure) and (
@@ -288,15 +290,15 @@ class SweepRun:
             raise
         finally:
             with self._condition:
-                self._live_devices -= 1
+                self._has_stopped = True
                 self._condition.notify_all()
 
-    def _next_trial(self, index: int) -> ConfigTrial | None:
-        """Wait for a device's next trial. Return None once the sweep is over."""
+    def _next_trial(self) -> ConfigTrial | None:
+        """Wait for the next trial. Return None once the sweep is over."""
         with self._condition:
             while not self._is_over():
                 phase = self._search.phase
-                trial = self._search.ask(index, self._live_devices == 1)
+                trial = self._search.ask()
                 if self._search.phase != phase:
                     self._condition.notify_all()
                 if trial is not None:
@@ -313,7 +315,7 @@ class SweepRun:
             self._compiled += 1
             if isinstance(outcome, ConfigBuild):
                 self._search.add_build(number, outcome)
-                reason = self._devices[0].refusal(self._search.experiments[number])
+                reason = self._trial_device.refusal(self._search.experiments[number])
             else:
                 status = "set aside" if outcome.kind in _CONFIG_FAILURES else "failed"
                 reason = "" if outcome.kind == "cancelled" else outcome.message
@@ -342,6 +344,8 @@ class SweepRun:
 
 def explain_refusal(experiment: Experiment, gpu: Gpu) -> str:
     """Return why a sweep does not compile a config: the family rejects it, or it spills. "" if a sweep compiles it."""
+    if experiment.is_case:
+        return ""
     kernel, launch = launch_of(experiment, gpu)
     try:
         kernel.family.refuse(launch.problem, launch.config)
@@ -363,7 +367,7 @@ def initial_rows(
         if reason := explain_refusal(experiment, gpu):
             rows[experiment] = SweepRow(experiment, "set aside", reason, gpu.name)
         else:
-            expected = estimate(*launch_of(experiment, gpu))
+            expected = None if experiment.is_case else estimate(*launch_of(experiment, gpu))
             rows[experiment] = SweepRow(experiment, "not tried", device=gpu.name, estimate=expected)
     return [rows[experiment] for experiment in space.experiments]
 
@@ -373,26 +377,27 @@ def make_sweep(
     space: Space,
     strategy: Strategy,
     resume: ResumePoint | None = None,
-    devices: Sequence[TrialDevice] = (),
+    builder: Pool | None = None,
+    store: Store | None = None,
+    hints: Hints = NO_HINTS,
 ) -> SweepRun:
-    """Prepare a sweep. This host compiles ahead and stores the rows.
-
-    A cluster's workers on this host share its cache of compiled kernels. A worker elsewhere compiles again, unless
-    TILESCOPE_CACHE names a directory that both hosts see.
+    """Prepare a sweep on the session's GPU. Without one, configs are only checked in the interpreter, or predicted.
 
     Args:
-        devices: of one kind of GPU. By default, the session's GPU; without one, configs are only checked in the
-            interpreter or predicted.
-        space, strategy, resume: as for SweepRun.
+        builder: compile workers; by default, the sweep has its own.
+        store: by default the session's.
+        space, strategy, resume, hints: as for SweepRun.
 
     Raises:
         ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU, or if
             Triton is not installed.
     """
-    devices = devices or [LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))]
-    resolve_gpu(replace(space.base, gpu=""), devices[0].gpu)
+    device = LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))
     if not HAS_TRITON:
         reason = "Triton is not installed on this machine, so a sweep can't compile."
         raise ConfigError("no_triton", reason)
-    builder = Pool("compile", session.cache, concurrent_compiles())
-    return SweepRun(space, strategy, devices, builder, estimate_time, resume, session.store)
+    is_own = builder is None
+    if builder is None:  # a pool without calls is false
+        builder = Pool("compile", session.cache, concurrent_compiles())
+    store = store or session.store
+    return SweepRun(space, strategy, device, builder, estimate_time, resume, store, hints, is_own)

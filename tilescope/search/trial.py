@@ -7,7 +7,7 @@ slow config costs only one launch.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy import ndarray
@@ -16,16 +16,16 @@ from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.spec import Allowance
 from tilescope.measure.check import InsufficientMemory
-from tilescope.measure.gated_stream import GatedStream
-from tilescope.measure.run import Prepared, library_calls, prepare
+from tilescope.measure.gated_stream import GatedStream, SpacedStream
+from tilescope.measure.run import library_calls, prepare
 from tilescope.measure.timing import Effort, Stream, sample
 from tilescope.measure.worker import interprets, to_failure
-from tilescope.results import Check
+from tilescope.search.cases import CaseTrial
 from tilescope.search.search import ConfigOutcome, ConfigTrial, Outcomes
 
 # Time the finalists until their ratios are known to 0.1 %, within these limits.
 _FINAL_EFFORT = Effort(
-    half_width=0.001, fewest=40, most=2000, least_ms=200.0, most_s=4.0, warm_s=0.5
+    half_width=0.001, fewest=40, most=2000, least_ms=50.0, most_s=0.8, warm_s=0.1
 )
 
 MakeStream = Callable[[Sequence[Callable[[], Any]]], Stream]
@@ -37,22 +37,50 @@ _MAX_KEPT_OUTPUTS = 2
 _HOPELESS = 2.0
 
 
+class Candidate(Protocol):
+    """One config of a trial, ready to launch.
+
+    Attributes:
+        allowance: configs with equal allowances and outputs are equally correct.
+        outputs: the tensors to check after a launch.
+    """
+
+    @property
+    def allowance(self) -> Allowance | None: ...
+
+    @property
+    def outputs(self) -> Sequence[Any]: ...
+
+    def poison(self) -> None:
+        """Fill the outputs with values that no launch leaves in them."""
+
+    def launch(self) -> Any:
+        """Launch once without waiting."""
+
+    def bind(self) -> Callable[[], Any]:
+        """Return a function to call in a loop, which launches on tensors that the configs of the trial share."""
+
+    def explain_wrong(self) -> str:
+        """Return in a sentence what is wrong with the outputs of the last launch; "" if nothing is."""
+
+
 def run_trial(trial: ConfigTrial, gpu: Gpu) -> Outcomes:
     """Carry out a trial on this worker's device. Under the interpreter, configs are checked and not timed."""
     import torch
 
-    first = prepare(trial.experiments[0], gpu)
-    library: Mapping[str, Callable[[], Any]] = {}
-    make_stream = None
+    base = trial.experiments[0]
+    make_stream: MakeStream | None = None
     if not interprets():
-        make_stream = functools.partial(
-            GatedStream, l2=first.experiment.run.l2, timer=first.experiment.run.timer
-        )
-        if trial.phase == "final":
-            output = torch.empty_like(first.output)
-            library, _ = library_calls(
-                first.kernel.family, first.inputs, output, first.setting.problem
-            )
+        make_stream = functools.partial(GatedStream, l2=base.run.l2, timer=base.run.timer)
+        if trial.load == "single":
+            make_stream = functools.partial(SpacedStream, make_stream)
+    if base.is_case:
+        return carry_out(trial, CaseTrial(trial).prepare, {}, make_stream)
+    first = prepare(base, gpu)
+    library: Mapping[str, Callable[[], Any]] = {}
+    if trial.phase == "final" and make_stream:
+        output = torch.empty_like(first.output)
+        library, _ = library_calls(first.kernel.family, first.inputs, output, base.problem)
     return carry_out(
         trial,
         lambda experiment: dataclasses.replace(first, experiment=experiment),
@@ -63,81 +91,88 @@ def run_trial(trial: ConfigTrial, gpu: Gpu) -> Outcomes:
 
 def carry_out(
     trial: ConfigTrial,
-    prepare_config: Callable[[Experiment], Prepared],
+    prepare_config: Callable[[Experiment], Candidate],
     library: Mapping[str, Callable[[], Any]],
     make_stream: MakeStream | None,
 ) -> Outcomes:
     """Check and time the configs of a trial.
 
     Args:
-        prepare_config: returns a config's launch; all launches share inputs and output.
+        prepare_config: returns a config's launch.
         library: the library's calls by name, which are timed with the configs.
         make_stream: makes a stream that times calls in turns; None to check without timing.
     """
-    configs = [prepare_config(experiment) for experiment in trial.experiments]
-    if trial.phase == "explore":
-        correct: list[tuple[Allowance | None, Any]] = []
-        outcomes = [_check(config, correct) for config in configs]
-        correct.clear()
-    else:
-        outcomes = [_launch(config) for config in configs]
-    passed = [place for place, outcome in enumerate(outcomes) if outcome.status == "checked"]
+    # (allowed error, outputs) of configs that passed
+    correct: list[tuple[Allowance | None, Sequence[Any]]] = []
+    outcomes = []
+    calls = []
+    passed = []
+    for place, experiment in enumerate(trial.experiments):
+        config = prepare_config(experiment)
+        outcomes.append(_check(config, correct) if trial.phase == "explore" else _launch(config))
+        if outcomes[-1].status == "checked":
+            passed.append(place)
+            calls.append(config.bind())
+    correct.clear()
     if make_stream is None or not passed:
         return Outcomes(tuple(outcomes))
     # The reference is launched first in each turn.
-    before = [] if trial.reference is None else [prepare_config(trial.reference)]
-    calls = [config.bind() for config in (*before, *(configs[place] for place in passed))]
-    times = _time_calls([*calls, *library.values()], trial, make_stream)
-    for place, (times_ms, reference_ms) in zip(
-        passed, times[len(before) : len(calls)], strict=True
-    ):
+    before = []
+    if trial.reference is not None:
+        reference = prepare_config(trial.reference)
+        reference.launch()
+        before = [reference.bind()]
+    times = _time_calls([*before, *calls, *library.values()], trial, make_stream)
+    known = len(before) + len(calls)
+    for place, (times_ms, reference_ms) in zip(passed, times[len(before) : known], strict=True):
         outcomes[place] = ConfigOutcome("timed", "", times_ms, reference_ms)
-    library_times = zip(library, times[len(calls) :], strict=True)
+    library_times = zip(library, times[known:], strict=True)
     return Outcomes(
         tuple(outcomes), tuple((name, times_ms) for name, (times_ms, _) in library_times)
     )
 
 
-def _check(config: Prepared, correct: list[tuple[Allowance | None, Any]]) -> ConfigOutcome:
+def _check(
+    config: Candidate, correct: list[tuple[Allowance | None, Sequence[Any]]]
+) -> ConfigOutcome:
     """Launch on a poisoned output, and compare the result with the reference.
 
     Args:
-        correct: (allowed error, output) of configs that passed; this config's may be added. A bitwise equal output with
-            the same allowed error needs no check. Most outputs are equal, and computing the reference of a large
+        correct: (allowed error, outputs) of configs that passed; this config's may be added. Bitwise equal outputs with
+            the same allowed error need no check. Most outputs are equal, and computing the reference of a large
             product takes longer than a dozen launches.
     """
     import torch
 
-    config.output.fill_(0.0 if config.kernel.zeroed_output else float("nan"))
+    config.poison()
     outcome = _launch(config)
     if outcome.status == "failed":
         return outcome
-    if any(
-        allowance == config.allowance and torch.equal(output, config.output)
-        for allowance, output in correct
-    ):
-        return outcome
+    for allowance, outputs in correct:
+        is_alike = allowance == config.allowance and len(outputs) == len(config.outputs)
+        if is_alike and all(map(torch.equal, outputs, config.outputs)):
+            return outcome
     try:
-        check = config.check()[0]
+        reason = config.explain_wrong()
     except (InsufficientMemory, torch.cuda.OutOfMemoryError):
         if not correct:
             raise
         correct.clear()  # the kept outputs took the memory that the check needs
-        check = config.check()[0]
-    if not check.passed:
-        return ConfigOutcome("wrong", describe_wrong_result(check))
+        reason = config.explain_wrong()
+    if reason:
+        return ConfigOutcome("wrong", reason)
     if len(correct) < _MAX_KEPT_OUTPUTS:
-        correct.append((config.allowance, config.output.clone()))
+        correct.append((config.allowance, [output.clone() for output in config.outputs]))
     return outcome
 
 
-def _launch(config: Prepared) -> ConfigOutcome:
+def _launch(config: Candidate) -> ConfigOutcome:
     """Launch once and wait. If Triton refuses the launch, only this config fails."""
     import torch
 
     try:
         config.launch()
-        if config.output.is_cuda:
+        if any(output.is_cuda for output in config.outputs):
             torch.cuda.synchronize()
     except (torch.AcceleratorError, torch.cuda.OutOfMemoryError):  # these affect every config
         raise
@@ -146,19 +181,6 @@ def _launch(config: Prepared) -> ConfigOutcome:
             "failed", f"It could not be launched: {to_failure('launch', error).message}"
         )
     return ConfigOutcome("checked", "Correct under the interpreter, which does not measure time.")
-
-
-def describe_wrong_result(check: Check) -> str:
-    """Describe in a sentence why a result failed its check."""
-    of_all = f"of {check.elements:,} elements are"
-    rms = f"relative RMS error {check.relative_rms:.2g} (limit {check.tolerance:.2g})"
-    if check.nonfinite:
-        return f"The result is wrong: {check.nonfinite:,} {of_all} not finite."
-    if check.mismatched:
-        return (
-            f"The result is wrong: {check.mismatched:,} {of_all} outside the allowed error; {rms}."
-        )
-    return f"The result is wrong: {rms}."
 
 
 def _time_calls(

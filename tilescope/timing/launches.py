@@ -73,6 +73,7 @@ def add_time(
     constants, assumed = find_constants(gpu)
     execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
     prediction = predict(execution, traffic, gpu, constants)
+    warm_us, _ = time_launch(execution, traffic.after_same_launch, gpu, constants)
     executed = [op for op in counts.operations if op.tally.executions]
     if any(map(_is_bounded, executed)):
         assumed += " The predicted time includes upper bounds of the traffic."
@@ -87,7 +88,7 @@ def add_time(
     timed = replace(
         inside,
         predicted_us=total_us,
-        predicted_warm_us=prediction.warm_us,
+        predicted_warm_us=warm_us,
         range_us=(total_us * errors.low, total_us * errors.high),
         bound_by=prediction.bound_by,
         by_resource_us=prediction.by_resource_us,
@@ -106,13 +107,19 @@ def predict_launch(
     executions: Executions,
     gpu: Gpu,
     constants: Constants,
+    is_warm: bool = False,
 ) -> TimePrediction:
     """Predict the time of a launch.
+
+    Args:
+        is_warm: whether the L2 holds what an equal launch before left in it.
 
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
     """
     execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
+    if is_warm:
+        traffic = traffic.after_same_launch
     return predict(execution, traffic, gpu, constants)
 
 

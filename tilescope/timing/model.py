@@ -62,6 +62,11 @@ class Traffic:
     warm_written_bytes: float
     requests: Mapping[tuple[str, Source], Request] = field(default_factory=dict)
 
+    @property
+    def after_same_launch(self) -> "Traffic":
+        read, written = self.warm_read_bytes, self.warm_written_bytes
+        return replace(self, read_bytes=read, written_bytes=written)
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -92,13 +97,11 @@ class TimePrediction:
 
     Attributes:
         total_us: with an L2 that holds none of the launch's data.
-        warm_us: right after the same launch.
         by_resource_us: time for which each resource would be busy at its peak rate.
         bound_by: the busiest resource, or "latency" if none is busy for most of the time.
     """
 
     total_us: float
-    warm_us: float
     by_resource_us: Mapping[str, float]
     bound_by: str
 
@@ -111,12 +114,8 @@ def predict(
 ) -> TimePrediction:
     """Predict a launch's time."""
     total_us, clock = time_launch(execution, traffic, gpu, constants)
-    warm = replace(
-        traffic, read_bytes=traffic.warm_read_bytes, written_bytes=traffic.warm_written_bytes
-    )
-    warm_us, _ = time_launch(execution, warm, gpu, constants)
     by_resource_us = time_resources(execution, traffic, gpu, constants, clock)
-    return TimePrediction(total_us, warm_us, by_resource_us, find_bound(by_resource_us, total_us))
+    return TimePrediction(total_us, by_resource_us, find_bound(by_resource_us, total_us))
 
 
 def find_bound(by_resource: Mapping[str, float], total: float) -> str:

@@ -29,8 +29,13 @@ def _open(path: Path) -> Capture:
     return Capture(path)
 
 
-def predict_captured(capture: BaseCapture, launch: CapturedLaunch) -> TimePrediction:
+def predict_captured(
+    capture: BaseCapture, launch: CapturedLaunch, is_warm: bool = False
+) -> TimePrediction:
     """Evaluate a captured launch, and predict its time.
+
+    Args:
+        is_warm: as for `predict_launch`.
 
     Raises:
         UnsupportedOperation: the GPU, or the launch's traffic or executions are unknown.
@@ -41,7 +46,7 @@ def predict_captured(capture: BaseCapture, launch: CapturedLaunch) -> TimePredic
     counts = count_launch(capture, launch)
     code = parse(capture.read_code(launch.kernel, "sass"))
     executions = execute(code, make_launch(capture, launch))
-    return predict_launch(capture, launch, counts, executions, gpu, constants)
+    return predict_launch(capture, launch, counts, executions, gpu, constants, is_warm)
 
 
 def _predict_us(path: Path, number: int) -> float | str:

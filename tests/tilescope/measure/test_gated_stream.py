@@ -117,7 +117,7 @@ def test_a_batch_of_any_number_of_calls_fits_in_the_queue(count):
 
 def test_with_a_cold_l2_fewer_turns_fit_and_a_graph_is_one_entry():
     device = FakeDevice(5e-6)
-    assert device.stream(16, "cold").most_turns == 15
+    assert device.stream(16, "cold").most_turns == 10
     assert (
         device.stream(16).most_turns == device.stream(320, "cold", "graph").most_turns == MOST_TURNS
     )

@@ -1,11 +1,7 @@
 """A device whose times are a known function with noise, so that the best config is known, and a builder for it."""
 
-import os
-import pickle
-import signal
 import zlib
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -84,7 +80,6 @@ class FakeDevice:
         wrong=lambda e: False,
         deadly=lambda e: False,
         dies_once=(),
-        where="",
     ):
         self.noise = noise
         self.seed = seed
@@ -92,7 +87,6 @@ class FakeDevice:
         self.wrong = wrong
         self.deadly = deadly
         self.dies_once = set(dies_once)
-        self.where = where
         self.trials = []
         self.ms_of = true_ms
         self.is_cancelled = False
@@ -171,9 +165,8 @@ class FakeBuilder:
 
 def make_run(strategy, device=None, predict=None, within=None, **options):
     predict = predict or predicting()
-    devices = device if isinstance(device, list) else [device or FakeDevice()]
     builder = options.pop("builder", None) or FakeBuilder(predict)
-    return SweepRun(within or grid(), strategy, devices, builder, predict, **options)
+    return SweepRun(within or grid(), strategy, device or FakeDevice(), builder, predict, **options)
 
 
 def swept(*arguments, **options):
@@ -191,16 +184,3 @@ def explored(device):
         if trial.phase == "explore"
         for experiment in trial.experiments
     ]
-
-
-def run_trial(folder, payload):
-    """Return a trial's times, in a Dask worker. The first one to try the config in the file `dies_at` kills itself."""
-    trial, _ = pickle.loads(payload)
-    dies_at = folder / "dies_at"
-    if dies_at.exists() and dies_at.read_text() in [
-        repr(experiment.config) for experiment in trial.experiments
-    ]:
-        with suppress(FileExistsError):
-            (folder / "died").touch(exist_ok=False)
-            os.kill(os.getpid(), signal.SIGKILL)
-    return pickle.dumps(FakeDevice(noise=0.01, seed=os.getpid()).attempt(trial))

@@ -10,11 +10,11 @@ from tests.experiments import experiment_of
 from tilescope.declare.experiment import from_json
 from tilescope.declare.gpus import GPUS
 from tilescope.measure.fair_queue import Call
+from tilescope.measure.run import describe_wrong_result
 from tilescope.measure.session import Session
 from tilescope.results import Check
 from tilescope.search.devices import DEVICE_LOST, LocalDevice, build
 from tilescope.search.search import ConfigTrial
-from tilescope.search.trial import describe_wrong_result
 
 SMALL = experiment_of("transpose.tiled M=65 N=33")
 LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")

@@ -67,7 +67,7 @@ class Started:
         return SweepRun(
             space,
             strategy,
-            [device],
+            device,
             FakeBuilder(),
             predicting(),
             resume=resume,

@@ -19,15 +19,14 @@ from tests.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
 from tests.stores import put_sweep
 from tests.tilescope.search.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
 from tests.visualize.panels.sweeps_made_up import space_of
-from tilescope.cli.sweep import summary
 from tilescope.declare.knobs import ConfigError, read_fields
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.store import Store
-from tilescope.search.text import time_ms
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
 from visualize.views.tune.history import STORE_OFF, Part, history
+from visualize.views.tune.text import time_ms
 from visualize.views.tune.view import plan_sweep, swept_space
 
 ONE = experiment_of(M=2048, N=2048)
@@ -236,7 +235,7 @@ def predict_times(sweep, *times):
 
 
 def describe(sweep, *rows):
-    """Return a sweep's texts: headline, two labels, the table with more rows, the lines to copy, and the summary."""
+    """Return a sweep's texts: headline, two labels, the table with more rows, and the lines to copy."""
     first, last = sweep.rows[2], (*sweep.rows, *rows)[-1]
     return "<p>".join(
         (
@@ -245,7 +244,6 @@ def describe(sweep, *rows):
             text.point_label(last, sweep),
             text.ranking_table(replace(sweep, rows=(*sweep.rows, *rows)), lambda _: ""),
             text.config_lines(sweep),
-            summary(sweep).replace("\n", "<p>"),
         )
     )
 

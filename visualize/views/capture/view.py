@@ -235,23 +235,11 @@ def launches_table(
     content = launches.content
     notes = [
         f"{content.script}, compiled by Triton {content.triton} for {launches.gpu}.",
-        _fastest(launches),
         *report.remarks,
     ]
     sentences = Markup(" ").join(filter(None, notes))
     shown = table(used, ([row[name] for name in used] for row in rows))
     return wrong + Markup('<p class="note">{}</p>').format(sentences) + shown
-
-
-def _fastest(launches: Launches) -> str:
-    """Name the fastest launch of a sweep."""
-    reports = launches.report().launches
-    timed = [(each.elapsed_ms, n) for n, each in enumerate(reports) if each.elapsed_ms]
-    if len(timed) < 2 or not reports[timed[0][1]].settings:
-        return ""
-    time, number = min(timed)
-    settings = settings_text(reports[number].settings)
-    return f"Fastest of {len(timed)}: launch {number} ({settings}) takes {milliseconds(time)}."
 
 
 def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | None) -> Markup:

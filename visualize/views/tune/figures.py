@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from tilescope.results import Sweep
-from tilescope.search.text import sweep_unit, time_ms
 from visualize.views import theme
+from visualize.views.tune.text import sweep_unit, time_ms
 
 # Heatmaps of up to this many cells have numbers in them.
 _MAX_NUMBERED_CELLS = 120

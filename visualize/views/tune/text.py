@@ -3,22 +3,33 @@
 import math
 import textwrap
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 from markupsafe import Markup, escape
 
-from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment
 from tilescope.declare.space import Space
 from tilescope.declare.spec import format_duration, shape_text
 from tilescope.export.script import config_line
-from tilescope.numbers import count_noun, percent, significant
+from tilescope.numbers import count_noun, percent, significant, time_unit
 from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
-from tilescope.results.sweep import LibraryRatio
+from tilescope.results.sweep import LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
-from tilescope.search.text import ENDINGS, STATUSES, knobs_text, sweep_unit, time_ms
 from visualize.views.panel import select_fields
 from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import table
+
+STATUSES = get_args(Status)
+ENDINGS = {
+    "complete": "All configs were tried.",
+    "patience": "It stopped early because the latest configs brought no improvement.",
+    "budget": "The budget is spent.",
+    "cancelled": "It was cancelled. Finished rows are kept, and the next sweep resumes from them.",
+    "failed": "It ended because no device was left.",
+    "running": "",
+    "cut off": "It was interrupted, or is still running in another process. The next sweep resumes from its rows.",
+}
 
 # triton.Config lines to copy, and rows of the table.
 MAX_LINES = 8
@@ -45,6 +56,23 @@ NO_RESULT = hint("No config has a result.")
 CLICK_HINT = hint("Click the picture to set a config.")
 CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
+
+
+def knobs_text(experiment: Experiment, space: Space) -> str:
+    """Return the values of the varied knobs as text."""
+    return ", ".join(f"{name} {getattr(experiment.config, name)}" for name, _ in space.varied)
+
+
+def time_ms(row: SweepRow, is_timed: bool) -> float:
+    """Return the time that ranks a row: the median, or the prediction in a sweep without times. NaN if not ranked."""
+    if is_timed:
+        return row.median_ms if row.status == "timed" and row.median_ms else math.nan
+    return row.predicted.ms if row.is_right and row.predicted else math.nan
+
+
+def sweep_unit(sweep: Sweep) -> tuple[str, float]:
+    """Return the unit of all the sweep's times, and the factor from ms. The best config's time decides."""
+    return time_unit(time_ms(sweep.best, sweep.is_timed) if sweep.best else 1.0)
 
 
 def varied_text(space: Space) -> str:
@@ -229,8 +257,7 @@ def ranking_table(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
 
 def config_lines(sweep: Sweep) -> Markup:
     """Render the best configs as triton.Config lines."""
-    kernel = discover()[sweep.experiment.kernel]
-    lines = "".join(f"{config_line(kernel, row.experiment)}\n" for row in sweep.ranked[:MAX_LINES])
+    lines = "".join(f"{config_line(row.experiment)}\n" for row in sweep.ranked[:MAX_LINES])
     what = "time" if sweep.has_times else "order"
     best = say(f"Best by {{}} {what}, for @triton.autotune:", Mark(sweep.source))
     return hint(best) + Markup("<pre>{}</pre>").format(lines)

@@ -1,7 +1,6 @@
 """The sweep of the Tune view: its options, its picture and rows as it runs, and /sweep."""
 
 import asyncio
-import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,11 +9,17 @@ from typing import Any
 from markupsafe import Markup
 
 from tilescope.compiling.estimated_time import estimate_time
-from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Json, JsonSchema
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.knobs import ConfigError, knob, knobs
-from tilescope.declare.space import MAX_CONFIGS, Space, parse_varied, space
+from tilescope.declare.knobs import ConfigError, knob
+from tilescope.declare.space import (
+    MAX_CONFIGS,
+    MAX_NEARBY,
+    Space,
+    nearby_values,
+    parse_varied,
+    space,
+)
 from tilescope.export.script import config_line
 from tilescope.measure.session import Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
@@ -55,7 +60,7 @@ MAX_ESTIMATED = 400
 
 # Limits of /sweep: the page and the command line, which can be cancelled, take more. At 1.9 s per compile, this many
 # configs take six minutes on one core. In the interpreter a config takes up to 20 s.
-MAX_CONFIGS_PER_CALL = 200
+MAX_CONFIGS_PER_CALL = MAX_NEARBY
 MAX_CALL_S = 600.0
 _POLL_S = 0.2
 
@@ -99,7 +104,7 @@ def swept_space(state: State) -> Space:
         vary = (
             parse_varied([varied], "sweep_vary")
             if varied.strip()
-            else default_values(state.experiment)
+            else nearby_values(state.experiment)
         )
         return space(state.experiment, vary)
     except ConfigError as error:
@@ -311,7 +316,7 @@ def space_of_call(base: Experiment, vary: object) -> Space:
         message = 'vary must be a JSON object of lists, such as {"BLOCK_M": [64, 128]}.'
         raise ConfigError("not_an_object", message, "vary")
     within = space(
-        base, {str(name): values for name, values in (vary or default_values(base)).items()}
+        base, {str(name): values for name, values in (vary or nearby_values(base)).items()}
     )
     if within.size > MAX_CONFIGS_PER_CALL:
         message = f"The values give {within.size:,} configs; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
@@ -333,28 +338,7 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
         "device": vars(sweep.device),
         "rows": [text.row_json(row, sweep) for row in text.rows_by_rank(sweep)],
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
-        "triton_config": config_line(discover()[best.experiment.kernel], best.experiment)
-        if best
-        else None,
+        "triton_config": config_line(best.experiment) if best else None,
         "baselines": [vars(ratio) for ratio in sweep.baselines],
         **select_fields(sweep, "backend", "ended", "seconds", "note"),
     }
-
-
-def default_values(experiment: Experiment) -> dict[str, list[Any]]:
-    """Return default values: 4 or 8 warps, and num_stages and Tile choices with their neighbours.
-
-    A Tile knob keeps its own value if the combinations would be more than a call of /sweep takes.
-    """
-    stages = experiment.config.num_stages
-    values: dict[str, list[Any]] = {
-        "num_warps": [4, 8],
-        "num_stages": list(range(max(1, stages - 1), min(8, stages + 1) + 1)),
-    }
-    for name, declared in knobs(type(experiment.config)).items():
-        if declared.group == "Tile" and declared.choices is not None:
-            place = declared.choices.index(getattr(experiment.config, name))
-            near = list(declared.choices[max(0, place - 1) : place + 2])
-            if math.prod(map(len, (*values.values(), near))) <= MAX_CONFIGS_PER_CALL:
-                values[name] = near
-    return values

@@ -1,0 +1,178 @@
+"""The command `tune`: its flags and output. One tuning of a script is real; the others run on fake devices."""
+
+import _thread
+import json
+import signal
+
+import pytest
+
+from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, make_run
+from tests.trees import ROOT, python
+from tilescope.cli import tune as command
+from tilescope.cli.command import run_command
+from tilescope.cli.main import run
+from tilescope.search.tune import LocalTuner, Relay
+
+OVER = ["--over", "M=256,512"]
+SET = ["--set", "BLOCK_M=16,32,64,128", "--set", "num_warps=4,8"]
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def copy(x, out, n, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(x + place, mask=place < n), mask=place < n)
+
+def case(n=1 << 20, dtype="float32", BLOCK=1024):
+    x = torch.empty(n, device="cuda", dtype=getattr(torch, dtype))
+    return copy, (triton.cdiv(n, BLOCK),), dict(x=x, out=torch.empty_like(x), n=n, BLOCK=BLOCK)
+"""
+
+
+class FakeLocalTuner(LocalTuner):
+    """A tuner whose sweeps run on fake devices. `before` is called before each trial."""
+
+    before = staticmethod(lambda device: None)
+    devices: list[FakeDevice]
+
+    def __init__(self, session, gpu, rows):
+        self.gpu = gpu
+        self._relay = Relay(rows.receive)
+        self._runs = []
+        self._is_cancelled = False
+        type(self).devices = []
+
+    def capacity(self):
+        return 1
+
+    def submit(self, task):
+        device = FakeDevice()
+        device.before = lambda trial: self.before(device)
+        self.devices.append(device)
+        sweep = make_run(
+            task.strategy, device, within=task.space, builder=FakeBuilder(), resume=task.resume, store=self._relay,
+        )  # fmt: skip
+        self._runs.append(sweep)
+        sweep.start()
+        return sweep._result
+
+
+@pytest.fixture
+def tune(tmp_path, monkeypatch, capsys):
+    """Run the command on a machine without GPUs and stored rows. Return its status, stdout and stderr."""
+    monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
+    monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(command, "LocalTuner", FakeLocalTuner)
+
+    def call(*arguments):
+        status = run_command(run, ["tune", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_cache):
+    script = tmp_path / "copy.py"
+    script.write_text(SCRIPT)
+    out = tmp_path / "table.json"
+    flags = ["--over", "n=1048576,16777216", "--set", "BLOCK=128,1024,1000", "--out", out]
+    environment = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off"}
+    done = python(
+        ROOT, "app.py", "tune", f"{script}:case", *flags, **environment, CUDA_VISIBLE_DEVICES=""
+    )
+    assert done.returncode == 0, done.stderr
+    title, _, header, *lines = done.stdout.splitlines()
+    assert title == "copy.py:case on H200, predicted, not timed (cold L2)"
+    assert header.split() == ["n", "BLOCK", "time", "gain", "next", "best"]
+    assert lines[0].split()[:2] == ["1048576", "1024"]
+    assert any("2 configs set aside: " in line and "power of 2" in line for line in lines), lines
+    assert lines[-1] == 'triton.Config({"BLOCK": 1024}),'
+    result = json.loads(out.read_text())
+    assert not result["is_timed"]
+    small, large = result["problems"]
+    assert large["problem"] == {"n": 1 << 24, "dtype": "float32"}
+    assert small["configs"][1]["predicted_ms"] < large["configs"][1]["predicted_ms"]
+    assert [row["status"] for row in large["configs"]] == ["predicted", "predicted", "set aside"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "The kernel must be a case such as softmax.py:case, a file with an experiment, or "),
+        (["nowhere.py:case"], "There is no script "),
+        (["nowhere.json"], "nowhere.json: No such file or directory."),
+        (["matmul.grouped", "--set", "BLOCK_M"], "--set must be KNOB=VALUE,VALUE"),
+        (["matmul.grouped", "--set", "K=64"], "The config of matmul.grouped has no field 'K'"),
+        (["matmul.grouped", "--over", "BLOCK_M=64"], "matmul.grouped's problem has no field"),
+        (["matmul.grouped", "--over", "M=0"], "M must be "),
+        (["matmul.grouped", *SET, "--out", "nowhere/t.json"], "nowhere/t.json: No such file"),
+        (["matmul.grouped", *SET, "--out", "{script}"], "Tilescope did not write the existing file."),
+        (["matmul.grouped", *SET, "--gpu", "H300"], "H300"),
+        (["matmul.grouped", *SET, "--gpus", "2"], "--gpus is 2; this host has none."),
+        (["matmul.grouped", *SET, "--gpus", "two"], "argument --gpus: must be a whole number from 1"),
+        (["{script}:case", "--set", "BLOCK=x"], "BLOCK must have values like its default, 1024 (got x)"),
+        (["{script}:case", "--set", "B=1"], "The case has no parameter 'B' with a default. It has n, dtype and BLOCK."),
+        (["{script}:case", "--set", "n=1", "--over", "n=2"], "n: give --over or --set, not both."),
+        (["{script}:case", "--over", "n=1"], "The kernel has no autotuner, so --set must vary a parameter"),
+    ],
+)  # fmt: skip
+def test_invalid_flags_are_refused_with_the_reason(tune, arguments, message, tmp_path):
+    script = tmp_path / "copy.py"
+    script.write_text(SCRIPT)
+    status, _, err = tune(*(argument.format(script=script) for argument in arguments))
+    assert (status, message in err) == (2, True), err
+    assert script.read_text() == SCRIPT
+
+
+def test_our_kernels_are_tuned_alike_and_the_earlier_name_takes_an_experiment(tune, tmp_path):
+    status, out, _ = tune("matmul.grouped", *OVER, *SET)
+    assert status == 0
+    assert "matmul.grouped on H200, timed (cold L2, sustained load)" in out
+    assert "1 config is within 2 % of the best for 2 of 2 problems" in out
+    experiment = tmp_path / "experiment.json"
+    experiment.write_text('{"kernel": "matmul.grouped", "problem": {"M": 256}}')
+    assert run_command(run, ["sweep", str(experiment), "--vary", "BLOCK_M=16,128"]) == 0
+
+
+def test_stored_rows_are_not_tried_again_except_with_anew(tune):
+    tried = []
+    for flags in ([], [], ["--anew"]):
+        tune("matmul.grouped", *OVER, *SET, "--all", *flags)
+        tried.append([len(explored(device)) for device in FakeLocalTuner.devices])
+    assert tried == [[8, 8], [0, 0], [8, 8]]
+
+
+def test_without_a_correct_config_the_status_is_1_and_says_why(tune, monkeypatch):
+    wrong = FakeDevice(wrong=lambda experiment: True)
+    monkeypatch.setattr(
+        FakeLocalTuner,
+        "before",
+        staticmethod(lambda device: device.__dict__.update(wrong=wrong.wrong)),
+    )
+    status, _, err = tune("matmul.grouped", *OVER, *SET)
+    assert status == 1
+    assert "2 problems without a correct config." in err
+
+
+def test_ctrl_c_ends_all_sweeps_and_keeps_their_rows(tune, monkeypatch, request):
+    # A shell's background process ignores it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+
+    def interrupt(device):
+        if len(FakeLocalTuner.devices) == 2 and not device.is_cancelled:
+            _thread.interrupt_main()
+            while not device.is_cancelled:
+                pass
+
+    monkeypatch.setattr(FakeLocalTuner, "before", staticmethod(interrupt))
+    status, _, err = tune("matmul.grouped", *OVER, *SET, "--all")
+    assert status == 130
+    assert "Cancelled. Finished rows are stored." in err
+    monkeypatch.setattr(FakeLocalTuner, "before", staticmethod(lambda device: None))
+    assert tune("matmul.grouped", *OVER, *SET, "--all")[0] == 0
+    assert [len(explored(device)) for device in FakeLocalTuner.devices] == [0, 8]

@@ -1,0 +1,147 @@
+"""Cases of scripts: compiled and predicted without a GPU in a worker; checked on a GPU."""
+
+import dataclasses
+
+import pytest
+
+from tilescope.declare.experiment import Experiment, Run, Settings
+from tilescope.declare.gpus import GPUS
+from tilescope.measure.fair_queue import Call
+from tilescope.measure.session import Session
+from tilescope.results import Failure
+from tilescope.search.cases import build, combine, describe_case
+from tilescope.search.devices import LocalDevice
+from tilescope.search.search import ConfigTrial
+
+GPU = GPUS["H200"]
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+import kernels  # a module of the script's own, beside it
+
+@triton.jit
+def scale(x, out, n, BLOCK: tl.constexpr, WRONG: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + place, mask=place < n)
+    tl.store(out + place, value * kernels.FACTOR + WRONG, mask=place < n)
+
+def arguments(n, **more):
+    x = torch.randn(n, device="cuda")
+    return dict(x=x, out=torch.empty_like(x), n=n, **more), {"out": 2 * x}
+
+def case(n=1 << 20, BLOCK=1024, num_warps=4, wrong=0):
+    given, expected = arguments(n, BLOCK=BLOCK, num_warps=num_warps, WRONG=wrong)
+    return scale, (triton.cdiv(n, BLOCK),), given, expected
+
+def case_without_expected(n=4096, BLOCK=1024, wrong=0):
+    return scale, (triton.cdiv(n, BLOCK),), arguments(n, BLOCK=BLOCK, WRONG=wrong)[0]
+
+configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in ((256, 1), (512, 2))]
+tuned = triton.autotune(configs, key=["n"])(scale)
+
+def case_tuned(n=4096):
+    given, expected = arguments(n, WRONG=0)
+    return tuned, lambda meta: (triton.cdiv(n, meta["BLOCK"]),), given, expected
+
+def case_that_reads(n=8 << 20, BLOCK=1024):
+    given, _ = arguments(n, BLOCK=BLOCK, WRONG=0)
+    given["n"] = int((given["x"] > -100).sum())
+    return scale, (triton.cdiv(n, BLOCK),), given
+
+def case_without_launch():
+    return 7
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "kernels.py").write_text("FACTOR = 2.0\n")
+    (folder / "scale.py").write_text(SCRIPT)
+    return str(folder / "scale.py")
+
+
+@pytest.fixture(scope="module")
+def pool(tilescope_cache):
+    """A session whose workers run the script: its module `kernels` takes the place of ours in them."""
+    session = Session(None, tilescope_cache)
+    yield session.compilers
+    session.close()
+
+
+def experiment(script, case="case", problem=None, **config):
+    target = f"{script}:{case}"
+    return Experiment(target, Settings(**(problem or {})), Settings(**config), "", Run(l2="cold"))
+
+
+def call(pool, function, *arguments):
+    return pool.submit(Call("compile", function, arguments)).result(100)
+
+
+def test_a_case_is_described_by_its_defaults_and_its_autotuner(pool, script):
+    described = call(pool, describe_case, f"{script}:case", {}, GPU)
+    assert described.defaults == {"n": 1 << 20, "BLOCK": 1024, "num_warps": 4, "wrong": 0}
+    assert described.configs == ()
+    tuned = call(pool, describe_case, f"{script}:case_tuned", {}, GPU)
+    blocks = [(config["BLOCK"], config["num_warps"]) for config in tuned.configs]
+    assert blocks == [(256, 1), (512, 2)]
+    assert tuned.source == described.source
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("case_without_launch", "case_without_launch returned no launch. It must return (kernel, "),
+        ("cases", "scale.py has no case 'cases'. Its cases are case, case_without_expected, case_"),
+    ],
+)
+def test_a_case_that_cannot_be_tuned_is_refused_with_a_sentence(pool, script, case, message):
+    assert message in call(pool, describe_case, f"{script}:{case}", {}, GPU).message
+
+
+def test_a_config_is_compiled_and_its_time_predicted(pool, script):
+    built = call(pool, build, experiment(script, n=1 << 24), GPU)
+    assert built.registers >= 16
+    # 128 MiB at 4.8 TB/s take at least 28 µs
+    assert 0.028 < built.predicted.ms < 0.06
+    assert built.predicted.resource == "DRAM"
+    tuned = call(pool, build, experiment(script, "case_tuned", BLOCK=512, num_warps=2), GPU)
+    assert tuned.predicted.ms < built.predicted.ms
+
+
+def test_a_case_that_reads_a_large_tensor_is_compiled_with_its_values(pool, script):
+    assert (
+        call(pool, build, experiment(script, "case_that_reads", BLOCK=1024), GPU).predicted.ms > 0
+    )
+
+
+def test_a_config_that_does_not_compile_says_why(pool, script):
+    refused = call(pool, build, experiment(script, BLOCK=1000), GPU)
+    assert isinstance(refused, Failure)
+    assert refused.kind == "compile_error"
+    assert "power of 2" in refused.message
+
+
+def test_values_are_combined_with_each_config_of_an_autotuner():
+    varied, listed = combine({"A": [1, 2]}, [{"B": 3, "num_warps": 4}, {"C": 5, "num_warps": 4}])
+    assert varied == (("A", (1, 2)), ("B", (3, None)), ("num_warps", (4,)), ("C", (None, 5)))
+    assert listed == ((1, 3, 4, None), (1, None, 4, 5), (2, 3, 4, None), (2, None, 4, 5))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_wrong_and_failing_configs_cost_only_themselves(script, tmp_path):
+    gpu = LocalDevice(Session.here(), experiment(script), GPU).gpu
+    session = Session(gpu, tmp_path)
+    blocks = [experiment(script, BLOCK=block) for block in (256, 1000, 512)]
+    wrong = experiment(script, wrong=1)
+    trial = ConfigTrial((*blocks, wrong), phase="explore")
+    device = LocalDevice(session, blocks[0], gpu)
+    outcomes = device.attempt(trial).each
+    assert [outcome.status for outcome in outcomes] == ["timed", "failed", "timed", "wrong"]
+    assert "out has a relative RMS error of" in outcomes[3].reason
+    first = experiment(script, "case_without_expected")
+    others = [dataclasses.replace(first, config=Settings(wrong=value)) for value in (0, 1)]
+    trial = ConfigTrial(tuple(others), phase="explore", reference=first)
+    assert [each.status for each in device.attempt(trial).each] == ["timed", "wrong"]
+    session.close()

@@ -1,0 +1,194 @@
+"""Tuning over many problems: what it costs on recorded times, hints, lost workers, stored rows, and the short list."""
+
+import dataclasses
+import math
+from concurrent.futures import Future
+
+import pytest
+from fakes import GPU, FakeBuilder, FakeDevice, explored, grid, make_run, swept, true_ms
+
+from benchmarks.search import TUNINGS, read_tunings, replay_tuning
+from tests.waiting import PATIENCE_S
+from tilescope.declare.experiment import Experiment, Settings
+from tilescope.declare.space import Space, space_from_json
+from tilescope.results import Strategy
+from tilescope.results.store import Store
+from tilescope.search.search import ConfigBuild
+from tilescope.search.tune import Relay, StoredRows, choose_strategy, find_hints, tune
+from tilescope.search.tuned import short_list, tuned_json, tuned_text
+
+SIZES = {"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 64], "num_warps": [4, 8]}
+SPACES = [grid(SIZES, M=size) for size in (256, 512, 1024)]
+
+
+class FakeTuner:
+    """A tuner on fake devices, which a test may change.
+
+    Attributes:
+        dies: the numbers of the submitted tasks whose process dies.
+        devices: the device of each task.
+    """
+
+    gpu = GPU
+
+    def __init__(self, store, ms_of=true_ms):
+        self.rows = StoredRows(store)
+        self.ms_of = ms_of
+        self.dies = set()
+        self.devices = []
+        self.tasks = []
+
+    def capacity(self):
+        return 1
+
+    def submit(self, task):
+        device = FakeDevice()
+        device.ms_of = self.ms_of
+        self.devices.append(device)
+        self.tasks.append(task)
+        done = Future()
+        number = len(self.tasks) - 1
+        if number in self.dies:
+            device.before = lambda trial: device.cancel() if len(device.trials) == 3 else None
+        run = make_run(
+            task.strategy, device, within=task.space, builder=FakeBuilder(), resume=task.resume,
+            store=Relay(self.rows.receive), hints=task.hints,
+        )  # fmt: skip
+        run.start()
+        sweep = run.result(PATIENCE_S)
+        if number in self.dies:
+            done.set_exception(RuntimeError("killed"))
+        else:
+            done.set_result(sweep)
+        return done
+
+    def cancel(self):
+        pass
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "rows.db")
+
+
+def tuned(tuner, store, spaces=SPACES, **options):
+    *_, sweeps = tune(tuner, spaces, store, **options)
+    return sweeps
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "rms_norm_backward"])
+def test_a_quarter_of_the_configs_is_timed_and_the_chosen_ones_are_within_half_a_percent(kernel):
+    """48 configs of 12 problems, as an H200 timed all of them."""
+    regrets, timed = replay_tuning(read_tunings(TUNINGS)[kernel], seed=0)
+    assert sum(regrets) / len(regrets) < 0.005
+    assert max(regrets) < 0.03
+    assert timed <= 0.25
+
+
+def test_the_current_config_and_the_winners_of_the_most_similar_problem_are_tried_first(store):
+    tuner = FakeTuner(store)
+    sweeps = tuned(tuner, store)
+    first, second, third = (explored(device) for device in tuner.devices)
+    assert SPACES[0].base not in SPACES[0].experiments
+    winners = [row.experiment.config for row in sweeps[1].ranked[:3]]
+    assert {each.config for each in third[:3]} == set(winners)
+    assert len(first) == len(second) == 8
+    current = dataclasses.replace(SPACES[0], base=SPACES[0].experiments[5])
+    assert find_hints(current, []).first == (5,)
+    nearest = find_hints(SPACES[2], [sweeps[0], sweeps[1]])
+    assert nearest == find_hints(SPACES[2], [sweeps[1]])
+
+
+def test_a_problem_whose_worker_dies_is_resumed_from_the_rows_that_had_arrived(store):
+    tuner = FakeTuner(store)
+    tuner.dies = {0, 2}
+    sweeps = tuned(tuner, store, tries_all=True)
+    assert [task.space for task in tuner.tasks] == [
+        SPACES[0],
+        SPACES[0],
+        SPACES[1],
+        SPACES[1],
+        SPACES[2],
+    ]
+    assert all(sweep.count("timed") == sweep.space.size for sweep in sweeps)
+    kept = {row.experiment for row in tuner.tasks[1].resume.rows if row.status == "timed"}
+    assert kept
+    assert not kept & set(explored(tuner.devices[1]))
+
+
+def test_a_worker_that_dies_each_time_ends_the_tuning_with_its_error(store):
+    tuner = FakeTuner(store)
+    tuner.dies = set(range(9))
+    with pytest.raises(RuntimeError, match="killed"):
+        tuned(tuner, store)
+    assert len(tuner.tasks) == 3
+
+
+def test_the_same_tuning_resumes_from_its_rows_except_anew(store):
+    tuned(FakeTuner(store), store, tries_all=True)
+    again, anew = FakeTuner(store), FakeTuner(store)
+    tuned(again, store, tries_all=True)
+    tuned(anew, store, tries_all=True, is_anew=True)
+    assert [len(explored(device)) for device in again.devices] == [0, 0, 0]
+    assert [len(explored(device)) for device in anew.devices] == [16, 16, 16]
+
+
+def test_few_configs_serve_most_problems():
+    """Square tiles of 128 are the best for two problems; the third needs small ones."""
+
+    def ms_of(experiment):
+        small = experiment.problem.M == 1024
+        return 1.0 + abs(math.log2(experiment.config.BLOCK_M / (16 if small else 128)))
+
+    tuner = FakeTuner(Store(None), ms_of)
+    sweeps = tuned(tuner, Store(None), tries_all=True)
+    configs, served = short_list(sweeps)
+    assert [each.config.BLOCK_M for each in configs] == [128, 16]
+    assert served == 1
+    text = tuned_text(sweeps)
+    assert "2 configs are within 2 % of the best for 3 of 3 problems" in text
+    assert 'triton.Config({"BLOCK_M": 128' in text
+    result = tuned_json(sweeps)
+    assert [each["best"]["BLOCK_M"] for each in result["problems"]] == [128, 128, 16]
+    assert result["problems"][0]["gain"] is None, "the current config is not among those tried"
+
+
+def test_a_quarter_is_timed_but_at_least_eight():
+    assert choose_strategy(SPACES[0], "single", False) == Strategy(
+        budget=8, patience=8, load="single"
+    )
+    assert choose_strategy(grid(), "sustained", False).budget == 72
+    assert choose_strategy(grid(), "sustained", True).name == "grid"
+
+
+def test_the_space_and_the_rows_of_a_case_come_back_from_the_store(store):
+    base = Experiment("/x/softmax.py:case", Settings(rows=7), Settings(BLOCK=1, num_warps=None))
+    within = Space(
+        base, (("BLOCK", (1, 2)), ("num_warps", (None, 4))), ((1, None), (2, 4)), source="abc"
+    )
+    assert space_from_json(within.to_json()) == within
+    assert within.size == 2
+    other = dataclasses.replace(within, source="def")
+    assert other.identity != within.identity
+    swept(Strategy("grid"), FakeCase(), within=within, builder=CaseBuilder(), store=store)
+    loaded, _ = store.load_sweep(within, GPU)
+    assert [row.experiment for row in loaded.rows] == list(within.experiments)
+    assert loaded.best.experiment.config.BLOCK == 1
+    assert store.load_sweep(other, GPU) is None
+
+
+class FakeCase(FakeDevice):
+    """A device whose times are the block sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.ms_of = lambda experiment: float(experiment.config.BLOCK)
+
+
+class CaseBuilder(FakeBuilder):
+    """Compiles of a case."""
+
+    def submit(self, call):
+        done = Future()
+        done.set_result(ConfigBuild(32, 0, 0, 1.0, None))
+        return done

@@ -1,0 +1,308 @@
+"""`tilescope tune`: find the fastest configs of a kernel for many problems, with a progress bar on stderr."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from tilescope.cli.command import FAILED, INTERRUPTED, USAGE, CommandFailed, whole_number
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, Run, Settings, from_json
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
+from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import Space, nearby_values, parse_varied, space
+from tilescope.declare.spec import format_duration
+from tilescope.measure.fair_queue import Call
+from tilescope.measure.session import Session
+from tilescope.numbers import count_noun, join_names
+from tilescope.output import check_output, replacing
+from tilescope.results import Failure, Sweep
+from tilescope.search import cluster
+from tilescope.search.cases import CaseDescription, combine, describe_case
+from tilescope.search.devices import concurrent_compiles
+from tilescope.search.tune import LocalTuner, StoredRows, Tuner
+from tilescope.search.tune import tune as tune_spaces
+from tilescope.search.tuned import tuned_json, tuned_text
+
+# The first bytes of a file of results.
+MARKER = b'{"kernel":'
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags of `tilescope tune`."""
+    parser = argparse.ArgumentParser(
+        prog="tilescope tune",
+        description="Find the fastest configs of a kernel for many problems. Exit status: 0; 1 if a problem has no "
+        "correct config; 2 for invalid flags; 130 after Ctrl+C, which keeps finished rows.",
+        epilog="Example: tilescope tune softmax.py:case --over rows=1024,4096 --over cols=1000,4096 "
+        "--set BLOCK=1024,4096 --set num_warps=2,4,8 --out table.json",
+    )
+    add = parser.add_argument
+    add("kernel", nargs="?", help="a case of a script (script.py:case), a kernel of the page (matmul.grouped), or a "
+        "file with an experiment in the API's format")  # fmt: skip
+    values = "NAME=VALUE,VALUE"
+    add("--over", action="append", default=[], metavar=values,
+        help="a size of the problem and its values; repeatable: all combinations are tuned")  # fmt: skip
+    add("--set", "--vary", dest="set", action="append", default=[], metavar=values,
+        help="a parameter of the config and its values; repeatable (default: the configs of the kernel's autotuner; "
+        "for a kernel of the page, values near its own)")  # fmt: skip
+    add("--out", type=Path, metavar="FILE.json", help="write the result as JSON")
+    add(
+        "--all",
+        action="store_true",
+        help="time every config (default: one in four, chosen by predicted time)",
+    )
+    add(
+        "--l2",
+        choices=("cold", "warm"),
+        help="cold: other data fills the L2 before each launch (default: cold)",
+    )
+    add("--load", choices=("sustained", "single"), default="sustained",
+        help="sustained (default): launches follow one another, so clocks may fall; single: the GPU rests")  # fmt: skip
+    add("--anew", action="store_true", help="ignore the stored rows of an earlier tuning")
+    add(
+        "--gpu",
+        metavar="NAME",
+        help=f"predict for this GPU (default: this machine's, or {DEFAULT_GPU})",
+    )
+    count = whole_number(1)
+    add("--gpus", type=lambda text: 0 if text == "all" else count(text), default=1, metavar="N|all",
+        help=f"number of this host's GPUs, with Dask (1); {cluster.SCHEDULER} names a scheduler")  # fmt: skip
+    add(
+        "--join",
+        metavar="tcp://HOST:PORT",
+        help="tune nothing: work for this Dask scheduler with all GPUs of this host",
+    )
+    return parser
+
+
+def tune(arguments: Sequence[str]) -> None:
+    """Tune as the arguments say, and print the result.
+
+    Raises:
+        CommandFailed: see the parser's description.
+    """
+    flags = make_parser().parse_args(arguments)
+    if flags.join:
+        cluster.join(flags.join)
+        return
+    try:
+        if flags.out is not None:
+            check_output(flags.out, MARKER)
+        with ExitStack() as stack:
+            session = stack.enter_context(closing(Session.here(concurrent_compiles())))
+            rows = StoredRows(session.store)
+            gpu = GPUS[find_gpu(flags.gpu)] if flags.gpu else session.gpu or GPUS[DEFAULT_GPU]
+            tuner: Tuner | None = None
+            if flags.gpus == 1 and not os.environ.get(cluster.SCHEDULER):
+                tuner = LocalTuner(session, gpu, rows)
+            spaces = read_spaces(flags, session, gpu)
+            if tuner is None:
+                tuner = stack.enter_context(cluster.connect(flags.gpus, spaces[0].base, rows))
+            sweeps = _tune(flags, session, spaces, tuner, rows)
+    except (ConfigError, ValueError) as error:
+        raise CommandFailed(str(error), USAGE) from error
+    done = [sweep for sweep in sweeps if sweep and sweep.best]
+    if done:
+        print(tuned_text(done))
+        if flags.out is not None:
+            with replacing(flags.out) as partial:
+                partial.write_text(json.dumps(tuned_json(done)) + "\n", encoding="utf-8")
+    if session.store.problem:
+        print(session.store.problem, file=sys.stderr)
+    if any(sweep is None or sweep.ended == "cancelled" for sweep in sweeps):
+        raise CommandFailed("Cancelled. Finished rows are stored.", INTERRUPTED)
+    if len(done) < len(sweeps):
+        without = count_noun(len(sweeps) - len(done), "problem")
+        notes = " ".join(dict.fromkeys(sweep.note for sweep in sweeps if sweep and not sweep.best))
+        raise CommandFailed(f"{without} without a correct config. {notes}".strip(), FAILED)
+
+
+def _tune(
+    flags: argparse.Namespace,
+    session: Session,
+    spaces: Sequence[Space],
+    tuner: Tuner,
+    rows: StoredRows,
+) -> Sequence[Sweep | None]:
+    """Run until the end or Ctrl+C, which cancels all sweeps. Show progress on a terminal."""
+    total = len(spaces) * spaces[0].size
+    sweeps: list[Sweep | None] = []
+    bar_format = "{desc} {bar} [{elapsed}{postfix}]"
+    with (
+        _collect_interrupts() as interrupts,
+        tqdm(total=len(spaces), bar_format=bar_format, file=sys.stderr, disable=None) as bar,
+    ):
+        for sweeps in tune_spaces(
+            tuner, spaces, session.store, load=flags.load, tries_all=flags.all, is_anew=flags.anew
+        ):
+            if interrupts:
+                tuner.cancel()
+            ended = sum(sweep is not None for sweep in sweeps)
+            bar.n = ended
+            bar.set_description_str(
+                f"{ended} of {count_noun(len(spaces), 'problem')}, {sum(rows.done.values()):,} of {total:,} configs",
+                refresh=False,
+            )
+            elapsed_s = bar.format_dict["elapsed"]
+            left = format_duration(elapsed_s / ended * (len(spaces) - ended)) if ended else ""
+            bar.set_postfix_str(f"about {left} left" if left else "")
+    return sweeps
+
+
+@contextmanager
+def _collect_interrupts() -> Iterator[list[int]]:
+    """Collect Ctrl+C in a list. A KeyboardInterrupt may leave a lock held for which the sweeps' threads would wait."""
+    interrupts: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as in the background of a script
+        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def read_spaces(flags: argparse.Namespace, session: Session, gpu: Gpu) -> list[Space]:
+    """Return a space per problem.
+
+    Args:
+        gpu: the GPU of this machine, or the one to predict for.
+
+    Raises:
+        ConfigError: the kernel, a name or a value is wrong.
+    """
+    over = parse_varied(flags.over, "--over")
+    chosen = parse_varied(flags.set, "--set")
+    name = flags.kernel or ""
+    path, colon, case = name.rpartition(":")
+    if path.endswith(".py") or name.endswith(".py"):
+        target = f"{Path(path or name).resolve()}:{case if colon else 'case'}"
+        run = Run(l2=flags.l2 or "cold")
+        named = gpu.name if flags.gpu else ""
+        described = describe(target, gpu, session)
+        base = Experiment(target, Settings(), Settings(), named, run)
+        return _case_spaces(base, described, over, chosen)
+    if name.endswith(".json"):
+        base = _read_experiment(Path(name))
+        base = replace(base, run=replace(base.run, l2=flags.l2 or base.run.l2))
+    elif name in discover():
+        base = from_json({"kernel": name, "run": {"l2": flags.l2 or "cold"}})
+    else:
+        known = join_names(list(discover()))
+        raise ConfigError(
+            "unknown_kernel",
+            f"The kernel must be a case such as softmax.py:case, a file with an experiment, or one of {known} "
+            f"(got {name!r}).",
+        )
+    base = replace(base, gpu=gpu.name if flags.gpu else base.gpu)
+    payload = base.to_json()
+    spaces = []
+    for problem in combinations(over):
+        payload["problem"] = {**vars(base.problem), **problem}
+        experiment = from_json(payload)
+        spaces.append(space(experiment, chosen or nearby_values(experiment)))
+    return spaces
+
+
+def _read_experiment(path: Path) -> Experiment:
+    try:
+        return from_json(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:  # it is not JSON, or no experiment
+        raise ConfigError("no_experiment", f"{path}: {error}") from error
+
+
+def _case_spaces(
+    base: Experiment,
+    described: CaseDescription,
+    over: Mapping[str, Sequence[str]],
+    chosen: Mapping[str, Sequence[str]],
+) -> list[Space]:
+    """Return the spaces of a script's case.
+
+    Args:
+        base: has no problem and no config yet.
+    """
+    varied = {name: parse_values(described, name, texts) for name, texts in chosen.items()}
+    problems = {name: parse_values(described, name, texts) for name, texts in over.items()}
+    if both := varied.keys() & problems.keys():
+        raise ConfigError(
+            "varied_twice", f"{join_names(sorted(both))}: give --over or --set, not both."
+        )
+    combined, listed = combine(varied, described.configs)
+    if not combined:
+        has = join_names([*described.defaults]) or "no parameters"
+        raise ConfigError(
+            "nothing_varied",
+            f"The kernel has no autotuner, so --set must vary a parameter of the case. It has {has}.",
+        )
+    config = {name: value for name, value in described.defaults.items() if name in varied}
+    if described.configs:
+        config |= described.configs[0]
+    config = {name: config.get(name) for name, _ in combined}
+    rest = {name: value for name, value in described.defaults.items() if name not in varied}
+    return [
+        Space(
+            replace(base, problem=Settings(**{**rest, **problem}), config=Settings(**config)),
+            combined,
+            listed,
+            described.source,
+        )
+        for problem in combinations(problems)
+    ]
+
+
+def describe(target: str, gpu: Gpu, session: Session) -> CaseDescription:
+    """Describe a case in a compile worker.
+
+    Raises:
+        ConfigError: there is no script, the script fails, or the case is unknown or returns no launch.
+    """
+    script = target.rpartition(":")[0]
+    if not Path(script).is_file():
+        raise ConfigError("no_script", f"There is no script {script}.")
+    described = session.compilers.submit(Call("compile", describe_case, (target, {}, gpu)))
+    result = described.result()
+    if isinstance(result, Failure):
+        raise ConfigError("script_failed", result.message)
+    return result
+
+
+def parse_values(described: CaseDescription, name: str, texts: Sequence[str]) -> list[Any]:
+    """Return the values of a parameter of a case, with the type of its default.
+
+    Raises:
+        ConfigError: the case has no such parameter, or a value has another type.
+    """
+    if name not in described.defaults:
+        allowed = join_names([*described.defaults]) or "none"
+        raise ConfigError(
+            "unknown_field", f"The case has no parameter {name!r} with a default. It has {allowed}."
+        )
+    default = described.defaults[name]
+    kind = type(default)
+    try:
+        if kind is bool:
+            return [{"true": True, "false": False}[text.lower()] for text in texts]
+        return [kind(text) for text in texts]
+    except (KeyError, ValueError):
+        message = f"{name} must have values like its default, {default!r} (got {', '.join(texts)})."
+        raise ConfigError("bad_value", message) from None
+
+
+def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return all combinations of values, by name.
+
+    >>> combinations({"M": [1, 2], "N": [3]})
+    [{'M': 1, 'N': 3}, {'M': 2, 'N': 3}]
+    """
+    return [dict(zip(values, each, strict=True)) for each in product(*values.values())]

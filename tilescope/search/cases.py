@@ -1,0 +1,293 @@
+"""Cases of scripts, as `tilescope tune` tries them. Runs in workers, because it runs the script.
+
+A compile worker calls the case without a GPU, on stand-ins for large tensors, and predicts the time of its launch from
+the compiled code. The run worker calls it on the GPU.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import inspect
+import itertools
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tilescope.captures.listings import UnsupportedOperation
+from tilescope.captures.reader import Capture
+from tilescope.compiling.launches import predict_sweep
+from tilescope.declare.discovery import PACKAGE
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError
+from tilescope.results import Failure
+from tilescope.search.search import ConfigBuild, ConfigTrial
+
+# Compile workers do not compute larger tensors: a prediction rarely depends on their values.
+_MOST_BYTES = 16 << 20
+
+_FORM = "It must return (kernel, grid, arguments) or (kernel, grid, arguments, expected)."
+
+
+@dataclass(frozen=True)
+class CaseDescription:
+    """A case of a script.
+
+    Attributes:
+        defaults: its parameters with default values.
+        configs: the configs of its kernel's autotuner; empty without one.
+        source: identifies the code of the script and of the kernel.
+    """
+
+    defaults: Mapping[str, Any]
+    configs: tuple[Mapping[str, Any], ...]
+    source: str
+
+
+def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDescription:
+    """Describe the case "/path/script.py:case". Runs in a compile worker.
+
+    Args:
+        problem: values of its parameters.
+
+    Raises:
+        ConfigError: the script has no such case, or the case does not return a launch.
+    """
+    path = target.rpartition(":")[0]
+    with tempfile.TemporaryDirectory(prefix="tilescope-") as name, _without_gpu(Path(name), gpu):
+        function = _find_case(target)
+        kernel, *_ = _call_case(target, problem)
+        parameters = inspect.signature(function).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        configs = [config.all_kwargs() for config in getattr(kernel, "configs", ())]
+        texts = Path(path).read_bytes(), _innermost(kernel).cache_key.encode()
+    source = hashlib.sha256(b"\n".join(texts)).hexdigest()[:16]
+    return CaseDescription(defaults, tuple(configs), source)
+
+
+def warm_up() -> None:
+    """Import what a worker needs, so that no call waits for it."""
+    from tilescope.record import capture_file, patches  # noqa: F401
+
+
+def build(experiment: Experiment, gpu: Gpu) -> ConfigBuild | Failure:
+    """Compile a config of a case, and predict the time of its launch. Runs in a compile worker."""
+    from tilescope.record.recorder import HostRead
+
+    try:
+        return _build(experiment, gpu, _MOST_BYTES)
+    except HostRead:  # the case reads a large tensor
+        try:
+            return _build(experiment, gpu, sys.maxsize)
+        except HostRead as error:
+            return Failure("compile", "error", str(error))
+
+
+def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | Failure:
+    from triton.errors import TritonError
+    from triton.runtime import OutOfResources
+
+    from tilescope.record.capture_file import write_capture
+
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
+        folder = Path(name)
+        try:
+            with _without_gpu(folder, gpu, most_bytes):
+                kernel, grid, keywords, _ = _call_config(experiment)
+                kernel[grid](**keywords)
+        except OutOfResources as error:
+            return Failure("compile", "out_of_resources", str(error))
+        except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
+            # A CompilationError's last line is its reason; the lines before quote the kernel
+            reason = str(error.__cause__ or error).strip().splitlines() or ["no message"]
+            return Failure("compile", "compile_error", f"{type(error).__name__}: {reason[-1]}")
+        seconds = time.monotonic() - began
+        path = folder / "case.tilescope"
+        write_capture(folder, path)
+        capture = Capture(path)
+        compiled = capture.content.kernels[capture.content.launches[-1].kernel]
+        try:
+            predicted = predict_sweep(capture, experiment.run.l2 == "warm")
+        except UnsupportedOperation:
+            predicted = None
+    sizes = compiled.registers, compiled.spilled_bytes, compiled.shared_bytes
+    return ConfigBuild(*sizes, seconds, predicted)
+
+
+@contextmanager
+def _without_gpu(folder: Path, gpu: Gpu, most_bytes: int = _MOST_BYTES) -> Iterator[None]:
+    """Record launches instead of running them."""
+    from tilescope.record.patches import recording
+
+    with recording(folder, asdict(gpu), most_bytes=most_bytes):
+        yield
+
+
+@functools.cache
+def _find_case(target: str) -> Callable[..., Any]:
+    """Run a script once per process, and return its case."""
+    warm_up()
+    for module_name in [*sys.modules]:  # the script may have packages with the names of ours
+        if module_name.partition(".")[0] in (PACKAGE, "visualize"):
+            del sys.modules[module_name]
+    name, _, case = target.rpartition(":")
+    sys.path.insert(0, str(Path(name).parent))
+    spec = importlib.util.spec_from_file_location("tuned_script", name)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tuned_script"] = module
+    spec.loader.exec_module(module)
+    cases = [key for key in vars(module) if key.startswith("case")]
+    if case not in cases:
+        has = f"Its cases are {', '.join(cases)}." if cases else "It has no cases."
+        raise ConfigError("unknown_case", f"{Path(name).name} has no case {case!r}. {has}")
+    function: Callable[..., Any] = vars(module)[case]
+    return function
+
+
+def _call_case(target: str, values: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any], Any]:
+    """Return a case's kernel, grid, arguments and expected outputs, which are None if it returns none."""
+    import torch
+
+    function = _find_case(target)
+    torch.manual_seed(0)  # so that all configs have the same inputs
+    own = {name: values[name] for name in inspect.signature(function).parameters if name in values}
+    parts = function(**own)
+    is_launch = isinstance(parts, tuple) and 3 <= len(parts) <= 4 and hasattr(parts[0], "run")
+    if not is_launch:
+        raise ConfigError("no_launch", f"{target.rpartition(':')[2]} returned no launch. {_FORM}")
+    kernel, grid, keywords, *expected = parts
+    return kernel, grid, dict(keywords), expected[0] if expected else None
+
+
+def _call_config(experiment: Experiment) -> tuple[Any, Any, dict[str, Any], Any]:
+    """Call an experiment's case. Apply its config of the kernel's autotuner, if the kernel has one."""
+    values = {**vars(experiment.problem), **vars(experiment.config)}
+    kernel, grid, keywords, expected = _call_case(experiment.kernel, values)
+    if hasattr(kernel, "configs"):
+        parameters = inspect.signature(_find_case(experiment.kernel)).parameters
+        tuned = {name: value for name, value in values.items() if name not in parameters}
+        keywords |= {name: value for name, value in tuned.items() if value is not None}
+        for config in kernel.configs:
+            if config.pre_hook and config.all_kwargs().items() <= keywords.items():
+                config.pre_hook(keywords)
+        kernel = kernel.fn
+    return kernel, grid, keywords, expected
+
+
+def _innermost(kernel: Any) -> Any:
+    """Return the jitted function inside autotuners and heuristics."""
+    while hasattr(kernel, "fn") and not hasattr(kernel, "cache_key"):
+        kernel = kernel.fn
+    return kernel
+
+
+class CaseTrial:
+    """Prepares the configs of a trial. Those that were checked share their tensors."""
+
+    def __init__(self, trial: ConfigTrial) -> None:
+        self._trial = trial
+        self._shared: dict[Any, Any] = {}
+        self._first: dict[str, Any] | None = None
+
+    def prepare(self, experiment: Experiment) -> "PreparedCase":
+        return PreparedCase(experiment, self)
+
+    def expected(self, known: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return the expected outputs: those of the case, or else the tensors after a launch of the reference."""
+        if known is not None:
+            return known
+        if self._first is None:
+            import torch
+
+            first = self.prepare(self._trial.reference or self._trial.experiments[0])
+            first.launch()
+            torch.cuda.synchronize()
+            self._first = first.tensors
+        return self._first
+
+    def share(self, name: str, tensor: Any) -> Any:
+        """Return a tensor that another config has under this name, with this shape and type; or this one."""
+        key = name, tensor.dtype, tensor.shape, tensor.stride()
+        return self._shared.setdefault(key, tensor)
+
+
+class PreparedCase:
+    """One config of a case on the GPU. It calls the case when it is launched for the first time."""
+
+    allowance = None
+
+    def __init__(self, experiment: Experiment, trial: CaseTrial) -> None:
+        self.experiment = experiment
+        self._trial = trial
+        self._kernel: Any = None
+        self._keywords: dict[str, Any] = {}
+        self._expected: Mapping[str, Any] | None = None
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        import torch
+
+        return {n: value for n, value in self._keywords.items() if isinstance(value, torch.Tensor)}
+
+    @property
+    def outputs(self) -> Sequence[Any]:
+        tensors = self.tensors
+        return [tensors[name] for name in (self._expected or tensors)]
+
+    def poison(self) -> None:
+        """Do nothing: the case's tensors are new, and `torch.empty` fills them with NaN."""
+
+    def launch(self) -> None:
+        import torch
+
+        if self._kernel is None:
+            # Otherwise the memory of an output may hold the right result of an earlier config
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.use_deterministic_algorithms(True, warn_only=True)
+                kernel, grid, self._keywords, self._expected = _call_config(self.experiment)
+                torch.use_deterministic_algorithms(False)
+            self._kernel = kernel[grid]
+        self._kernel(**self._keywords)
+
+    def bind(self) -> Callable[[], Any]:
+        """Return a function that launches on tensors that the configs of a trial share."""
+        self._expected = None
+        self._keywords |= {name: self._trial.share(name, t) for name, t in self.tensors.items()}
+        return functools.partial(self._kernel, **self._keywords)
+
+    def explain_wrong(self) -> str:
+        """Return in a sentence how an output differs from the expected one; "" if none does."""
+        from tilescope.record.programs import compare
+
+        tensors = self.tensors
+        for name, expected in self._trial.expected(self._expected).items():
+            if name not in tensors or tensors[name].shape != expected.shape:
+                continue  # a workspace whose size depends on the config
+            error = compare(tensors[name], expected)
+            if not error["passed"]:
+                return f"The result is wrong: {name} has a relative RMS error of {error['relative_rms']:.2g}."
+        return ""
+
+
+def combine(
+    values: Mapping[str, Sequence[Any]], configs: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[tuple[str, tuple[Any, ...]], ...], tuple[tuple[Any, ...], ...]]:
+    """Return the `varied` and the `listed` of a space: all combinations of values, each with each config."""
+    names = dict.fromkeys(itertools.chain(values, *configs))
+    products = (
+        dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())
+    )
+    chosen = [{**each, **config} for each in products for config in configs or ({},)]
+    listed = tuple(tuple(each.get(name) for name in names) for each in chosen)
+    columns = (tuple(dict.fromkeys(column)) for column in zip(*listed, strict=True))
+    return tuple(zip(names, columns, strict=True)), listed

@@ -1,0 +1,233 @@
+"""Tuning on several GPUs, of this host or of others, with Dask. Each sweep is a task; each GPU has one Dask worker.
+
+A Dask worker has a session of its own, whose processes compile and launch, so it survives a corrupt CUDA context. If a
+worker dies, its sweeps start again elsewhere, from the rows that have arrived here. `distributed` is an optional
+dependency, imported only when needed.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from tilescope.declare.experiment import Experiment
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
+from tilescope.declare.knobs import ConfigError
+from tilescope.measure.session import Session
+from tilescope.results import Sweep
+from tilescope.search.devices import concurrent_compiles
+from tilescope.search.sweep_run import make_sweep
+from tilescope.search.tune import SWEEPS_PER_GPU, Relay, StoredRows, Task
+
+# Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
+SCHEDULER = "TILESCOPE_SCHEDULER"
+
+# Environment variable with the number of workers that share a host's cores.
+_SHARERS = "TILESCOPE_SHARERS"
+
+# Maximum seconds until a worker connects.
+ARRIVAL_S = 60.0
+
+_POLL_S = 0.1
+_ROWS = "tilescope-rows"
+
+
+class ClusterTuner:
+    """A `Tuner` on a Dask cluster's GPUs of one kind.
+
+    Args:
+        kind: the name of the GPU, which is the workers' resource; "" for workers without a GPU.
+    """
+
+    def __init__(self, client: Any, kind: str, gpu: Gpu, rows: StoredRows) -> None:
+        self.gpu = gpu
+        self._client = client
+        self._kind = kind
+        self._futures: list[Any] = []
+        client.subscribe_topic(_ROWS, lambda event: rows.receive(*pickle.loads(event[1])))
+
+    def capacity(self) -> int:
+        return SWEEPS_PER_GPU * max(1, count_kinds(self._client)[self._kind])
+
+    def submit(self, task: Task) -> Future[Sweep]:
+        done: Future[Sweep] = Future()
+        submitted = self._client.submit(
+            run_task, pickle.dumps(task), resources={self._kind: 1}, pure=False, retries=0
+        )
+        self._futures.append(submitted)
+
+        def resolve(ended: Any) -> None:
+            if ended.status == "finished":
+                done.set_result(pickle.loads(ended.result()))
+            else:
+                done.set_exception(RuntimeError(f"{ended.exception()}"))
+
+        submitted.add_done_callback(resolve)
+        return done
+
+    def cancel(self) -> None:
+        self._client.run(cancel_tasks, on_error="ignore")
+
+
+def count_kinds(client: Any) -> Counter[str]:
+    """Count the connected workers by the name of their GPU."""
+    # Not `Client.scheduler_info`: a periodic update without workers may have overwritten its result.
+    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
+    return Counter(kind for worker in workers for kind in worker["resources"] or {})
+
+
+@contextlib.contextmanager
+def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTuner]:
+    """Yield a tuner on the cluster that SCHEDULER names or, if it is unset, on this host's GPUs.
+
+    Args:
+        gpus: the number of this host's GPUs; 0 for all.
+        base: its `gpu` selects the kind if there are several.
+        rows: receives the rows of all sweeps.
+
+    Raises:
+        ConfigError: if `distributed` is not installed, the host has too few GPUs, the scheduler does not answer, no
+            worker connects, or there is no such kind of GPU.
+    """
+    if importlib.util.find_spec("distributed") is None:
+        message = 'Several GPUs need the package distributed: pip install "tilescope[cluster]"'
+        raise ConfigError("no_distributed", message)
+    import dask
+    import distributed
+
+    with contextlib.ExitStack() as stack:
+        if address := os.environ.get(SCHEDULER):
+            try:
+                client = distributed.Client(address, timeout=ARRIVAL_S / 2, set_as_default=False)
+            except (OSError, ValueError, TimeoutError) as error:
+                raise ConfigError(
+                    "no_scheduler", f"No scheduler answers at {address!r} ({SCHEDULER})."
+                ) from error
+            stack.enter_context(client)
+        else:
+            devices = visible_devices()
+            if not devices or gpus > len(devices):
+                asked = gpus or "all"
+                found = len(devices) or "none"
+                raise ConfigError("too_few_gpus", f"--gpus is {asked}; this host has {found}.")
+            # A sweep whose worker dies is started again from its rows: see `tune`
+            settings = {"distributed.scheduler.allowed-failures": 0}
+            stack.enter_context(dask.config.set(settings))
+            options = {"n_workers": 0, "dashboard_address": None, "silence_logs": "CRITICAL"}
+            local = stack.enter_context(distributed.LocalCluster(**options))
+            client = stack.enter_context(distributed.Client(local, set_as_default=False))
+            stack.enter_context(start_workers(local.scheduler_address, devices[: gpus or None]))
+        deadline = time.monotonic() + ARRIVAL_S
+        while not (kinds := count_kinds(client)):
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    "no_workers",
+                    f"The cluster has no worker: start `tilescope tune --join {address}` on each host.",
+                )
+            time.sleep(_POLL_S)
+        kind = select_kind(kinds, base.gpu)
+        gpu = GPUS[kind] if kind in GPUS else GPUS[DEFAULT_GPU]
+        yield ClusterTuner(client, kind, gpu, rows)
+
+
+def select_kind(kinds: Counter[str], named: str) -> str:
+    """Return the kind of GPU to use: times of different GPUs are never ranked together.
+
+    Raises:
+        ConfigError: if the named kind does not exist, or there are several kinds and none is named.
+    """
+    present = ", ".join(f"{count} × {name}" for name, count in kinds.items())
+    if named in kinds:
+        return named
+    if named not in ("", "this"):
+        raise ConfigError("no_such_gpu", f"gpu is {named!r}, but the cluster has {present}.", "gpu")
+    if len(kinds) > 1:
+        reason = f"The cluster has {present}; times of different GPUs are not ranked together."
+        raise ConfigError("several_gpus", f"{reason} Choose one with --gpu.", "gpu")
+    return next(iter(kinds))
+
+
+@contextlib.contextmanager
+def start_workers(address: str, devices: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start a Dask worker per device, and kill them at the end.
+
+    Args:
+        address: of the scheduler.
+        devices: as CUDA_VISIBLE_DEVICES names them; "" hides all GPUs from a worker.
+    """
+    kinds = [gpu.name for gpu in visible_gpus()] or ["none"] * len(devices)
+    workers = []
+    for device, kind in zip(devices, kinds, strict=False):
+        environment = {
+            "CUDA_VISIBLE_DEVICES": device,
+            "DASK_LOGGING__DISTRIBUTED": "error",
+            _SHARERS: str(len(devices)),
+        }
+        flags = ["--nthreads", str(SWEEPS_PER_GPU), "--resources", f"{kind}={SWEEPS_PER_GPU}"]
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", address, *flags]
+        command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0"]
+        workers.append(
+            subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+        )
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def join(address: str) -> None:
+    """Work for a scheduler with all GPUs of this host, until it ends or until Ctrl+C."""
+    with (
+        start_workers(address, visible_devices() or [""]) as workers,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        for worker in workers:
+            worker.wait()
+
+
+# In a Dask worker
+
+
+@functools.cache
+def _session(source: str) -> Session:
+    """Return this process's session for the code that a space's source identifies."""
+    return Session.here(max(1, concurrent_compiles() // int(os.environ.get(_SHARERS, "1"))))
+
+
+_runs = list[Any]()
+
+
+def run_task(payload: bytes) -> bytes:
+    """Sweep, and send the rows to the client as they arrive. Return the sweep, pickled.
+
+    Args:
+        payload: a Task, pickled.
+    """
+    from distributed import get_worker
+
+    worker = get_worker()
+    task: Task = pickle.loads(payload)
+    session = _session(task.space.source)
+    relay = Relay(lambda *message: worker.log_event(_ROWS, pickle.dumps(message)))
+    run = make_sweep(
+        session, task.space, task.strategy, task.resume, session.compilers, relay, task.hints
+    )
+    _runs.append(run)
+    run.start()
+    return pickle.dumps(run.result())
+
+
+def cancel_tasks() -> None:
+    """Cancel the sweeps of this worker."""
+    for run in _runs:
+        run.cancel()
