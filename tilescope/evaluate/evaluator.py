@@ -12,8 +12,8 @@ import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate import arithmetic
+from tilescope.evaluate.arithmetic import Overflows
 from tilescope.evaluate.global_memory import CHUNK, STORAGE_STEP, Descriptor, GlobalMemory
-from tilescope.evaluate.overflows import Overflows
 from tilescope.evaluate.values import (
     Unknown,
     Value,

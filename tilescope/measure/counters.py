@@ -26,8 +26,8 @@ from tilescope.declare.experiment import (
     resolve_gpu,
 )
 from tilescope.declare.gpus import this_gpu
-from tilescope.evaluate.declared_instructions import match_instructions
 from tilescope.evaluate.instructions import CompiledFacts, MemoryInstruction
+from tilescope.evaluate.matching import match_instructions
 from tilescope.measure import ncu
 from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.ncu import Cancel, CountingFailed

@@ -33,7 +33,7 @@ from .ttgir import read_ttgir
 # Maximum bytes of all arrays in the file.
 MOST_BYTES = 60 << 20
 
-# Counts depend on addresses modulo this: see `tilescope/evaluate/atomics.py`.
+# Counts depend on addresses modulo this: see `tilescope/evaluate/sectors.py`.
 _ADDRESS_RANGE = 1 << 29
 
 # Maximum number of programs along each axis of a grid.

@@ -16,11 +16,11 @@ from tilescope.captures.reader import CapturedLaunch, Content, Finding
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.evaluate import causes
-from tilescope.evaluate.atomics import LINE_BYTES
 from tilescope.evaluate.counts import Example, OperationCounts, sum_costs
 from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.evaluate.instructions import MemoryInstruction
+from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
 from tilescope.reports.brief import describe_findings, list_findings
 from tilescope.reports.comparison import differences
