@@ -13,7 +13,7 @@ from tilescope.inside.execution import Executions
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.timing.constants import Constants
 from tilescope.timing.model import Execution, Traffic, time_launch
-from tilescope.timing.trace import find_loops
+from tilescope.timing.steps import find_loops
 
 # The kind of finding that keeps a predicted time in the capture's file.
 TIME_KIND = "time"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.declared import DeclaredCounts
-from tilescope.timing.gpus import RESULTS
+from tilescope.timing.constants import RESULTS
 from tilescope.timing.l2 import l2_gbps, l2_pressure, load_store_cycles
 
 

@@ -16,10 +16,10 @@ from tilescope.declare.experiment import launch_of
 from tilescope.declare.spec import DTYPE_BYTES
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.execution import execute
-from tilescope.inside.launches import make_launch
+from tilescope.inside.inspect import make_launch
 from tilescope.results.counters import with_group_size
 from tilescope.sass.listing import parse
-from tilescope.timing.gpus import find_constants
+from tilescope.timing.constants import find_constants
 from tilescope.timing.l2 import CONSTANTS
 from tilescope.timing.launches import describe_launch
 from visualize.predict.bounds import time_resources

@@ -3,8 +3,7 @@
 import pytest
 
 from tilescope.declare.gpus import GPUS
-from tilescope.timing.constants import H200
-from tilescope.timing.gpus import find_constants, find_gpu
+from tilescope.timing.constants import H200, find_constants, find_gpu
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -1,14 +1,39 @@
-"""The trace of a mean warp, and the time of launches whose traces are shorter than the launch."""
+"""The pipes of instructions, the trace of a mean warp, and the time of launches whose traces are shorter."""
 
 import pytest
 
 from tests.listings import make_listing
 from tilescope.declare.gpus import GPUS
 from tilescope.sass.listing import parse
+from tilescope.sass.opcodes import find_opcode
 from tilescope.timing.constants import H100
 from tilescope.timing.model import Execution, Traffic, time_launch
-from tilescope.timing.steps import PIPES, Step
-from tilescope.timing.trace import trace_warp
+from tilescope.timing.steps import PIPES, Step, read_steps, trace_warp
+
+
+@pytest.mark.parametrize(
+    ("name", "pipe"),
+    [
+        ("I2FP", "alu"),
+        ("I2F", "xu"),
+        ("UIADD3", "uniform"),
+        ("UTMALDG", "control"),
+    ],
+)
+def test_instructions_have_the_pipe_of_their_documented_rate(name, pipe):
+    assert find_opcode(name).pipe == pipe
+    assert pipe in PIPES
+
+
+@pytest.mark.parametrize("name", ["MATCH", "STAS", "UBLKCP", "UTCHMMA", "UTCBAR", "LDTM", "FFMA9"])
+def test_instructions_of_unknown_rate_have_no_pipe(name):
+    assert find_opcode(name).pipe == ""
+
+
+def test_a_listing_with_an_unknown_instruction_has_a_step_for_each():
+    sass = make_listing("FADD R0, R1, R2\nLDTM.x32 R4, tmem[UR4]\nEXIT")
+    assert len(read_steps(sass)) == 3
+
 
 LOOP = parse(
     make_listing(
