@@ -390,7 +390,7 @@ class _ScriptProcess:
         command = self._flags.command if is_own else [script]
         self.server.capture(path, command, more, is_superseded)
         if self._flags.count:
-            from tilescope.measure.captured_counters import count_capture  # imports Triton
+            from tilescope.measure.counters import count_capture  # imports Triton
 
             count_capture(self.server, path, command, more)
         return path

@@ -28,7 +28,7 @@ from tilescope.declare.spec import (
 from tilescope.measure import check, timing, worker
 from tilescope.measure.gated_stream import GatedStream
 from tilescope.measure.measurement import Job, Measurement
-from tilescope.measure.pairs import FEWEST, pair
+from tilescope.measure.timing import FEWEST, pair
 from tilescope.results import Baseline, Check, Diff, Peak, RunResult, records
 
 

@@ -41,7 +41,7 @@ from tilescope.cli.command import (
 )
 from tilescope.cli.show import show
 from tilescope.inside.report import Inside, LineSpills, SharedAccess
-from tilescope.measure.captured_counters import launch_keys, read_counters
+from tilescope.measure.counters import launch_keys, read_counters
 from tilescope.measure.ncu import METRICS
 from tilescope.numbers import percent
 from tilescope.output import guard
