@@ -24,7 +24,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import occupancy
 from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch
 from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import RESULTS, find_constants
 from tilescope.timing.model import Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, WARP_PRODUCT_RATE, Step

@@ -34,9 +34,17 @@ from tilescope.evaluate.matching import (
 )
 from tilescope.evaluate.sectors import RequestCosts
 from tilescope.evaluate.touches import Touches
-from tilescope.sass.listing import Instruction, parse
-from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, POINTER_OPS
-from tilescope.ttgir.parser import Op, Region, Site, Source, memory_ops
+from tilescope.sass.instructions import Instruction, parse
+from tilescope.ttgir.parser import (
+    LOOPS,
+    MEMORY_OPS,
+    POINTER_OPS,
+    Op,
+    Region,
+    Site,
+    Source,
+    memory_ops,
+)
 from tilescope.ttgir.parser import parse as parse_ttgir
 
 # Number of programs at a time whose addresses are compared with one another.

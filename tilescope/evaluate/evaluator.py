@@ -26,8 +26,9 @@ from tilescope.evaluate.values import (
     possible,
 )
 from tilescope.ttgir.graph import Slice
-from tilescope.ttgir.operations import MEMORY_OPS, POINTER_OPS
 from tilescope.ttgir.parser import (
+    MEMORY_OPS,
+    POINTER_OPS,
     Op,
     Region,
     Source,

@@ -18,10 +18,8 @@ from tilescope.captures.listings import Location, UnsupportedOperation, lane_byt
 from tilescope.declare.accesses import AnyAccess, FlatAccess
 from tilescope.declare.jit import last_line
 from tilescope.evaluate.instructions import Conversion, MemoryInstruction
-from tilescope.sass.listing import Instruction, parse
-from tilescope.sass.opcodes import OPCODES, find_opcode
-from tilescope.ttgir.operations import MEMORY_OPS, POINTER_OPS
-from tilescope.ttgir.parser import Op, Region, Site, Source, memory_ops
+from tilescope.sass.instructions import OPCODES, Instruction, find_opcode, parse
+from tilescope.ttgir.parser import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
 from tilescope.ttgir.parser import parse as parse_ttgir
 
 PTX_MEMORY = re.compile(

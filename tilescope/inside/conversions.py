@@ -10,8 +10,7 @@ from tilescope.captures.listings import find_user_place, is_in_sort
 from tilescope.inside.report import LayoutConversion, TensorLayout
 from tilescope.ttgir.encodings import Encodings, TensorType, tensor_types
 from tilescope.ttgir.graph import Graph
-from tilescope.ttgir.operations import FREE
-from tilescope.ttgir.parser import Op, Region
+from tilescope.ttgir.parser import FREE, Op, Region
 
 # Triton shuffles elements within warps if at most this many bits of the lane become bits of the register.
 _MOST_SHUFFLED_BITS = 1

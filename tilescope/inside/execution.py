@@ -25,7 +25,7 @@ from tilescope.sass.decoding import (
     register,
     source,
 )
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.sass.plan import (
     INDIRECT,
     INSTRUCTION_BYTES,

@@ -27,7 +27,7 @@ from tilescope.inside.shared import (
     sum_matrix_wavefronts,
     sum_shared,
 )
-from tilescope.sass.listing import parse, read_table
+from tilescope.sass.instructions import parse, read_table
 from tilescope.ttgir.encodings import Encodings
 from tilescope.ttgir.parser import parse as parse_ttgir
 

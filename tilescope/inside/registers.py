@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
-from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse
 from tilescope.sass.registers import Accesses, analyze, is_call, list_registers
 
 # The GPU reserves two registers of each thread, and a thread has at least 16.

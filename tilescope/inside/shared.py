@@ -30,11 +30,10 @@ from tilescope.inside.report import (
     SharedMap,
     StageNeed,
 )
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import count_group_rows
 from tilescope.ttgir.graph import Graph, copy
-from tilescope.ttgir.operations import LOOPS, MEMORY_OPS, MENTIONS, PURPOSES
-from tilescope.ttgir.parser import Op, Region, parse
+from tilescope.ttgir.parser import LOOPS, MEMORY_OPS, MENTIONS, PURPOSES, Op, Region, parse
 
 _WARP_STATES = "states of warp groups"
 

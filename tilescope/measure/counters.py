@@ -41,7 +41,7 @@ from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.ncu import Cancel, CountingFailed
 from tilescope.output import replacing
 from tilescope.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
-from tilescope.sass.listing import parse
+from tilescope.sass.instructions import parse
 
 # Seconds that ncu may take for the first experiment, including imports and replay passes, and for each further one.
 DEADLINE_S = 120.0

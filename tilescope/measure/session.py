@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tilescope.compiling import compile_cost, compiler, launches
+from tilescope.compiling import compile_cost, compiler
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu, on_zero_gpu, this_gpu
@@ -236,7 +236,7 @@ class Session:
     ) -> Future[Inspection | Failure]:
         """Compile an experiment for its GPU, and inspect its programs. Return immediately: see `compile`."""
         return self._submit_compile(
-            launches.inspect_experiment, experiment, client=client, cache=self._inspected.put
+            compiler.inspect_experiment, experiment, client=client, cache=self._inspected.put
         )
 
     def try_changes(
@@ -248,12 +248,12 @@ class Session:
         """
         inside, executions = inspection
         return self._submit_compile(
-            launches.try_changes,
+            compiler.try_changes,
             experiment,
             inside,
             client=client,
             cache=lambda key, changed: self._inspected.put(key, (changed, executions)),
-            compiles=launches.MOST_TRIALS,
+            compiles=compiler.MOST_TRIALS,
         )
 
     def _submit_compile(

@@ -9,11 +9,11 @@ from typing import Any
 
 from tilescope.captures.reader import TIME, Finding
 from tilescope.numbers import count_noun
-from tilescope.reports.findings import describe_finding
 from tilescope.reports.launch import (
     MAIN_AMOUNTS,
     LaunchReport,
     Report,
+    describe_finding,
     describe_total,
     name_launches,
 )

@@ -1,10 +1,10 @@
-"""The report of a capture: what each launch does, as frozen values that JSON can store.
+"""The report of a capture: what each launch does, as frozen values that JSON can store, and its findings in words.
 
 The JSON of earlier versions lacks some of the fields that have defaults.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from tilescope.advice.experiments import MOST_SECONDS
 from tilescope.advice.findings import Compiler, find
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import (
+    TIME,
     Capture,
     CapturedKernel,
     CapturedLaunch,
@@ -37,10 +38,70 @@ from tilescope.inside.report import (
     SharedAccess,
 )
 from tilescope.numbers import milliseconds, percent
-from tilescope.reports.findings import describe_finding
 from tilescope.results.codec import from_json, parse_json, to_json
 from tilescope.timing.changes import LEAST_SAVING, add_times
 from tilescope.timing.launches import add_time
+
+# The operations that a number counts, by the prefix of its name.
+_OWNERS = {
+    "ld": "loads",
+    "st": "stores",
+    "red": "atomics without a result",
+    "atom": "atomics with a result",
+    "tma_ld": "TMA loads",
+    "tma_st": "TMA stores",
+    "gmma": "matrix instructions",
+    "synchronous": "synchronous loads",
+    "shared": "shared memory",
+    "spill_traffic": "spill traffic",
+}
+
+
+def in_words(name: str) -> str:
+    """Return the name of a number for use in a sentence.
+
+    >>> in_words("ld_sectors"), in_words("shared_bytes"), in_words("bank_conflicts"), in_words(TIME)
+    ('sectors of loads', 'bytes of shared memory', 'bank conflicts', 'predicted time')
+    """
+    if name.startswith("predicted"):
+        return "predicted time"
+    owner, _, unit = name.rpartition("_")
+    return f"{unit} of {_OWNERS[owner]}" if owner in _OWNERS else name.replace("_", " ")
+
+
+def describe_time(finding: Finding) -> str:
+    """Return the predicted times without and with a change; "" if they are unknown."""
+    if finding.saving is None:
+        return ""
+    before, after = (
+        milliseconds(numbers[TIME] / 1e6) for numbers in (finding.before, finding.after)
+    )
+    return f"{before} → {after} (−{percent(finding.saving)})"
+
+
+def describe_counts(finding: Finding) -> str:
+    """Return the other numbers that a change alters; "" if there are none."""
+    return ", ".join(
+        f"{in_words(name)} {number:,} → {finding.after[name]:,}"
+        for name, number in finding.before.items()
+        if name != TIME and number != finding.after[name]
+    )
+
+
+def describe_finding(finding: Finding) -> Iterator[str]:
+    """Yield the fact, the change, its effect, and what must hold for the result to stay the same."""
+    yield finding.text
+    if finding.change:
+        yield finding.change
+    time = describe_time(finding)
+    effect = [f"predicted time {time}"] if time else []
+    if counts := describe_counts(finding):
+        effect.append(counts)
+    if effect:
+        yield f"Tried: {', '.join(effect)}."
+    if finding.needs:
+        yield finding.needs
+
 
 # The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
 COST_COLUMNS = {

@@ -13,14 +13,14 @@ from tilescope.inside.report import Inside
 from tilescope.numbers import count_noun, milliseconds, percent
 from tilescope.reports.brief import describe_findings
 from tilescope.reports.comparison import Difference
-from tilescope.reports.findings import in_words
 from tilescope.reports.launch import (
     MAIN_AMOUNTS,
     LaunchReport,
     Report,
+    in_words,
     name_launches,
 )
-from tilescope.sass.opcodes import find_opcode
+from tilescope.sass.instructions import find_opcode
 
 _PLACE_WIDTH = 24
 _SETTINGS_WIDTH = 100

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from tilescope.sass import semantics
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import list_registers
 from tilescope.sass.semantics import MASK, Number
 

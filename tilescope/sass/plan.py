@@ -16,7 +16,7 @@ from tilescope.sass.decoding import (
     register,
     source,
 )
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import Accesses, find_live, reach, split_operands
 
 INDIRECT = ("indexed", "return")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse
 
 _PREDICATE = re.compile(r"!?U?P[\dT]")
 _RESULT = re.compile(r"U?(R(\d+|Z)|P[\dTR])$")

@@ -20,12 +20,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
-from tilescope.compiling.compiler import compile_experiment
-from tilescope.compiling.launches import predict_experiment
+from tilescope.compiling.compiler import compile_experiment, predict_experiment
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
-from tilescope.declare.interpreter_time import explain_slow_launch
 from tilescope.declare.knobs import ConfigError
+from tilescope.declare.spec import explain_slow_launch
 from tilescope.measure.measurement import Job
 from tilescope.measure.pool import DEADLINES_S, cancellation, worker_death
 from tilescope.measure.session import Session

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.declare.gpus import GPUS, Gpu, gpu_or_slice
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 
 

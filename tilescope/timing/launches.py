@@ -28,7 +28,7 @@ from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import Inspection, make_launch
 from tilescope.inside.report import Inside
-from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse
 from tilescope.timing.changes import estimate_changes
 from tilescope.timing.constants import Constants, find_constants, find_gpu, scale_steps
 from tilescope.timing.l2 import is_staggered, l2_gbps, l2_pressure, load_store_cycles
@@ -44,8 +44,7 @@ from tilescope.timing.model import (
 from tilescope.timing.ranges import classify, stated_ranges
 from tilescope.timing.steps import PRODUCTS, Step, read_steps
 from tilescope.timing.traffic import find_kind, predict_traffic
-from tilescope.ttgir.operations import LOOPS
-from tilescope.ttgir.parser import Source
+from tilescope.ttgir.parser import LOOPS, Source
 from tilescope.ttgir.parser import parse as parse_ttgir
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilescope.evaluate.sectors import LANES, LINE_BYTES
-from tilescope.sass.listing import Instruction, parse
-from tilescope.sass.opcodes import PRODUCT_CYCLES
+from tilescope.sass.instructions import PRODUCT_CYCLES, Instruction, parse
 from tilescope.sass.registers import count_group_rows, find_accesses, list_registers, split_operands
 
 # Uniform registers and predicates.

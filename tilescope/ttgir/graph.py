@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import pairwise, product
 from typing import TypeVar
 
-from tilescope.ttgir.operations import COPIES, MEMORY_OPS
-from tilescope.ttgir.parser import Op, Region, Source
+from tilescope.ttgir.parser import COPIES, MEMORY_OPS, Op, Region, Source
 
 Node = TypeVar("Node")
 # Pairs of values: the first derives from the second.

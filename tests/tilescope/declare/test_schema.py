@@ -12,7 +12,7 @@ from tilescope.declare.experiment import (
     merged_fields,
 )
 from tilescope.declare.knobs import ConfigError, Knob, knobs
-from visualize.predict.textbook import Textbook
+from visualize.predict.costs import Textbook
 
 
 def test_the_schema_and_the_api_accept_the_same_values(kernel):

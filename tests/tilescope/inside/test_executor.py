@@ -11,7 +11,7 @@ from tilescope.inside.banks import Wavefronts
 from tilescope.inside.execution import LaunchInputs, execute
 from tilescope.sass import semantics
 from tilescope.sass.decoding import decode
-from tilescope.sass.listing import parse
+from tilescope.sass.instructions import parse
 from tilescope.sass.registers import split_operands
 
 WORDS = st.integers(0, 2**32 - 1)

@@ -13,7 +13,7 @@ from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import LaunchReport, Report
 from tilescope.reports.text import table
-from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse
 from tilescope.sass.registers import find_accesses
 
 CAPTURES = [Path(path).with_suffix(".tilescope") for path in EXAMPLES]

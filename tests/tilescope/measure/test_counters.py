@@ -10,7 +10,7 @@ from tilescope.declare.experiment import from_json
 from tilescope.measure import counters, ncu
 from tilescope.measure.counters import sum_instructions
 from tilescope.measure.ncu import LAUNCH, METRICS
-from tilescope.sass.listing import parse
+from tilescope.sass.instructions import parse
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

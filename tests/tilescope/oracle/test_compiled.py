@@ -19,7 +19,7 @@ from tilescope.evaluate import matching
 from tilescope.evaluate.declared import count_accesses
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.record.compiled import keep_source_lines
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 
 pytestmark = pytest.mark.xdist_group("compiled")
 

@@ -10,15 +10,14 @@ import pytest
 
 from benchmarks import recorded_reuse
 from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
-from tilescope.compiling.compiler import compile_experiment
-from tilescope.compiling.launches import capture_launches
+from tilescope.compiling.compiler import capture_launches, compile_experiment
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.spec import DTYPE_BYTES
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.execution import execute
 from tilescope.inside.inspect import make_launch
 from tilescope.results.counters import with_group_size
-from tilescope.sass.listing import parse
+from tilescope.sass.instructions import parse
 from tilescope.timing.constants import find_constants
 from tilescope.timing.l2 import CONSTANTS
 from tilescope.timing.launches import describe_launch

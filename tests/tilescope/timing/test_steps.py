@@ -4,8 +4,7 @@ import pytest
 
 from tests.listings import make_listing
 from tilescope.declare.gpus import GPUS
-from tilescope.sass.listing import parse
-from tilescope.sass.opcodes import find_opcode
+from tilescope.sass.instructions import find_opcode, parse
 from tilescope.timing.constants import H100
 from tilescope.timing.model import Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, Step, read_steps, trace_warp

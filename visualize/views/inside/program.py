@@ -14,8 +14,8 @@ from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside, SharedAccess
 from tilescope.reports.launches import Launches
 from tilescope.results import Compiled, Counters, SharedCounts
-from tilescope.sass.listing import Instruction, parse
-from visualize.predict.agreement import LaunchCosts
+from tilescope.sass.instructions import Instruction, parse
+from visualize.predict.costs import LaunchCosts
 from visualize.views.prose import picture_caption
 from visualize.views.state import Snapshot
 
