@@ -23,11 +23,11 @@ from typing import Any
 from tilescope.application import environment
 from tilescope.autotuning import prune
 
-__all__ = ["Launch", "Launches", "capture", "prune"]
+__all__ = ["ReportedLaunch", "ReportedLaunches", "capture", "prune"]
 __version__ = "0.1.0"
 
 
-class Launch(dict[str, Any]):
+class ReportedLaunch(dict[str, Any]):
     """The report of a launch, as in the JSON of `tilescope show --json`. It prints as a table."""
 
     def __repr__(self) -> str:
@@ -37,14 +37,14 @@ class Launch(dict[str, Any]):
         return str(self["html"])
 
 
-class Launches(list[Launch]):
+class ReportedLaunches(list[ReportedLaunch]):
     """The launches of a capture: empty until it ends. They print as tables.
 
     Attributes:
         report: the other fields of the JSON, such as `stopped`.
     """
 
-    report: Launch
+    report: ReportedLaunch
 
     def __repr__(self) -> str:
         return repr(self.report)
@@ -54,7 +54,9 @@ class Launches(list[Launch]):
 
 
 @contextmanager
-def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> Iterator[Launches]:
+def capture(
+    path: str | Path, gpu: str | None = None, values: bool = False
+) -> Iterator[ReportedLaunches]:
     """Record the Triton launches of a `with` block in a file, and report them.
 
     On a machine with a GPU, the launches run as they do without Tilescope. Otherwise they are only compiled, and the
@@ -84,8 +86,10 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
     here = None if gpu else gpus.this_gpu()
     row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
     runs = "cuda" if here else "interpreter" if values else ""
-    launches = Launches()
-    launches.report = Launch(text="The capture has not ended.", html="The capture has not ended.")
+    launches = ReportedLaunches()
+    launches.report = ReportedLaunch(
+        text="The capture has not ended.", html="The capture has not ended."
+    )
     with tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         try:
@@ -103,7 +107,7 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
         _report(folder, launches, path)
 
 
-def _report(folder: Path, launches: Launches, path: Path) -> None:
+def _report(folder: Path, launches: ReportedLaunches, path: Path) -> None:
     """Write a capture, and fill a list with the reports that another process creates."""
     from tilescope.record.capture_file import write_capture
 
@@ -120,5 +124,5 @@ def _report(folder: Path, launches: Launches, path: Path) -> None:
     )
     if not done.stdout:
         raise RuntimeError(done.stderr.strip())
-    launches.report = Launch(json.loads(done.stdout))
-    launches.extend(map(Launch, launches.report.pop("launches")))
+    launches.report = ReportedLaunch(json.loads(done.stdout))
+    launches.extend(map(ReportedLaunch, launches.report.pop("launches")))

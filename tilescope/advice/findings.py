@@ -32,14 +32,7 @@ from tilescope.advice.same_work import find_races, find_same, place_of
 from tilescope.advice.shared_costs import examine_stages, explain_conflicts
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
-from tilescope.captures.reader import (
-    TIME,
-    Build,
-    Capture,
-    Finding,
-    Tensor,
-    find_equal_launches,
-)
+from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor, find_equal_launches
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow

@@ -26,15 +26,7 @@ from tilescope.evaluate.values import (
     possible,
 )
 from tilescope.ttgir.graph import Slice
-from tilescope.ttgir.parser import (
-    MEMORY_OPS,
-    POINTER_OPS,
-    Op,
-    Region,
-    Source,
-    memory_ops,
-    shape_of,
-)
+from tilescope.ttgir.parser import MEMORY_OPS, POINTER_OPS, Op, Region, Source, memory_ops, shape_of
 
 # Maximum number of programs of a launch, and of those that are evaluated at once.
 _MOST_PROGRAMS = 1 << 26

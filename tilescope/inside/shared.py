@@ -10,12 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation, find_user_place, is_in_sort
-from tilescope.captures.reader import (
-    AllocatedBuffer,
-    Allocation,
-    BaseCapture,
-    CapturedLaunch,
-)
+from tilescope.captures.reader import AllocatedBuffer, Allocation, BaseCapture, CapturedLaunch
 from tilescope.captures.server import find_allocations
 from tilescope.declare.gpus import gpu_or_slice, occupancy
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts

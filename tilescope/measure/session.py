@@ -25,11 +25,7 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
 from tilescope.measure import counters, group_sizes, run, timeline, worker
-from tilescope.measure.fair_queue import (
-    INTERNAL,
-    Call,
-    Client,
-)
+from tilescope.measure.fair_queue import INTERNAL, Call, Client
 from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.pool import Pool
 from tilescope.measure.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu

@@ -22,7 +22,7 @@ from . import Values
 from .arguments import own_tensor
 from .child_processes import recorded_environment
 from .compiled import STAGES_HOOK
-from .recorder import H200, LOCK, RUN, Launch, Recorder, UsageError
+from .recorder import H200, LOCK, RUN, RecordedLaunch, Recorder, UsageError
 from .tracebacks import summarize
 from .without_gpu import AsIfCuda, Patch, Stub, gpu_stand_ins
 
@@ -167,7 +167,7 @@ def _launch(
     return launch.compiled
 
 
-def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) -> Any:
+def _run_and_time(recorder: Recorder, launch: RecordedLaunch, run: Callable[[], Any]) -> Any:
     """Launch on the GPU and wait for completion, so that a fault is attributed to this launch."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.current_stream().synchronize()  # a fault of earlier work appears here
@@ -186,7 +186,7 @@ def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) ->
     return kernel
 
 
-def _interpret(launch: Launch, values: Values) -> None:
+def _interpret(launch: RecordedLaunch, values: Values) -> None:
     """Run a launch in Triton's interpreter, on the tensors in main memory."""
 
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:

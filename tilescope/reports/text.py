@@ -13,13 +13,7 @@ from tilescope.inside.report import Inside
 from tilescope.numbers import count_noun, milliseconds, percent
 from tilescope.reports.brief import describe_findings
 from tilescope.reports.comparison import Difference
-from tilescope.reports.launch import (
-    MAIN_AMOUNTS,
-    LaunchReport,
-    Report,
-    in_words,
-    name_launches,
-)
+from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, Report, in_words, name_launches
 from tilescope.sass.instructions import find_opcode
 
 _PLACE_WIDTH = 24

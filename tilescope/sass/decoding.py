@@ -31,7 +31,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Step:
+class Computation:
     """An instruction whose results can be computed.
 
     Attributes:
@@ -133,7 +133,9 @@ def address(text: str) -> Source:
     return Source(tuple(registers), combine)
 
 
-def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]) -> Step | None:
+def decode(
+    instruction: Instruction, writes: Sequence[str], reads: Sequence[str]
+) -> Computation | None:
     """Return how to compute an instruction's results; None if it is not modeled.
 
     Args:
@@ -152,7 +154,7 @@ def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]
         return None
     names, sources, compute = decoded
     known = tuple(filter(None, sources))
-    return Step(tuple(names), known, compute) if len(known) == len(sources) else None
+    return Computation(tuple(names), known, compute) if len(known) == len(sources) else None
 
 
 # Suffixes, or operands as written.
@@ -171,7 +173,7 @@ def _plain(compute: Callable[..., Number]) -> Decoder:
     return decode_plain
 
 
-def _move_local(instruction: Instruction) -> Step | None:
+def _move_local(instruction: Instruction) -> Computation | None:
     """Treat each word of a thread's local memory as a register."""
     offset = instruction.stack_offset
     if offset is None:
@@ -184,8 +186,10 @@ def _move_local(instruction: Instruction) -> Step | None:
         words.append(f"[{offset + 4 * k}]")
     if instruction.traits.lmem == "store":
         sources = tuple(register(name) for name in names)
-        return Step(tuple(words), sources, lambda *values: values)
-    return Step(tuple(names), tuple(register(word) for word in words), lambda *values: values)
+        return Computation(tuple(words), sources, lambda *values: values)
+    return Computation(
+        tuple(names), tuple(register(word) for word in words), lambda *values: values
+    )
 
 
 def _move(parts: Words, writes: Words, reads: Words) -> Decoded:
