@@ -300,7 +300,7 @@ def read_operations(
 
 
 def _read_layouts(ttgir: str) -> list[Layout | None]:
-    from tilescope.record.ttgir import read_ttgir  # imports torch and Triton
+    from tilescope.record.compiled import read_ttgir  # imports torch and Triton
 
     # Without its cache, which would grow in a worker.
     layouts = read_ttgir.__wrapped__(ttgir).layouts

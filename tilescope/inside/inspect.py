@@ -15,8 +15,8 @@ from tilescope.evaluate.captured import read_argument, read_storages
 from tilescope.evaluate.counts import LaunchCounts
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, Storage, storage_number
 from tilescope.evaluate.sectors import LANES
-from tilescope.inside.conversions import read_conversions, read_layouts
 from tilescope.inside.execution import Executions, LaunchInputs, execute
+from tilescope.inside.layouts import Encodings, read_conversions, read_layouts
 from tilescope.inside.pipeline import read_pipelines
 from tilescope.inside.registers import count_spills, measure_registers
 from tilescope.inside.report import Inside
@@ -28,7 +28,6 @@ from tilescope.inside.shared import (
     sum_shared,
 )
 from tilescope.sass.instructions import parse, read_table
-from tilescope.ttgir.encodings import Encodings
 from tilescope.ttgir.parser import parse as parse_ttgir
 
 # The inspection of a launch's programs, and its executions if they are known.

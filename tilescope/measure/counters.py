@@ -211,24 +211,6 @@ COUNTERS = Measurement(
 )
 
 
-def _launch_all(payloads: list[Json], repeats: int) -> None:
-    """Launch each experiment `repeats` times on this machine's GPU, one launch at a time."""
-    import torch
-
-    from tilescope.measure.run import prepare
-
-    for payload in payloads:
-        experiment = from_json(payload)
-        prepared = prepare(experiment, resolve_gpu(experiment, this_gpu()))
-        for _ in range(repeats):
-            prepared.launch()
-            torch.cuda.synchronize()
-
-
-if __name__ == "__main__":
-    _launch_all(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2]))
-
-
 def count_capture(
     server: CaptureServer, path: Path, command: Sequence[str], more: Sequence[str]
 ) -> None:
@@ -311,3 +293,21 @@ def read_counters(page: str) -> dict[LaunchKey, dict[str, int]]:
 def _number(keys: Iterable[tuple[str, str]]) -> list[LaunchKey]:
     seen = defaultdict[tuple[str, str], Iterator[int]](itertools.count)
     return [(*key, next(seen[key])) for key in keys]
+
+
+def _launch_all(payloads: list[Json], repeats: int) -> None:
+    """Launch each experiment `repeats` times on this machine's GPU, one launch at a time."""
+    import torch
+
+    from tilescope.measure.run import prepare
+
+    for payload in payloads:
+        experiment = from_json(payload)
+        prepared = prepare(experiment, resolve_gpu(experiment, this_gpu()))
+        for _ in range(repeats):
+            prepared.launch()
+            torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    _launch_all(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2]))

@@ -43,7 +43,6 @@ V = TypeVar("V")
 MAX_JOBS = 32
 MAX_JOBS_PER_ADDRESS = 16
 
-# The limits of jobs, for `tilescope doctor`.
 # Maximum cached results of all measurements together. The largest kind, a timeline, takes a few megabytes.
 MAX_RESULTS = 64
 

@@ -26,9 +26,8 @@ from .arguments import (
     own_tensor,
     storage_start,
 )
-from .compiled import describe_kernel
+from .compiled import describe_kernel, read_ttgir
 from .tracebacks import current_line, describe_place
-from .ttgir import read_ttgir
 
 # Maximum bytes of all arrays in the file.
 MOST_BYTES = 60 << 20

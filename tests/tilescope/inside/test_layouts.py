@@ -10,7 +10,7 @@ import pytest
 from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.captures.reader import Capture
 from tilescope.inside.inspect import inspect_code
-from tilescope.ttgir.encodings import Encodings, tensor_types
+from tilescope.inside.layouts import Encodings, tensor_types
 from tilescope.ttgir.parser import parse
 
 # One worker compiles the kernels once
