@@ -63,7 +63,7 @@ _STEPS_PER_WARP = 60
 
 
 def estimate_time(kernel: Kernel, launch: Launch) -> float | None:
-    """Estimate the time of one launch; None if no program fits on an SM.
+    """Estimate the time of one launch; None if no program fits on an SM, or the GPU's rate of products is unknown.
 
     Half of the times of recorded products are within 12 % of the measured ones, but only compiled code shows spills and
     conflicts. So the order of configs is used, not the time.
@@ -90,14 +90,15 @@ def _estimate(kernel_id: str, launch: Launch) -> float | None:
 
 
 def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic] | None:
-    """Return what a launch is expected to execute and to move; None if no program fits on an SM."""
+    """Return what a launch is expected to execute and to move; None if it has no estimate: see `estimate_time`."""
     gpu = launch.gpu
     problem = launch.problem
     warps = launch.config.num_warps
     extents = kernel.extents(launch)
     shared = estimate_shared_bytes(kernel, launch)
     resident = occupancy(gpu, warps, _estimate_registers(kernel, launch), shared).programs_per_sm
-    if shared > gpu.shared_bytes_per_program or not resident:
+    is_known = not uses_matrix_units(kernel, launch) or gpu.matrix_rate(problem.dtype)
+    if shared > gpu.shared_bytes_per_program or not resident or not is_known:
         return None
     # A program that computes tile after tile is modelled as a program per tile, or per slice of a tile.
     slices = extents.get("slice", 1)
@@ -184,10 +185,6 @@ class _Listing:
 
     def add_wait(self, times: float, effect: str, pending: int = 0) -> None:
         self.add(times, "control", 0, 0, effect, pending=pending)
-
-    def end_loop(self, first: int) -> None:
-        """Make the last step the end of a loop that begins at step `first`."""
-        self.instructions[-1] = Instruction("", "BRA", (), (), first)
 
     def count(self, access: AnyAccess) -> int:
         """Return how often an access is executed."""
@@ -287,7 +284,7 @@ def _add_products(listing: _Listing, panels: Sequence[AnyAccess]) -> None:
     if is_pipelined:
         # In reality, the last steps copy nothing. Here, the same bytes are spread over all steps.
         listing.add_copy(times, kind, size, wavefronts, (address,))
-    listing.end_loop(first)
+    listing.instructions[-1] = Instruction("", "BRA", (), (), first)
     listing.add_wait(listing.programs, "wait for products")
 
 
@@ -381,7 +378,4 @@ def _add_product(
 def _matrix_rate(launch: Launch) -> float:
     """Return the products per cycle of the matrix unit in a quarter of an SM."""
     gpu = launch.gpu
-    dtype = launch.problem.dtype
-    is_float8 = dtype.startswith("float8")
-    tflops = gpu.matrix_tflops["float16" if is_float8 else dtype] * (2 if is_float8 else 1)
-    return tflops * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS
+    return gpu.matrix_rate(launch.problem.dtype) * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS
