@@ -70,7 +70,8 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
         return replace(unknown, why=allocation.why_missing)
     ops = list(body.walk())
     buffers = _find_buffers(body, ops, allocation)
-    total = max((each.allocated.end_bytes for each in buffers), default=0)
+    allocated = (each.allocated for each in buffers)
+    total = max((each.offset_bytes + each.size_bytes for each in allocated), default=0)
     if total != shared_bytes:
         why = (
             f"The installed Triton allocates {total:,} bytes of shared memory, but the captured kernel has "

@@ -237,18 +237,14 @@ class RequestSlots:
             except BaseException as error:
                 future.set_exception(error)
         used_s = time.thread_time() - began_cpu_s
-        if self._must_rest(request):
+        with self._lock:
+            others = {client.address for client in self._queue.usage} - {request.client.address}
+            must_rest = others and self._queue.running[request]
+        if must_rest:
             time.sleep(time.monotonic() - began)
         with self._lock:
             self._queue.finish(request, used_s)
             self._start()
-
-    def _must_rest(self, request: QueuedCall) -> bool:
-        with self._lock:
-            is_heavy = self._queue.running[request]
-            return is_heavy and any(
-                client.address != request.client.address for client in self._queue.usage
-            )
 
 
 # The slots of redraws and replies.

@@ -83,17 +83,19 @@ def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequ
             times[name] = ChangedTime(name, changed_us, finding.options, is_compiled=True)
         is_small = saving is not None and saving < LEAST_SAVING and not finding.is_fault
         if finding.kind != TIME_KIND:
-            facts.append(_drop_advice(finding) if is_small else finding)
+            if is_small:
+                text = (
+                    f"{finding.text} No change that was tried is predicted to save 5 % of the time."
+                )
+                finding = replace(
+                    finding, text=text, change="", before={}, after={}, needs="", options={}
+                )
+            facts.append(finding)
         elif not is_small:
             options.append(replace(finding, text="Another option is faster."))
     advised = [finding.options for finding in facts]
     options = [finding for finding in options if finding.options not in advised]
     return replace(inside, changes=sort_changes(times.values())), [*facts, *options]
-
-
-def _drop_advice(finding: Finding) -> Finding:
-    text = f"{finding.text} No change that was tried is predicted to save 5 % of the time."
-    return replace(finding, text=text, change="", before={}, after={}, needs="", options={})
 
 
 def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[str, int]]:

@@ -131,12 +131,9 @@ def predict_us(
     launch: CapturedLaunch,
     counts: LaunchCounts,
     executions: Executions,
-    build: Build | None = None,
+    build: Build,
 ) -> float:
-    """Predict the microseconds of a launch on its GPU.
-
-    Args:
-        build: the compiled kernel, if it is not the captured one.
+    """Predict the microseconds of a launch of another build of its kernel.
 
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
@@ -424,8 +421,7 @@ def predict_captured(capture: BaseCapture, launch: CapturedLaunch) -> TimePredic
     Raises:
         UnsupportedOperation: the GPU, or the launch's traffic or executions are unknown.
     """
-    device = capture.content.gpu
-    gpu = find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+    gpu = _find_gpu(capture)
     constants, _ = find_constants(gpu)
     counts = count_launch(capture, launch)
     code = parse(capture.read_code(launch.kernel, "sass"))

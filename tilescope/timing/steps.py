@@ -174,7 +174,7 @@ def trace_warp(
     instructions: Sequence[Instruction],
     per_warp: Sequence[float],
     budget: float,
-    copies: Mapping[int, float] | None = None,
+    copies: Mapping[int, float],
 ) -> tuple[list[int], list[float]]:
     """Return the numbers of the instructions that an average warp executes, in order, and a weight for each.
 
@@ -188,7 +188,6 @@ def trace_warp(
         copies: executions per program of the instructions with which one warp copies a block for all. Each warp of
             the trace executes them.
     """
-    copies = copies or {}
     loops = find_loops(instructions, per_warp)
     whole = sum(per_warp)
     executed = list(per_warp)

@@ -97,7 +97,7 @@ def time_nested(blocks, most_steps):
 @pytest.mark.parametrize("budget", [1, 20, 300, 10_000])
 def test_weights_of_a_short_trace_sum_to_the_executions_of_each_instruction(budget):
     executions = count_executions(BLOCKS)
-    trace, weights = trace_warp(NESTED, executions, budget)
+    trace, weights = trace_warp(NESTED, executions, budget, copies={})
     for number, times in enumerate(executions):
         represented = [
             weight for each, weight in zip(trace, weights, strict=True) if each == number
@@ -106,7 +106,7 @@ def test_weights_of_a_short_trace_sum_to_the_executions_of_each_instruction(budg
 
 
 def test_a_loop_that_no_warp_enters_at_its_start_is_no_loop():
-    trace, _ = trace_warp(NESTED, [0, 0, 0, 2, 2, 0, 1, 1], budget=100)
+    trace, _ = trace_warp(NESTED, [0, 0, 0, 2, 2, 0, 1, 1], budget=100, copies={})
     assert trace == [3, 4, 3, 4, 6, 7]
 
 
