@@ -22,7 +22,7 @@ from tilescope.captures.reader import (
     Tensor,
     UnreadableCapture,
 )
-from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally
+from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally, Touches
 from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from tilescope.evaluate.instructions import MemoryInstruction
@@ -33,7 +33,6 @@ from tilescope.evaluate.matching import (
     read_instructions,
 )
 from tilescope.evaluate.sectors import RequestCosts
-from tilescope.evaluate.touches import Touches
 from tilescope.sass.instructions import Instruction, parse
 from tilescope.ttgir.parser import (
     LOOPS,

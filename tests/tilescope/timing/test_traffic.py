@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tilescope.evaluate.counts import OperationCounts, Tally
-from tilescope.evaluate.touches import Sampler
+from tilescope.evaluate.counts import OperationCounts, Sampler, Tally
 from tilescope.timing.traffic import find_hits, predict_traffic
 
 BLOCK = 4096
