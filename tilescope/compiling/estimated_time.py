@@ -78,7 +78,8 @@ def estimate_time(kernel: Kernel, launch: Launch) -> float | None:
 @functools.lru_cache(maxsize=4096)
 def _estimate(kernel_id: str, launch: Launch) -> float | None:
     kernel = discover()[kernel_id]
-    described = expect_execution(kernel, launch)
+    is_known = not uses_matrix_units(kernel, launch) or launch.gpu.matrix_rate(launch.problem.dtype)
+    described = expect_execution(kernel, launch) if is_known else None
     if described is None:
         return None
     constants, _ = find_constants(launch.gpu)
@@ -90,15 +91,14 @@ def _estimate(kernel_id: str, launch: Launch) -> float | None:
 
 
 def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic] | None:
-    """Return what a launch is expected to execute and to move; None if it has no estimate: see `estimate_time`."""
+    """Return what a launch is expected to execute and to move; None if no program fits on an SM."""
     gpu = launch.gpu
     problem = launch.problem
     warps = launch.config.num_warps
     extents = kernel.extents(launch)
     shared = estimate_shared_bytes(kernel, launch)
     resident = occupancy(gpu, warps, _estimate_registers(kernel, launch), shared).programs_per_sm
-    is_known = not uses_matrix_units(kernel, launch) or gpu.matrix_rate(problem.dtype)
-    if shared > gpu.shared_bytes_per_program or not resident or not is_known:
+    if shared > gpu.shared_bytes_per_program or not resident:
         return None
     # A program that computes tile after tile is modelled as a program per tile, or per slice of a tile.
     slices = extents.get("slice", 1)

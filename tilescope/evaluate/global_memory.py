@@ -363,9 +363,12 @@ class GlobalMemory:
         if tally.outside is None and self._are_outside(np.array([low.min(), high.max()])).any():
             is_outside = self._are_outside(low) | self._are_outside(high)
             for member in running[is_outside][:1]:
-                example = access.example(member)
-                wrong = np.argwhere(example.active & self._are_outside(example.address))
-                tally.outside = example, tuple(wrong[0].tolist())
+                tally.outside = self._find_outside(access.example(member))
+
+    def _find_outside(self, example: Example) -> tuple[Example, tuple[int, ...]]:
+        """Return an execution and the index of its first element outside its storage."""
+        wrong = np.argwhere(example.active & self._are_outside(example.address))
+        return example, tuple(wrong[0].tolist())
 
     def _find_storages(self, op: Op, address: np.ndarray) -> None:
         """Add the storages of addresses to those that an operation accesses."""
