@@ -28,8 +28,7 @@ from tilescope.numbers import count_noun, join_names
 from tilescope.output import check_output, guard, replacing
 from tilescope.reports.brief import brief, to_json
 from tilescope.reports.comparison import Difference, differences
-from tilescope.reports.launch import Report, make_report, read_report
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches, Report, make_report, read_report
 from tilescope.reports.text import html, markdown, markdown_growth, sections, table
 
 

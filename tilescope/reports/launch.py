@@ -3,18 +3,21 @@
 The JSON of earlier versions lacks some of the fields that have defaults.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import orjson
 
 from tilescope.advice.experiments import MOST_SECONDS
 from tilescope.advice.findings import Compiler, find
+from tilescope.caching import once
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import (
     TIME,
@@ -39,7 +42,7 @@ from tilescope.inside.report import (
 )
 from tilescope.numbers import milliseconds, percent
 from tilescope.results.codec import from_json, parse_json, to_json
-from tilescope.timing.changes import LEAST_SAVING, add_times
+from tilescope.timing.changes import add_times, describe_changes
 from tilescope.timing.launches import add_time
 
 # The operations that a number counts, by the prefix of its name.
@@ -111,8 +114,6 @@ COST_COLUMNS = {
     "ideal_sectors": "ideal sectors",
 }
 
-# The compiled changes that a launch's report describes.
-_MOST_SAVINGS = 3
 # Those in the terminal's table. Two reports are compared by them.
 MAIN_AMOUNTS = ("requests", "sectors")
 
@@ -405,55 +406,6 @@ def _report_launch(
     return replace(report, agrees=not report.wrong_counters)
 
 
-def describe_total(launches: Sequence[LaunchReport], amount: str) -> str:
-    """Return the sum of an amount over launches. If it is a bound, it says so."""
-    ops = [op for launch in launches for op in launch.ops]
-    upper = {op.refused for op in ops if op.is_upper_bound}
-    bound = "at most " if upper else ""
-    if {refusal.why for launch in launches for refusal in launch.refused} - upper:
-        bound = "at least "
-        ops = [op for op in ops if not op.is_upper_bound]
-    return f"{bound}{sum(getattr(op, amount) for op in ops):,}"
-
-
-def name_launches(numbers: Sequence[int]) -> str:
-    """Return the number of a launch, or the numbers of equal launches.
-
-    >>> name_launches([3]), name_launches([0, 1, 2]), name_launches([0, 2, 4, 6])
-    ('3', '3 equal launches (0 to 2)', '4 equal launches (0, …, 6)')
-    """
-    first = numbers[0]
-    last = numbers[-1]
-    if first == last:
-        return str(first)
-    between = " to " if last - first == len(numbers) - 1 else ", …, "
-    return f"{len(numbers):,} equal launches ({first}{between}{last})"
-
-
-def describe_savings(inside: Inside) -> list[str]:
-    """Describe the compiled changes that shorten a launch most, and one that was not compiled and would save more."""
-    sentences = []
-    before_us = inside.predicted_us or 0.0
-    helpful = [
-        each for each in inside.changes if each.predicted_us <= (1 - LEAST_SAVING) * before_us
-    ]
-    compiled = [each for each in helpful if each.is_compiled]
-    others = [each for each in helpful[:1] if not each.is_compiled]
-    for each in compiled[:_MOST_SAVINGS] + others:
-        source = "compiled and predicted" if each.is_compiled else "predicted without compiling"
-        time = milliseconds(each.predicted_us / 1e3)
-        saving = percent(1 - each.predicted_us / before_us)
-        sentences.append(f"With {each.change}, it would take {time}, {saving} less ({source}).")
-    return sentences
-
-
-def describe_changes(inside: Inside) -> str:
-    """Describe what would change a launch's predicted time first; "" if no change was compiled."""
-    names = ", ".join(each.change for each in inside.changes if each.is_compiled)
-    none = f"None of these changes is predicted to save 5 % or more: {names}." if names else ""
-    return " ".join(describe_savings(inside)) or none
-
-
 def report_operation(
     group: Sequence[OperationCounts], findings: Sequence[Finding]
 ) -> OperationReport:
@@ -478,3 +430,48 @@ def report_operation(
             " ".join(describe_finding(finding)) for finding in findings if finding.place == place
         ),
     )
+
+
+class Launches:
+    """The launches of a capture, counted when they are first shown."""
+
+    def __init__(self, capture: Capture, compiler: Compiler | None = None) -> None:
+        self.capture = capture
+        self.content = capture.content
+        self.gpu = str(self.content.gpu.get("name", ""))
+        self.counts = lru_cache(maxsize=256)(self._count)
+        self.inspections = lru_cache(maxsize=256)(self._inspect)
+        # The first call tries changes.
+        self.report = once(lambda: make_report(capture, compiler, self.counts, self.inspections))
+
+    @property
+    def caption(self) -> str:
+        """The line below a saved picture."""
+        return f"{self.content.script}, {self.gpu}, Triton {self.content.triton}"
+
+    def _count(
+        self, number: int, program: int | None = None, is_textbook: bool = False
+    ) -> LaunchCounts:
+        programs = None if program is None else np.array([program])
+        return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
+
+    def execution(self, number: int, operation: int, program: int) -> OperationCounts:
+        """Return an operation of a launch, numbered as in its report, in one program.
+
+        Of the copies of the operation, it is the first that the program executes.
+        """
+        counts = self.counts(number)
+        group = counts.by_line()[operation]
+        places = [n for n, op in enumerate(counts.operations) if any(op is each for each in group)]
+        own = self.counts(number, program).operations
+        copies = [own[place] for place in places]
+        return next((op for op in copies if op.tally.example), copies[0])
+
+    def _inspect(self, number: int) -> Inspection:
+        return inspect(self.capture, self.content.launches[number], self.counts(number))
+
+    def kernel(self, number: int) -> CapturedKernel:
+        return self.content.kernels[self.content.launches[number].kernel]
+
+    def programs(self, number: int) -> int:
+        return math.prod(self.content.launches[number].grid)

@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from tilescope.inside.report import Inside
 from tilescope.numbers import count_noun, milliseconds, percent
-from tilescope.reports.brief import describe_findings
+from tilescope.reports.brief import describe_findings, name_launches
 from tilescope.reports.comparison import Difference
-from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, Report, in_words, name_launches
+from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, Report, in_words
 from tilescope.sass.instructions import find_opcode
 
 _PLACE_WIDTH = 24

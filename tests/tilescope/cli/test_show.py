@@ -45,18 +45,17 @@ from tilescope.measure.counters import launch_keys, read_counters
 from tilescope.measure.ncu import METRICS
 from tilescope.numbers import percent
 from tilescope.output import guard
-from tilescope.reports.brief import brief
+from tilescope.reports.brief import brief, describe_total
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import (
+    Launches,
     LaunchReport,
     OperationReport,
     Refusal,
     Report,
-    describe_total,
     make_report,
     read_report,
 )
-from tilescope.reports.launches import Launches
 from tilescope.reports.text import markdown, markdown_growth, table
 from visualize.views.capture.controls import capture_options, changed_values, launch_form
 from visualize.views.capture.script import Script

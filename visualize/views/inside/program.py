@@ -12,7 +12,7 @@ from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.inside.banks import BankAccess, count_wavefronts
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside, SharedAccess
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches
 from tilescope.results import Compiled, Counters, SharedCounts
 from tilescope.sass.instructions import Instruction, parse
 from visualize.predict.costs import LaunchCosts
