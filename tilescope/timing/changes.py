@@ -86,19 +86,34 @@ def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequ
             times[name] = ChangedTime(name, changed_us, finding.options, is_compiled=True)
         is_small = saving is not None and saving < LEAST_SAVING and not finding.is_fault
         if finding.kind != TIME_KIND:
-            if is_small:
-                text = (
-                    f"{finding.text} No change that was tried is predicted to save 5 % of the time."
-                )
-                finding = replace(
-                    finding, text=text, change="", before={}, after={}, needs="", options={}
-                )
-            facts.append(finding)
+            facts.append(_drop_advice(finding) if is_small else finding)
         elif not is_small:
             options.append(replace(finding, text="Another option is faster."))
     advised = [finding.options for finding in facts]
     options = [finding for finding in options if finding.options not in advised]
     return replace(inside, changes=sort_changes(times.values())), [*facts, *options]
+
+
+def _drop_advice(finding: Finding) -> Finding:
+    text = f"{finding.text} No change that was tried is predicted to save 5 % of the time."
+    return replace(finding, text=text, change="", before={}, after={}, needs="", options={})
+
+
+def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[str, int]]:
+    """Return options that may shorten a launch, the most promising first.
+
+    They are one stage more, one fewer if more programs then fit on an SM, and half as many warps.
+    """
+    needs = inside.shared_map.by_stages if inside.shared_map else ()
+    fitting = {need.num_stages: need.programs_per_sm or 0 for need in needs}
+    options = []
+    if fitting.get(num_stages + 1):
+        options.append({"num_stages": num_stages + 1})
+    if fitting.get(num_stages - 1, 0) > fitting.get(num_stages, 0):
+        options.append({"num_stages": num_stages - 1})
+    if num_warps > 1:
+        options.append({"num_warps": num_warps // 2})
+    return options
 
 
 def describe_savings(inside: Inside) -> list[str]:
@@ -123,23 +138,6 @@ def describe_changes(inside: Inside) -> str:
     names = ", ".join(each.change for each in inside.changes if each.is_compiled)
     none = f"None of these changes is predicted to save 5 % or more: {names}." if names else ""
     return " ".join(describe_savings(inside)) or none
-
-
-def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[str, int]]:
-    """Return options that may shorten a launch, the most promising first.
-
-    They are one stage more, one fewer if more programs then fit on an SM, and half as many warps.
-    """
-    needs = inside.shared_map.by_stages if inside.shared_map else ()
-    fitting = {need.num_stages: need.programs_per_sm or 0 for need in needs}
-    options = []
-    if fitting.get(num_stages + 1):
-        options.append({"num_stages": num_stages + 1})
-    if fitting.get(num_stages - 1, 0) > fitting.get(num_stages, 0):
-        options.append({"num_stages": num_stages - 1})
-    if num_warps > 1:
-        options.append({"num_warps": num_warps // 2})
-    return options
 
 
 def _drop_costs(inside: Inside, execution: Execution, executions: Executions) -> Iterator[_Change]:
