@@ -5,7 +5,7 @@ The JSON of earlier versions lacks some of the fields that have defaults.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,7 +18,6 @@ import orjson
 from tilescope.advice.experiments import MOST_SECONDS
 from tilescope.advice.findings import Compiler, find
 from tilescope.caching import once
-from tilescope.captures.listings import isolate
 from tilescope.captures.reader import (
     TIME,
     Capture,
@@ -299,25 +298,68 @@ class Report:
         return orjson.loads(orjson.dumps(to_json(self)))
 
 
+class Launches:
+    """The launches of a capture, counted when they are first shown."""
+
+    def __init__(self, capture: Capture, compiler: Compiler | None = None) -> None:
+        self.capture = capture
+        self.content = capture.content
+        self.gpu = str(self.content.gpu.get("name", ""))
+        self.counts = lru_cache(maxsize=256)(self._count)
+        self.inspections = lru_cache(maxsize=256)(self._inspect)
+        # The first call tries changes.
+        self.report = once(lambda: make_report(capture, compiler, counted=self))
+
+    @property
+    def caption(self) -> str:
+        """The line below a saved picture."""
+        return f"{self.content.script}, {self.gpu}, Triton {self.content.triton}"
+
+    def _count(
+        self, number: int, program: int | None = None, is_textbook: bool = False
+    ) -> LaunchCounts:
+        programs = None if program is None else np.array([program])
+        return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
+
+    def execution(self, number: int, operation: int, program: int) -> OperationCounts:
+        """Return an operation of a launch, numbered as in its report, in one program.
+
+        Of the copies of the operation, it is the first that the program executes.
+        """
+        counts = self.counts(number)
+        group = counts.by_line()[operation]
+        places = [n for n, op in enumerate(counts.operations) if any(op is each for each in group)]
+        own = self.counts(number, program).operations
+        copies = [own[place] for place in places]
+        return next((op for op in copies if op.tally.example), copies[0])
+
+    def _inspect(self, number: int) -> Inspection:
+        return inspect(self.capture, self.content.launches[number], self.counts(number))
+
+    def kernel(self, number: int) -> CapturedKernel:
+        return self.content.kernels[self.content.launches[number].kernel]
+
+    def programs(self, number: int) -> int:
+        return math.prod(self.content.launches[number].grid)
+
+
 def make_report(
     capture: Capture,
     compiler: Compiler | None = None,
-    counts: Callable[[int], LaunchCounts] | None = None,
-    inspections: Callable[[int], Inspection] | None = None,
     most_seconds: float = MOST_SECONDS,
+    counted: Launches | None = None,
 ) -> Report:
     """Count and explain every launch of a capture.
 
     Args:
         compiler, most_seconds: see `findings.find`.
-        counts, inspections: return the counts and the inspection of a launch, if the caller caches them.
+        counted: the launches of the capture, if the caller also shows their counts.
     """
     content = capture.content
     launches = content.launches
-    count = counts or (lambda number: count_launch(capture, launches[number]))
-    counts = cache(isolate(lambda why, _: LaunchCounts((), why))(count))
-    look = inspections or (lambda number: inspect(capture, launches[number], counts(number)))
-    inspections = cache(isolate(lambda why, _: (Inside(unread=why, not_executed=why), None))(look))
+    counted = counted or Launches(capture)
+    counts = cache(counted.counts)
+    inspections = cache(counted.inspections)
     firsts = find_equal_launches(content)
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))
@@ -430,48 +472,3 @@ def report_operation(
             " ".join(describe_finding(finding)) for finding in findings if finding.place == place
         ),
     )
-
-
-class Launches:
-    """The launches of a capture, counted when they are first shown."""
-
-    def __init__(self, capture: Capture, compiler: Compiler | None = None) -> None:
-        self.capture = capture
-        self.content = capture.content
-        self.gpu = str(self.content.gpu.get("name", ""))
-        self.counts = lru_cache(maxsize=256)(self._count)
-        self.inspections = lru_cache(maxsize=256)(self._inspect)
-        # The first call tries changes.
-        self.report = once(lambda: make_report(capture, compiler, self.counts, self.inspections))
-
-    @property
-    def caption(self) -> str:
-        """The line below a saved picture."""
-        return f"{self.content.script}, {self.gpu}, Triton {self.content.triton}"
-
-    def _count(
-        self, number: int, program: int | None = None, is_textbook: bool = False
-    ) -> LaunchCounts:
-        programs = None if program is None else np.array([program])
-        return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
-
-    def execution(self, number: int, operation: int, program: int) -> OperationCounts:
-        """Return an operation of a launch, numbered as in its report, in one program.
-
-        Of the copies of the operation, it is the first that the program executes.
-        """
-        counts = self.counts(number)
-        group = counts.by_line()[operation]
-        places = [n for n, op in enumerate(counts.operations) if any(op is each for each in group)]
-        own = self.counts(number, program).operations
-        copies = [own[place] for place in places]
-        return next((op for op in copies if op.tally.example), copies[0])
-
-    def _inspect(self, number: int) -> Inspection:
-        return inspect(self.capture, self.content.launches[number], self.counts(number))
-
-    def kernel(self, number: int) -> CapturedKernel:
-        return self.content.kernels[self.content.launches[number].kernel]
-
-    def programs(self, number: int) -> int:
-        return math.prod(self.content.launches[number].grid)
