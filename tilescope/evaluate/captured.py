@@ -33,7 +33,7 @@ from tilescope.evaluate.matching import (
     read_instructions,
 )
 from tilescope.evaluate.sectors import RequestCosts
-from tilescope.sass.instructions import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.ttgir.parser import (
     LOOPS,
     MEMORY_OPS,
@@ -43,8 +43,8 @@ from tilescope.ttgir.parser import (
     Site,
     Source,
     memory_ops,
+    parse_ttgir,
 )
-from tilescope.ttgir.parser import parse as parse_ttgir
 
 # Number of programs at a time whose addresses are compared with one another.
 _FIRST_PROGRAMS = 8
@@ -407,7 +407,7 @@ def _merged_in_unrolled_loops(
         )
         in_sass = sum(
             each.traits.semantics == "float addition" and each.source in lines
-            for each in parse(sass)
+            for each in parse_sass(sass)
         )
         most = max(most, round(in_sass / in_ptx) if in_ptx else 0)
         for kind in ("load", "store"):
@@ -437,7 +437,7 @@ def _only_in(loop: Op, places: Sequence[tuple[Any, Op | None]]) -> set[Any]:
 
 def load_depths(sass: str) -> dict[Source, int]:
     """Return, for each source line with accesses, the smallest number of branches that skip one of them."""
-    code = parse(sass)
+    code = parse_sass(sass)
     depths = dict[Source, int]()
     for instruction, depth in zip(code, _skip_depths(code), strict=True):
         if instruction.traits.gmem in ("load", "store") and instruction.location:

@@ -18,9 +18,17 @@ from tilescope.captures.listings import Location, UnsupportedOperation, lane_byt
 from tilescope.declare.accesses import AnyAccess, FlatAccess
 from tilescope.declare.jit import last_line
 from tilescope.evaluate.instructions import Conversion, MemoryInstruction
-from tilescope.sass.instructions import OPCODES, Instruction, find_opcode, parse
-from tilescope.ttgir.parser import MEMORY_OPS, POINTER_OPS, Op, Region, Site, Source, memory_ops
-from tilescope.ttgir.parser import parse as parse_ttgir
+from tilescope.sass.instructions import OPCODES, Instruction, find_opcode, parse_sass
+from tilescope.ttgir.parser import (
+    MEMORY_OPS,
+    POINTER_OPS,
+    Op,
+    Region,
+    Site,
+    Source,
+    memory_ops,
+    parse_ttgir,
+)
 
 PTX_MEMORY = re.compile(
     r"(?<![\w.:])(?P<name>(?:ld|st|red|atom)\.(?![\w.:]*\b(?:param|local|shared|const)\b)[\w.:]+|"
@@ -138,7 +146,7 @@ def _match_in_order(
 def find_opcodes(sass: str) -> dict[Site, list[str]]:
     """Return the opcodes of the accesses to global memory at each site, in order."""
     result: dict[Site, list[str]] = defaultdict(list)
-    for instruction in parse(sass):
+    for instruction in parse_sass(sass):
         if kind := instruction.traits.operation:
             source = instruction.source if instruction.location else ()
             result[kind, source].append(instruction.opcode)
@@ -289,7 +297,7 @@ def read_operations(
             )
         declared.append(variants.pop())
         _check_count(declared[-1], len(ops), access, shape)
-    code = parse(sass)
+    code = parse_sass(sass)
     opcodes: dict[int | None, dict[str, None]] = defaultdict(dict)
     for each, number in zip(code, match_instructions(code, declared), strict=True):
         opcodes[number][each.opcode] = None

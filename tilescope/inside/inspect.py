@@ -27,8 +27,8 @@ from tilescope.inside.shared import (
     sum_matrix_wavefronts,
     sum_shared,
 )
-from tilescope.sass.instructions import parse, read_table
-from tilescope.ttgir.parser import parse as parse_ttgir
+from tilescope.sass.instructions import parse_sass, read_table
+from tilescope.ttgir.parser import parse_ttgir
 
 # The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]
@@ -64,7 +64,7 @@ def _execute(
     capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inside: Inside
 ) -> Inspection:
     _, codes = capture.build(launch.kernel)
-    executions = execute(parse(codes["sass"]), make_launch(capture, launch))
+    executions = execute(parse_sass(codes["sass"]), make_launch(capture, launch))
     # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
     major, _ = capture.content.gpu["compute_capability"]
     start_bytes = 1024 if major >= 9 else 0
@@ -130,7 +130,7 @@ def add_executions(
     ttgir: str = "",
 ) -> Inside:
     """Add the numbers that depend on how often each instruction is executed."""
-    code = parse(sass)
+    code = parse_sass(sass)
     buffers = inside.shared_map.buffers if inside.shared_map else ()
     callers: Callers = {}
     with suppress(UnsupportedOperation):
@@ -155,7 +155,7 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
     inside = Inside(
         registers_by_line=by_line,
         registers_at_peak=at_peak,
-        spills_by_line=count_spills(parse(sass)),
+        spills_by_line=count_spills(parse_sass(sass)),
     )
     try:
         body = parse_ttgir(ttgir)

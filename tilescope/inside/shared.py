@@ -28,7 +28,7 @@ from tilescope.inside.report import (
 from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import count_group_rows
 from tilescope.ttgir.graph import Graph, copy
-from tilescope.ttgir.parser import LOOPS, MEMORY_OPS, MENTIONS, PURPOSES, Op, Region, parse
+from tilescope.ttgir.parser import LOOPS, MEMORY_OPS, MENTIONS, PURPOSES, Op, Region, parse_ttgir
 
 _WARP_STATES = "states of warp groups"
 
@@ -63,7 +63,7 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
     if not shared_bytes:
         return unknown
     try:
-        body = parse(capture.read_code(launch.kernel, "ttgir"))
+        body = parse_ttgir(capture.read_code(launch.kernel, "ttgir"))
     except UnsupportedOperation as error:
         return replace(unknown, why=str(error))
     if allocation.why_missing:

@@ -41,7 +41,7 @@ from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.ncu import Cancel, CountingFailed
 from tilescope.output import replacing
 from tilescope.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
-from tilescope.sass.instructions import parse
+from tilescope.sass.instructions import parse_sass
 
 # Seconds that ncu may take for the first experiment, including imports and replay passes, and for each further one.
 DEADLINE_S = 120.0
@@ -138,7 +138,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: NcuCounts) -
     number = 0
     for part in filter(None, (compiled.first, compiled)):
         own = part.operations[number:]
-        end = len(parse(part.sass)) if part is compiled.first else None
+        end = len(parse_sass(part.sass)) if part is compiled.first else None
         of_memory, of_shared = sum_instructions(rows[:end], part.sass, own, number)
         ops += of_memory
         shared += of_shared
@@ -167,7 +167,7 @@ def sum_instructions(
     Raises:
         CountingFailed: if ncu's code differs from the SASS, or a column is missing.
     """
-    code = parse(sass)
+    code = parse_sass(sass)
     # "@!P1  LDG.E R0, …" → "LDG.E"
     words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
     if [each.opcode for each in code] != [next(row_words, "").rstrip(";") for row_words in words]:

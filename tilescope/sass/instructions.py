@@ -329,7 +329,7 @@ def read_table(sass: str) -> list[int]:
 
 
 @functools.lru_cache(maxsize=8)
-def parse(sass: str) -> tuple[Instruction, ...]:
+def parse_sass(sass: str) -> tuple[Instruction, ...]:
     """Return the instructions of a listing, in order."""
     labels = dict[str, int]()
     parts = list[tuple[str, str, str, Location]]()

@@ -111,7 +111,7 @@ RESULTS = {
 _QUARTER_RESULTS = 128
 
 
-def find_gpu(name: str, sms: int, capability: tuple[int, int]) -> Gpu:
+def find_rated_gpu(name: str, sms: int, capability: tuple[int, int]) -> Gpu:
     """Return a GPU by its name.
 
     Raises:

@@ -28,9 +28,9 @@ from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import Inspection, make_launch
 from tilescope.inside.report import Inside
-from tilescope.sass.instructions import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.timing.changes import estimate_changes
-from tilescope.timing.constants import Constants, find_constants, find_gpu, scale_steps
+from tilescope.timing.constants import Constants, find_constants, find_rated_gpu, scale_steps
 from tilescope.timing.l2 import is_staggered, l2_gbps, l2_pressure, load_store_cycles
 from tilescope.timing.model import (
     LOADS,
@@ -44,8 +44,7 @@ from tilescope.timing.model import (
 from tilescope.timing.ranges import classify, stated_ranges
 from tilescope.timing.steps import PRODUCTS, Step, read_steps
 from tilescope.timing.traffic import find_kind, predict_traffic
-from tilescope.ttgir.parser import LOOPS, Source
-from tilescope.ttgir.parser import parse as parse_ttgir
+from tilescope.ttgir.parser import LOOPS, Source, parse_ttgir
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
 _MOST_SCHEDULED = 1 << 16
@@ -146,7 +145,7 @@ def predict_us(
 
 def _find_gpu(capture: BaseCapture) -> Gpu:
     device = capture.content.gpu
-    return find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+    return find_rated_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
 
 
 def describe_launch(
@@ -167,7 +166,7 @@ def describe_launch(
         UnsupportedOperation: the launch's traffic or executions are unknown.
     """
     kernel, codes = build or capture.build(launch.kernel)
-    instructions = parse(codes["sass"])
+    instructions = parse_sass(codes["sass"])
     times = _count_executed(counts, instructions, executions, codes["ttgir"])
     programs = math.prod(launch.grid)
     resident = occupancy(
@@ -424,7 +423,7 @@ def predict_captured(capture: BaseCapture, launch: CapturedLaunch) -> TimePredic
     gpu = _find_gpu(capture)
     constants, _ = find_constants(gpu)
     counts = count_launch(capture, launch)
-    code = parse(capture.read_code(launch.kernel, "sass"))
+    code = parse_sass(capture.read_code(launch.kernel, "sass"))
     executions = execute(code, make_launch(capture, launch))
     return predict_launch(capture, launch, counts, executions, gpu, constants)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilescope.evaluate.sectors import LANES, LINE_BYTES
-from tilescope.sass.instructions import PRODUCT_CYCLES, Instruction, parse
+from tilescope.sass.instructions import PRODUCT_CYCLES, Instruction, parse_sass
 from tilescope.sass.registers import count_group_rows, find_accesses, list_registers, split_operands
 
 # Uniform registers and predicates.
@@ -115,7 +115,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
         return tuple({numbers.setdefault(name, len(numbers)) for name in names})
 
     steps = []
-    for instruction in parse(sass):
+    for instruction in parse_sass(sass):
         opcode = instruction.opcode
         traits = instruction.traits
         pipe = traits.pipe or "control"

@@ -283,7 +283,7 @@ def memory_ops(scope: Region | Op) -> list[Op]:
     return [op for op in scope.walk() if op.name in MEMORY_OPS]
 
 
-def parse(text: str) -> Region:
+def parse_ttgir(text: str) -> Region:
     """Return the body of the module's first function; its arguments are those of the region.
 
     Raises:

@@ -17,7 +17,7 @@ from tilescope.evaluate.captured import count_launch
 from tilescope.inside.execution import execute
 from tilescope.inside.inspect import make_launch
 from tilescope.results.counters import with_group_size
-from tilescope.sass.instructions import parse
+from tilescope.sass.instructions import parse_sass
 from tilescope.timing.constants import find_constants
 from tilescope.timing.l2 import CONSTANTS
 from tilescope.timing.launches import describe_launch
@@ -108,7 +108,7 @@ def predict_reads(capture, gpu):
     """Return the bytes that the launch of a capture is predicted to read from DRAM."""
     (launch,) = capture.content.launches
     counts = count_launch(capture, launch)
-    executions = execute(parse(capture.read_code(0, "sass")), make_launch(capture, launch))
+    executions = execute(parse_sass(capture.read_code(0, "sass")), make_launch(capture, launch))
     constants, _ = find_constants(gpu)
     return describe_launch(capture, launch, counts, executions, gpu, constants)[1].read_bytes
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.listings import make_listing
 from tilescope.declare.gpus import GPUS
-from tilescope.sass.instructions import find_opcode, parse
+from tilescope.sass.instructions import find_opcode, parse_sass
 from tilescope.timing.constants import H100
 from tilescope.timing.model import Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, Step, read_steps, trace_warp
@@ -34,7 +34,7 @@ def test_a_listing_with_an_unknown_instruction_has_a_step_for_each():
     assert len(read_steps(sass)) == 3
 
 
-LOOP = parse(
+LOOP = parse_sass(
     make_listing(
         """
         .L_x_0:
@@ -57,7 +57,7 @@ def test_a_copy_runs_as_often_as_it_is_executed_though_only_by_one_of_four_warps
 
 # A loop over groups that contains a loop over tiles, which contains a loop over blocks. Most groups have no tile.
 GROUPS, TILES, BLOCKS = 8, 2, 512
-NESTED = parse(
+NESTED = parse_sass(
     make_listing(
         """
         .L_x_0:
@@ -112,7 +112,7 @@ def test_a_loop_that_no_warp_enters_at_its_start_is_no_loop():
 
 def test_partitions_take_as_long_as_the_slowest_one_because_they_run_at_the_same_time():
     step = Step("", PIPES.index("fma"), 1, 4, (), ())
-    code = parse(make_listing("FADD")) * 400
+    code = parse_sass(make_listing("FADD")) * 400
     sms = GPUS["H100"].sms
 
     def time(*partitions):
