@@ -16,7 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tilescope.compiling import compile_cost, compiler
+from tilescope.compiling import compile_cost
+from tilescope.compiling.compiler import compile_experiment
+from tilescope.compiling.inspection import MOST_TRIALS, inspect_experiment, try_changes
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu, on_zero_gpu, this_gpu
@@ -223,7 +225,7 @@ class Session:
             done.set_result(outcome)
             return done
         return self._submit_compile(
-            compiler.compile_experiment, experiment, client=client, cache=self._compiled.put
+            compile_experiment, experiment, client=client, cache=self._compiled.put
         )
 
     def inspect(
@@ -231,7 +233,7 @@ class Session:
     ) -> Future[Inspection | Failure]:
         """Compile an experiment for its GPU, and inspect its programs. Return immediately: see `compile`."""
         return self._submit_compile(
-            compiler.inspect_experiment, experiment, client=client, cache=self._inspected.put
+            inspect_experiment, experiment, client=client, cache=self._inspected.put
         )
 
     def try_changes(
@@ -243,12 +245,12 @@ class Session:
         """
         inside, executions = inspection
         return self._submit_compile(
-            compiler.try_changes,
+            try_changes,
             experiment,
             inside,
             client=client,
             cache=lambda key, changed: self._inspected.put(key, (changed, executions)),
-            compiles=compiler.MOST_TRIALS,
+            compiles=MOST_TRIALS,
         )
 
     def _submit_compile(

@@ -20,7 +20,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, TypeVar
 
-from tilescope.compiling.compiler import compile_experiment, predict_experiment
+from tilescope.compiling.compiler import compile_experiment
+from tilescope.compiling.inspection import predict_experiment
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
 from tilescope.declare.knobs import ConfigError

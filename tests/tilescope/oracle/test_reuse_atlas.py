@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks import recorded_reuse
 from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
-from tilescope.compiling.compiler import capture_launches, compile_experiment
+from tilescope.compiling.compiler import compile_experiment
+from tilescope.compiling.inspection import capture_launches
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.spec import DTYPE_BYTES
 from tilescope.evaluate.captured import count_launch

@@ -1,0 +1,221 @@
+"""Compile an experiment, and inspect its launches like those of a captured script. Runs in a compile worker."""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from tilescope.captures.listings import UnsupportedOperation
+from tilescope.captures.reader import BaseCapture, Content
+from tilescope.compiling.compile_cost import compile_seconds
+from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
+from tilescope.declare.experiment import Experiment, launch_of
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError, knobs, read_fields
+from tilescope.declare.spec import Kernel, Launch, TensorSpec
+from tilescope.evaluate.captured import count_launch
+from tilescope.inside.inspect import Inspection, inspect, join_launches
+from tilescope.inside.report import ChangedTime, Inside
+from tilescope.results import Failure, SweepPrediction
+from tilescope.timing.changes import LEAST_SAVING, list_options, name_options, sort_changes
+from tilescope.timing.launches import add_time, predict_captured
+from tilescope.timing.model import find_bound
+
+# The most changes of an experiment to compile.
+MOST_TRIALS = 2
+# The longest compilation of a change, in seconds.
+_MOST_TRIAL_S = 10.0
+
+
+def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
+    """Compile the experiment's kernel for `gpu`, and inspect the programs of its launches."""
+    capture = capture_launches(*launch_of(experiment, gpu))
+    if isinstance(capture, Failure):
+        return capture
+    launches = capture.content.launches
+    inspections = []
+    for each in launches:
+        counts = count_launch(capture, each)
+        inspection = inspect(capture, each, counts)
+        inspections.append((add_time(capture, each, counts, inspection), inspection[1]))
+    return functools.reduce(join_launches, inspections)
+
+
+def list_trials(
+    experiment: Experiment, gpu: Gpu, inside: Inside
+) -> Sequence[tuple[Mapping[str, int], Experiment]]:
+    """Return options that are worth a compilation, each with the changed experiment; none if some were compiled."""
+    if any(each.is_compiled for each in inside.changes):
+        return []
+    config = experiment.config
+    options = list_options(inside, config.num_warps, config.num_stages)
+    trials = []
+    for option in (*_fill_grid(experiment, gpu), *options):
+        with suppress(ConfigError):
+            changed = read_fields(type(config), {**vars(config), **option}, "the config")
+            trial = replace(experiment, config=changed)
+            if compile_seconds(*launch_of(trial, gpu)) <= _MOST_TRIAL_S:
+                trials.append((option, trial))
+    return trials[:MOST_TRIALS]
+
+
+def _fill_grid(experiment: Experiment, gpu: Gpu) -> Sequence[Mapping[str, int]]:
+    """Return the block size that divides the work most equally among the SMs; () if none helps."""
+    kernel, launch = launch_of(experiment, gpu)
+
+    def imbalance(change: Mapping[str, int]) -> float:
+        changed = replace(launch, config=replace(launch.config, **change))
+        programs = kernel.programs(changed)
+        return math.ceil(programs / gpu.sms) * gpu.sms / programs
+
+    sizes = [
+        {name: size}
+        for name, knob in knobs(type(launch.config)).items()
+        if name.startswith("BLOCK")
+        for size in (getattr(launch.config, name) // 2, getattr(launch.config, name) * 2)
+        if size in (knob.choices or ())
+    ]
+    best = min(sizes, key=imbalance, default={})
+    return [best] if imbalance(best) <= (1 - LEAST_SAVING) * imbalance({}) else []
+
+
+def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
+    """Compile the changes that may shorten an experiment, and return the inspection with the predicted times."""
+    changes = [*inside.changes]
+    for options, trial in list_trials(experiment, gpu, inside):
+        inspection = inspect_experiment(trial, gpu)
+        if isinstance(inspection, tuple) and (time_us := inspection[0].predicted_us):
+            changes.append(ChangedTime(name_options(options), time_us, options, is_compiled=True))
+    return replace(inside, changes=sort_changes(changes))
+
+
+def predict_experiment(experiment: Experiment, gpu: Gpu) -> SweepPrediction | None:
+    """Predict the time of the experiment's launches from their compiled code; None if it is unknown."""
+    capture = capture_launches(*launch_of(experiment, gpu))
+    if isinstance(capture, Failure):
+        return None
+    try:
+        launches = [predict_captured(capture, each) for each in capture.content.launches]
+    except UnsupportedOperation:
+        return None
+    is_warm = experiment.run.l2 == "warm"
+    total_us = sum(each.warm_us if is_warm else each.total_us for each in launches)
+    by_resource = {
+        name: sum(each.by_resource_us[name] for each in launches) / 1e3
+        for name in launches[0].by_resource_us
+    }
+    ms = total_us / 1e3
+    return SweepPrediction(ms, find_bound(by_resource, ms), tuple(by_resource.items()))
+
+
+class LaunchCapture(BaseCapture):
+    """The launches of an experiment. Only tensors that start zeroed have known contents.
+
+    Args:
+        codes: the code of each kernel, by stage.
+        sizes: the sizes of the arrays, in elements.
+    """
+
+    def __init__(
+        self, content: Content, codes: Sequence[Mapping[str, str]], sizes: Sequence[int]
+    ) -> None:
+        self.content = content
+        self._codes = codes
+        self._sizes = sizes
+
+    def read_code(self, kernel: int, stage: str) -> str:
+        return self._codes[kernel][stage]
+
+    def read_array(self, number: int) -> np.ndarray:
+        return np.zeros(self._sizes[number], np.int32)
+
+
+def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failure:
+    """Compile each launch of a declared kernel, and return them."""
+    from tilescope.record.compiled import describe_kernel, disassemble, read_resources
+
+    specs = declared.tensors(launch)
+    tensors = stand_in_tensors(specs, launch)
+    zeroed = [name for name, spec in specs.items() if spec.starts_zeroed]
+    kernels = []
+    codes = []
+    launches: list[dict[str, Any]] = []
+    for kernel in declared.launches(launch):
+        compiled = compile_kernel(kernel, launch)
+        if isinstance(compiled, Failure):
+            return compiled
+        registers, spilled = read_resources(compiled.asm["cubin"])
+        kernels.append(
+            {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}
+        )
+        codes.append({**compiled.asm, "sass": disassemble(compiled.asm["cubin"])})
+        launches.append(
+            {
+                "kernel": len(launches),
+                "grid": [*kernel.grid(launch), 1, 1][:3],
+                "caller": {"file": "", "line": 0},
+                "config": {"num_stages": compiled.metadata.num_stages},
+                "tuned": None,
+                "ran": False,
+                "elapsed_ms": None,
+                "case": None,
+                "arguments": _describe_arguments(kernel, launch, specs, tensors, zeroed),
+            }
+        )
+    gpu = launch.gpu
+    content = TypeAdapter(Content).validate_python(
+        {
+            "format": 1,
+            "triton": "",
+            "script": "",
+            "gpu": {"name": gpu.name, "sms": gpu.sms, "compute_capability": gpu.compute_capability},
+            "stopped": None,
+            "not_captured": (),
+            "cases": {},
+            "kernels": kernels,
+            "arrays": [{"why_missing": ""} for _ in zeroed],
+            "storages": [
+                {"bytes": spec.stored_bytes(launch.problem), "address_bytes": 0}
+                for spec in specs.values()
+            ],
+            "launches": launches,
+        }
+    )
+    return LaunchCapture(content, codes, [math.prod(specs[name].shape) for name in zeroed])
+
+
+def _describe_arguments(
+    kernel: Kernel,
+    launch: Launch,
+    specs: Mapping[str, TensorSpec],
+    tensors: Mapping[str, Any],
+    zeroed: Sequence[str],
+) -> Any:
+    """Return the JSON of a launch's arguments. Each tensor has its own storage, and an array if it starts zeroed."""
+    from tilescope.record.arguments import as_compiled, describe_arguments
+
+    names = {tensor.untyped_storage()._cdata: name for name, tensor in tensors.items()}
+
+    def describe_tensor(stand_in: Any) -> dict[str, Any]:
+        tensor = stand_in.base
+        name = names[tensor.untyped_storage()._cdata]
+        return {
+            "dtype": specs[name].dtype_in(launch.problem),
+            "element_bytes": tensor.element_size(),
+            "shape": list(tensor.shape),
+            "strides": list(tensor.stride()),
+            "storage": [*specs].index(name),
+            "offset_bytes": stand_in.offset_bytes,
+            "array": zeroed.index(name) if name in zeroed else None,
+            "is_known": True,
+        }
+
+    given = kernel.arguments(tensors, launch)
+    values = {name: as_compiled(given.pop(name)) for name in kernel.jitted.arg_names}
+    capability = list(launch.gpu.compute_capability)
+    return describe_arguments(kernel.jitted, values, given, describe_tensor, capability)
