@@ -1,6 +1,6 @@
 """Fit the constants that estimate the time of Triton's interpreter: `python -m benchmarks.interpreter`.
 
-`tilescope/declare/interpreter_time.py` holds these constants.
+`tilescope/declare/spec.py` holds these constants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilescope.results import Failure
 
 def main() -> None:
     # Worker processes import this file before they set how Triton runs, so imports of Triton come later.
-    from tilescope.declare.interpreter_time import estimate_seconds
+    from tilescope.declare.spec import interpreter_seconds
     from tilescope.measure.session import Session
 
     payloads = [
@@ -63,7 +63,7 @@ def main() -> None:
         products *= getattr(experiment.config, "BLOCK_K", 0)
         rows.append([sum(n for n, _ in counts), sum(n * size for n, size in counts), products])
         seconds.append(outcome.stages["launch"])
-        estimate = estimate_seconds(kernel, launch)
+        estimate = interpreter_seconds(kernel, launch)
         print(f"{payload}: {seconds[-1]:.2f} s, estimated {estimate:.2f} s")
     weights = 1 / np.array(seconds)
     fit, *_ = np.linalg.lstsq(np.array(rows) * weights[:, None], np.ones(len(rows)), rcond=None)

@@ -166,7 +166,7 @@ class _Timed:
         """Return a row: the kernel against the fastest of its calls."""
         import numpy as np
 
-        from tilescope.measure.pairs import pair
+        from tilescope.measure.timing import pair
 
         kernel_ms, *calls_ms = self.samples.times_ms
         times = {

@@ -19,7 +19,7 @@ from tilescope.results import Counters, records
 from tilescope.results.counters import with_group_size
 from tilescope.results.records import Recording
 from tilescope.results.scores import Score
-from visualize.predict.agreement import LaunchCosts, launch_totals
+from visualize.predict.costs import LaunchCosts, launch_totals
 from visualize.views.library.recorded import recorded_launch
 from visualize.views.library.scoreboard import DRAM, FILE
 

@@ -182,7 +182,7 @@ def describe(result: Any, gpu: str) -> str:
 
 def _describe_counters(result: Counters, gpu: str) -> str:
     from tilescope.declare.gpus import GPUS
-    from visualize.predict.agreement import LaunchCosts, launch_totals
+    from visualize.predict.costs import LaunchCosts, launch_totals
 
     experiment = result.experiment
     launch = Launch(experiment.problem, experiment.config, GPUS[gpu])

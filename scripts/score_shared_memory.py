@@ -24,7 +24,7 @@ from tilescope.inside.inspect import inspect
 from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.measure.ncu import METRICS
 from tilescope.results.scores import FILE, Score
-from tilescope.sass.opcodes import OPCODES
+from tilescope.sass.instructions import OPCODES
 from visualize.views.library.scoreboard import LINE_COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]

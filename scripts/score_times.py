@@ -24,7 +24,7 @@ from tilescope.evaluate.captured import count_launch
 from tilescope.inside.inspect import inspect
 from tilescope.numbers import percent
 from tilescope.results.scores import FILE, Score, shipped_scores, summarize
-from tilescope.timing.gpus import find_constants
+from tilescope.timing.constants import find_constants
 from tilescope.timing.launches import predict_launch
 from tilescope.timing.ranges import stated_ranges
 

@@ -71,8 +71,7 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
     """
     from tilescope.declare import gpus
     from tilescope.record.capture_file import check_output  # imports torch
-    from tilescope.record.child_processes import RECORDED_PROCESS
-    from tilescope.record.patches import recording
+    from tilescope.record.patches import RECORDED_PROCESS, recording
     from tilescope.record.recorder import HostRead
 
     if os.environ.get(RECORDED_PROCESS) == str(os.getpid()):

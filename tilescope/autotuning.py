@@ -242,7 +242,7 @@ def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
             sys.executable,
             "-P",
             "-m",
-            "tilescope.timing.ranking",
+            "tilescope.timing.launches",
             str(path),
             str(_count_processes(launches)),
             str(_limit_s(launches)),

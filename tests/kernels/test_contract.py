@@ -14,8 +14,7 @@ from tests.covering import covering
 from tests.tilescope.measure.test_gpu_timeline import count_compiles
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Run
-from tilescope.declare.interpreter_time import estimate_seconds
-from tilescope.declare.spec import Launch
+from tilescope.declare.spec import Launch, interpreter_seconds
 from tilescope.measure import worker
 from tilescope.results import RunResult
 
@@ -93,7 +92,7 @@ def cases(kernel, configs, all_combinations):
         del configs["largest"]
     every = combine(kernel, configs, SHAPES)
     seconds = {
-        (shape, name): estimate_seconds(
+        (shape, name): interpreter_seconds(
             kernel, Launch(problem_for(kernel, shape), configs[name], FEW_SMS)
         )
         for shape, name in {case[:2] for case in every}

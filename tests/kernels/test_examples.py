@@ -11,8 +11,7 @@ import pytest
 from kernels.examples import EXAMPLES
 from tests.messages import decode, menu_labels
 from tilescope.captures.reader import Capture
-from tilescope.reports.launch import make_report
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches, make_report
 from visualize.views.capture.view import LaunchView, draw_launch
 from visualize.web.scripts import Scripts, shipped_scripts
 

@@ -16,9 +16,8 @@ from tests.trees import ROOT
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
-from visualize.predict import textbook
+from visualize.predict.costs import Textbook
 from visualize.predict.schedule import loads, player_steps, row_major, schedule
-from visualize.predict.textbook import Textbook
 from visualize.views import theme
 from visualize.views.memory.flow import flow_plot, make_flow
 from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
@@ -102,7 +101,7 @@ def test_the_scripts_parts_pass_their_tests_in_node(tmp_path):
             "waves": launch_case(2048, 512, 64, 4, 132, (1, 2, 5, 8)),
         },
         "requests": flow_plot(
-            make_flow(kernel, launch, textbook.count_accesses(kernel, launch, Textbook())[1]),
+            make_flow(kernel, launch, Textbook().count(kernel, launch)[1]),
             31,
             "",
         ),

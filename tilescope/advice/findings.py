@@ -32,14 +32,7 @@ from tilescope.advice.same_work import find_races, find_same, place_of
 from tilescope.advice.shared_costs import examine_stages, explain_conflicts
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
-from tilescope.captures.reader import (
-    TIME,
-    Build,
-    Capture,
-    Finding,
-    Tensor,
-    find_equal_launches,
-)
+from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor, find_equal_launches
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
@@ -47,7 +40,7 @@ from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.inside.report import Inside, SharedMap
 from tilescope.timing.changes import TIME_KIND, list_options
 from tilescope.ttgir.graph import Slice
-from tilescope.ttgir.parser import memory_ops, parse
+from tilescope.ttgir.parser import memory_ops, parse_ttgir
 
 # Operations on offsets, in Triton's default type.
 _OFFSET_BITS = 32
@@ -350,7 +343,7 @@ def _widen_offsets(runner: TrialRunner, op: OperationCounts) -> tuple[Trial, Seq
         The change, and the overflows of an operation's offsets, the original ones before those that follow from them.
     """
     kernel, codes = runner.capture.build(runner.launch.kernel)
-    body = parse(codes["ttgir"])
+    body = parse_ttgir(codes["ttgir"])
     values = Slice(body, {})
     used = values.reach(each.operands[0] for each in memory_ops(body) if each.source == op.source)
     overflows = {each.line: each for each in runner.counts.overflows if each.bits == _OFFSET_BITS}

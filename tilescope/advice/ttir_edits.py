@@ -11,7 +11,7 @@ from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.ttgir.graph import Slice
-from tilescope.ttgir.parser import Op, Region, parse
+from tilescope.ttgir.parser import Op, Region, parse_ttgir
 
 # The operations of each kind in a report.
 _NAMES = {
@@ -38,7 +38,7 @@ class Module:
         self.lines = text.splitlines()
         self.header = text[: text.find("tt.func")].count("\n")
         try:
-            self.body = parse(text)
+            self.body = parse_ttgir(text)
         except UnsupportedOperation:
             self.body = Region([])
         self.loops = dict(self.body.walk_loops())

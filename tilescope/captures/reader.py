@@ -202,10 +202,6 @@ class AllocatedBuffer:
     offset_bytes: Count
     size_bytes: Count
 
-    @property
-    def end_bytes(self) -> int:
-        return self.offset_bytes + self.size_bytes
-
 
 @dataclass(frozen=True)
 class Allocation:

@@ -28,8 +28,7 @@ from tilescope.numbers import count_noun, join_names
 from tilescope.output import check_output, guard, replacing
 from tilescope.reports.brief import brief, to_json
 from tilescope.reports.comparison import Difference, differences
-from tilescope.reports.launch import Report, make_report, read_report
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches, Report, make_report, read_report
 from tilescope.reports.text import html, markdown, markdown_growth, sections, table
 
 
@@ -390,7 +389,7 @@ class _ScriptProcess:
         command = self._flags.command if is_own else [script]
         self.server.capture(path, command, more, is_superseded)
         if self._flags.count:
-            from tilescope.measure.captured_counters import count_capture  # imports Triton
+            from tilescope.measure.counters import count_capture  # imports Triton
 
             count_capture(self.server, path, command, more)
         return path

@@ -26,7 +26,7 @@ from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import display_path
 from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import Kernel, Launch, Specs, TensorSpec
-from tilescope.evaluate.declared_instructions import find_conversions, read_operations
+from tilescope.evaluate.matching import find_conversions, read_operations
 from tilescope.evaluate.sectors import LANES
 from tilescope.results import Compiled, Failure
 

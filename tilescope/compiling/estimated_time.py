@@ -24,8 +24,8 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import occupancy
 from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch
 from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
-from tilescope.sass.listing import Instruction
-from tilescope.timing.gpus import RESULTS, find_constants
+from tilescope.sass.instructions import Instruction
+from tilescope.timing.constants import RESULTS, find_constants
 from tilescope.timing.model import Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 
@@ -63,7 +63,7 @@ _STEPS_PER_WARP = 60
 
 
 def estimate_time(kernel: Kernel, launch: Launch) -> float | None:
-    """Estimate the time of one launch; None if no program fits on an SM.
+    """Estimate the time of one launch; None if no program fits on an SM, or the GPU's rate of products is unknown.
 
     Half of the times of recorded products are within 12 % of the measured ones, but only compiled code shows spills and
     conflicts. So the order of configs is used, not the time.
@@ -78,7 +78,8 @@ def estimate_time(kernel: Kernel, launch: Launch) -> float | None:
 @functools.lru_cache(maxsize=4096)
 def _estimate(kernel_id: str, launch: Launch) -> float | None:
     kernel = discover()[kernel_id]
-    described = expect_execution(kernel, launch)
+    is_known = not uses_matrix_units(kernel, launch) or launch.gpu.matrix_rate(launch.problem.dtype)
+    described = expect_execution(kernel, launch) if is_known else None
     if described is None:
         return None
     constants, _ = find_constants(launch.gpu)
@@ -185,10 +186,6 @@ class _Listing:
     def add_wait(self, times: float, effect: str, pending: int = 0) -> None:
         self.add(times, "control", 0, 0, effect, pending=pending)
 
-    def end_loop(self, first: int) -> None:
-        """Make the last step the end of a loop that begins at step `first`."""
-        self.instructions[-1] = Instruction("", "BRA", (), (), first)
-
     def count(self, access: AnyAccess) -> int:
         """Return how often an access is executed."""
         return math.prod(self.extents[index] for index in access.over)
@@ -287,7 +284,7 @@ def _add_products(listing: _Listing, panels: Sequence[AnyAccess]) -> None:
     if is_pipelined:
         # In reality, the last steps copy nothing. Here, the same bytes are spread over all steps.
         listing.add_copy(times, kind, size, wavefronts, (address,))
-    listing.end_loop(first)
+    listing.instructions[-1] = Instruction("", "BRA", (), (), first)
     listing.add_wait(listing.programs, "wait for products")
 
 
@@ -381,7 +378,4 @@ def _add_product(
 def _matrix_rate(launch: Launch) -> float:
     """Return the products per cycle of the matrix unit in a quarter of an SM."""
     gpu = launch.gpu
-    dtype = launch.problem.dtype
-    is_float8 = dtype.startswith("float8")
-    tflops = gpu.matrix_tflops["float16" if is_float8 else dtype] * (2 if is_float8 else 1)
-    return tflops * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS
+    return gpu.matrix_rate(launch.problem.dtype) * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS

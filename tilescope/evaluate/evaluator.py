@@ -12,8 +12,8 @@ import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate import arithmetic
+from tilescope.evaluate.arithmetic import Overflows
 from tilescope.evaluate.global_memory import CHUNK, STORAGE_STEP, Descriptor, GlobalMemory
-from tilescope.evaluate.overflows import Overflows
 from tilescope.evaluate.values import (
     Unknown,
     Value,
@@ -26,14 +26,7 @@ from tilescope.evaluate.values import (
     possible,
 )
 from tilescope.ttgir.graph import Slice
-from tilescope.ttgir.operations import MEMORY_OPS, POINTER_OPS
-from tilescope.ttgir.parser import (
-    Op,
-    Region,
-    Source,
-    memory_ops,
-    shape_of,
-)
+from tilescope.ttgir.parser import MEMORY_OPS, POINTER_OPS, Op, Region, Source, memory_ops, shape_of
 
 # Maximum number of programs of a launch, and of those that are evaluated at once.
 _MOST_PROGRAMS = 1 << 26

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.evaluate.atomics import ADDRESS_RANGE
-from tilescope.evaluate.counts import Example, Tally
+from tilescope.evaluate.counts import Example, Probe, Sampler, Tally
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import (
+    ADDRESS_RANGE,
     GRANULE_BYTES,
     LINE_BYTES,
     SECTOR_BYTES,
@@ -23,7 +23,6 @@ from tilescope.evaluate.sectors import (
     box_lanes,
     count_requests,
 )
-from tilescope.evaluate.touches import Probe, Sampler
 from tilescope.evaluate.values import (
     Unknown,
     Value,

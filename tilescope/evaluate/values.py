@@ -24,7 +24,7 @@ _MOST_TERMS = 4
 _MOST_ELEMENTS = 1 << 25
 
 
-class Term:
+class BlockTerm:
     """A block per program: row `index[program]` of `table`.
 
     Attributes:
@@ -66,7 +66,7 @@ class Term:
     def per_program(self, per_row: np.ndarray) -> np.ndarray:
         return per_row[:1] if self.index is None else per_row[self.index]
 
-    def select(self, programs: np.ndarray) -> "Term":
+    def select(self, programs: np.ndarray) -> "BlockTerm":
         result = copy.copy(self)  # with what is cached
         result.index = None if self.index is None else self.index[programs]
         return result
@@ -83,7 +83,7 @@ class Value:
 
     unwrapped: "Value | None" = None
 
-    def __init__(self, base: Any, terms: Sequence[Term] = ()) -> None:
+    def __init__(self, base: Any, terms: Sequence[BlockTerm] = ()) -> None:
         self.base = np.atleast_1d(base)
         self.terms = tuple(terms)
 
@@ -161,7 +161,7 @@ class Value:
 
     def map_blocks(self, change: Callable[[np.ndarray], np.ndarray]) -> "Value":
         """Change the shape of the blocks. `change` takes and returns tables."""
-        return Value(self.base, [Term(change(term.table), term.index) for term in self.terms])
+        return Value(self.base, [BlockTerm(change(term.table), term.index) for term in self.terms])
 
     def with_rank(self, rank: int) -> "Value":
         """Return a block of `rank` dimensions of length 1 if the value is a scalar."""
@@ -293,11 +293,12 @@ def keys_of(*values: Value) -> list[np.ndarray | None]:
 
 
 def from_table(table: np.ndarray, index: np.ndarray | None = None) -> Value:
-    """Return the value whose blocks are the rows of a table: see `Term`."""
+    """Return the value whose blocks are the rows of a table: see `BlockTerm`."""
     if table.ndim == 1:
         return Value(table if index is None else table[index])
     return Value(
-        np.ones(1, bool) if table.dtype == bool else np.zeros(1, table.dtype), [Term(table, index)]
+        np.ones(1, bool) if table.dtype == bool else np.zeros(1, table.dtype),
+        [BlockTerm(table, index)],
     )
 
 
@@ -318,10 +319,10 @@ def add(a: Value, b: Value, sign: int = 1) -> Value:
     """Return a + b, or a − b if `sign` is −1. Terms with a common index are merged."""
     terms = list(a.known.terms)
     for term in b.known.terms:
-        term = term if sign == 1 else Term(-term.table, term.index)
+        term = term if sign == 1 else BlockTerm(-term.table, term.index)
         for i, other in enumerate(terms):
             if other.index is term.index and other.table.shape[1:] == term.table.shape[1:]:
-                terms[i] = Term(other.table + term.table, term.index)
+                terms[i] = BlockTerm(other.table + term.table, term.index)
                 break
         else:
             terms.append(term)
@@ -339,7 +340,7 @@ def multiply(a: Value, b: Value) -> Value:
         return Unknown(a.why, a.shape, multiple, multiply(a.known, b))
     if len(b.base) == 1:
         return Value(
-            a.base * b.base, [Term(term.table * b.base[0], term.index) for term in a.terms]
+            a.base * b.base, [BlockTerm(term.table * b.base[0], term.index) for term in a.terms]
         )
     zero = np.zeros(1, np.int64)
     return Value(
@@ -395,6 +396,6 @@ def choose(condition: np.ndarray | Unknown, a: Value, b: Value) -> Value:
             if len(table) > len(index):  # each iteration of a loop may choose again
                 used, index = np.unique(index, return_inverse=True)
                 table = table[used]
-            x = Term(table, index)
+            x = BlockTerm(table, index)
         result.append(x)
     return Value(np.where(condition, a.base, b.base), result)

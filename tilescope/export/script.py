@@ -21,7 +21,6 @@ from tilescope.declare import numerics
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.interpreter_time import estimate_seconds
 from tilescope.declare.spec import (
     TYPE_BYTES,
     Kernel,
@@ -30,6 +29,7 @@ from tilescope.declare.spec import (
     Tensors,
     TensorSpec,
     format_duration,
+    interpreter_seconds,
     shape_text,
 )
 from tilescope.export.sources import CannotBeWritten, Sources, function_name
@@ -278,7 +278,7 @@ def script(experiment: Experiment, gpu: Gpu) -> ExportedScript:
         allocated=_workspaces(code["workspaces"]),
         race=f"\nprint({f'It passed, but it is still a race: {race}.'!r})" if race else "",
         shape=shape_text(problem),
-        duration=format_duration(max(1.0, estimate_seconds(kernel, launch))),
+        duration=format_duration(max(1.0, interpreter_seconds(kernel, launch))),
         allowed=allowed,
         is_cold=run.l2 == "cold",
         kernel=kernel.id,

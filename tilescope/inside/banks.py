@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
-from tilescope.sass.opcodes import find_opcode
+from tilescope.sass.instructions import find_opcode
 
 BANKS = 32
 WORD_BYTES = 4

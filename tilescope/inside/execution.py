@@ -17,23 +17,9 @@ import numpy as np
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.inside.banks import WORD_BYTES, BankAccess, Wavefronts, count_by_warp
 from tilescope.sass import semantics
-from tilescope.sass.decoding import (
-    CONSTANT_REGISTERS,
-    Source,
-    Step,
-    next_register,
-    register,
-    source,
-)
-from tilescope.sass.listing import Instruction
-from tilescope.sass.plan import (
-    INDIRECT,
-    INSTRUCTION_BYTES,
-    Budget,
-    Plan,
-    Planned,
-    is_barrier,
-)
+from tilescope.sass.decoding import CONSTANT_REGISTERS, Source, next_register, register, source
+from tilescope.sass.instructions import Instruction
+from tilescope.sass.plan import INDIRECT, INSTRUCTION_BYTES, Budget, Plan, Planned, is_barrier
 from tilescope.sass.semantics import LANES, Number
 
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
@@ -359,8 +345,8 @@ class _Run:
             self._access_shared(planned, condition)
         if condition is False:
             return
-        if planned.step:
-            self._compute(planned, planned.step, condition)
+        if planned.compute:
+            self._compute(planned, planned.compute, condition)
             return
         if traits.lanes:
             self._collect(planned, condition)
@@ -385,18 +371,18 @@ class _Run:
     def _is_known(self, known: Any, where: Any) -> bool:
         return known is True or not np.any(where & (np.asarray(known) ^ True))
 
-    def _compute(self, planned: Planned, step: Step, condition: Any) -> None:
+    def _compute(self, planned: Planned, compute: Callable[..., Any], condition: Any) -> None:
         values = []
         known: Any = True
-        for each in step.sources:
+        for each in planned.sources:
             value, is_known = self._read(each)
             values.append(value)
             known = known & is_known
         if known is False:
-            results: Sequence[Number] = (0,) * len(step.writes)
+            results: Sequence[Number] = (0,) * len(planned.writes)
         else:
-            results = step.compute(*values)
-        for name, result in zip(step.writes, results, strict=False):
+            results = compute(*values)
+        for name, result in zip(planned.writes, results, strict=False):
             if isinstance(result, np.ndarray):
                 self.budget.spend(result.size)
             self._write(name, result, known, condition)

@@ -14,8 +14,7 @@ from tilescope.captures.listings import Location
 from tilescope.evaluate.matching import find_instructions
 from tilescope.inside.report import LoopLoad, Moment, Pipeline, PipelineEvent
 from tilescope.ttgir.graph import Graph
-from tilescope.ttgir.operations import LOOPS
-from tilescope.ttgir.parser import Op, Region
+from tilescope.ttgir.parser import LOOPS, Op, Region
 
 # Events.
 _COPIES = ("copy", "TMA copy")

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
-from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.sass.registers import Accesses, analyze, is_call, list_registers
 
 # The GPU reserves two registers of each thread, and a thread has at least 16.
@@ -22,7 +22,7 @@ def measure_registers(
 
     Both are sorted by the number of live registers, most first.
     """
-    instructions = parse(sass)
+    instructions = parse_sass(sass)
     if not instructions:
         return (), ()
     accesses, following, live = analyze(sass)

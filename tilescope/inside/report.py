@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilescope.captures.layouts import Layout
-from tilescope.sass.opcodes import OPCODES
+from tilescope.sass.instructions import OPCODES
 
 # Nsight Compute's counters of wavefronts, each with its opcode. There is none for STSM or ATOMS alone.
 WAVEFRONT_COUNTERS = {

@@ -1,4 +1,4 @@
-"""Count a launch's memory traffic with Nsight Compute, and join the counts to the compiled kernel.
+"""Count memory traffic with Nsight Compute: of experiments, joined to the compiled kernel, and of captured scripts.
 
 `ncu` runs in a separate process. Counts per launch come from hardware counters, and counts per instruction from ncu's
 source counters. The line table of the same SASS maps each counted instruction to its source line. ncu profiles the
@@ -9,14 +9,20 @@ import dataclasses
 import functools
 import itertools
 import json
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tilescope.captures.reader import Capture, CountedLaunch
+from tilescope.captures.server import RECORDER, CaptureFailed, CaptureServer
 from tilescope.declare.experiment import (
     Experiment,
     Json,
@@ -26,13 +32,16 @@ from tilescope.declare.experiment import (
     resolve_gpu,
 )
 from tilescope.declare.gpus import this_gpu
-from tilescope.evaluate.declared_instructions import match_instructions
+from tilescope.evaluate.counts import COUNTER_NAMES
 from tilescope.evaluate.instructions import CompiledFacts, MemoryInstruction
+from tilescope.evaluate.matching import match_instructions
+from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.measure import ncu
 from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.ncu import Cancel, CountingFailed
+from tilescope.output import replacing
 from tilescope.results import Compiled, Counters, Device, Failure, OpCounts, SharedCounts, records
-from tilescope.sass.listing import parse
+from tilescope.sass.instructions import parse_sass
 
 # Seconds that ncu may take for the first experiment, including imports and replay passes, and for each further one.
 DEADLINE_S = 120.0
@@ -49,6 +58,10 @@ _SHARED = (_EXECUTED, "L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
 
 # One launch's metrics by our names, and ncu's row for each of its instructions.
 NcuCounts = tuple[dict[str, float], list[dict[str, str]]]
+
+_STDERR = 2  # its file descriptor
+LaunchKey = tuple[str, str, int]
+_CAPTURE_METRICS = (*COUNTER_NAMES, *INSIDE_COUNTERS)
 
 
 def count(
@@ -125,7 +138,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: NcuCounts) -
     number = 0
     for part in filter(None, (compiled.first, compiled)):
         own = part.operations[number:]
-        end = len(parse(part.sass)) if part is compiled.first else None
+        end = len(parse_sass(part.sass)) if part is compiled.first else None
         of_memory, of_shared = sum_instructions(rows[:end], part.sass, own, number)
         ops += of_memory
         shared += of_shared
@@ -154,7 +167,7 @@ def sum_instructions(
     Raises:
         CountingFailed: if ncu's code differs from the SASS, or a column is missing.
     """
-    code = parse(sass)
+    code = parse_sass(sass)
     # "@!P1  LDG.E R0, …" → "LDG.E"
     words = ((word for word in row["Source"].split() if not word.startswith("@")) for row in rows)
     if [each.opcode for each in code] != [next(row_words, "").rstrip(";") for row_words in words]:
@@ -196,6 +209,90 @@ COUNTERS = Measurement(
     measure_counters,
     "Counters need the GPU itself: this machine has {this}, and no counters of this experiment on {gpu} are recorded.",
 )
+
+
+def count_capture(
+    server: CaptureServer, path: Path, command: Sequence[str], more: Sequence[str]
+) -> None:
+    """Capture a script again under Nsight Compute, and replace the capture with the new one and its counters.
+
+    Args:
+        path, command, more: see `CaptureServer.arguments`.
+
+    Raises:
+        CaptureFailed: this machine has no GPU or no ncu.
+    """
+    if this_gpu() is None or not shutil.which("ncu"):
+        raise CaptureFailed("--count needs a GPU and Nsight Compute's ncu on the PATH.")
+    capture = Capture(path)
+    elapsed = (launch.elapsed_ms for launch in capture.content.launches)  # without the profiler
+    times = dict(zip(launch_keys(capture), elapsed, strict=True))
+    names = [find_entry(capture, kernel) for kernel in range(len(capture.content.kernels))]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log.csv")
+        again = Path(folder, "counted.tilescope")
+        profile = [
+            *ncu.profile_command(_CAPTURE_METRICS, names),
+            *ncu.RAW_PAGE,
+            "--log-file",
+            str(log),
+        ]
+        arguments = server.arguments(again, command, ["--untimed", *more])
+        # The script may fail while it is counted
+        subprocess.run(
+            [*profile, server.python, str(RECORDER), *arguments],
+            stdout=_STDERR,
+            check=False,
+            env=server.environment,
+        )
+        page = log.read_text(encoding="utf-8") if log.exists() else ""
+        if again.exists():
+            with replacing(path) as partial:
+                shutil.move(again, partial)  # random data differs between runs
+    capture = Capture(path)
+    keys = launch_keys(capture)
+    counters = read_counters(page)
+    capture.write_counters([CountedLaunch(counters.get(key), times.get(key)) for key in keys])
+    if missing := len(set(keys) - set(counters)):
+        last = "".join(page.splitlines()[-1:])
+        print(
+            f"Nsight Compute did not count {missing} of {len(keys)} launches. {last}",
+            file=sys.stderr,
+        )
+
+
+def find_entry(capture: Capture, kernel: int) -> str:
+    """Return the name of a kernel's compiled function, which may differ from the Python function's."""
+    match = re.search(r"\.entry ([\w$]+)", capture.read_code(kernel, "ptx"))
+    return match[1] if match else capture.content.kernels[kernel].name
+
+
+def launch_keys(capture: Capture) -> list[LaunchKey]:
+    """Return the key of each launch, as in `read_counters`."""
+    launches = capture.content.launches
+    names = (find_entry(capture, launch.kernel) if launch.ran else "" for launch in launches)
+    return _number((name, str(launch.grid)) for name, launch in zip(names, launches, strict=True))
+
+
+def read_counters(page: str) -> dict[LaunchKey, dict[str, int]]:
+    """Return launches' counters from ncu's raw page, by kernel, grid, and number of earlier launches with the same two.
+
+    A script may launch more or less often while it is counted.
+    """
+    keys = []
+    counters = []
+    for row in ncu.read_rows(page):
+        with suppress(CountingFailed):  # the row of units, or a launch that failed
+            counters.append(
+                {name: int(ncu.parse_count(row, ncu.METRICS[name])) for name in _CAPTURE_METRICS}
+            )
+            keys.append((row["Kernel Name"], row["Grid Size"]))
+    return dict(zip(_number(keys), counters, strict=True))
+
+
+def _number(keys: Iterable[tuple[str, str]]) -> list[LaunchKey]:
+    seen = defaultdict[tuple[str, str], Iterator[int]](itertools.count)
+    return [(*key, next(seen[key])) for key in keys]
 
 
 def _launch_all(payloads: list[Json], repeats: int) -> None:

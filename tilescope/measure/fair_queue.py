@@ -1,10 +1,14 @@
-"""A fair queue of calls: light clients go first, and one worker is reserved for short calls."""
+"""Fair queues: light clients go first, and one worker is reserved for short calls.
+
+`FairQueue` orders the calls of a pool of workers, and `RequestSlots` shares the server process among client addresses.
+"""
 
 import contextvars
 import math
+import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +26,17 @@ BUDGET_S = 30.0
 
 # Usage below which a client is forgotten.
 _NEGLIGIBLE_S = 1e-3
+
+# Maximum concurrent redraws and replies in the server process. Even short ones spend half of their time waiting for the
+# GIL.
+MAX_REQUESTS = 6
+# An address whose recent usage exceeds this many seconds of CPU time is heavy: sustained use of 10 % of a core. All
+# heavy addresses together hold one slot, and use it half of the time while others are active. Opening the page takes
+# 0.2 s.
+REQUEST_BUDGET_S = 0.3
+_REQUEST_HALF_LIFE_S = 2.0
+# Seconds charged for a running request until its CPU time is known. A new address therefore holds at most three slots.
+_REQUEST_ESTIMATE_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -176,3 +191,61 @@ class FairQueue:
         self.usage = {
             entry: s * factor for entry, s in self.usage.items() if s * factor > _NEGLIGIBLE_S
         }
+
+
+class RequestSlots:
+    """Threads for at most MAX_REQUESTS concurrent requests. The address with the lowest recent usage goes next.
+
+    Args:
+        now: a clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._queue = FairQueue(
+            MAX_REQUESTS,
+            MAX_REQUESTS - 1,
+            now=now,
+            half_life_s=_REQUEST_HALF_LIFE_S,
+            budget_s=REQUEST_BUDGET_S,
+        )
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(MAX_REQUESTS, "request")
+
+    def submit(self, client: Client, function: Callable[..., T], *args: Any) -> Future[T]:
+        """Call a function in a thread, and charge the client for the thread's CPU time.
+
+        A cancelled call that has begun holds its slot until the function returns.
+        """
+        call: Call[Any] = Call("request", function, args)
+        request = QueuedCall(call, client, _REQUEST_ESTIMATE_S, futures=[Future()])
+        with self._lock:
+            self._queue.waiting.append(request)
+            self._start()
+        return request.futures[0]
+
+    def _start(self) -> None:
+        while len(self._queue.running) < MAX_REQUESTS and (request := self._queue.pop()):
+            self._threads.submit(self._run, request)
+
+    def _run(self, request: QueuedCall) -> None:
+        began = time.monotonic()
+        began_cpu_s = time.thread_time()
+        future = request.futures[0]
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(request.context.run(request.call.function, *request.call.args))
+            except BaseException as error:
+                future.set_exception(error)
+        used_s = time.thread_time() - began_cpu_s
+        with self._lock:
+            others = {client.address for client in self._queue.usage} - {request.client.address}
+            must_rest = others and self._queue.running[request]
+        if must_rest:
+            time.sleep(time.monotonic() - began)
+        with self._lock:
+            self._queue.finish(request, used_s)
+            self._start()
+
+
+# The slots of redraws and replies.
+REQUEST_SLOTS = RequestSlots()

@@ -14,7 +14,7 @@ from tilescope.application import FOLDER, environment
 from tilescope.inside.report import WAVEFRONT_COUNTERS
 from tilescope.measure.pool import Stopped
 from tilescope.results import Failure
-from tilescope.sass.opcodes import OPCODES
+from tilescope.sass.instructions import OPCODES
 
 # Options that print the metrics of each launch as CSV.
 RAW_PAGE = ("--csv", "--page", "raw", "--print-units", "base")

@@ -13,7 +13,6 @@ from typing import Any
 from tilescope.compiling.compile_cost import estimate_shared_bytes
 from tilescope.declare.experiment import Experiment, launch_of, without_gpu
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.interpreter_time import explain_slow_launch
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.numerics import values
 from tilescope.declare.spec import (
@@ -23,12 +22,13 @@ from tilescope.declare.spec import (
     Kernel,
     Launch,
     TensorSpec,
+    explain_slow_launch,
     shape_text,
 )
 from tilescope.measure import check, timing, worker
 from tilescope.measure.gated_stream import GatedStream
 from tilescope.measure.measurement import Job, Measurement
-from tilescope.measure.pairs import FEWEST, pair
+from tilescope.measure.timing import FEWEST, pair
 from tilescope.results import Baseline, Check, Diff, Peak, RunResult, records
 
 

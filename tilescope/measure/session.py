@@ -16,7 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tilescope.compiling import compile_cost, compiler, launches
+from tilescope.compiling import compile_cost
+from tilescope.compiling.compiler import compile_experiment
+from tilescope.compiling.inspection import MOST_TRIALS, inspect_experiment, try_changes
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu, on_zero_gpu, this_gpu
@@ -25,11 +27,7 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
 from tilescope.measure import counters, group_sizes, run, timeline, worker
-from tilescope.measure.fair_queue import (
-    INTERNAL,
-    Call,
-    Client,
-)
+from tilescope.measure.fair_queue import INTERNAL, Call, Client
 from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.pool import Pool
 from tilescope.measure.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
@@ -47,7 +45,6 @@ V = TypeVar("V")
 MAX_JOBS = 32
 MAX_JOBS_PER_ADDRESS = 16
 
-# The limits of jobs, for `tilescope doctor`.
 # Maximum cached results of all measurements together. The largest kind, a timeline, takes a few megabytes.
 MAX_RESULTS = 64
 
@@ -234,7 +231,7 @@ class Session:
             done.set_result(outcome)
             return done
         return self._submit_compile(
-            compiler.compile_experiment, experiment, client=client, cache=self._compiled.put
+            compile_experiment, experiment, client=client, cache=self._compiled.put
         )
 
     def inspect(
@@ -242,7 +239,7 @@ class Session:
     ) -> Future[Inspection | Failure]:
         """Compile an experiment for its GPU, and inspect its programs. Return immediately: see `compile`."""
         return self._submit_compile(
-            launches.inspect_experiment, experiment, client=client, cache=self._inspected.put
+            inspect_experiment, experiment, client=client, cache=self._inspected.put
         )
 
     def try_changes(
@@ -254,12 +251,12 @@ class Session:
         """
         inside, executions = inspection
         return self._submit_compile(
-            launches.try_changes,
+            try_changes,
             experiment,
             inside,
             client=client,
             cache=lambda key, changed: self._inspected.put(key, (changed, executions)),
-            compiles=launches.MOST_TRIALS,
+            compiles=MOST_TRIALS,
         )
 
     def _submit_compile(

@@ -1,7 +1,12 @@
-"""Patch Triton, torch and autotuners so that a recorder receives their launches."""
+"""Patch Triton, torch and autotuners so that a recorder receives their launches, also those of child processes.
+
+Child processes get environment variables and a `sitecustomize`.
+"""
 
 import atexit
+import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, partialmethod, wraps
@@ -20,10 +25,9 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 from . import Values
 from .arguments import own_tensor
-from .child_processes import recorded_environment
 from .compiled import STAGES_HOOK
-from .recorder import H200, LOCK, RUN, Launch, Recorder, UsageError
-from .tracebacks import summarize
+from .recorder import H200, LOCK, RUN, RecordedLaunch, Recorder, UsageError
+from .tracebacks import FOLDER, summarize
 from .without_gpu import AsIfCuda, Patch, Stub, gpu_stand_ins
 
 # Maximum number of autotuner configs to try until one compiles and fits.
@@ -36,6 +40,72 @@ launches in the interpreter, pass --values (in Python, values=True)."
 
 _ELAPSED_TIME = torch.cuda.Event.elapsed_time
 _SKIPPED_BY_AUTOTUNER = OutOfResources, CompileTimeAssertionFailure, PTXASError
+
+# The environment variable with the id of the process that is being recorded.
+RECORDED_PROCESS = "TILESCOPE_RECORDED_PROCESS"
+
+# Python imports this module when a child process starts, instead of one with the same name. Recording starts once the
+# child has imported torch.
+_SITECUSTOMIZE = """\
+import sys
+from importlib.util import find_spec
+
+sys.path.remove({folder!r})
+own = sys.modules.pop("sitecustomize")
+try:
+    import sitecustomize
+except ImportError:
+    sys.modules["sitecustomize"] = own
+
+
+class Recording:
+    def find_spec(self, name, *_):
+        if name == "torch" and sys.argv[0] != {recorder!r}:
+            sys.meta_path.remove(self)
+            if spec := find_spec(name):
+                run = spec.loader.exec_module
+                spec.loader.exec_module = lambda module: (run(module), self.start())
+            return spec
+
+    def start(self):
+        from runpy import run_path
+
+        try:
+            patches = run_path({recorder!r} + "/__main__.py", run_name="recorder")["load"]("patches")
+        except ImportError:  # this interpreter has no Triton
+            return
+        patches.record_child(folder={folder!r}, **{options!r})
+
+
+sys.meta_path.insert(0, Recording())
+"""
+
+# A stand-in for the command of the driver. Libraries ask it for the name or the memory of the GPU.
+_NVIDIA_SMI = """\
+#!/bin/sh
+exec '{python}' -IS -c '
+import json, sys
+gpu = json.loads(\"\"\"{gpu}\"\"\")
+name = gpu["device_name"]
+capability = ".".join(map(str, gpu["compute_capability"]))
+memory = str(gpu["memory_gib"] << 10) + " MiB"
+clock = str(gpu["clock_mhz"]) + " MHz"
+values = dict.fromkeys(["name", "gpu_name"], name) | dict.fromkeys(["memory.total", "memory.free"], memory)
+values |= {{"compute_cap": capability, "count": "1", "index": "0", "gpu_bus_id": "00000000:01:00.0"}}
+values |= {{"memory.used": "0 MiB", "clocks.max.sm": clock, "driver_version": "580.65.06"}}
+flags = " ".join(sys.argv[1:]).replace("=", " ").split()
+fields = next((flags[n + 1] for n, flag in enumerate(flags) if flag.startswith("--query-gpu")), "").split(",")
+if fields[0]:
+    rows = [fields] * ("noheader" not in " ".join(flags)) + [[values.get(field, "[N/A]") for field in fields]]
+    text = chr(10).join(", ".join(row) for row in rows)
+    print(text.replace(" MiB", "").replace(" MHz", "") if "nounits" in " ".join(flags) else text)
+elif "-L" in flags:
+    print(f"GPU 0: {{name}} (UUID: GPU-00000000-0000-0000-0000-000000000000)")
+else:
+    print("NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: 13.0")
+    print(f"0  {{name}}  0 MiB / {{memory}}")
+' "$@"
+"""
 
 
 @contextmanager
@@ -75,7 +145,7 @@ def recording(
         # Autotuners of a library that the script imports later
         patch(KernelInterface, "__init_subclass__", classmethod(patch_tuner))
         options |= {"gpu": gpu, "runs": runs}
-        stack.enter_context(recorded_environment(folder, options))
+        stack.enter_context(_recorded_environment(folder, options))
         for each in patches:
             patch(*each)
         if runs != "cuda":
@@ -167,7 +237,7 @@ def _launch(
     return launch.compiled
 
 
-def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) -> Any:
+def _run_and_time(recorder: Recorder, launch: RecordedLaunch, run: Callable[[], Any]) -> Any:
     """Launch on the GPU and wait for completion, so that a fault is attributed to this launch."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.current_stream().synchronize()  # a fault of earlier work appears here
@@ -186,7 +256,7 @@ def _run_and_time(recorder: Recorder, launch: Launch, run: Callable[[], Any]) ->
     return kernel
 
 
-def _interpret(launch: Launch, values: Values) -> None:
+def _interpret(launch: RecordedLaunch, values: Values) -> None:
     """Run a launch in Triton's interpreter, on the tensors in main memory."""
 
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -291,3 +361,35 @@ def _run_pinned(self: Any, recorder: Recorder, *arguments: Any, **keywords: Any)
                 if place == len(configs):
                     raise
                 recorder.drop(count)
+
+
+@contextmanager
+def _recorded_environment(folder: Path, options: Values) -> Iterator[None]:
+    """Change the environment so that child processes record in a folder, unless a parent process has done so.
+
+    Args:
+        options: of `recording`.
+    """
+    variables = {"TORCH_COMPILE_DISABLE": "1", RECORDED_PROCESS: str(os.getpid())}
+    hook = folder / "sitecustomize.py"
+    if not hook.exists():
+        text = _SITECUSTOMIZE.format(folder=str(folder), recorder=str(FOLDER), options=options)
+        hook.write_text(text)
+        if options["runs"] != "cuda":
+            command = folder / "nvidia-smi"
+            gpu = json.dumps(options["gpu"])
+            command.write_text(_NVIDIA_SMI.format(python=sys.executable, gpu=gpu))
+            command.chmod(0o755)
+        for name in ("PATH", "PYTHONPATH"):
+            paths = filter(None, (str(folder), os.environ.get(name)))
+            variables[name] = os.pathsep.join(paths)
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, own in variables.items():
+            if os.environ.get(name) == own:  # the script has not changed it
+                del os.environ[name]
+                if name in before:
+                    os.environ[name] = before[name]

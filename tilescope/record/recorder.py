@@ -27,14 +27,13 @@ from .arguments import (
     own_tensor,
     storage_start,
 )
-from .compiled import describe_kernel
+from .compiled import describe_kernel, read_ttgir
 from .tracebacks import current_line, describe_place
-from .ttgir import read_ttgir
 
 # Maximum bytes of all arrays in the file.
 MOST_BYTES = 60 << 20
 
-# Counts depend on addresses modulo this: see `tilescope/evaluate/atomics.py`.
+# Counts depend on addresses modulo this: see `tilescope/evaluate/sectors.py`.
 _ADDRESS_RANGE = 1 << 29
 
 # Maximum number of programs along each axis of a grid.
@@ -75,7 +74,7 @@ class UsageError(Exception):
     """The command line is wrong. The message is one sentence."""
 
 
-class Launch(NamedTuple):
+class RecordedLaunch(NamedTuple):
     """A recorded launch.
 
     Attributes:
@@ -137,7 +136,7 @@ class Recorder:
         self.folder = folder
         self.process = os.getpid()
         self.journal = (folder / "journal").open("ab", buffering=0)
-        self.launches = list[Launch]()
+        self.launches = list[RecordedLaunch]()
         self.counter = itertools.count()
         self.storages = dict[tuple[str, int], tuple[str, StorageWeakRef]]()
         self.unknown = dict[str, str]()
@@ -156,7 +155,7 @@ class Recorder:
             # A process that is killed may leave a part of its line
             self.journal.write(b"\n" + json.dumps([name, key, value]).encode() + b"\n")
 
-    def name(self, launch: Launch) -> str:
+    def name(self, launch: RecordedLaunch) -> str:
         is_child = os.getpid() != self.process
         place = f" of process {os.getpid()}" if is_child else ""
         return f"launch {launch.number} ({launch.function.__name__}){place}"
@@ -170,7 +169,7 @@ class Recorder:
         if not self.is_paused():
             self.note(_NOT_OF_GPU.format(describe_place(current_line()), name))
 
-    def keep(self, launch: Launch, **changes: Any) -> None:
+    def keep(self, launch: RecordedLaunch, **changes: Any) -> None:
         """Write a launch with changes to its JSON."""
         launch.content.update(changes)
         self.write("launches", launch.content, f"{os.getpid()}.{launch.number}")
@@ -203,7 +202,7 @@ class Recorder:
 
     def record(
         self, function: Any, arguments: Sequence[Any], grid: Any, keywords: Values
-    ) -> tuple[Launch, Values]:
+    ) -> tuple[RecordedLaunch, Values]:
         """Compile and describe a launch. Return it and its arguments by name.
 
         Raises:
@@ -228,12 +227,12 @@ class Recorder:
             "grid": [*sizes, 1, 1][:3], "caller": current_line(), **self.context, "config": config, "ran": False,
             "elapsed_ms": None, "results": None, "kernel": kernel, "arguments": described,
         }  # fmt: skip
-        launch = Launch(len(self.launches), function, compiled, content)
+        launch = RecordedLaunch(len(self.launches), function, compiled, content)
         if self._check(launch):
             self._add(launch)
         return launch, values
 
-    def _check(self, launch: Launch) -> bool:
+    def _check(self, launch: RecordedLaunch) -> bool:
         """Return whether Triton launches any program. Raise the exceptions that it would raise."""
         grid = launch.content["grid"]
         if math.prod(grid) < 1:
@@ -253,7 +252,7 @@ class Recorder:
             raise failure
         return True
 
-    def _add(self, launch: Launch) -> None:
+    def _add(self, launch: RecordedLaunch) -> None:
         self.launches.append(launch)
         self.keep(launch)
 
@@ -357,7 +356,7 @@ class Recorder:
         self.write("read", self.read)
         return HostRead(message)
 
-    def mark_unknown(self, launch: Launch) -> None:
+    def mark_unknown(self, launch: RecordedLaunch) -> None:
         """Remember the tensors that a launch would have stored to."""
         name = f"{self.name(launch)}, {_NOT_RUN}"
         facts = read_ttgir(launch.compiled.asm["ttgir"])

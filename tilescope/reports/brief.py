@@ -9,14 +9,7 @@ from typing import Any
 
 from tilescope.captures.reader import TIME, Finding
 from tilescope.numbers import count_noun
-from tilescope.reports.findings import describe_finding
-from tilescope.reports.launch import (
-    MAIN_AMOUNTS,
-    LaunchReport,
-    Report,
-    describe_total,
-    name_launches,
-)
+from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, Report, describe_finding
 
 # Maximum bytes of the whole summary without the empty lines between its parts, of its totals, and of a remark; bytes
 # reserved for the number of omitted lines.
@@ -84,6 +77,31 @@ class Row:
             separator: between sentences.
         """
         return f"{self.where}: {separator.join(describe_finding(self.finding))}"
+
+
+def describe_total(launches: Sequence[LaunchReport], amount: str) -> str:
+    """Return the sum of an amount over launches. If it is a bound, it says so."""
+    ops = [op for launch in launches for op in launch.ops]
+    upper = {op.refused for op in ops if op.is_upper_bound}
+    bound = "at most " if upper else ""
+    if {refusal.why for launch in launches for refusal in launch.refused} - upper:
+        bound = "at least "
+        ops = [op for op in ops if not op.is_upper_bound]
+    return f"{bound}{sum(getattr(op, amount) for op in ops):,}"
+
+
+def name_launches(numbers: Sequence[int]) -> str:
+    """Return the number of a launch, or the numbers of equal launches.
+
+    >>> name_launches([3]), name_launches([0, 1, 2]), name_launches([0, 2, 4, 6])
+    ('3', '3 equal launches (0 to 2)', '4 equal launches (0, …, 6)')
+    """
+    first = numbers[0]
+    last = numbers[-1]
+    if first == last:
+        return str(first)
+    between = " to " if last - first == len(numbers) - 1 else ", …, "
+    return f"{len(numbers):,} equal launches ({first}{between}{last})"
 
 
 def list_findings(launches: Iterable[tuple[Sequence[int], LaunchReport]]) -> list[Row]:

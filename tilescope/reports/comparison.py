@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from tilescope.reports.findings import in_words
-from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
+from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport, in_words
 
 # Maximum number of lines that explain a difference.
 _MOST_LINES = 3

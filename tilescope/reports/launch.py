@@ -1,22 +1,25 @@
-"""The report of a capture: what each launch does, as frozen values that JSON can store.
+"""The report of a capture: what each launch does, as frozen values that JSON can store, and its findings in words.
 
 The JSON of earlier versions lacks some of the fields that have defaults.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import orjson
 
 from tilescope.advice.experiments import MOST_SECONDS
 from tilescope.advice.findings import Compiler, find
-from tilescope.captures.listings import isolate
+from tilescope.caching import once
 from tilescope.captures.reader import (
+    TIME,
     Capture,
     CapturedKernel,
     CapturedLaunch,
@@ -37,10 +40,70 @@ from tilescope.inside.report import (
     SharedAccess,
 )
 from tilescope.numbers import milliseconds, percent
-from tilescope.reports.findings import describe_finding
 from tilescope.results.codec import from_json, parse_json, to_json
-from tilescope.timing.changes import LEAST_SAVING, add_times
+from tilescope.timing.changes import add_times, describe_changes
 from tilescope.timing.launches import add_time
+
+# The operations that a number counts, by the prefix of its name.
+_OWNERS = {
+    "ld": "loads",
+    "st": "stores",
+    "red": "atomics without a result",
+    "atom": "atomics with a result",
+    "tma_ld": "TMA loads",
+    "tma_st": "TMA stores",
+    "gmma": "matrix instructions",
+    "synchronous": "synchronous loads",
+    "shared": "shared memory",
+    "spill_traffic": "spill traffic",
+}
+
+
+def in_words(name: str) -> str:
+    """Return the name of a number for use in a sentence.
+
+    >>> in_words("ld_sectors"), in_words("shared_bytes"), in_words("bank_conflicts"), in_words(TIME)
+    ('sectors of loads', 'bytes of shared memory', 'bank conflicts', 'predicted time')
+    """
+    if name.startswith("predicted"):
+        return "predicted time"
+    owner, _, unit = name.rpartition("_")
+    return f"{unit} of {_OWNERS[owner]}" if owner in _OWNERS else name.replace("_", " ")
+
+
+def describe_time(finding: Finding) -> str:
+    """Return the predicted times without and with a change; "" if they are unknown."""
+    if finding.saving is None:
+        return ""
+    before, after = (
+        milliseconds(numbers[TIME] / 1e6) for numbers in (finding.before, finding.after)
+    )
+    return f"{before} → {after} (−{percent(finding.saving)})"
+
+
+def describe_counts(finding: Finding) -> str:
+    """Return the other numbers that a change alters; "" if there are none."""
+    return ", ".join(
+        f"{in_words(name)} {number:,} → {finding.after[name]:,}"
+        for name, number in finding.before.items()
+        if name != TIME and number != finding.after[name]
+    )
+
+
+def describe_finding(finding: Finding) -> Iterator[str]:
+    """Yield the fact, the change, its effect, and what must hold for the result to stay the same."""
+    yield finding.text
+    if finding.change:
+        yield finding.change
+    time = describe_time(finding)
+    effect = [f"predicted time {time}"] if time else []
+    if counts := describe_counts(finding):
+        effect.append(counts)
+    if effect:
+        yield f"Tried: {', '.join(effect)}."
+    if finding.needs:
+        yield finding.needs
+
 
 # The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
 COST_COLUMNS = {
@@ -50,8 +113,6 @@ COST_COLUMNS = {
     "ideal_sectors": "ideal sectors",
 }
 
-# The compiled changes that a launch's report describes.
-_MOST_SAVINGS = 3
 # Those in the terminal's table. Two reports are compared by them.
 MAIN_AMOUNTS = ("requests", "sectors")
 
@@ -237,25 +298,68 @@ class Report:
         return orjson.loads(orjson.dumps(to_json(self)))
 
 
+class Launches:
+    """The launches of a capture, counted when they are first shown."""
+
+    def __init__(self, capture: Capture, compiler: Compiler | None = None) -> None:
+        self.capture = capture
+        self.content = capture.content
+        self.gpu = str(self.content.gpu.get("name", ""))
+        self.counts = lru_cache(maxsize=256)(self._count)
+        self.inspections = lru_cache(maxsize=256)(self._inspect)
+        # The first call tries changes.
+        self.report = once(lambda: make_report(capture, compiler, counted=self))
+
+    @property
+    def caption(self) -> str:
+        """The line below a saved picture."""
+        return f"{self.content.script}, {self.gpu}, Triton {self.content.triton}"
+
+    def _count(
+        self, number: int, program: int | None = None, is_textbook: bool = False
+    ) -> LaunchCounts:
+        programs = None if program is None else np.array([program])
+        return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
+
+    def execution(self, number: int, operation: int, program: int) -> OperationCounts:
+        """Return an operation of a launch, numbered as in its report, in one program.
+
+        Of the copies of the operation, it is the first that the program executes.
+        """
+        counts = self.counts(number)
+        group = counts.by_line()[operation]
+        places = [n for n, op in enumerate(counts.operations) if any(op is each for each in group)]
+        own = self.counts(number, program).operations
+        copies = [own[place] for place in places]
+        return next((op for op in copies if op.tally.example), copies[0])
+
+    def _inspect(self, number: int) -> Inspection:
+        return inspect(self.capture, self.content.launches[number], self.counts(number))
+
+    def kernel(self, number: int) -> CapturedKernel:
+        return self.content.kernels[self.content.launches[number].kernel]
+
+    def programs(self, number: int) -> int:
+        return math.prod(self.content.launches[number].grid)
+
+
 def make_report(
     capture: Capture,
     compiler: Compiler | None = None,
-    counts: Callable[[int], LaunchCounts] | None = None,
-    inspections: Callable[[int], Inspection] | None = None,
     most_seconds: float = MOST_SECONDS,
+    counted: Launches | None = None,
 ) -> Report:
     """Count and explain every launch of a capture.
 
     Args:
         compiler, most_seconds: see `findings.find`.
-        counts, inspections: return the counts and the inspection of a launch, if the caller caches them.
+        counted: the launches of the capture, if the caller also shows their counts.
     """
     content = capture.content
     launches = content.launches
-    count = counts or (lambda number: count_launch(capture, launches[number]))
-    counts = cache(isolate(lambda why, _: LaunchCounts((), why))(count))
-    look = inspections or (lambda number: inspect(capture, launches[number], counts(number)))
-    inspections = cache(isolate(lambda why, _: (Inside(unread=why, not_executed=why), None))(look))
+    counted = counted or Launches(capture)
+    counts = cache(counted.counts)
+    inspections = cache(counted.inspections)
     firsts = find_equal_launches(content)
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))
@@ -342,55 +446,6 @@ def _report_launch(
     if report.counted is None:
         return report
     return replace(report, agrees=not report.wrong_counters)
-
-
-def describe_total(launches: Sequence[LaunchReport], amount: str) -> str:
-    """Return the sum of an amount over launches. If it is a bound, it says so."""
-    ops = [op for launch in launches for op in launch.ops]
-    upper = {op.refused for op in ops if op.is_upper_bound}
-    bound = "at most " if upper else ""
-    if {refusal.why for launch in launches for refusal in launch.refused} - upper:
-        bound = "at least "
-        ops = [op for op in ops if not op.is_upper_bound]
-    return f"{bound}{sum(getattr(op, amount) for op in ops):,}"
-
-
-def name_launches(numbers: Sequence[int]) -> str:
-    """Return the number of a launch, or the numbers of equal launches.
-
-    >>> name_launches([3]), name_launches([0, 1, 2]), name_launches([0, 2, 4, 6])
-    ('3', '3 equal launches (0 to 2)', '4 equal launches (0, …, 6)')
-    """
-    first = numbers[0]
-    last = numbers[-1]
-    if first == last:
-        return str(first)
-    between = " to " if last - first == len(numbers) - 1 else ", …, "
-    return f"{len(numbers):,} equal launches ({first}{between}{last})"
-
-
-def describe_savings(inside: Inside) -> list[str]:
-    """Describe the compiled changes that shorten a launch most, and one that was not compiled and would save more."""
-    sentences = []
-    before_us = inside.predicted_us or 0.0
-    helpful = [
-        each for each in inside.changes if each.predicted_us <= (1 - LEAST_SAVING) * before_us
-    ]
-    compiled = [each for each in helpful if each.is_compiled]
-    others = [each for each in helpful[:1] if not each.is_compiled]
-    for each in compiled[:_MOST_SAVINGS] + others:
-        source = "compiled and predicted" if each.is_compiled else "predicted without compiling"
-        time = milliseconds(each.predicted_us / 1e3)
-        saving = percent(1 - each.predicted_us / before_us)
-        sentences.append(f"With {each.change}, it would take {time}, {saving} less ({source}).")
-    return sentences
-
-
-def describe_changes(inside: Inside) -> str:
-    """Describe what would change a launch's predicted time first; "" if no change was compiled."""
-    names = ", ".join(each.change for each in inside.changes if each.is_compiled)
-    none = f"None of these changes is predicted to save 5 % or more: {names}." if names else ""
-    return " ".join(describe_savings(inside)) or none
 
 
 def report_operation(

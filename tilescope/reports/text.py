@@ -11,16 +11,10 @@ from markupsafe import Markup
 
 from tilescope.inside.report import Inside
 from tilescope.numbers import count_noun, milliseconds, percent
-from tilescope.reports.brief import describe_findings
+from tilescope.reports.brief import describe_findings, name_launches
 from tilescope.reports.comparison import Difference
-from tilescope.reports.findings import in_words
-from tilescope.reports.launch import (
-    MAIN_AMOUNTS,
-    LaunchReport,
-    Report,
-    name_launches,
-)
-from tilescope.sass.opcodes import find_opcode
+from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, Report, in_words
+from tilescope.sass.instructions import find_opcode
 
 _PLACE_WIDTH = 24
 _SETTINGS_WIDTH = 100

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from tilescope.sass import semantics
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import list_registers
 from tilescope.sass.semantics import MASK, Number
 
@@ -31,7 +31,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Step:
+class Computation:
     """An instruction whose results can be computed.
 
     Attributes:
@@ -54,15 +54,12 @@ def register(name: str, combine: Callable[[Number], Number] = lambda value: valu
     return Source((name,), combine)
 
 
-def _negate_with_carry(value: Number) -> Number:
-    return (value ^ MASK) + 1
-
-
 _SIGNS: dict[str, Callable[[Number], Number]] = {
     "": lambda value: value,
     "-": lambda value: -value & MASK,
     "~": lambda value: value ^ MASK,
     "!": lambda value: value ^ True,
+    "carry": lambda value: (value ^ MASK) + 1,  # of a negation
 }
 
 
@@ -73,7 +70,7 @@ def source(text: str, has_carry: bool = False) -> Source | None:
         has_carry: whether to keep the carry of a negation.
     """
     if match := _REGISTER.match(text):
-        change = _negate_with_carry if has_carry and match[1] == "-" else _SIGNS[match[1]]
+        change = _SIGNS["carry" if has_carry and match[1] == "-" else match[1]]
         if match[3]:
             by = 8 * int(match[3])
             return register(match[2], lambda value: value >> by & 255)
@@ -133,7 +130,9 @@ def address(text: str) -> Source:
     return Source(tuple(registers), combine)
 
 
-def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]) -> Step | None:
+def decode(
+    instruction: Instruction, writes: Sequence[str], reads: Sequence[str]
+) -> Computation | None:
     """Return how to compute an instruction's results; None if it is not modeled.
 
     Args:
@@ -152,7 +151,7 @@ def decode(instruction: Instruction, writes: Sequence[str], reads: Sequence[str]
         return None
     names, sources, compute = decoded
     known = tuple(filter(None, sources))
-    return Step(tuple(names), known, compute) if len(known) == len(sources) else None
+    return Computation(tuple(names), known, compute) if len(known) == len(sources) else None
 
 
 # Suffixes, or operands as written.
@@ -162,16 +161,20 @@ Decoded = tuple[Words, list[Source | None], Callable[..., tuple[Number, ...]]] |
 Decoder = Callable[[Words, Words, Words], Decoded]
 
 
-def _plain(compute: Callable[..., Number]) -> Decoder:
-    """Return a decoder for an instruction of 32-bit operands without variants."""
+def _plain(
+    compute: Callable[..., Number], fits: Callable[[Words], bool] = lambda _: True
+) -> Decoder:
+    """Return a decoder for an instruction of 32-bit operands with one result, if its suffixes fit."""
 
-    def decode_plain(_: Words, writes: Words, reads: Words) -> Decoded:
+    def decode_plain(parts: Words, writes: Words, reads: Words) -> Decoded:
+        if not fits(parts):
+            return None
         return writes[:1], [source(each) for each in reads], lambda *values: (compute(*values),)
 
     return decode_plain
 
 
-def _move_local(instruction: Instruction) -> Step | None:
+def _move_local(instruction: Instruction) -> Computation | None:
     """Treat each word of a thread's local memory as a register."""
     offset = instruction.stack_offset
     if offset is None:
@@ -184,8 +187,10 @@ def _move_local(instruction: Instruction) -> Step | None:
         words.append(f"[{offset + 4 * k}]")
     if instruction.traits.lmem == "store":
         sources = tuple(register(name) for name in names)
-        return Step(tuple(words), sources, lambda *values: values)
-    return Step(tuple(names), tuple(register(word) for word in words), lambda *values: values)
+        return Computation(tuple(words), sources, lambda *values: values)
+    return Computation(
+        tuple(names), tuple(register(word) for word in words), lambda *values: values
+    )
 
 
 def _move(parts: Words, writes: Words, reads: Words) -> Decoded:
@@ -316,12 +321,6 @@ def _compare(parts: Words, writes: Words, reads: Words) -> Decoded:
     return writes, [source(each) for each in reads], compute
 
 
-def _permute(parts: Words, writes: Words, reads: Words) -> Decoded:
-    if parts:
-        return None
-    return writes, [source(each) for each in reads], lambda *values: (semantics.permute(*values),)
-
-
 def _extreme_of_sum(parts: Words, writes: Words, reads: Words) -> Decoded:
     """Return the minimum if the last operand is true, otherwise the maximum. The first operand may be a sum."""
     sources = [source(each) for each in reads]
@@ -383,16 +382,8 @@ def _to_float(parts: Words, writes: Words, reads: Words) -> Decoded:
     )
 
 
-def _to_integer(parts: Words, writes: Words, reads: Words) -> Decoded:
-    if "TRUNC" not in parts or _OTHER_TYPES.intersection(parts):
-        return None
-    return writes, [source(reads[0])], lambda value: (semantics.to_integer(value),)
-
-
-def _reciprocal(parts: Words, writes: Words, reads: Words) -> Decoded:
-    if parts != ["RCP"]:
-        return None
-    return writes, [source(reads[0])], lambda value: (semantics.reciprocal(value),)
+def _truncates(parts: Words) -> bool:
+    return "TRUNC" in parts and _OTHER_TYPES.isdisjoint(parts)
 
 
 # The decoder of each `semantics` in the table of opcodes.
@@ -409,7 +400,7 @@ _DECODERS: dict[str, Decoder] = {
     "predicate logic": _predicate_logic,
     "compare": _compare,
     "select": _plain(lambda a, b, c: semantics.select(c, a, b)),
-    "permute": _permute,
+    "permute": _plain(semantics.permute, lambda parts: not parts),
     "extreme of sum": _extreme_of_sum,
     "absolute": _plain(lambda value: abs(semantics.signed(value))),
     "count bits": _plain(semantics.count_bits),
@@ -418,6 +409,6 @@ _DECODERS: dict[str, Decoder] = {
     "unpack predicates": _unpack_predicates,
     "halves": _halves_constant,
     "to float": _to_float,
-    "to integer": _to_integer,
-    "reciprocal": _reciprocal,
+    "to integer": _plain(semantics.to_integer, _truncates),
+    "reciprocal": _plain(semantics.reciprocal, lambda parts: parts == ["RCP"]),
 }

@@ -2,22 +2,22 @@
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.sass.decoding import (
     CONSTANT_REGISTERS,
     Source,
-    Step,
     address,
     decode,
     next_register,
     register,
     source,
 )
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import Accesses, find_live, reach, split_operands
+from tilescope.sass.semantics import Number
 
 INDIRECT = ("indexed", "return")
 INSTRUCTION_BYTES = 16
@@ -44,14 +44,14 @@ class Budget:
 
 @dataclass(frozen=True)
 class Planned:
-    """An instruction of the plan: `step` is None if its results can't be computed."""
+    """An instruction of the plan: `compute` is None if its results can't be computed. See `Computation`."""
 
     index: int
     instruction: Instruction
     predicate: Source | None
     writes: tuple[str, ...]
     sources: tuple[Source, ...]
-    step: Step | None
+    compute: Callable[..., tuple[Number, ...]] | None
 
     @property
     def reads(self) -> list[str]:
@@ -119,9 +119,10 @@ class Plan:
         traits = instruction.traits
         condition = source(instruction.predicate) if instruction.predicate else None
         writes, reads = split_operands(instruction)
-        step = decode(instruction, writes, reads)
-        if step:
-            return Planned(index, instruction, condition, step.writes, step.sources, step)
+        if known := decode(instruction, writes, reads):
+            return Planned(
+                index, instruction, condition, known.writes, known.sources, known.compute
+            )
         names = [each.lstrip("-!~") for each in writes if each not in CONSTANT_REGISTERS]
         sources: list[Source | None] = []
         if traits.loads:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse_sass
 
 _PREDICATE = re.compile(r"!?U?P[\dT]")
 _RESULT = re.compile(r"U?(R(\d+|Z)|P[\dTR])$")
@@ -227,7 +227,7 @@ def analyze(sass: str) -> tuple[Sequence[Accesses], list[list[int]], list[int]]:
     Live registers are those that an instruction reads or writes, or that later instructions read.
     A call reads and writes what its function reads and writes.
     """
-    instructions = parse(sass)
+    instructions = parse_sass(sass)
     accesses = [Accesses(*find_accesses(each), bool(each.predicate)) for each in instructions]
     following = _find_following(instructions)
     calls = defaultdict[int, list[int]](list)

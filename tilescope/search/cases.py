@@ -21,7 +21,7 @@ from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import Capture
-from tilescope.compiling.launches import predict_sweep
+from tilescope.compiling.inspection import predict_sweep
 from tilescope.declare.discovery import PACKAGE
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import Gpu

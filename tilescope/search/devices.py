@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from tilescope.compiling.compiler import compile_experiment
-from tilescope.compiling.launches import predict_experiment
+from tilescope.compiling.inspection import predict_experiment
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.interpreter_time import explain_slow_launch
+from tilescope.declare.spec import explain_slow_launch
 from tilescope.measure.measurement import Job
 from tilescope.measure.pool import cancellation
 from tilescope.measure.session import Session

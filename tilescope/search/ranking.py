@@ -7,7 +7,7 @@ import numpy as np
 from numpy import ndarray
 
 from tilescope.declare.experiment import Experiment
-from tilescope.measure.pairs import FEWEST, pair
+from tilescope.measure.timing import FEWEST, pair
 from tilescope.results import Final, Finalist, LibraryRatio, SweepRow
 
 # z of a 95 % interval.

@@ -1,4 +1,4 @@
-"""List options that may shorten a launch, and estimate its time without other costs, such as bank conflicts.
+"""List options that may shorten a launch, estimate its time without costs such as bank conflicts, and describe changes.
 
 An option is compiled before its time is predicted. Bank conflicts, layout conversions and an uneven grid are removed
 from the executed instructions.
@@ -11,14 +11,17 @@ from tilescope.captures.reader import Finding
 from tilescope.declare.gpus import Gpu
 from tilescope.inside.execution import Executions
 from tilescope.inside.report import ChangedTime, Inside
+from tilescope.numbers import milliseconds, percent
 from tilescope.timing.constants import Constants
 from tilescope.timing.model import Execution, Traffic, time_launch
-from tilescope.timing.trace import find_loops
+from tilescope.timing.steps import find_loops
 
 # The kind of finding that keeps a predicted time in the capture's file.
 TIME_KIND = "time"
 # The smallest saving that is advised.
 LEAST_SAVING = 0.05
+# The compiled changes that a launch's report describes.
+_MOST_SAVINGS = 3
 # Steps to simulate per estimate.
 _STEPS = 3000
 # The operation of an access to shared memory: see `SharedAccess`.
@@ -111,6 +114,30 @@ def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[s
     if num_warps > 1:
         options.append({"num_warps": num_warps // 2})
     return options
+
+
+def describe_savings(inside: Inside) -> list[str]:
+    """Describe the compiled changes that shorten a launch most, and one that was not compiled and would save more."""
+    sentences = []
+    before_us = inside.predicted_us or 0.0
+    helpful = [
+        each for each in inside.changes if each.predicted_us <= (1 - LEAST_SAVING) * before_us
+    ]
+    compiled = [each for each in helpful if each.is_compiled]
+    others = [each for each in helpful[:1] if not each.is_compiled]
+    for each in compiled[:_MOST_SAVINGS] + others:
+        source = "compiled and predicted" if each.is_compiled else "predicted without compiling"
+        time = milliseconds(each.predicted_us / 1e3)
+        saving = percent(1 - each.predicted_us / before_us)
+        sentences.append(f"With {each.change}, it would take {time}, {saving} less ({source}).")
+    return sentences
+
+
+def describe_changes(inside: Inside) -> str:
+    """Describe what would change a launch's predicted time first; "" if no change was compiled."""
+    names = ", ".join(each.change for each in inside.changes if each.is_compiled)
+    none = f"None of these changes is predicted to save 5 % or more: {names}." if names else ""
+    return " ".join(describe_savings(inside)) or none
 
 
 def _drop_costs(inside: Inside, execution: Execution, executions: Executions) -> Iterator[_Change]:

@@ -1,25 +1,36 @@
-"""Predict the time of a captured launch."""
+"""Predict the time of a captured launch.
 
+    python -m tilescope.timing.launches CAPTURE PROCESSES SECONDS
+
+For `tilescope.prune`, this prints a line of JSON per launch of a capture: `predicted_us`, or `why_missing`.
+"""
+
+import functools
 import heapq
+import json
 import math
+import multiprocessing
+import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation, isolate
-from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
+from tilescope.captures.reader import BaseCapture, Build, Capture, CapturedLaunch
 from tilescope.declare.gpus import Gpu, occupancy
+from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
-from tilescope.inside.execution import Executions
-from tilescope.inside.inspect import Inspection
+from tilescope.inside.execution import Executions, execute
+from tilescope.inside.inspect import Inspection, make_launch
 from tilescope.inside.report import Inside
-from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.timing.changes import estimate_changes
-from tilescope.timing.constants import Constants
-from tilescope.timing.gpus import find_constants, find_gpu, scale_steps
+from tilescope.timing.constants import Constants, find_constants, find_rated_gpu, scale_steps
 from tilescope.timing.l2 import is_staggered, l2_gbps, l2_pressure, load_store_cycles
 from tilescope.timing.model import (
     LOADS,
@@ -33,9 +44,7 @@ from tilescope.timing.model import (
 from tilescope.timing.ranges import classify, stated_ranges
 from tilescope.timing.steps import PRODUCTS, Step, read_steps
 from tilescope.timing.traffic import find_kind, predict_traffic
-from tilescope.ttgir.operations import LOOPS
-from tilescope.ttgir.parser import Source
-from tilescope.ttgir.parser import parse as parse_ttgir
+from tilescope.ttgir.parser import LOOPS, Source, parse_ttgir
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
 _MOST_SCHEDULED = 1 << 16
@@ -128,12 +137,9 @@ def predict_us(
     launch: CapturedLaunch,
     counts: LaunchCounts,
     executions: Executions,
-    build: Build | None = None,
+    build: Build,
 ) -> float:
-    """Predict the microseconds of a launch on its GPU.
-
-    Args:
-        build: the compiled kernel, if it is not the captured one.
+    """Predict the microseconds of a launch of another build of its kernel.
 
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
@@ -146,7 +152,7 @@ def predict_us(
 
 def _find_gpu(capture: BaseCapture) -> Gpu:
     device = capture.content.gpu
-    return find_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+    return find_rated_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
 
 
 def describe_launch(
@@ -167,7 +173,7 @@ def describe_launch(
         UnsupportedOperation: the launch's traffic or executions are unknown.
     """
     kernel, codes = build or capture.build(launch.kernel)
-    instructions = parse(codes["sass"])
+    instructions = parse_sass(codes["sass"])
     times = _count_executed(counts, instructions, executions, codes["ttgir"])
     programs = math.prod(launch.grid)
     resident = occupancy(
@@ -407,3 +413,58 @@ def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) 
     for each in work.tolist():
         heapq.heapreplace(busy, busy[0] + each)
     return max(busy) * sms / float(work.sum())
+
+
+@functools.cache
+def _open(path: Path) -> Capture:
+    """Open a capture once per process: forks would share the file's position."""
+    return Capture(path)
+
+
+def predict_captured(
+    capture: BaseCapture, launch: CapturedLaunch, is_warm: bool = False
+) -> TimePrediction:
+    """Evaluate a captured launch, and predict its time.
+
+    Args:
+        is_warm: as for `predict_launch`.
+
+    Raises:
+        UnsupportedOperation: the GPU, or the launch's traffic or executions are unknown.
+    """
+    gpu = _find_gpu(capture)
+    constants, _ = find_constants(gpu)
+    counts = count_launch(capture, launch)
+    code = parse_sass(capture.read_code(launch.kernel, "sass"))
+    executions = execute(code, make_launch(capture, launch))
+    return predict_launch(capture, launch, counts, executions, gpu, constants, is_warm)
+
+
+def _predict_us(path: Path, number: int) -> float | str:
+    """Return the predicted microseconds of a launch, or why it has no prediction."""
+    capture = _open(path)
+    try:
+        return predict_captured(capture, capture.content.launches[number]).total_us
+    except UnsupportedOperation as error:
+        return f"{error}"
+    except Exception as error:  # one config must not hide the others' predictions
+        return f"{type(error).__name__}: {error}"
+
+
+def main(path: Path, processes: int, limit_s: float) -> None:
+    """Print the predictions that are known after a number of seconds."""
+    deadline = time.monotonic() + limit_s
+    launches = len(Capture(path).content.launches)
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        tasks = [pool.apply_async(_predict_us, (path, number)) for number in range(launches)]
+        for task in tasks:
+            try:
+                reply = task.get(max(0, deadline - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                reply = f"The prediction took longer than {limit_s:.0f} s."
+            name = "why_missing" if isinstance(reply, str) else "predicted_us"
+            print(json.dumps({name: reply}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilescope.declare.gpus import Gpu
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import GlobalAccess, Quarter, simulate
-from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, PRODUCTS, Step
-from tilescope.timing.trace import trace_warp
+from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, PRODUCTS, Step, trace_warp
 from tilescope.ttgir.parser import Source
 
 # Number of steps to simulate. More change a prediction by less than 1 %.

@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import pairwise, product
 from typing import TypeVar
 
-from tilescope.ttgir.operations import COPIES, MEMORY_OPS
-from tilescope.ttgir.parser import Op, Region, Source
+from tilescope.ttgir.parser import COPIES, MEMORY_OPS, Op, Region, Source
 
 Node = TypeVar("Node")
 # Pairs of values: the first derives from the second.
@@ -206,7 +205,8 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
                 users[name].add(op)
 
     def compute(name: str) -> Iterator[str]:
-        return (result for op in users[name] if _is_arithmetic(op) for result in op.results)
+        prefixes = ("arith.", "math.", "tt.splat", "tt.broadcast")
+        return (each for op in users[name] if op.name.startswith(prefixes) for each in op.results)
 
     for load in region.ops:
         if load not in moved:
@@ -229,7 +229,3 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
             yield load, tests.pop()
         elif tests and not (load.shape or load.mask or returns):
             yield load, None
-
-
-def _is_arithmetic(op: Op) -> bool:
-    return op.name.startswith(("arith.", "math.", "tt.splat", "tt.broadcast"))

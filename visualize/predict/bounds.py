@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.declared import DeclaredCounts
-from tilescope.timing.gpus import RESULTS
+from tilescope.timing.constants import RESULTS
 from tilescope.timing.l2 import l2_gbps, l2_pressure, load_store_cycles
 
 
@@ -68,15 +68,12 @@ def _time_load_store(
 def _time_arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> float:
     """Return the time of the arithmetic at the full rate of its units; 0 without work or a known rate."""
     gpu = launch.gpu
-    dtype = launch.problem.dtype
     passes = kernel.family.matrix_passes(launch.problem)
     if gpu.compute_capability < (8, 0) or not passes:
         single, _ = RESULTS[gpu.compute_capability]
         tflops = 2 * single * gpu.sms * gpu.clock_mhz / 1e6
     else:
-        is_float8 = dtype.startswith("float8")
-        rate = gpu.matrix_tflops.get("float16" if is_float8 else dtype, 0.0)
-        tflops = rate * (2 if is_float8 else 1) / passes
+        tflops = gpu.matrix_rate(launch.problem.dtype) / passes
     if not tflops:
         return 0.0
     return kernel.family.work(launch.problem) / (tflops * clock_mhz / gpu.clock_mhz) / 1e9

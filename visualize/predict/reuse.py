@@ -226,8 +226,11 @@ def _predict(
     is_half = launch.element_bytes == 2
     staggered = is_staggered(is_half, resident, launch.config.num_warps, constants)
 
+    programs = schedule.tiles.program, schedule.programs, schedule.sms, resident
+
     def fetch(pressure: float, is_staggered: bool, shares: tuple[float, ...]) -> np.ndarray:
-        timeline = tile_timeline(schedule, pressure, is_staggered, constants)
+        start, duration, sm = expected_timeline(*programs, pressure, is_staggered, constants)
+        timeline = ExpectedTimeline(start * schedule.turns + schedule.turn, duration, sm)
         capacities = [launch.gpu.l2_bytes * share for share in shares]
         fetched = fetched_bytes(read, written_bytes, timeline, pieces, capacities, constants.ways)
         return fetched + besides
@@ -254,25 +257,13 @@ def bytes_per_tile(kernel: Kernel, launch: Launch) -> float:
     return elements * launch.element_bytes / count_tiles(kernel, launch)
 
 
-def tile_timeline(
-    schedule: KernelSchedule,
-    pressure: float,
-    is_staggered: bool = False,
-    constants: L2Constants = CONSTANTS,
-) -> ExpectedTimeline:
-    """Return the expected timeline of a launch's tiles, in tile times: see `expected_timeline`."""
-    programs = schedule.tiles.program, schedule.programs, schedule.sms, schedule.programs_per_sm
-    start, duration, sm = expected_timeline(*programs, pressure, is_staggered, constants)
-    return ExpectedTimeline(start * schedule.turns + schedule.turn, duration, sm)
-
-
 def fetched_bytes(
     panels: Panels,
     written_bytes: float,
     timeline: ExpectedTimeline,
     orders: Sequence[tuple[np.ndarray, np.ndarray]],
     capacities: Sequence[float],
-    ways: int = CONSTANTS.ways,
+    ways: int,
 ) -> np.ndarray:
     """Estimate the bytes of panels that each order fetches from DRAM.
 
@@ -280,6 +271,7 @@ def fetched_bytes(
 
     Args:
         written_bytes: bytes that all tiles write.
+        timeline: of the tiles, in tile times.
         orders: orders of the same tiles: for each order, the row panel and the column panel that each tile reads.
         capacities: L2 capacities to evaluate, in bytes of both halves together.
 

@@ -19,8 +19,7 @@ from markupsafe import Markup
 
 from tilescope.declare.experiment import Experiment, Json, JsonSchema, argument_schemas, resolve_gpu
 from tilescope.declare.knobs import ConfigError, knobs, read_fields
-from tilescope.measure.fair_queue import INTERNAL, Client
-from tilescope.measure.request_slots import REQUEST_SLOTS
+from tilescope.measure.fair_queue import INTERNAL, REQUEST_SLOTS, Client
 from tilescope.measure.session import Session
 from tilescope.numbers import Number
 from tilescope.results import Compiled, Failure

@@ -4,8 +4,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.declare.interpreter_time import explain_slow_launch
-from tilescope.declare.spec import shape_text
+from tilescope.declare.spec import explain_slow_launch, shape_text
 from tilescope.measure.run import RUN
 from tilescope.results import Counters, Failure, Measured, records
 from visualize.views.prose import Link, Sentence, config_text, dtype_text, hint, html, say

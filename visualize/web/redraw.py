@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from tilescope.compiling.launches import list_trials
+from tilescope.compiling.inspection import list_trials
 from tilescope.declare.experiment import Experiment, find_kernel
 from tilescope.declare.knobs import ConfigError, quote
 from tilescope.inside.inspect import Inspection

@@ -17,7 +17,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tilescope.reports import text
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches
 from visualize.views import slots, theme
 from visualize.views.capture.view import (
     LaunchView,

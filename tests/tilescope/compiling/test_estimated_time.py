@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -126,6 +127,13 @@ def test_every_kernel_has_an_estimate_in_every_type_on_every_gpu_that_it_fits(ke
             assert found is None
             continue
         assert 0 < found < math.inf
+
+
+def test_a_product_has_no_estimate_on_a_gpu_whose_rate_is_unknown():
+    kernel, launch = launch_from(PRODUCT)
+    unlisted = replace(launch.gpu, matrix_tflops={})
+    assert estimate_time(kernel, replace(launch, gpu=unlisted)) is None
+    assert estimate_time(kernel, launch) is not None
 
 
 def test_a_transpose_of_narrow_tiles_takes_longer():

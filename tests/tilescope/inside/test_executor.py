@@ -11,7 +11,7 @@ from tilescope.inside.banks import Wavefronts
 from tilescope.inside.execution import LaunchInputs, execute
 from tilescope.sass import semantics
 from tilescope.sass.decoding import decode
-from tilescope.sass.listing import parse
+from tilescope.sass.instructions import parse_sass
 from tilescope.sass.registers import split_operands
 
 WORDS = st.integers(0, 2**32 - 1)
@@ -22,7 +22,8 @@ def run(text, grid=(1, 1, 1), threads=32, constants=None, table=()):
         return np.zeros(address.shape, np.int64), np.zeros(address.shape, bool)
 
     return execute(
-        parse(make_listing(text)), LaunchInputs(grid, threads, (constants or {}).get, load, table)
+        parse_sass(make_listing(text)),
+        LaunchInputs(grid, threads, (constants or {}).get, load, table),
     )
 
 
@@ -360,7 +361,7 @@ def low(value):
 
 def compute(text, *values):
     """Return an instruction's results, once of Python's integers and once of arrays."""
-    (instruction,) = parse(make_listing(text))
+    (instruction,) = parse_sass(make_listing(text))
     step = decode(instruction, *split_operands(instruction))
     registers = {f"R{number}": value for number, value in enumerate(values)}
     results = []

@@ -6,7 +6,7 @@ import pytest
 
 from tilescope.captures.reader import Capture
 from tilescope.inside.pipeline import read_pipelines, unroll
-from tilescope.ttgir.parser import parse
+from tilescope.ttgir.parser import parse_ttgir
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("pipelines")
@@ -194,7 +194,7 @@ def read(capture_script):
         launch = [*launches][number]
         ttgir, ptx = (capture.read_code(launch.kernel, stage) for stage in ("ttgir", "ptx"))
         stages = None if is_gluon else launch.config["num_stages"]
-        return read_pipelines(parse(ttgir), ttgir, ptx, stages)
+        return read_pipelines(parse_ttgir(ttgir), ttgir, ptx, stages)
 
     return read_launch
 

@@ -13,7 +13,7 @@ from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import LaunchReport, Report
 from tilescope.reports.text import table
-from tilescope.sass.listing import Instruction, parse
+from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.sass.registers import find_accesses
 
 CAPTURES = [Path(path).with_suffix(".tilescope") for path in EXAMPLES]
@@ -32,7 +32,7 @@ def test_the_maximum_is_the_compilers_number_of_registers_and_spills_sum_to_its_
         kernel, codes = capture.build(launch.kernel)
         by_line, at_peak = measure_registers(codes["sass"])
         assert max(each.registers for each in by_line) == kernel.registers
-        spills = count_spills(parse(codes["sass"]))
+        spills = count_spills(parse_sass(codes["sass"]))
         assert sum(each.stored_bytes for each in spills) == kernel.spilled_bytes
         assert 0 < sum(each.registers for each in at_peak) <= by_line[0].live
 
@@ -174,7 +174,7 @@ def test_an_opcode_gives_the_widths_of_its_operands(row):
 
 def test_spills_are_the_stores_to_the_stack_that_are_reloaded():
     """An array on the stack is indexed through other registers."""
-    instructions = parse(
+    instructions = parse_sass(
         make_listing(
             """
             1 STL.64 [R1+0x8], R4
@@ -200,7 +200,7 @@ def test_spills_are_the_stores_to_the_stack_that_are_reloaded():
 
 def test_the_barriers_of_an_instruction_are_not_operands():
     text = "1 MOV R4, R5          &req={1,0}  ?trans5\n1 NOP &req={3}"
-    assert [each.operands for each in parse(make_listing(text))] == [("R4", "R5"), ()]
+    assert [each.operands for each in parse_sass(make_listing(text))] == [("R4", "R5"), ()]
 
 
 def test_a_launch_that_spills_names_its_lines():

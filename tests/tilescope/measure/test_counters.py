@@ -10,7 +10,7 @@ from tilescope.declare.experiment import from_json
 from tilescope.measure import counters, ncu
 from tilescope.measure.counters import sum_instructions
 from tilescope.measure.ncu import LAUNCH, METRICS
-from tilescope.sass.listing import parse
+from tilescope.sass.instructions import parse_sass
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -147,7 +147,9 @@ def rows_of(compiled, **changed):
         "L1 Wavefronts Shared": "5",
         "L1 Wavefronts Shared Ideal": "5",
     } | changed
-    return [{"Source": f"@!P1  {each.opcode} R0, R1", **columns} for each in parse(compiled.sass)]
+    return [
+        {"Source": f"@!P1  {each.opcode} R0, R1", **columns} for each in parse_sass(compiled.sass)
+    ]
 
 
 def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compiled):
@@ -164,7 +166,7 @@ def test_instructions_are_summed_by_operation_and_by_line_of_shared_memory(compi
     assert {row.source for row in shared} == {
         conversion.source for conversion in compiled.conversions
     }
-    accesses = [each for each in parse(compiled.sass) if each.traits.smem]
+    accesses = [each for each in parse_sass(compiled.sass) if each.traits.smem]
     assert sum(row.wavefronts for row in shared) == 5 * len(accesses)
 
 

@@ -1,9 +1,23 @@
 """The order in which clients are served, the reserved worker, and the limits. The test sets the clock."""
 
+import contextvars
+import threading
+import time
+
 import pytest
 
+from tests.waiting import PATIENCE_S, until
 from tilescope.measure import fair_queue
-from tilescope.measure.fair_queue import INTERNAL, Call, Client, FairQueue, QueuedCall
+from tilescope.measure.fair_queue import (
+    INTERNAL,
+    MAX_REQUESTS,
+    REQUEST_BUDGET_S,
+    Call,
+    Client,
+    FairQueue,
+    QueuedCall,
+    RequestSlots,
+)
 
 SHORT = 1.0
 LONG = 30.0
@@ -134,3 +148,87 @@ def test_a_page_and_an_address_have_limits_that_the_refusal_names(queue):
     )
     queue.waiting.remove(waiting[0])
     assert queue.explain_refusal(ANN) == ""
+
+
+def compute(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+class Crowd:
+    """Requests that run until the test ends.
+
+    Attributes:
+        running: addresses of the requests that have begun.
+    """
+
+    def __init__(self):
+        self.slots = RequestSlots(lambda: 0.0)
+        self.running = []
+        self.end = threading.Event()
+
+    def hold(self, address):
+        self.running.append(address)
+        self.end.wait(PATIENCE_S)
+
+    def start(self, *addresses):
+        return [self.slots.submit(Client(address), self.hold, address) for address in addresses]
+
+    def call(self, address, function, *args):
+        return self.slots.submit(Client(address), function, *args).result(PATIENCE_S)
+
+
+@pytest.fixture
+def crowd():
+    made = Crowd()
+    yield made
+    made.end.set()
+
+
+def test_addresses_that_have_used_much_cpu_time_share_one_slot(crowd):
+    crowd.call("heavy", compute, 2 * REQUEST_BUDGET_S)
+    crowd.call("also heavy", compute, 2 * REQUEST_BUDGET_S)
+    crowd.call("sleeps", time.sleep, 2 * REQUEST_BUDGET_S)
+    crowd.start("heavy", "heavy", "also heavy", "sleeps", "sleeps", "light")
+    until(lambda: len(crowd.running) >= 4)
+    assert crowd.running == ["heavy", "sleeps", "sleeps", "light"]
+
+
+def test_a_heavy_address_uses_its_slot_half_of_the_time_unless_it_is_alone(crowd):
+    crowd.call("heavy", compute, 2 * REQUEST_BUDGET_S)
+    for others in ([], ["light"]):
+        for address in others:
+            crowd.call(address, compute, 0.01)
+        began = time.monotonic()
+        for _ in range(3):
+            crowd.call("heavy", time.sleep, 0.5)
+        took_s = time.monotonic() - began
+        assert (took_s >= 2.5) == bool(others)
+
+
+def test_a_new_address_gets_half_of_the_slots_before_the_cost_of_its_requests_is_known(crowd):
+    crowd.start(*["new"] * 4 * MAX_REQUESTS, "a", "b", "c")
+    until(lambda: len(crowd.running) == MAX_REQUESTS)
+    assert crowd.running.count("new") == MAX_REQUESTS // 2
+
+
+def test_a_request_whose_client_leaves_keeps_its_slot_if_it_has_begun_and_never_begins_if_not(
+    crowd,
+):
+    requests = crowd.start(*"abcdef", "late")
+    until(lambda: len(crowd.running) == MAX_REQUESTS)
+    assert all(request.cancel() == (request is requests[-1]) for request in requests)
+    crowd.start("later")
+    assert len(crowd.running) == MAX_REQUESTS
+    crowd.end.set()
+    until(lambda: "later" in crowd.running)
+    assert "late" not in crowd.running
+
+
+def test_a_request_has_its_callers_context_and_error(crowd):
+    variable = contextvars.ContextVar("variable", default=0)
+    variable.set(1)
+    assert crowd.call("a", variable.get) == 1
+    with pytest.raises(ValueError, match="invalid literal"):
+        crowd.call("a", int, "x")

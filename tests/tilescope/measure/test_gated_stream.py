@@ -14,8 +14,7 @@ from tilescope.measure.gated_stream import (
     clock_between,
     clock_limits,
 )
-from tilescope.measure.pairs import pair
-from tilescope.measure.timing import MOST_TURNS
+from tilescope.measure.timing import MOST_TURNS, pair
 
 
 class Event:

@@ -12,7 +12,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of
 from tilescope.measure.pool import DEADLINES_S
 from tilescope.results import Counters
-from visualize.predict.agreement import LaunchCosts, count_of
+from visualize.predict.costs import LaunchCosts, count_of
 
 pytestmark = pytest.mark.gpu
 

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.experiments import run
-from tilescope.measure.pairs import pair
-from tilescope.measure.timing import MEASURED, RUN, sample
+from tilescope.measure.timing import MEASURED, RUN, pair, sample
 from tilescope.results import Failure
 
 pytestmark = [pytest.mark.gpu, pytest.mark.idle_gpu]

@@ -5,9 +5,14 @@ import pytest
 from tests.conftest import FEW_SMS
 from tests.experiments import experiment_of
 from tests.trees import ROOT, python
-from tilescope.declare.interpreter_time import LIMIT_S, estimate_seconds, explain_slow_launch
 from tilescope.declare.knobs import knobs
-from tilescope.declare.spec import Launch, format_duration
+from tilescope.declare.spec import (
+    INTERPRETER_LIMIT_S,
+    Launch,
+    explain_slow_launch,
+    format_duration,
+    interpreter_seconds,
+)
 
 pytestmark = pytest.mark.xdist_group("mended")
 
@@ -122,17 +127,17 @@ def test_default_problems_are_run_here(kernel):
 def test_a_launch_past_the_limit_is_refused_with_its_shape(kernel, configs):
     sizes = {name: knob.high for name, knob in knobs(kernel.family.problem).items() if knob.high}
     launch = Launch(kernel.family.problem(**sizes), configs["smallest"], FEW_SMS)
-    assert estimate_seconds(kernel, launch) > LIMIT_S
+    assert interpreter_seconds(kernel, launch) > INTERPRETER_LIMIT_S
     reason = explain_slow_launch(kernel, launch)
     assert f"for {' × '.join(str(size) for size in sizes.values())} " in reason
-    assert f"about {LIMIT_S:.0f} s" in reason
-    assert f"about {format_duration(estimate_seconds(kernel, launch))} for" in reason
+    assert f"about {INTERPRETER_LIMIT_S:.0f} s" in reason
+    assert f"about {format_duration(interpreter_seconds(kernel, launch))} for" in reason
 
 
 def test_more_tiles_take_longer(kernel, configs, launch_of):
     for config in configs.values():
         estimates = [
-            estimate_seconds(kernel, launch_of((side, side, side), config))
+            interpreter_seconds(kernel, launch_of((side, side, side), config))
             for side in (1, 577, 2048, 8192)
         ]
         assert estimates == sorted(set(estimates))

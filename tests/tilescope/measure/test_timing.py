@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from tilescope.measure import timing
-from tilescope.measure.pairs import FEWEST, pair
 from tilescope.measure.timing import (
+    FEWEST,
     MEASURED,
     MOST_TURNS,
     RUN,
     STUDY,
     Batch,
+    pair,
     sample,
     summarize_clocks,
 )

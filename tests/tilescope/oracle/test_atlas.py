@@ -12,7 +12,7 @@ from tilescope.declare.gpus import occupancy
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
 from tilescope.results.scores import parse_scores
-from visualize.predict.agreement import count_of, launch_totals
+from visualize.predict.costs import count_of, launch_totals
 from visualize.views.library.scoreboard import DRAM, FILE
 
 pytestmark = pytest.mark.xdist_group("atlas")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilescope.evaluate.atomics import atomic_sectors
+from tilescope.evaluate.sectors import atomic_sectors
 
 COUNTED = Path(__file__).with_name("h100_atomic_sectors.csv")
 

@@ -15,11 +15,11 @@ from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import DTYPE_BYTES, DTYPE_CAPABILITY, Launch
-from tilescope.evaluate import declared_instructions
+from tilescope.evaluate import matching
 from tilescope.evaluate.declared import count_accesses
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.record.compiled import keep_source_lines
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -150,7 +150,7 @@ def test_a_tensor_copy_on_another_line_goes_to_the_descriptor_that_lacks_it():
         Instruction("", "UTMALDG.2D", (), ((file, line, 0),))
         for file, line in (("orders.py", 57), ("tile.py", 61))
     ]
-    assert declared_instructions.match_instructions(code, descriptors) == [0, 1]
+    assert matching.match_instructions(code, descriptors) == [0, 1]
 
 
 # Below compute capability 9.0, Triton adds bfloat16 by a branch with a compare-and-swap loop, not by inline assembly.
@@ -214,12 +214,12 @@ def test_texts_that_contradict_one_another_are_unreadable(
     tensors = kernel.tensors(launch)
     shapes = [tensors[access.tensor].stored for access in accesses]
     texts = {kind: getattr(compiled, kind) for kind in TEXTS}
-    assert declared_instructions.read_operations(accesses, shapes, **texts) == compiled.operations
+    assert matching.read_operations(accesses, shapes, **texts) == compiled.operations
     moved = replace(accesses[0], source=(accesses[0].source[0], 1))
     with pytest.raises(listings.UnsupportedOperation, match="became 0 operations"):
-        declared_instructions.read_operations((moved, *accesses[1:]), shapes, **texts)
+        matching.read_operations((moved, *accesses[1:]), shapes, **texts)
     assert old in texts[kind]
     with pytest.raises(listings.UnsupportedOperation, match=why):
-        declared_instructions.read_operations(
+        matching.read_operations(
             accesses, shapes, **{**texts, kind: texts[kind].replace(old, new, 1)}
         )

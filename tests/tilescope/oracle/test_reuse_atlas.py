@@ -11,15 +11,15 @@ import pytest
 from benchmarks import recorded_reuse
 from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
 from tilescope.compiling.compiler import compile_experiment
-from tilescope.compiling.launches import capture_launches
+from tilescope.compiling.inspection import capture_launches
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.spec import DTYPE_BYTES
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.execution import execute
-from tilescope.inside.launches import make_launch
+from tilescope.inside.inspect import make_launch
 from tilescope.results.counters import with_group_size
-from tilescope.sass.listing import parse
-from tilescope.timing.gpus import find_constants
+from tilescope.sass.instructions import parse_sass
+from tilescope.timing.constants import find_constants
 from tilescope.timing.l2 import CONSTANTS
 from tilescope.timing.launches import describe_launch
 from visualize.predict.bounds import time_resources
@@ -109,7 +109,7 @@ def predict_reads(capture, gpu):
     """Return the bytes that the launch of a capture is predicted to read from DRAM."""
     (launch,) = capture.content.launches
     counts = count_launch(capture, launch)
-    executions = execute(parse(capture.read_code(0, "sass")), make_launch(capture, launch))
+    executions = execute(parse_sass(capture.read_code(0, "sass")), make_launch(capture, launch))
     constants, _ = find_constants(gpu)
     return describe_launch(capture, launch, counts, executions, gpu, constants)[1].read_bytes
 

@@ -15,10 +15,11 @@ from tilescope.inside.inspect import inspect
 from tilescope.inside.report import ChangedTime
 from tilescope.numbers import milliseconds, percent
 from tilescope.reports.comparison import differences
-from tilescope.reports.launch import describe_changes, make_report
+from tilescope.reports.launch import make_report
 from tilescope.reports.text import table
 from tilescope.results.scores import shipped_scores, summarize
-from tilescope.timing.gpus import find_constants
+from tilescope.timing.changes import describe_changes
+from tilescope.timing.constants import find_constants
 from tilescope.timing.launches import add_time, predict_launch
 from tilescope.timing.ranges import classify, fit_ranges, stated_ranges, unseen_scores
 

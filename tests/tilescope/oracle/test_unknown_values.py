@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tilescope.captures.listings import isolate
 from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import DEFAULT_GPU
 from tilescope.evaluate.captured import count_launch
-from tilescope.evaluate.counts import Example
-from tilescope.reports.launch import make_report
+from tilescope.evaluate.counts import Example, LaunchCounts
+from tilescope.reports.launch import Launches, make_report
 
 SCRIPT = """
 import torch
@@ -166,6 +167,7 @@ def test_a_launch_whose_counts_or_findings_fail_costs_no_other_launch_and_no_oth
     capture = captures[0]
     launches = capture.content.launches
 
+    @isolate(lambda why, _: LaunchCounts((), why))
     def count(number):
         if number == 1:
             return {}["missing"]
@@ -178,7 +180,9 @@ def test_a_launch_whose_counts_or_findings_fail_costs_no_other_launch_and_no_oth
         return counts
 
     whole = make_report(capture)
-    report = make_report(capture, counts=count)
+    broken = Launches(capture)
+    broken.counts = count
+    report = make_report(capture, counted=broken)
     assert report.launches[0] == whole.launches[0]
     assert report.launches[3:] == whole.launches[3:]
     (refusal,) = report.launches[1].refused

@@ -1,15 +1,16 @@
-"""The DRAM traffic of launches whose programs load and store a block each."""
+"""The DRAM traffic of launches whose programs load and store a block each, and hits in the L1 of programs on one SM."""
 
 import numpy as np
 import pytest
 
-from tilescope.evaluate.counts import OperationCounts, Tally
-from tilescope.evaluate.touches import Sampler
-from tilescope.timing.traffic import predict_traffic
+from tilescope.evaluate.counts import OperationCounts, Sampler, Tally
+from tilescope.timing.traffic import find_hits, predict_traffic
 
 BLOCK = 4096
 MIB = 1 << 20
 L2 = {"l1_bytes": 1e5, "l2_bytes": 48 * MIB, "kept_bytes": 16 * MIB, "held_bytes": 32 * MIB}
+
+SECTORS = np.arange(128)  # of 4 KiB
 
 
 def make_operation(sampler, program, first, op="load", counter="ld", **more):
@@ -77,3 +78,31 @@ def test_the_traffic_of_many_executions_follows_from_a_sample():
     assert traffic.read_bytes / MIB == pytest.approx(4096, rel=0.02)
     assert traffic.written_bytes / MIB == pytest.approx(4096 - 16, rel=0.02)
     assert traffic.l2_bytes["load"] / MIB == pytest.approx(4096, rel=0.001)
+
+
+def load(*executions):
+    """Return an operation that loads sectors: (program, time, sectors) each."""
+    tally = Tally()
+    tally.loads.extend(executions)
+    return OperationCounts("load", "ld", ("rows.py", 1), (), None, tally)
+
+
+def test_a_row_that_all_programs_read_is_fetched_once_while_their_own_rows_are_always_fetched():
+    programs = range(8)
+    own = load(*((program, 1, 1000 * program + SECTORS) for program in programs))
+    shared = load(*((program, 2, 100_000 + SECTORS) for program in programs))
+    hits = find_hits([own, shared], resident=8, per_sm=100, l1_bytes=1 << 17)
+    assert hits.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("l1_bytes", "hit"), [(1 << 14, 1), (1 << 12, 0)])
+def test_a_second_pass_over_a_row_hits_only_if_the_row_fits(l1_bytes, hit):
+    first = load((0, 1, SECTORS), (0, 2, 1000 + SECTORS))
+    second = load((0, 3, SECTORS), (0, 4, 1000 + SECTORS))
+    hits = find_hits([first, second], resident=4, per_sm=1, l1_bytes=l1_bytes)
+    assert hits.tolist() == [0, hit]
+
+
+def test_sectors_that_an_execution_requests_twice_are_fetched_once():
+    strided = load((0, 1, np.repeat(SECTORS, 4)))
+    assert find_hits([strided], resident=1, per_sm=1, l1_bytes=1 << 17).tolist() == [0.75]

@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from tests.visualize.page.conftest import Tab
 from tilescope.captures.reader import Capture
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches
 from visualize.web.report_file import render_report
 
 pytestmark = pytest.mark.browser

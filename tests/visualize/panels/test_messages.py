@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tilescope.declare.knobs import ConfigError
-from tilescope.measure.request_slots import MAX_RUNNING
+from tilescope.measure.fair_queue import MAX_REQUESTS
 from visualize.views.panel import current_client
 from visualize.web.assets import MESSAGES
 from visualize.web.messages import Messages
@@ -109,7 +109,9 @@ async def test_an_action_ends_when_its_client_leaves():
 
 async def test_clients_that_read_no_reply_hold_no_slot():
     page = Page()
-    slow = [asyncio.create_task(Connection({}, count=0).open(page)) for _ in range(2 * MAX_RUNNING)]
+    slow = [
+        asyncio.create_task(Connection({}, count=0).open(page)) for _ in range(2 * MAX_REQUESTS)
+    ]
     reading = Connection({}, count=3)
     await reading.open(page)
     assert reading.count == 0

@@ -9,8 +9,8 @@ from tests.messages import menu_labels, opened
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
+from visualize.predict.costs import Textbook
 from visualize.predict.offer import offer
-from visualize.predict.textbook import Textbook
 from visualize.views.memory.flow import LaneView
 from visualize.views.opening import opening_config
 from visualize.views.state import ProgramOrderView, View

@@ -14,8 +14,7 @@ from tilescope.evaluate.declared import Matrix, Requests, count_accesses
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
-from visualize.predict.agreement import LaunchCosts
-from visualize.predict.textbook import Textbook
+from visualize.predict.costs import LaunchCosts, Textbook
 from visualize.views import capture
 from visualize.views.capture.view import LaunchView, draw
 from visualize.views.memory import tables, text

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS
 from tilescope.declare.knobs import ConfigError, Knob, quote
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches
 from visualize.views import slots
 from visualize.views.slots import control
 

@@ -10,7 +10,7 @@ from tilescope.declare.accesses import Tiles
 from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.counts import OperationCounts
 from tilescope.evaluate.global_memory import STORAGE_STEP
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches
 from visualize.predict.schedule import MAX_TILES, Schedule, programs_per_sm
 
 

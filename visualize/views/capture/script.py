@@ -8,8 +8,7 @@ from typing import Any
 from tilescope.advice.findings import Compiler
 from tilescope.caching import once
 from tilescope.captures.reader import Capture, split_case
-from tilescope.reports.launch import LaunchReport
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches, LaunchReport
 from visualize.views.capture.controls import capture_options, changed_values
 
 # (script with its case, further options of the recorder, whether a later change supersedes it) → the new capture.

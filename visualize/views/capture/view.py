@@ -16,16 +16,15 @@ from tilescope.captures.reader import CapturedLaunch, Content, Finding
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.evaluate import causes
-from tilescope.evaluate.atomics import LINE_BYTES
 from tilescope.evaluate.counts import Example, OperationCounts, sum_costs
 from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.evaluate.instructions import MemoryInstruction
+from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
-from tilescope.reports.brief import describe_findings, list_findings
+from tilescope.reports.brief import describe_findings, describe_total, list_findings, name_launches
 from tilescope.reports.comparison import differences
-from tilescope.reports.findings import describe_counts, describe_time
-from tilescope.reports.launch import LaunchReport, describe_total, name_launches
+from tilescope.reports.launch import LaunchReport, describe_counts, describe_time
 from tilescope.reports.text import settings_text, wrong_counters
 from visualize.predict.schedule import player_steps, steps
 from visualize.views import slots

@@ -10,7 +10,7 @@ from tilescope.inside.pipeline import unroll
 from tilescope.inside.registers import count_live
 from tilescope.inside.report import Moment, Pipeline
 from tilescope.numbers import count_noun
-from tilescope.sass.listing import Instruction
+from tilescope.sass.instructions import Instruction
 from visualize.views import theme
 from visualize.views.inside.program import Program, place
 

@@ -12,10 +12,10 @@ from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.inside.banks import BankAccess, count_wavefronts
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside, SharedAccess
-from tilescope.reports.launches import Launches
+from tilescope.reports.launch import Launches
 from tilescope.results import Compiled, Counters, SharedCounts
-from tilescope.sass.listing import Instruction, parse
-from visualize.predict.agreement import LaunchCosts
+from tilescope.sass.instructions import Instruction, parse_sass
+from visualize.predict.costs import LaunchCosts
 from visualize.views.prose import picture_caption
 from visualize.views.state import Snapshot
 
@@ -41,7 +41,7 @@ class Program:
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
-        return parse(self.sass)
+        return parse_sass(self.sass)
 
     def find_worst_access(self) -> tuple[SharedAccess, BankAccess] | None:
         """Return one warp's access with the most bank conflicts, of the line and opcode with the most; None without."""

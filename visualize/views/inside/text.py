@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from tilescope.inside.report import SharedAccess
 from tilescope.numbers import bytes_of, count_noun, join_names
-from tilescope.sass.opcodes import OPCODES
+from tilescope.sass.instructions import OPCODES
 from visualize.views.inside.program import Program, place
 from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term
 from visualize.views.tables import table

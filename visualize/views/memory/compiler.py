@@ -11,8 +11,8 @@ from tilescope.captures.reader import CapturedKernel
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import last_line, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
-from tilescope.evaluate.declared_instructions import memory_lines
 from tilescope.evaluate.instructions import CompiledFacts
+from tilescope.evaluate.matching import memory_lines
 from tilescope.numbers import Number, bytes_of, count_noun, join_names
 from tilescope.results import Compiled, Failure
 from visualize.predict.schedule import occupancy_of

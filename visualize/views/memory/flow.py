@@ -24,8 +24,7 @@ from tilescope.evaluate.sectors import RequestCosts
 from tilescope.measure.counters import COUNTERS
 from tilescope.numbers import count_noun
 from tilescope.results import Counters, records
-from visualize.predict.agreement import LaunchCosts, worst
-from visualize.predict.textbook import Textbook
+from visualize.predict.costs import LaunchCosts, Textbook, worst
 from visualize.views import theme
 from visualize.views.memory import request_lines
 from visualize.views.memory.request_lines import USED, RequestLines

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from tilescope.evaluate.counts import Cost, OperationCounts
 from tilescope.numbers import bytes_of, percent
 from tilescope.reports.launch import COST_COLUMNS
-from visualize.predict.agreement import LaunchCosts, count_of, launch_totals
+from visualize.predict.costs import LaunchCosts, count_of, launch_totals
 from visualize.views.memory.text import explain, place
 from visualize.views.prose import Hint, Strong, term
 from visualize.views.tables import table

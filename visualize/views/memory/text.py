@@ -17,7 +17,7 @@ from tilescope.evaluate import causes
 from tilescope.evaluate.counts import Cost, sum_costs
 from tilescope.evaluate.declared import DeclaredCounts
 from tilescope.numbers import count_noun, join_names, percent, source
-from visualize.predict.agreement import LaunchCosts, count_of, count_together, launch_totals
+from visualize.predict.costs import LaunchCosts, count_of, count_together, launch_totals
 from visualize.views.prose import (
     Code,
     Link,

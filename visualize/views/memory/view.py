@@ -14,9 +14,7 @@ from tilescope.numbers import Number, key_numbers, significant
 from tilescope.reports.launch import COST_COLUMNS
 from tilescope.results import Counters, Failure
 from tilescope.results.codec import to_json
-from visualize.predict.agreement import LaunchCosts, count_of
-from visualize.predict.textbook import Textbook
-from visualize.predict.textbook import textbook as read_textbook
+from visualize.predict.costs import LaunchCosts, Textbook, count_of, read_textbook
 from visualize.views import slots, status, theme
 from visualize.views.memory import flow, tables, text
 from visualize.views.memory.flow import LaneView

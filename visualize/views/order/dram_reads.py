@@ -6,7 +6,7 @@ import numpy as np
 from markupsafe import Markup
 
 from tilescope.evaluate.sectors import SECTOR_BYTES
-from tilescope.measure.pairs import pair
+from tilescope.measure.timing import pair
 from tilescope.numbers import (
     bytes_of,
     percent,

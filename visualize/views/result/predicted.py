@@ -7,9 +7,9 @@ from markupsafe import Markup
 
 from tilescope.inside.report import Inside
 from tilescope.numbers import milliseconds, percent, significant, time_unit
-from tilescope.reports.launch import describe_changes, describe_savings
 from tilescope.reports.text import describe_bound, name_resource
 from tilescope.results.scores import summarize
+from tilescope.timing.changes import describe_changes, describe_savings
 from tilescope.timing.ranges import SOURCE, unseen_scores
 from visualize.views import theme
 from visualize.views.prose import Link, Mark, headline, say

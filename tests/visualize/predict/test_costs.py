@@ -6,22 +6,35 @@ The lanes are the textbook's. tests/tilescope/oracle compares the layouts that c
 import itertools
 import operator
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.experiments import launch_from
+from tests.experiments import experiment_of, launch_from
 from tests.visualize.predict.plain_counting import executions, plain_count
 from tests.visualize.predict.test_schedule import launches
 from tilescope.captures.layouts import Layout
 from tilescope.declare.accesses import Access, Axis
+from tilescope.declare.experiment import launch_of
+from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import FlatAccess
 from tilescope.evaluate import declared
+from tilescope.evaluate.counts import Cost
 from tilescope.evaluate.instructions import MemoryInstruction
-from visualize.predict.textbook import Textbook, count_accesses, textbook
+from tilescope.measure.counters import COUNTERS
+from tilescope.results import records
+from visualize.predict.costs import (
+    LaunchCosts,
+    Textbook,
+    agreement,
+    count_together,
+    read_textbook,
+    worst,
+)
 
 MACHINE = Textbook(warp_size=4, line_bytes=16)
 
@@ -41,7 +54,7 @@ LAUNCHES = launches(sizes=st.integers(1, 40), least_block=1, most_block=64)
 @given(LAUNCHES, BOARDS)
 def test_a_launch_and_its_first_tile_cost_what_counting_every_lane_gives(launch, board):
     kernel, launch = launch
-    for op in count_accesses(kernel, launch, board):
+    for op in board.count(kernel, launch):
         starts = list(executions(op.access, kernel.extents(launch)))
         assert op.launch == plain_count(op.pattern, starts)
         assert op.tile == plain_count(op.pattern, starts[:1])
@@ -52,7 +65,7 @@ def test_a_launch_and_its_first_tile_cost_what_counting_every_lane_gives(launch,
 
 @given(LAUNCHES, BOARDS)
 def test_lanes_take_consecutive_elements_in_the_order_of_the_tensor_or_of_the_load(launch, board):
-    for op in count_accesses(*launch, board):
+    for op in board.count(*launch):
         access = op.access
         places, owner = op.pattern.lanes
         number = np.flatnonzero(owner)
@@ -68,8 +81,8 @@ def test_lanes_take_consecutive_elements_in_the_order_of_the_tensor_or_of_the_lo
 
 
 def test_a_textbook_machine_from_json_defaults_to_a_gpus_numbers():
-    assert textbook(None) == textbook({}) == Textbook(32, 128, "dtype", "tile")
-    assert textbook({"warp_size": "4", "line_bytes": 16.0}) == MACHINE
+    assert read_textbook(None) == read_textbook({}) == Textbook(32, 128, "dtype", "tile")
+    assert read_textbook({"warp_size": "4", "line_bytes": 16.0}) == MACHINE
 
 
 @pytest.mark.parametrize(
@@ -77,7 +90,7 @@ def test_a_textbook_machine_from_json_defaults_to_a_gpus_numbers():
 )
 def test_a_textbook_machine_from_other_json_is_refused(options):
     with pytest.raises(ConfigError):
-        textbook(options)
+        read_textbook(options)
 
 
 @pytest.mark.parametrize("kernel_id", ["transpose.flat", "transpose.tiled"])
@@ -85,7 +98,7 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernel_i
     """Program classes are counted, not programs."""
     launch = launch_from(f"{kernel_id} M=16384 N=4096")
     tracemalloc.start()
-    count_accesses(*launch, Textbook())
+    Textbook().count(*launch)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 8 * 16384 * 4096 / 16
@@ -133,3 +146,73 @@ def test_a_box_is_as_wide_as_its_swizzle_and_has_at_most_256_rows(
     copy = MemoryInstruction("descriptor", ("", 0), None, 0, 0, swizzle_bytes=swizzle_bytes)
     pattern = declared.AccessPattern(access, declared.Matrix(1 << 12, 1 << 12, 2), copy)
     assert pattern.box_count == boxes
+
+
+def recorded(text, board=None):
+    """Return the costs on a recorded launch, with its recorded code as the code compiled here."""
+    experiment = experiment_of(text, gpu="H200")
+    counters = records.find(COUNTERS.form, experiment, "H200")
+    assert counters is not None
+    kernel, launch = launch_of(experiment, GPUS["H200"])
+    return LaunchCosts(kernel, launch, counters.compiled, counters, board or Textbook())
+
+
+@pytest.mark.parametrize(
+    ("counted", "expected"),
+    [
+        ({}, "equal"),
+        ({"sectors": 9}, "different"),
+        ({"sectors": 7}, "different"),
+        ({"lines": 3}, "different"),
+        ({"sectors": 7, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "undercounted"),
+        ({"sectors": 9, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "overcounted"),
+        ({"sectors": 7, "lines": 3, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "different"),
+        ({"requests": 3}, "different"),
+        ({"requests": 3, "has_requests": False}, "equal"),
+    ],
+)
+def test_costs_agree_only_if_they_are_equal(counted, expected):
+    cost = Cost(2, 8, 4, 8)
+    assert agreement(cost, replace(cost, **{"opcodes": ("LDG.E.128",), **counted})) == expected
+
+
+@pytest.mark.parametrize(("sectors", "expected"), [(8, "equal"), (9, "at least"), (7, "different")])
+def test_a_loop_that_retries_costs_at_least_its_first_iteration(sectors, expected):
+    assert agreement(Cost(2, 8, 4, 8, is_lower_bound=True), Cost(2, sectors, 4, 8)) == expected
+
+
+def test_two_stores_of_one_output_are_added_up():
+    found = recorded("transpose.flat")
+    load, store = found.kernel.accesses(found.launch)
+    compiled = found.code.operations
+    rows = [replace(row, operation=2) for row in found.counters.ops if row.operation == 1]
+    counters = replace(
+        found.counters,
+        compiled=replace(found.code, operations=(*compiled, compiled[1])),
+        ops=(*found.counters.ops, *rows),
+    )
+    kernel = replace(found.kernel, accesses=lambda launch: (load, store, store))
+    twice = replace(found, kernel=kernel, counters=counters)
+    for number in (1, 2):
+        tensors, counted = count_together(twice, number)
+        assert (tensors, counted.sectors) == (("B",), 2 * 1024 * 1024)
+
+
+def test_the_most_wasteful_operation_is_not_the_one_that_moves_most():
+    """Rows of A begin inside a sector; B, of which more is moved, is read in whole ones."""
+    found = recorded(
+        "matmul.fused_add_relu M=900 N=512 K=124 dtype=float16 precision=tf32_rounded BLOCK_M=16 BLOCK_N=64 "
+        "BLOCK_K=128 GROUP_SIZE=4 num_warps=8 num_stages=4 PROGRAMS_PER_SM=1"
+    )
+    a, b = found.compiled[:2]
+    assert a.launch.sectors < b.launch.sectors
+    assert worst(found) == 0
+    assert worst(recorded("transpose.flat")) == 1
+
+
+def test_without_waste_the_transposed_store_or_the_textbooks_worst_is_chosen():
+    assert worst(recorded("transpose.tiled")) == 1
+    found = recorded("transpose.tiled", Textbook(lanes="loaded"))
+    assert worst(found) == worst(found, is_textbook=True) == 1
+    assert found.textbook[1].launch.efficiency == 0.125
+    assert found.compiled[1].launch.efficiency == 1

@@ -1,4 +1,4 @@
-"""Compiler errors become a sentence, and none of the compiler's output reaches the terminal."""
+"""Compiler errors become a sentence, the compiler prints nothing to the terminal, and a damaged cache is repaired."""
 
 import errno
 import os
@@ -7,13 +7,21 @@ from contextlib import suppress
 
 import pytest
 
+from tests.experiments import experiment_of
 from tests.trees import ROOT, python
-from tilescope.compiling.compiler import capture_output, explain_rejection, hide_paths
+from tilescope.compiling.compiler import (
+    capture_output,
+    compile_experiment,
+    explain_rejection,
+    hide_paths,
+)
 from tilescope.declare import jit
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.jit import display_path
 from tilescope.declare.spec import Launch
+from tilescope.measure.pool import Call, Pool
+from tilescope.results import Compiled
 
 GROUPED = discover()["matmul.grouped"]
 LAUNCH = Launch(GROUPED.family.problem(), GROUPED.config(num_warps=16), GPUS["H200"])
@@ -118,3 +126,22 @@ def test_a_path_is_shown_relative_to_the_repository_or_as_a_name(path, shown):
     assert display_path(path) == shown
     assert hide_paths(f'\t//## File "{path}", line 25') == f'\t//## File "{shown}", line 25'
     assert hide_paths(f'#loc2 = loc("{path}":26:38)') == f'#loc2 = loc("{shown}":26:38)'
+
+
+def test_a_directory_in_place_of_a_cached_file_is_replaced(tmp_path):
+    experiment = experiment_of("transpose.tiled M=256 N=256")
+    pool = Pool("compile", str(tmp_path))
+    try:
+        call = Call("compile", compile_experiment, (experiment, GPUS["H200"]))
+        first = pool.submit(call).result()
+        assert isinstance(first, Compiled), first
+        for suffix in (".cubin", ".json"):
+            (file,) = tmp_path.rglob(f"transpose*{suffix}")
+            file.unlink()
+            file.mkdir()
+            second = pool.submit(call).result()
+            assert isinstance(second, Compiled), second
+            assert first.registers == second.registers
+            assert first.ptx == second.ptx
+    finally:
+        pool.close()

@@ -8,8 +8,8 @@ import pytest
 
 from tests.experiments import experiment_of
 from tilescope.captures.reader import Capture
-from tilescope.inside.allocation import map_shared_memory
 from tilescope.inside.report import SharedMap
+from tilescope.inside.shared import map_shared_memory
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("allocations")

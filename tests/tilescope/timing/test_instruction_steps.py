@@ -1,16 +1,40 @@
-"""The trace of a mean warp, and the time of launches whose traces are shorter than the launch."""
+"""The pipes of instructions, the trace of a mean warp, and the time of launches whose traces are shorter."""
 
 import pytest
 
 from tests.listings import make_listing
 from tilescope.declare.gpus import GPUS
-from tilescope.sass.listing import parse
+from tilescope.sass.instructions import find_opcode, parse_sass
 from tilescope.timing.constants import H100
 from tilescope.timing.model import Execution, Traffic, time_launch
-from tilescope.timing.steps import PIPES, Step
-from tilescope.timing.trace import trace_warp
+from tilescope.timing.steps import PIPES, Step, read_steps, trace_warp
 
-LOOP = parse(
+
+@pytest.mark.parametrize(
+    ("name", "pipe"),
+    [
+        ("I2FP", "alu"),
+        ("I2F", "xu"),
+        ("UIADD3", "uniform"),
+        ("UTMALDG", "control"),
+    ],
+)
+def test_instructions_have_the_pipe_of_their_documented_rate(name, pipe):
+    assert find_opcode(name).pipe == pipe
+    assert pipe in PIPES
+
+
+@pytest.mark.parametrize("name", ["MATCH", "STAS", "UBLKCP", "UTCHMMA", "UTCBAR", "LDTM", "FFMA9"])
+def test_instructions_of_unknown_rate_have_no_pipe(name):
+    assert find_opcode(name).pipe == ""
+
+
+def test_a_listing_with_an_unknown_instruction_has_a_step_for_each():
+    sass = make_listing("FADD R0, R1, R2\nLDTM.x32 R4, tmem[UR4]\nEXIT")
+    assert len(read_steps(sass)) == 3
+
+
+LOOP = parse_sass(
     make_listing(
         """
         .L_x_0:
@@ -33,7 +57,7 @@ def test_a_copy_runs_as_often_as_it_is_executed_though_only_by_one_of_four_warps
 
 # A loop over groups that contains a loop over tiles, which contains a loop over blocks. Most groups have no tile.
 GROUPS, TILES, BLOCKS = 8, 2, 512
-NESTED = parse(
+NESTED = parse_sass(
     make_listing(
         """
         .L_x_0:
@@ -73,7 +97,7 @@ def time_nested(blocks, most_steps):
 @pytest.mark.parametrize("budget", [1, 20, 300, 10_000])
 def test_weights_of_a_short_trace_sum_to_the_executions_of_each_instruction(budget):
     executions = count_executions(BLOCKS)
-    trace, weights = trace_warp(NESTED, executions, budget)
+    trace, weights = trace_warp(NESTED, executions, budget, copies={})
     for number, times in enumerate(executions):
         represented = [
             weight for each, weight in zip(trace, weights, strict=True) if each == number
@@ -82,13 +106,13 @@ def test_weights_of_a_short_trace_sum_to_the_executions_of_each_instruction(budg
 
 
 def test_a_loop_that_no_warp_enters_at_its_start_is_no_loop():
-    trace, _ = trace_warp(NESTED, [0, 0, 0, 2, 2, 0, 1, 1], budget=100)
+    trace, _ = trace_warp(NESTED, [0, 0, 0, 2, 2, 0, 1, 1], budget=100, copies={})
     assert trace == [3, 4, 3, 4, 6, 7]
 
 
 def test_partitions_take_as_long_as_the_slowest_one_because_they_run_at_the_same_time():
     step = Step("", PIPES.index("fma"), 1, 4, (), ())
-    code = parse(make_listing("FADD")) * 400
+    code = parse_sass(make_listing("FADD")) * 400
     sms = GPUS["H100"].sms
 
     def time(*partitions):

@@ -23,9 +23,8 @@ from tilescope.inside.inspect import Inspection, inspect, join_launches
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.results import Failure, SweepPrediction
 from tilescope.timing.changes import LEAST_SAVING, list_options, name_options, sort_changes
-from tilescope.timing.launches import add_time
+from tilescope.timing.launches import add_time, predict_captured
 from tilescope.timing.model import find_bound
-from tilescope.timing.ranking import predict_captured
 
 # The most changes of an experiment to compile.
 MOST_TRIALS = 2

@@ -10,8 +10,8 @@ import pytest
 from tilescope.captures.listings import UnsupportedOperation, locate_lines
 from tilescope.captures.reader import Capture
 from tilescope.inside.inspect import inspect_code
-from tilescope.ttgir.encodings import Encodings, tensor_types
-from tilescope.ttgir.parser import parse
+from tilescope.inside.layouts import Encodings, tensor_types
+from tilescope.ttgir.parser import parse_ttgir
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("conversions")
@@ -188,7 +188,7 @@ def test_conversions_use_shared_memory_where_the_ptx_stores_to_it(capture):
             for line, location in locate_lines(codes["ptx"], "ptx")
             if re.search(r"\bst\.shared|stmatrix", line)
         }
-        ops = [op for op in parse(codes["ttgir"]).walk() if op.name == "ttg.convert_layout"]
+        ops = [op for op in parse_ttgir(codes["ttgir"]).walk() if op.name == "ttg.convert_layout"]
         for op, conversion in zip(ops, read(capture, launch).conversions, strict=True):
             assert (conversion.shared_bytes > 0) == (op.location in stores)
             used.add(conversion.shared_bytes > 0)
