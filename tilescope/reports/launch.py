@@ -36,7 +36,7 @@ from tilescope.inside.report import (
     LineSpills,
     SharedAccess,
 )
-from tilescope.numbers import milliseconds, percent
+from tilescope.numbers import bytes_of, milliseconds, percent
 from tilescope.reports.findings import describe_finding
 from tilescope.results.codec import from_json, parse_json, to_json
 from tilescope.timing.changes import LEAST_SAVING, add_times
@@ -367,6 +367,17 @@ def name_launches(numbers: Sequence[int]) -> str:
         return str(first)
     between = " to " if last - first == len(numbers) - 1 else ", …, "
     return f"{len(numbers):,} equal launches ({first}{between}{last})"
+
+
+def describe_spills(inside: Inside) -> str:
+    """Describe the bytes that a thread spills, and those that spills move in the launch; "" if there are none."""
+    lines = inside.spills_by_line
+    if not lines:
+        return ""
+    stored = sum(line.stored_bytes for line in lines)
+    moved = sum(line.moved_bytes or 0 for line in lines)
+    traffic = f" ({bytes_of(moved)} of traffic)" if moved else ""
+    return f"Each thread spills {stored:,} bytes of registers{traffic}."
 
 
 def describe_savings(inside: Inside) -> list[str]:

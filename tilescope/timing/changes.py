@@ -19,6 +19,8 @@ from tilescope.timing.trace import find_loops
 TIME_KIND = "time"
 # The smallest saving that is advised.
 LEAST_SAVING = 0.05
+# The most warps that are advised.
+MOST_WARPS = 16
 # Steps to simulate per estimate.
 _STEPS = 3000
 # The operation of an access to shared memory: see `SharedAccess`.
@@ -99,16 +101,19 @@ def _drop_advice(finding: Finding) -> Finding:
 def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[str, int]]:
     """Return options that may shorten a launch, the most promising first.
 
-    They are one stage more, one fewer if more programs then fit on an SM, and half as many warps.
+    They are one stage more, one fewer if more programs then fit on an SM, and half as many warps; if registers are
+    spilled, twice as many.
     """
     needs = inside.shared_map.by_stages if inside.shared_map else ()
     fitting = {need.num_stages: need.programs_per_sm or 0 for need in needs}
     options = []
+    if inside.spills_by_line and num_warps < MOST_WARPS:
+        options.append({"num_warps": 2 * num_warps})
     if fitting.get(num_stages + 1):
         options.append({"num_stages": num_stages + 1})
     if fitting.get(num_stages - 1, 0) > fitting.get(num_stages, 0):
         options.append({"num_stages": num_stages - 1})
-    if num_warps > 1:
+    if num_warps > 1 and not inside.spills_by_line:
         options.append({"num_warps": num_warps // 2})
     return options
 

@@ -6,7 +6,8 @@ from typing import Any
 from markupsafe import Markup
 
 from tilescope.inside.report import SharedAccess
-from tilescope.numbers import bytes_of, count_noun, join_names
+from tilescope.numbers import count_noun, join_names
+from tilescope.reports.launch import describe_spills
 from tilescope.sass.opcodes import OPCODES
 from visualize.views.inside.program import Program, place
 from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term
@@ -100,9 +101,7 @@ def registers_headline(program: Program) -> Markup:
     """Render the most live registers, their line, and the spilled bytes."""
     facts = program.facts
     lines = program.inside.registers_by_line
-    moved = sum(line.moved_bytes or 0 for line in program.inside.spills_by_line)
-    cost = f" Spills move {bytes_of(moved)} in the launch." if moved else ""
-    spills = f"Each thread spills {facts.spilled_bytes:,} bytes.{cost}"
+    spills = describe_spills(program.inside)
     sentences: list[Any] = [spills if facts.spilled_bytes else "No registers are spilled."]
     if lines:
         live = say(
