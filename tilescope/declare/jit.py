@@ -82,6 +82,7 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
 
     These are operations on pointers (`tl.load`) and on descriptors, which are arguments (`a.load`). Operations inside
     called functions are excluded. Files are relative to the folder of the package of kernels; lines count from 1.
+    Triton 3.7 locates a call at its last positional argument, which therefore begins on the call's first line.
     """
     text, first_line = inspect.getsourcelines(jitted.fn)
     owners = {"tl", *inspect.signature(jitted.fn).parameters}
