@@ -172,7 +172,7 @@ def _report(runner: TrialRunner) -> Sequence[Finding]:
 
     def rank(place: Sequence[tuple[Candidate, Finding]]) -> tuple[float, float, float]:
         saved = (each.before[TIME] - each.after[TIME] for _, each in place if TIME in each.after)
-        return max(0, place[0][0].share - 1), max(saved, default=0), place[0][0].share
+        return max(0, place[0][0].share - 1), max([0, *saved]), place[0][0].share
 
     ranked = sorted(places.values(), key=rank, reverse=True)
     findings = _merge([finding for place in ranked for _, finding in place])
@@ -211,8 +211,7 @@ def _report_times(runner: TrialRunner) -> Iterator[Finding]:
 
 def _make_finding(runner: TrialRunner, candidate: Candidate) -> Finding:
     op = candidate.op
-    proof = candidate.proof
-    trial = proof if candidate.is_advised else UNCHANGED
+    trial = candidate.proof
     before: Numbers = {}
     after: Numbers = {}
     if trial:
@@ -226,12 +225,12 @@ def _make_finding(runner: TrialRunner, candidate: Candidate) -> Finding:
         return text.replace(TENSOR, name_tensors(op))
 
     return Finding(
-        kind=candidate.kind or proof[0].kind,
+        kind=candidate.kind or trial[0].kind,
         file=file,
         line=line,
         op=op.op if op else "",
         tensor=", ".join(op.tensors) if op else "",
-        text=join(*(change.cause for change in proof), candidate.text),
+        text=join(*(change.cause for change in trial), candidate.text),
         change=join(*(change.advice for change in trial)),
         before=before,
         after=after,

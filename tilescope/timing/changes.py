@@ -94,7 +94,9 @@ def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequ
 
 
 def _drop_advice(finding: Finding) -> Finding:
-    text = f"{finding.text} No change that was tried is predicted to save 5 % of the time."
+    text = (
+        f"{finding.text} Tried: {finding.change} It is predicted to save less than 5 % of the time."
+    )
     return replace(finding, text=text, change="", before={}, after={}, needs="", options={})
 
 
