@@ -459,10 +459,12 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
         }
     (tensor,) = planned.transposed
     order = Order(launch.kernel, planned, player_steps(planned))
-    waves = waves_sentence(planned, steps(planned) if order.steps.is_single else order.steps)
-    stored = f"The picture shows which program stores each block of {tensor}."
+    waves = steps(planned) if order.steps.is_single else order.steps
+    number, noun = programs
+    what = f"{noun} in {count_noun(len(waves.tiles), waves.name)}"
+    stored = f"Each block of {tensor} has the color of the program that writes it."
     return {
-        "program-order-headline": headline(*programs, waves, stored),
+        "program-order-headline": headline(number, what, stored, waves_sentence(planned, waves)),
         "program-order-plot": plot_value(
             map_figure([order], ("block row", "block column")),
             f"{planned.extents} {launch.kernel}",

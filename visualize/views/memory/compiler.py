@@ -27,20 +27,26 @@ from visualize.views.state import Snapshot
 from visualize.views.tables import table
 
 _LISTING = Markup(
-    '<div class="listing-bar"><span>Memory operation</span>'
+    '<div class="listing-bar"><span>Marked at each stage of compilation:</span>'
     '<select class="control" aria-label="memory operation">{}</select>'
     '<input type="search" class="control" placeholder="Search all four, Enter for next" aria-label="search"></div>'
     '<div class="listing-panes">{}</div>'
 )
 _OPTION = Markup("<option>{}</option>")
 _PANE = Markup(
-    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b><span class="count quiet"></span>'
+    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b>{2}<span class="count quiet"></span>'
     '<button type="button" class="control">Copy</button></div><pre tabindex="0" aria-label="{0}">{1}</pre></section>'
 )
 _LINE = Markup("<div>{}</div>")
 
 # The compiler's texts. Their titles are in capitals.
 _TEXTS = ("ttgir", "ptx", "sass")
+_DESCRIPTIONS = {
+    "Source": "Python",
+    "TTGIR": "Triton’s GPU IR",
+    "PTX": "virtual assembly",
+    "SASS": "machine code",
+}
 
 _NOT_INSPECTED: Slots = {"memory-map-plot": NONE, "memory-map-table": "", "conversions-table": ""}
 
@@ -193,7 +199,7 @@ def list_texts(
         # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
         texts[kind.upper()] = re.sub(r"(?<=\*/) {3,}", "  ", code).splitlines()
     panes = [
-        _PANE.format(name, Markup("").join(map(_LINE.format, lines)))
+        _PANE.format(name, Markup("").join(map(_LINE.format, lines)), _DESCRIPTIONS[name])
         for name, lines in texts.items()
     ]
     names = Markup("").join(_OPTION.format(name) for name, *_ in operations)
