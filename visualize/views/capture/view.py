@@ -88,7 +88,7 @@ class LaunchView:
 
 
 def clip(launches: Launches, view: LaunchView) -> LaunchView:
-    """Limit the view's launch, operation and program to existing ones. Of equal launches, the first is shown."""
+    """Limit the view's launch, operation and program to existing ones, and show the first of equal launches."""
     reports = launches.report().launches
     if not reports:
         return view
@@ -359,9 +359,9 @@ def _result(launch: CapturedLaunch) -> Markup:
     results = launch.results
     if not results:
         none = (
-            "There is no expected output to compare with. A case can return one: see docs/show.md."
+            "There is no expected output to compare with. A case can return it: see docs/show.md."
         )
-        idle = "It was captured without a GPU, so it did not run. tilescope show --values interprets it."
+        idle = "It was captured without a GPU. To run it in Triton's interpreter, use tilescope show --values."
         return headline(*time, none if launch.ran else idle)
     failed = [name for name, errors in results.items() if not errors.passed]
     equal = "All outputs match the expected values within rounding."

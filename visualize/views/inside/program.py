@@ -44,7 +44,7 @@ class Program:
         return parse(self.sass)
 
     def find_worst_access(self) -> tuple[SharedAccess, BankAccess] | None:
-        """Return one warp's access with the most bank conflicts, of the line and opcode with the most; None without."""
+        """Return the warp access with the most bank conflicts on the worst line and opcode; None without conflicts."""
         code = self.instructions
         for row in sorted(self.inside.shared, key=lambda row: -(row.conflicts or 0)):
             if not row.conflicts:

@@ -34,7 +34,7 @@ def shared_headline(program: Program) -> Markup:
     conflicts = {access: access.conflicts or 0 for access in accesses}
     total = sum(conflicts.values())
     worst = max(accesses, key=lambda access: conflicts[access])
-    lead = say("No access to shared memory waits for a bank.")
+    lead = say("The banks serve every access in as few wavefronts as possible.")
     if total:
         lead = say("{:,} of them are in {}.", conflicts[worst], Code(place(worst)))
         if total == conflicts[worst]:
@@ -43,8 +43,8 @@ def shared_headline(program: Program) -> Markup:
     sentences = [*reasons] if reasons and not total else [lead, *reasons]
     if reading := sum(access.reading_wavefronts for access in accesses):
         sentences.append(
-            f"To read the L1 cache, copies (LDGSTS) take {count_noun(reading, 'more wavefront')}. "
-            "They are no bank conflicts."
+            f"Copies (LDGSTS) take {count_noun(reading, 'more wavefront')} to read the L1 cache. "
+            "These are not bank conflicts."
         )
     noun = term("bank conflict", "bank conflicts" if total != 1 else "")
     what = say("known {}", noun) if reasons else noun

@@ -121,7 +121,7 @@ def resource_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
 def resource_slots(
     gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel, triton: str
 ) -> Slots:
-    """Render the predicted occupancy, and of each resource the kernel's need, the supply and the programs that fit."""
+    """Render the predicted occupancy and, for each resource, the need, the supply and the programs that fit."""
     resident = occupancy_of(gpu, num_warps, compiled)
     held = count_noun(resident.programs_per_sm, "program")
     warps = resident.programs_per_sm * num_warps

@@ -41,7 +41,7 @@ def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = N
     sentences = [
         " ".join(filter(None, [miss, describe_spills(inside), first])),
         *others,
-        f"Of {errors.launches} launches of kernels that the model was not fitted to, nine in ten lie in such a range. "
+        f"Such a range holds nine in ten of {errors.launches} launches of kernels that the model was not fitted to. "
         f"Their median error is {percent(errors.median)}.",
         "The prediction assumes a cold L2 cache."
         + f" If the same launch ran just before, the predicted time is {warm}." * (warm != cold),
