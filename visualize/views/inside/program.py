@@ -87,8 +87,9 @@ class _Placed(Protocol):
 
 
 def place(item: _Placed) -> str:
-    """Return the source line of an item of the report."""
-    return f"{item.file}:{item.line}"
+    """Return the source line of an item of the report, or the user's lines that call Triton's library there."""
+    lines = item.user_lines if isinstance(item, SharedAccess) else [(item.file, item.line)]
+    return " and ".join(f"{file}:{line}" for file, line in lines)
 
 
 def describe(snapshot: Snapshot, compiled: Compiled, inspection: Inspection) -> Program:
