@@ -60,6 +60,8 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
     shown.press("Order", exact=True)
     shown.says("#program-order-plot", "Programs that write out")
     shown.says("#program-order-headline", "4,096 programs in 2 waves")
+    shown.press("Result", exact=True)
+    shown.says("#predicted-plot", "Time each resource would take alone")
 
 
 def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_wasteful_request(
