@@ -122,8 +122,8 @@ def display_path(path: str) -> str:
 
 
 @functools.cache
-def last_line(source: tuple[str, int]) -> int:
-    """Return the last line of the operation that begins at (file, line)."""
+def call_lines(source: tuple[str, int]) -> range:
+    """Return the lines of the operation that begins at (file, line)."""
     file, line = source
     tree = ast.parse("\n".join(source_lines(file)))
     ends = (
@@ -131,7 +131,7 @@ def last_line(source: tuple[str, int]) -> int:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and node.lineno == line
     )
-    return max(ends, default=line)
+    return range(line, max(ends, default=line) + 1)
 
 
 def source_lines(file: str) -> list[str]:

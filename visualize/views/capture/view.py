@@ -340,14 +340,12 @@ def _list_texts(launches: Launches, launch: int) -> dict[str, Any]:
     name = Path(kernel.file).name
     lines = kernel.source.splitlines()
     source = [f"{number:>4}  {text}" for number, text in enumerate(lines, kernel.line)]
-    operations = []
-    for op in launches.report().launches[launch].ops:
-        at = op.line - kernel.line
-        inside = [at + 1] if op.file == name and 0 <= at < len(lines) else []
-        place = range(op.line, op.line + 1)
-        operations.append((f"{op.name}, {op.file}:{op.line}", op.file, place, inside))
+    operations = [
+        (f"{op.name}, {op.file}:{op.line}", op.file, range(op.line, op.line + 1))
+        for op in launches.report().launches[launch].ops
+    ]
     codes = launches.capture.build(launches.content.launches[launch].kernel).codes
-    return list_texts([f"# {name}", *source], codes, operations)
+    return list_texts({name: (kernel.line, source)}, codes, operations)
 
 
 def _result(launch: CapturedLaunch) -> Markup:
