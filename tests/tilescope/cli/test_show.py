@@ -686,7 +686,7 @@ def test_a_fault_is_the_first_thing_in_every_form_of_a_report(loop_path, capfd, 
     slots = page.fill(page.find({"open": ""}))
     assert slots["launches"].striptags().startswith(FAULT)
     assert "Program 3" not in slots["requests-headline"]
-    assert "1 finding. The first is on line 13." in slots["requests-headline"]
+    assert "1 finding, on line 13." in slots["requests-headline"]
 
 
 def test_failed_checks_exceptions_and_launches_that_do_not_fit_are_faults(launches):

@@ -45,7 +45,7 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
     shown,
 ):
     shown.says("#launches", "softmax")
-    shown.says("#requests-headline", "1 finding. The first is on line 12.")
+    shown.says("#requests-headline", "1 finding, on line 12.")
     shown.says("#requests-headline", "cols = 1000 is not a multiple of 16", folded=True)
     shown.says("#request-plot", "4 sectors: all 128 bytes used")
     shown.says("#requests-table", "softmax.py:12")

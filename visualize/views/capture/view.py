@@ -281,7 +281,8 @@ def _sum_up(findings: Sequence[Finding]) -> str:
     first = findings[0]
     time = describe_time(first)
     effect = f": predicted time {time}" if time else ""
-    return f"{count_noun(len(findings), 'finding')}. The first is on line {first.line}{effect}."
+    which = "the first " if len(findings) > 1 else ""
+    return f"{count_noun(len(findings), 'finding')}, {which}on line {first.line}{effect}."
 
 
 def _findings_table(findings: Iterable[Finding]) -> Markup:
