@@ -8,7 +8,7 @@ from markupsafe import Markup
 from tilescope.inside.report import Inside
 from tilescope.numbers import milliseconds, percent, significant, time_unit
 from tilescope.reports.launch import describe_changes, describe_savings, describe_spills
-from tilescope.reports.text import describe_bound, name_resource
+from tilescope.reports.text import name_resource
 from tilescope.results.scores import summarize
 from tilescope.timing.ranges import SOURCE, unseen_scores
 from visualize.views import theme
@@ -37,7 +37,7 @@ def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = N
         miss = f"The launch took {milliseconds(known_ms)}, so the model misses a cost here."
     errors = summarize(unseen_scores())
     number, unit = cold.split()
-    bound = describe_bound(inside)
+    bound = name_resource(inside.bound_by)
     sentences = [
         " ".join(filter(None, [miss, describe_spills(inside), first])),
         *others,
@@ -52,7 +52,7 @@ def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = N
             SOURCE,
         ),
     ]
-    what = say("{} ({} to {}), {} {}", unit, low, high, bound, Mark("predicted"))
+    what = say("{} ({} to {}), bound by {} {}", unit, low, high, bound, Mark("predicted"))
     return headline(number, what, *filter(None, sentences))
 
 
