@@ -65,7 +65,7 @@ def test_the_form_and_the_pictures_follow_from_the_familys_declarations(redraw, 
     schedule = Snapshot(state).schedule
     orders = [Order("this order", schedule, steps(schedule))]
     maps = [(trace["name"], trace["z"].shape) for trace in map_figure(orders)["data"]]
-    assert maps == [("A as read", (10, 1)), ("B as written", (10, 1))]
+    assert maps == [("Programs that read A", (10, 1)), ("Programs that write B", (10, 1))]
 
 
 # A row is 31.5 warps, and 126 sectors: it may begin inside a line, but not inside a sector. With 16 bytes per lane it

@@ -206,7 +206,9 @@ def _why_library_is_slow(launch: Launch[Problem]) -> str:
     tiles = math.prod(-(-size // _LIBRARY_TILE) for size in (problem.M, problem.N))
     if tiles < sms:
         return f"tiles of {_LIBRARY_TILE} × {_LIBRARY_TILE} fill only {tiles:,} of {sms} SMs"
-    return f"K is only {problem.K:,}, so storing C dominates" if problem.K <= _SHORT_K else ""
+    return (
+        f"K is only {problem.K:,}, so storing the output dominates" if problem.K <= _SHORT_K else ""
+    )
 
 
 def multiply_rows(inputs: Tensors, rows: slice) -> Any:

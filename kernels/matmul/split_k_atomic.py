@@ -50,12 +50,9 @@ def matmul_split_k_atomic(
     # Not with `tile.locate`: ptxas 12.8 sometimes attributes atomics on Ada to the inlined function's file.
     rows, columns = tile_offsets(pid_m, BLOCK_M), tile_offsets(pid_n, BLOCK_N)
     # Relaxed adds are plain reductions in the L2. No other access depends on their order, so they need no fences.
-    tl.atomic_add(
-        c + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1],
-        partial.to(c.dtype.element_ty),
-        mask=(rows[:, None] < M) & (columns[None, :] < N),
-        sem="relaxed",
-    )
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    pointers = c + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1]
+    tl.atomic_add(pointers, partial.to(c.dtype.element_ty), mask=inside, sem="relaxed")
 
 
 def extents(launch: Launch[Problem, Config]) -> dict[str, int]:

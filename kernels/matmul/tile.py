@@ -26,16 +26,12 @@ def multiply(
     accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(steps[0], steps[1]):
         inner = tile_offsets(step, BLOCK_K)
-        a_tile = tl.load(
-            a + rows[:, None] * a_strides[0] + inner[None, :] * a_strides[1],
-            mask=(rows[:, None] < M) & (inner[None, :] < K),
-            other=0.0,
-        )
-        b_tile = tl.load(
-            b + inner[:, None] * b_strides[0] + columns[None, :] * b_strides[1],
-            mask=(inner[:, None] < K) & (columns[None, :] < N),
-            other=0.0,
-        )
+        inside_a = (rows[:, None] < M) & (inner[None, :] < K)
+        a_pointers = a + rows[:, None] * a_strides[0] + inner[None, :] * a_strides[1]
+        a_tile = tl.load(a_pointers, mask=inside_a, other=0.0)
+        inside_b = (inner[:, None] < K) & (columns[None, :] < N)
+        b_pointers = b + inner[:, None] * b_strides[0] + columns[None, :] * b_strides[1]
+        b_tile = tl.load(b_pointers, mask=inside_b, other=0.0)
         accumulator = add_product(a_tile, b_tile, accumulator, PRECISION)
     return accumulator
 

@@ -22,15 +22,10 @@ class Config:
 def transpose_tiled(a, b, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     rows = tile_offsets(tl.program_id(0), BLOCK_M)
     columns = tile_offsets(tl.program_id(1), BLOCK_N)
-    tile = tl.load(
-        a + rows[:, None] * N + columns[None, :],
-        mask=(rows[:, None] < M) & (columns[None, :] < N),
-    )
-    tl.store(
-        b + columns[:, None] * M + rows[None, :],
-        tl.trans(tile),
-        mask=(columns[:, None] < N) & (rows[None, :] < M),
-    )
+    inside_a = (rows[:, None] < M) & (columns[None, :] < N)
+    tile = tl.load(a + rows[:, None] * N + columns[None, :], mask=inside_a)
+    inside_b = (columns[:, None] < N) & (rows[None, :] < M)
+    tl.store(b + columns[:, None] * M + rows[None, :], tl.trans(tile), mask=inside_b)
 
 
 KERNEL = Kernel(

@@ -27,6 +27,7 @@ from tilescope.evaluate.causes import (
     find_fullest,
     find_odd_size,
     measure_step,
+    round_up,
 )
 from tilescope.evaluate.counts import OperationCounts, sum_costs
 from tilescope.evaluate.instructions import MemoryInstruction
@@ -196,7 +197,7 @@ class Diagnosis:
                 continue
             if value % ALIGNMENT == 0 or self.runner.module.computes_with(number):
                 continue
-            rounded = replace(argument, value=_round_up(value))
+            rounded = replace(argument, value=round_up(value))
             users = self.runner.counts.operations
             padded = {t for each in users if name in each.addressed_by for t in each.tensors}
             limited = {t for each in users if name in each.masked_by for t in each.tensors}
@@ -221,10 +222,10 @@ class Diagnosis:
                     for tensor in each.tensors
                 }
                 yield Change(
-                    f"Round the bound up to {_round_up(bound)}.",
+                    f"Round the bound up to {round_up(bound)}.",
                     "mask",
                     f"The mask's bound {bound} is not a multiple of {ALIGNMENT}.",
-                    edits=((Module.set_bound, line, _round_up(bound)),),
+                    edits=((Module.set_bound, line, round_up(bound)),),
                     pads=tuple(limited),
                 )
 
@@ -400,7 +401,3 @@ def _count_distinct(*parts: np.ndarray) -> int:
 
 _BY_REQUESTS = "requests of one warp load each sector"
 _BY_WARPS = "warps load the same sectors"
-
-
-def _round_up(number: int) -> int:
-    return number + -number % ALIGNMENT

@@ -38,7 +38,7 @@ from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.inside.report import Inside, SharedMap
-from tilescope.timing.changes import TIME_KIND, list_options
+from tilescope.timing.changes import MOST_WARPS, TIME_KIND, list_options
 from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import memory_ops, parse_ttgir
 
@@ -50,7 +50,6 @@ _SUM_NAMES = {"arith.addi": "sum", "arith.subi": "difference", "arith.muli": "pr
 _LOW_OCCUPANCY = 0.25
 # The options of this many launches are changed: those with the longest times.
 _MOST_LAUNCHES = 5
-_MOST_WARPS = 16
 _REGISTER_STEP = 8
 _FEWEST_REGISTERS = 32
 
@@ -166,7 +165,7 @@ def _report(runner: TrialRunner) -> Sequence[Finding]:
 
     def rank(place: Sequence[tuple[Candidate, Finding]]) -> tuple[float, float, float]:
         saved = (each.before[TIME] - each.after[TIME] for _, each in place if TIME in each.after)
-        return max(0, place[0][0].share - 1), max(saved, default=0), place[0][0].share
+        return max(0, place[0][0].share - 1), max([0, *saved]), place[0][0].share
 
     ranked = sorted(places.values(), key=rank, reverse=True)
     findings = _merge([finding for place in ranked for _, finding in place])
@@ -205,8 +204,7 @@ def _report_times(runner: TrialRunner) -> Iterator[Finding]:
 
 def _make_finding(runner: TrialRunner, candidate: Candidate) -> Finding:
     op = candidate.op
-    proof = candidate.proof
-    trial = proof if candidate.is_advised else UNCHANGED
+    trial = candidate.proof
     before: Numbers = {}
     after: Numbers = {}
     if trial:
@@ -220,12 +218,12 @@ def _make_finding(runner: TrialRunner, candidate: Candidate) -> Finding:
         return text.replace(TENSOR, name_tensors(op))
 
     return Finding(
-        kind=candidate.kind or proof[0].kind,
+        kind=candidate.kind or trial[0].kind,
         file=file,
         line=line,
         op=op.op if op else "",
         tensor=", ".join(op.tensors) if op else "",
-        text=join(*(change.cause for change in proof), candidate.text),
+        text=join(*(change.cause for change in trial), candidate.text),
         change=join(*(change.advice for change in trial)),
         before=before,
         after=after,
@@ -432,7 +430,7 @@ def _examine_resources(runner: TrialRunner) -> Alternatives:
         return _explain_excess(runner, gpu)
     options = {"num_warps": 2 * kernel.num_warps, "num_stages": runner.num_stages - 1}
     trials = [
-        pass_options({name: value}) for name, value in options.items() if 1 <= value <= _MOST_WARPS
+        pass_options({name: value}) for name, value in options.items() if 1 <= value <= MOST_WARPS
     ]
     if not trials:
         return []

@@ -82,6 +82,7 @@ def memory_lines(jitted: Any) -> tuple[tuple[str, int], ...]:
 
     These are operations on pointers (`tl.load`) and on descriptors, which are arguments (`a.load`). Operations inside
     called functions are excluded. Files are relative to the folder of the package of kernels; lines count from 1.
+    Triton 3.7 locates a call at its last positional argument, which therefore begins on the call's first line.
     """
     text, first_line = inspect.getsourcelines(jitted.fn)
     owners = {"tl", *inspect.signature(jitted.fn).parameters}
@@ -121,8 +122,8 @@ def display_path(path: str) -> str:
 
 
 @functools.cache
-def last_line(source: tuple[str, int]) -> int:
-    """Return the last line of the operation that begins at (file, line)."""
+def call_lines(source: tuple[str, int]) -> range:
+    """Return the lines of the operation that begins at (file, line)."""
     file, line = source
     tree = ast.parse("\n".join(source_lines(file)))
     ends = (
@@ -130,7 +131,7 @@ def last_line(source: tuple[str, int]) -> int:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and node.lineno == line
     )
-    return max(ends, default=line)
+    return range(line, max(ends, default=line) + 1)
 
 
 def source_lines(file: str) -> list[str]:

@@ -25,9 +25,16 @@ def explain_width(width_bytes: int, *causes: str) -> str:
     return " ".join([*causes, f"Each lane accesses only {count_bytes(width_bytes)} per request."])
 
 
+def round_up(size: int) -> int:
+    """Round up to a multiple of 16."""
+    return size + -size % ALIGNMENT
+
+
 def find_odd_size(name: str, size: int) -> str:
-    """Return a sentence that a size is not a multiple of 16; "" if it is one."""
-    return f"{name} = {size} is not a multiple of {ALIGNMENT}." if size % ALIGNMENT else ""
+    """Return a sentence that a size is not a multiple of 16, with the next one that is; "" if it is one."""
+    if size % ALIGNMENT == 0:
+        return ""
+    return f"{name} = {size} is not a multiple of {ALIGNMENT}; the next is {round_up(size)}."
 
 
 def find_fullest(active: np.ndarray) -> int:

@@ -16,7 +16,7 @@ from itertools import accumulate
 from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import Location, UnsupportedOperation, lane_bytes, locate_lines
 from tilescope.declare.accesses import AnyAccess, FlatAccess
-from tilescope.declare.jit import last_line
+from tilescope.declare.jit import call_lines
 from tilescope.evaluate.instructions import Conversion, MemoryInstruction
 from tilescope.sass.instructions import OPCODES, Instruction, find_opcode, parse_sass
 from tilescope.ttgir.parser import (
@@ -245,17 +245,18 @@ def find_conversions(ttgir: str) -> tuple[Conversion, ...]:
     return tuple(result)
 
 
-def memory_lines(text: str, kind: str, file: str, first: int, last: int) -> list[int]:
-    """Return the numbers, from 0, of the lines that access global memory for source lines `first` to `last`.
+def memory_lines(text: str, kind: str, file: str, lines: range) -> list[int]:
+    """Return the numbers, from 0, of the lines that access global memory for some lines of a source file.
 
-    Inlined code counts for the innermost function. `file` is a name without folders.
+    Inlined code counts for the innermost function.
     """
+    name = file.rsplit("/", 1)[-1]
     return [
         number
         for number, (line, location) in enumerate(locate_lines(text, kind))
         if location
-        and location[0][0] == file
-        and first <= location[0][1] <= last
+        and location[0][0] == name
+        and location[0][1] in lines
         and _MEMORY[kind].search(line)
     ]
 
@@ -280,12 +281,12 @@ def read_operations(
     compiled = read_instructions(body, _read_layouts(ttgir), ptx, sass)
     declared = []
     for access, shape in zip(accesses, shapes, strict=True):
-        file, first = access.source
-        lines = range(first, last_line(access.source) + 1)
+        name = access.source[0].rsplit("/", 1)[-1]
+        lines = call_lines(access.source)
         ops = [
             op
             for op in memory_ops(body)
-            if op.location[0][0] == file.rsplit("/", 1)[-1] and op.location[0][1] in lines
+            if op.location[0][0] == name and op.location[0][1] in lines
         ]
         # A kernel may call the function containing the operation from several places. Pipelining duplicates operations.
         sites = {(op.traits.kind, op.location) for op in ops}

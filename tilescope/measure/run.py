@@ -286,12 +286,25 @@ def _best_ms(call: Callable[[], Any]) -> float:
     return float(GatedStream([call], "warm", "events").batch(8).times_ms.min())
 
 
+def _explain_excess(experiment: Experiment, gpu: Gpu) -> str:
+    """Return why a program probably needs too much shared memory, as a sentence and a space; "" if it fits."""
+    needed = estimate_shared_bytes(*launch_of(experiment, gpu))
+    most = gpu.shared_bytes_per_program
+    if needed <= most:
+        return ""
+    return (
+        f"This config probably can't launch on {gpu.name}: it needs {needed:,} bytes of shared memory per "
+        f"program, but the limit is {most:,}. "
+    )
+
+
 def refuse_slow_run(experiment: Experiment, gpu: Gpu, is_interpreted: bool) -> None:
     """Refuse a launch that the interpreter would not finish in reasonable time."""
     if is_interpreted and (reason := explain_slow_launch(*launch_of(experiment, gpu))):
         recorded = records.find(RUN.form, experiment, gpu.name)
         alternative = f" Or choose gpu {gpu.name}, for which a run is recorded." if recorded else ""
-        raise ConfigError("too_slow_here", reason + alternative)
+        excess = _explain_excess(experiment, gpu)
+        raise ConfigError("too_slow_here", excess + reason + alternative)
 
 
 def measure_run(job: Job, is_timed: bool = True) -> RunResult:
@@ -302,15 +315,11 @@ def measure_run(job: Job, is_timed: bool = True) -> RunResult:
     job.work("launch", launch, experiment, job.gpu)
     verdict, diff = job.work("check", check_output)
     if device.backend == "interpreter":
-        note = "Triton's interpreter ran this on the CPU, so the result was checked but not timed."
         # The interpreter ignores the GPU's limit on shared memory.
-        needed = estimate_shared_bytes(*launch_of(experiment, job.gpu))
-        most = job.gpu.shared_bytes_per_program
-        if needed > most:
-            note += (
-                f" It probably can't launch on {job.gpu.name}: it needs {needed:,} bytes of shared memory per "
-                f"program, but the limit is {most:,}."
-            )
+        note = (
+            _explain_excess(experiment, job.gpu)
+            + "Triton's interpreter ran this on the CPU, so the result was checked but not timed."
+        )
     elif not is_timed:
         note = "Checked but not timed."
     else:

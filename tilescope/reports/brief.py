@@ -8,8 +8,13 @@ from itertools import accumulate
 from typing import Any
 
 from tilescope.captures.reader import TIME, Finding
-from tilescope.numbers import count_noun
-from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, Report, describe_finding
+from tilescope.numbers import count_noun, milliseconds
+from tilescope.reports.launch import (
+    MAIN_AMOUNTS,
+    LaunchReport,
+    Report,
+    describe_finding,
+)
 
 # Maximum bytes of the whole summary without the empty lines between its parts, of its totals, and of a remark; bytes
 # reserved for the number of omitted lines.
@@ -202,7 +207,22 @@ def _sum_up(report: Report, kernels: Collection[str]) -> str:
         )
         missing = len(launches) - len(known)
         total += f"; unknown in {count_noun(missing, 'launch')}." if missing else "."
-    return total
+    return total + _sum_times(launches)
+
+
+def _sum_times(launches: Sequence[LaunchReport]) -> str:
+    """Return the predicted time of launches and its range, as a sentence after a space; "" if none is known."""
+    spans = [
+        (each.predicted_us, *each.range_us)
+        for each in launches
+        if each.predicted_us and each.range_us
+    ]
+    if not spans:
+        return ""
+    time, low, high = (milliseconds(sum(times_us) / 1e3) for times_us in zip(*spans, strict=True))
+    missing = len(launches) - len(spans)
+    unknown = f"; unknown in {count_noun(missing, 'launch')}" if missing else ""
+    return f" Predicted time: {time} ({low} to {high}){unknown}."
 
 
 def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:

@@ -39,7 +39,7 @@ from tilescope.inside.report import (
     LineSpills,
     SharedAccess,
 )
-from tilescope.numbers import milliseconds, percent
+from tilescope.numbers import bytes_of, milliseconds, percent
 from tilescope.results.codec import from_json, parse_json, to_json
 from tilescope.timing.changes import add_times, describe_changes
 from tilescope.timing.launches import add_time
@@ -446,6 +446,17 @@ def _report_launch(
     if report.counted is None:
         return report
     return replace(report, agrees=not report.wrong_counters)
+
+
+def describe_spills(inside: Inside) -> str:
+    """Describe the bytes that a thread spills, and those that spills move in the launch; "" if there are none."""
+    lines = inside.spills_by_line
+    if not lines:
+        return ""
+    stored = sum(line.stored_bytes for line in lines)
+    moved = sum(line.moved_bytes or 0 for line in lines)
+    traffic = f" ({bytes_of(moved)} of traffic)" if moved else ""
+    return f"Each thread spills {stored:,} bytes of registers{traffic}."
 
 
 def report_operation(

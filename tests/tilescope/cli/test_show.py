@@ -594,6 +594,9 @@ def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
         "a.py:4 in k, LDS (launch 0; 1 more like it): 32 bank conflicts in 96 wavefronts.",
     ]
     assert total.endswith("Shared memory: 1,600 wavefronts, 1,216 bank conflicts.")
+    timed = replace(launch, predicted_us=2.0, range_us=(1.0, 4.0))
+    _, _, total = brief(report_of(timed, timed, launch)).partition("\n\n")
+    assert total.endswith("Predicted time: 4.00 µs (2.00 µs to 8.00 µs); unknown in 1 launch.")
 
 
 def test_wavefronts_that_are_unknown_on_one_line_make_the_totals_unknown():
@@ -681,7 +684,7 @@ def test_a_fault_is_the_first_thing_in_every_form_of_a_report(loop_path, capfd, 
     slots = page.fill(page.find({"open": ""}))
     assert slots["launches"].striptags().startswith(FAULT)
     assert "Program 3" not in slots["requests-headline"]
-    assert "1 finding. The first is on line 13." in slots["requests-headline"]
+    assert "1 finding, on line 13." in slots["requests-headline"]
 
 
 def test_failed_checks_exceptions_and_launches_that_do_not_fit_are_faults(launches):
@@ -778,7 +781,7 @@ def test_a_brief_report_drops_whole_findings_with_the_least_saving_and_counts_th
     def finding(number):
         before = {"sectors": 800 - number, "predicted_ns": 9_000}
         after = {"sectors": 100, "predicted_ns": 9_000 - 100 * number}
-        condition = f"Condition {number} must hold. {'It must. ' * 40}"
+        condition = f"Condition {number} must hold. {'It must. ' * 30}"
         return replace(
             cause,
             line=number,

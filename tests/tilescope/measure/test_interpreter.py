@@ -155,5 +155,5 @@ def test_a_run_warns_of_a_config_that_needs_more_shared_memory_than_the_gpu_has(
     found = session.submit(experiment).result()
     assert found.check.passed
     assert (
-        "It probably can't launch on H200: it needs 524,288 bytes" in found.note
+        "This config probably can't launch on H200: it needs 524,288 bytes" in found.note
     ) == is_too_large, found.note

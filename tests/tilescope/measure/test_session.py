@@ -130,6 +130,9 @@ def test_an_address_gets_half_of_the_runs(session, held):
 def test_a_shape_that_takes_too_long_is_refused_at_once(session):
     large = experiment_of("matmul.grid_2d M=16384 N=16384 K=16384")
     assert_failed(session.submit(large), "config", "too_slow_here")
+    too_large = replace(large, config=replace(large.config, BLOCK_K=256, num_stages=8))
+    message = session.submit(too_large).result().message
+    assert message.startswith("This config probably can't launch on H200: it needs 524,288 bytes")
 
 
 def test_a_page_checks_in_the_interpreter_whatever_gpu_the_predictions_are_for(session):

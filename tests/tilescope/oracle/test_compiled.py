@@ -116,6 +116,8 @@ def test_what_became_of_every_access_is_read_for_any_gpu(
     kernel, launch = launch_of(chosen, GPUS[gpu])
     for access, made in zip(kernel.accesses(launch), compiled.operations, strict=True):
         assert made.opcodes, (access, made)
+        file, line = access.source
+        assert made.source == (file.rsplit("/", 1)[-1], line)
         assert (made.op == "descriptor") == (access.op == "descriptor")
         if made.layout:
             assert math.prod(made.layout.shape) == access.elements

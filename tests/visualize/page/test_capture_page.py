@@ -45,7 +45,7 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
     shown,
 ):
     shown.says("#launches", "softmax")
-    shown.says("#requests-headline", "1 finding. The first is on line 12.")
+    shown.says("#requests-headline", "1 finding, on line 12.")
     shown.says("#requests-headline", "cols = 1000 is not a multiple of 16", folded=True)
     shown.says("#request-plot", "4 sectors: all 128 bytes used")
     shown.says("#requests-table", "softmax.py:12")
@@ -58,8 +58,10 @@ def test_a_capture_opens_on_a_request_with_the_textbooks_the_code_and_the_order_
     shown.says(".pane[data-name=Source] .marked", "tl.load")
     shown.says(".pane[data-name=SASS] .marked >> nth=0", "LDG")
     shown.press("Order", exact=True)
-    shown.says("#program-order-plot", "out as written")
-    shown.says("#program-order-headline", "4,096 programs run in 2 waves")
+    shown.says("#program-order-plot", "Programs that write out")
+    shown.says("#program-order-headline", "4,096 programs in 2 waves")
+    shown.press("Result", exact=True)
+    shown.says("#predicted-plot", "Time each resource would take alone")
 
 
 def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_wasteful_request(

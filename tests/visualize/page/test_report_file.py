@@ -70,7 +70,7 @@ def test_a_report_in_a_file_shows_each_launch_operation_and_text(opened):
     opened.says("#program-order-headline", "1 program")
     opened.tab("result")
     opened.says("#result", "Not run")
-    opened.says("#predicted-time", "Bound by latency")
+    opened.says("#predicted-time", "bound by latency")
     opened.says("#predicted-plot", "predicted")
     opened.tab("shared-memory")
     opened.says("#shared-memory-headline", "This kernel uses no shared memory.")

@@ -73,7 +73,7 @@ def test_a_pinned_run_has_legible_labels_and_keeps_its_colours_beside_a_config_w
     tab.says("#result .own", "No result for this config.")
     is_stale = "node => Boolean(node.closest('.stale') ?? node.querySelector('.stale'))"
     assert not tab.find("#time-plot").evaluate(is_stale)
-    tab.says("#predicted-time .pinned", "Bound by", folded=True)  # both launches are compiled
+    tab.says("#predicted-time .pinned", "bound by")  # both launches are compiled
     tab.wait_for_draw("predicted-plot")
     assert not tab.find("#predicted-plot").evaluate(is_stale), "it follows the controls"
 

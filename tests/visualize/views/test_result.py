@@ -1,5 +1,6 @@
 """The Result view: the text of a run, its pictures, and what /run replies."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,11 @@ from tests.experiments import experiment_of
 from tests.messages import decode, opened, text_of
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
-from tilescope.inside.report import Inside
+from tilescope.inside.report import ChangedTime, Inside, LineSpills
 from tilescope.measure.run import RUN
 from tilescope.results import Failure, Timing, records
 from tilescope.results.run import Baseline, Check, Clocks, Closeup, Diff, LaunchOverhead, Peak
+from tilescope.timing.changes import list_options
 from visualize.views.result import text, view
 from visualize.views.result.figures import (
     error_figure,
@@ -236,10 +238,27 @@ def test_the_figures_are_the_approved_ones(approve):
     approve("result_figures", figures)
 
 
+def test_a_predicted_time_begins_with_the_spills_and_the_change_that_saves_most():
+    inside = Inside(
+        predicted_us=10.0,
+        range_us=(8.0, 17.0),
+        bound_by="DRAM",
+        by_resource_us={"DRAM": 9.0},
+        spills_by_line=(LineSpills("k.py", 2, 1, 1, 100, 84, 8e9),),
+        changes=(ChangedTime("num_warps = 8", 5.0, {"num_warps": 8}, is_compiled=True),),
+    )
+    (lead,) = re.findall('<p class="lead">(.*?)</p>', render_predicted(inside, ""))
+    assert lead == (
+        "Each thread spills 100 bytes of registers (8.00 GB of traffic). "
+        "With num_warps = 8, it would take 5.00 µs, 50 % less (compiled and predicted)."
+    )
+    assert list_options(inside, num_warps=4, num_stages=3) == [{"num_warps": 8}]
+
+
 def test_a_time_beyond_the_predicted_range_is_said_to_be_missed():
     inside = Inside(
         predicted_us=10.0, range_us=(8.0, 17.0), bound_by="L2", by_resource_us={"L2": 9.0}
     )
     near, far = (text_of(render_predicted(inside, "", known_ms)) for known_ms in (0.016, 0.0198))
     assert "misses" not in near
-    assert "The launch took 19.8 µs, so the model misses a cost here. Bound by" in far
+    assert "The launch took 19.8 µs, so the model misses a cost here." in far

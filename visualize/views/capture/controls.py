@@ -20,7 +20,7 @@ GPU = "gpu"
 
 GPU_MENU = control(
     GPU,
-    Knob("", "Script", "The GPU that it is compiled for.", choices=tuple(GPUS), label="GPU"),
+    Knob("", "Script", "The GPU to compile for.", choices=tuple(GPUS), label="GPU"),
 )
 
 

@@ -87,7 +87,7 @@ class LaunchView:
 
 
 def clip(launches: Launches, view: LaunchView) -> LaunchView:
-    """Limit the view's launch, operation and program to existing ones. Of equal launches, the first is shown."""
+    """Limit the view's launch, operation and program to existing ones, and show the first of equal launches."""
     reports = launches.report().launches
     if not reports:
         return view
@@ -268,7 +268,8 @@ def _sum_up(findings: Sequence[Finding]) -> str:
     first = findings[0]
     time = describe_time(first)
     effect = f": predicted time {time}" if time else ""
-    return f"{count_noun(len(findings), 'finding')}. The first is on line {first.line}{effect}."
+    which = "the first " if len(findings) > 1 else ""
+    return f"{count_noun(len(findings), 'finding')}, {which}on line {first.line}{effect}."
 
 
 def _findings_table(findings: Iterable[Finding]) -> Markup:
@@ -327,14 +328,12 @@ def _list_texts(launches: Launches, launch: int) -> dict[str, Any]:
     name = Path(kernel.file).name
     lines = kernel.source.splitlines()
     source = [f"{number:>4}  {text}" for number, text in enumerate(lines, kernel.line)]
-    operations = []
-    for op in launches.report().launches[launch].ops:
-        at = op.line - kernel.line
-        inside = [at + 1] if op.file == name and 0 <= at < len(lines) else []
-        place = range(op.line, op.line + 1)
-        operations.append((f"{op.name}, {op.file}:{op.line}", op.file, place, inside))
+    operations = [
+        (f"{op.name}, {op.file}:{op.line}", op.file, range(op.line, op.line + 1))
+        for op in launches.report().launches[launch].ops
+    ]
     codes = launches.capture.build(launches.content.launches[launch].kernel).codes
-    return list_texts([f"# {name}", *source], codes, operations)
+    return list_texts({name: (kernel.line, source)}, codes, operations)
 
 
 def _result(launch: CapturedLaunch) -> Markup:
@@ -346,9 +345,9 @@ def _result(launch: CapturedLaunch) -> Markup:
     results = launch.results
     if not results:
         none = (
-            "There is no expected output to compare with. A case can return one: see docs/show.md."
+            "There is no expected output to compare with. A case can return it: see docs/show.md."
         )
-        idle = "It was captured without a GPU, so it did not run. tilescope show --values interprets it."
+        idle = "It was captured without a GPU. To run it in Triton's interpreter, use tilescope show --values."
         return headline(*time, none if launch.ran else idle)
     failed = [name for name, errors in results.items() if not errors.passed]
     equal = "All outputs match the expected values within rounding."
@@ -446,10 +445,12 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
         }
     (tensor,) = planned.transposed
     order = Order(launch.kernel, planned, player_steps(planned))
-    waves = waves_sentence(planned, steps(planned) if order.steps.is_single else order.steps)
-    stored = f"The picture shows which program stores each block of {tensor}."
+    waves = steps(planned) if order.steps.is_single else order.steps
+    number, noun = programs
+    what = f"{noun} in {count_noun(len(waves.tiles), waves.name)}"
+    stored = f"Each block of {tensor} has the color of the program that writes it."
     return {
-        "program-order-headline": headline(*programs, waves, stored),
+        "program-order-headline": headline(number, what, stored, waves_sentence(planned, waves)),
         "program-order-plot": plot_value(
             map_figure([order], ("block row", "block column")),
             f"{planned.extents} {launch.kernel}",

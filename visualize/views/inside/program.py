@@ -44,7 +44,7 @@ class Program:
         return parse_sass(self.sass)
 
     def find_worst_access(self) -> tuple[SharedAccess, BankAccess] | None:
-        """Return one warp's access with the most bank conflicts, of the line and opcode with the most; None without."""
+        """Return the warp access with the most bank conflicts on the worst line and opcode; None without conflicts."""
         code = self.instructions
         for row in sorted(self.inside.shared, key=lambda row: -(row.conflicts or 0)):
             if not row.conflicts:
@@ -87,8 +87,9 @@ class _Placed(Protocol):
 
 
 def place(item: _Placed) -> str:
-    """Return the source line of an item of the report."""
-    return f"{item.file}:{item.line}"
+    """Return the source line of an item of the report, or the user's lines that call Triton's library there."""
+    lines = item.user_lines if isinstance(item, SharedAccess) else [(item.file, item.line)]
+    return " and ".join(f"{file}:{line}" for file, line in lines)
 
 
 def describe(snapshot: Snapshot, compiled: Compiled, inspection: Inspection) -> Program:

@@ -6,7 +6,8 @@ from typing import Any
 from markupsafe import Markup
 
 from tilescope.inside.report import SharedAccess
-from tilescope.numbers import bytes_of, count_noun, join_names
+from tilescope.numbers import count_noun, join_names
+from tilescope.reports.launch import describe_spills
 from tilescope.sass.instructions import OPCODES
 from visualize.views.inside.program import Program, place
 from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term
@@ -33,7 +34,7 @@ def shared_headline(program: Program) -> Markup:
     conflicts = {access: access.conflicts or 0 for access in accesses}
     total = sum(conflicts.values())
     worst = max(accesses, key=lambda access: conflicts[access])
-    lead = say("No access to shared memory waits for a bank.")
+    lead = say("The banks serve every access in as few wavefronts as possible.")
     if total:
         lead = say("{:,} of them are in {}.", conflicts[worst], Code(place(worst)))
         if total == conflicts[worst]:
@@ -42,8 +43,8 @@ def shared_headline(program: Program) -> Markup:
     sentences = [*reasons] if reasons and not total else [lead, *reasons]
     if reading := sum(access.reading_wavefronts for access in accesses):
         sentences.append(
-            f"To read the L1 cache, copies (LDGSTS) take {count_noun(reading, 'more wavefront')}. "
-            "They are no bank conflicts."
+            f"Copies (LDGSTS) take {count_noun(reading, 'more wavefront')} to read the L1 cache. "
+            "These are not bank conflicts."
         )
     noun = term("bank conflict", "bank conflicts" if total != 1 else "")
     what = say("known {}", noun) if reasons else noun
@@ -100,9 +101,7 @@ def registers_headline(program: Program) -> Markup:
     """Render the most live registers, their line, and the spilled bytes."""
     facts = program.facts
     lines = program.inside.registers_by_line
-    moved = sum(line.moved_bytes or 0 for line in program.inside.spills_by_line)
-    cost = f" Spills move {bytes_of(moved)} in the launch." if moved else ""
-    spills = f"Each thread spills {facts.spilled_bytes:,} bytes.{cost}"
+    spills = describe_spills(program.inside)
     sentences: list[Any] = [spills if facts.spilled_bytes else "No registers are spilled."]
     if lines:
         live = say(

@@ -1,1 +1,1 @@
-"""The Memory view: the bytes that each warp request touches, as the textbook and the compiler have it, and why."""
+"""The Memory view: the bytes that each warp request touches, in the textbook model and as compiled, and why."""

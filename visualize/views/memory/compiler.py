@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from tilescope.captures.reader import CapturedKernel
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.jit import last_line, source_file, source_lines
+from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.evaluate.matching import memory_lines
@@ -27,20 +27,26 @@ from visualize.views.state import Snapshot
 from visualize.views.tables import table
 
 _LISTING = Markup(
-    '<div class="listing-bar"><span>Memory operation</span>'
+    '<div class="listing-bar"><span>Marked at each stage of compilation:</span>'
     '<select class="control" aria-label="memory operation">{}</select>'
     '<input type="search" class="control" placeholder="Search all four, Enter for next" aria-label="search"></div>'
     '<div class="listing-panes">{}</div>'
 )
 _OPTION = Markup("<option>{}</option>")
 _PANE = Markup(
-    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b><span class="count quiet"></span>'
+    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b>{2}<span class="count quiet"></span>'
     '<button type="button" class="control">Copy</button></div><pre tabindex="0" aria-label="{0}">{1}</pre></section>'
 )
 _LINE = Markup("<div>{}</div>")
 
 # The compiler's texts. Their titles are in capitals.
 _TEXTS = ("ttgir", "ptx", "sass")
+_DESCRIPTIONS = {
+    "Source": "Python",
+    "TTGIR": "Triton’s GPU IR",
+    "PTX": "virtual assembly",
+    "SASS": "machine code",
+}
 
 _NOT_INSPECTED: Slots = {"memory-map-plot": NONE, "memory-map-table": "", "conversions-table": ""}
 
@@ -115,7 +121,7 @@ def resource_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
 def resource_slots(
     gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel, triton: str
 ) -> Slots:
-    """Render the predicted occupancy, and of each resource the kernel's need, the supply and the programs that fit."""
+    """Render the predicted occupancy and, for each resource, the need, the supply and the programs that fit."""
     resident = occupancy_of(gpu, num_warps, compiled)
     held = count_noun(resident.programs_per_sm, "program")
     warps = resident.programs_per_sm * num_warps
@@ -158,54 +164,49 @@ def resource_slots(
 
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled, chosen: int) -> str:
     accesses = kernel.accesses(launch)
-    source = list[str]()
-    starts = dict[str, int]()
-    for file in dict.fromkeys(
-        [source_file(kernel.jitted), *(access.source[0] for access in accesses)]
-    ):
-        starts[file] = len(source)
-        source += [f"# {file}", *source_lines(file), ""]
-    operations = []
-    for access in accesses:
-        file, first = access.source
-        lines = range(first, last_line(access.source) + 1)
-        inside = [starts[file] + line for line in lines]
-        name = file.rsplit("/", 1)[-1]
-        operations.append((f"{label(access)}, {place(access)}", name, lines, inside))
+    files = [source_file(kernel.jitted), *(access.source[0] for access in accesses)]
+    sources = {file: (1, source_lines(file)) for file in files}
+    operations = [
+        (f"{label(access)}, {place(access)}", access.source[0], call_lines(access.source))
+        for access in accesses
+    ]
     codes = {kind: getattr(compiled, kind) for kind in _TEXTS}
-    listing = list_texts(source, codes, operations)
+    listing = list_texts(sources, codes, operations)
     return json.dumps({**listing, "operation": chosen}, ensure_ascii=False)
 
 
 def list_texts(
-    source: Sequence[str],
+    sources: Mapping[str, tuple[int, Sequence[str]]],
     codes: Mapping[str, str],
-    operations: Sequence[tuple[str, str, range, Sequence[int]]],
+    operations: Sequence[tuple[str, str, range]],
 ) -> dict[str, Any]:
     """Return a listing: its HTML, and the marked lines of each operation, by text.
 
     Args:
+        sources: file → the number of its first line, and its lines.
         codes: the kernel's TTGIR, PTX and SASS.
-        operations: the label of each memory operation, its file and lines, and their places in `source`.
+        operations: the label of each memory operation, its file and lines.
     """
-    texts = {"Source": source}
+    source = [
+        (file, number, line)
+        for file, (first, lines) in sources.items()
+        for number, line in enumerate([f"# {file}", *lines], first - 1)
+    ]
+    texts = {"Source": [line for *_, line in source]}
     for kind, code in codes.items():
         # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
         texts[kind.upper()] = re.sub(r"(?<=\*/) {3,}", "  ", code).splitlines()
     panes = [
-        _PANE.format(name, Markup("").join(map(_LINE.format, lines)))
+        _PANE.format(name, Markup("").join(map(_LINE.format, lines)), _DESCRIPTIONS[name])
         for name, lines in texts.items()
     ]
     names = Markup("").join(_OPTION.format(name) for name, *_ in operations)
     marks = [
         {
-            "Source": inside,
-            **{
-                kind.upper(): memory_lines(code, kind, file, place[0], place[-1])
-                for kind, code in codes.items()
-            },
+            "Source": [n for n, each in enumerate(source) if each[0] == file and each[1] in lines],
+            **{kind.upper(): memory_lines(code, kind, file, lines) for kind, code in codes.items()},
         }
-        for _, file, place, inside in operations
+        for _, file, lines in operations
     ]
     html = _LISTING.format(names, Markup("").join(panes))
     return {"html": html, "marks": marks}

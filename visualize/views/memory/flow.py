@@ -257,7 +257,7 @@ def _line_ends(requests: RequestLines, flow: Flow) -> dict[str, np.ndarray]:
 
 
 def _row_labels(requests: RequestLines) -> dict[str, list[list[Any]]]:
-    """Return of each request the first bytes of the lines at its ticks, and the heights where lines are left out.
+    """Return the first bytes of the lines at each request's ticks, and the heights where lines are left out.
 
     If each row leaves out some, no height is marked.
     """

@@ -113,7 +113,7 @@ def _stages_table(shared: SharedMap) -> Markup:
 def _conversions_table(inside: Inside) -> Markup:
     """Render the layout conversions: their cost, and the operations that require them."""
     if not inside.conversions:
-        return hint(inside.unread or "This kernel converts no block to another layout.")
+        return hint(inside.unread or "This kernel has no layout conversions.")
     wavefronts = Counter[tuple[str, int]]()
     for access in inside.shared:
         wavefronts[access.file, access.line] += access.wavefronts or 0

@@ -72,7 +72,7 @@ def cost_row(source: str, op: OperationCounts, place: Any, cost: Cost) -> tuple[
     amounts: dict[str, Any] = {name: f"{sign}{getattr(cost, name):,}" for name in COST_COLUMNS}
     if not cost.has_requests:
         amounts["requests"] = Hint(
-            "below", "The counter holds all operations of this kind.", "hint"
+            "below", "One counter holds all operations of this kind.", "hint"
         )
     executed = f"{cost.executed:,} warp instructions, including those without an active lane"
     row = (

@@ -34,7 +34,7 @@ from visualize.views.prose import (
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
 _NOTABLE_FACTOR = 1.1
 
-_LEVEL = "Sectors travel between SMs and the L2, which merges some, so the time grows more slowly than their number."
+_LEVEL = "The L2 merges some of these sectors, so the time grows more slowly than their number."
 
 _NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
 _VERBS = {"descriptor": "copy", "atomic": "update"}
@@ -82,7 +82,7 @@ def _moved_bytes(operations: Sequence[DeclaredCounts]) -> int:
 
 
 def _find(costs: LaunchCosts, number: int) -> DeclaredCounts:
-    """Return the operation as compiled, if known. Of an atomic that became a load and a loop, return the loop."""
+    """Return the operation as compiled, if known; the loop of an atomic that became a load and a loop."""
     return [op for op in costs.compiled or costs.textbook if op.number == number][-1]
 
 
@@ -177,7 +177,9 @@ def launch_sentences(costs: LaunchCosts) -> tuple[Sentence | str, ...]:
     cost = sum_costs(operations)
     sectors = Sourced(Strong(count_noun(cost.sectors, "sector")), "predicted")
     issued = say(
-        "As compiled for {}, no lane issues a request: the TMA copies boxes of {}.", gpu, sectors
+        "As compiled for {}, no lane issues a request; the TMA copies {} in boxes.",
+        gpu,
+        sectors,
     )
     if not all(op.is_box for op in operations):
         requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))

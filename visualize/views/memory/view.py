@@ -51,7 +51,7 @@ _LANES = ("lane i takes element i", "lanes store what they load")
 
 SCRUBBER = Markup(
     '<div class="switch" role="group" aria-label="Requests">'
-    '<button type="button" data-model="textbook" data-tip="A lecture’s simple machine">Textbook</button>'
+    '<button type="button" data-model="textbook" data-tip="A simplified GPU, as in lectures">Textbook</button>'
     '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
     '<div class="player scrubber" role="group" aria-label="Requests of the program">'
     '<button type="button" class="control back" aria-label="Previous request">←</button>'

@@ -207,7 +207,7 @@ def _find_maps(
         return
     values = _cell_values(orders[0], grid)
     for place, (tensor, is_turned) in enumerate(launch.transposed.items()):
-        title = f"{tensor} as {'written' if tensor == output else 'read'}"
+        title = f"Programs that {'write' if tensor == output else 'read'} {tensor}"
         cells = values.T if is_turned else values
         rows, columns = reversed(sides) if is_turned else sides
         number = str(place + 1) if place else ""

@@ -68,7 +68,7 @@ _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 <span title="Not used yet"><i style="background:var(--to-come)"></i>to come</span></span>
 <span class="whole"><i style="background:#3a62a8"></i><i style="background:#66738c"></i><i
 style="background:#8f8d83"></i><i style="background:#bbab70"></i><i style="background:#e8d157"></i><i
-style="background:#ffe945"></i>first to last</span>
+style="background:#ffe945"></i>first to last program</span>
 <span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>"""
 
 

@@ -35,7 +35,7 @@ class ExportPanel(Panel):
     def layout(self) -> Markup:
         about = hint(
             "Kernel, launch, check and timing in one file that needs only torch and Triton.",
-            "Figures: PNG and SVG at their lower right. Tables: CSV.",
+            "Buttons below each figure save it as PNG or SVG; tables are saved as CSV.",
         )
         buttons = button("save-script", "Python script") + button("save-notebook", "Notebook")
         return fold("take-it", "Export", row(buttons), about)
@@ -51,7 +51,7 @@ class ExportPanel(Panel):
 
 
 class TracePanel(Panel):
-    """A button that saves the timeline as a Chrome trace. There is none without a timeline."""
+    """A button that saves the timeline as a Chrome trace, if there is one."""
 
     uses_compiler = False
     is_compared = False

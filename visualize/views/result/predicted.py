@@ -7,7 +7,8 @@ from markupsafe import Markup
 
 from tilescope.inside.report import Inside
 from tilescope.numbers import milliseconds, percent, significant, time_unit
-from tilescope.reports.text import describe_bound, name_resource
+from tilescope.reports.launch import describe_spills
+from tilescope.reports.text import name_resource
 from tilescope.results.scores import summarize
 from tilescope.timing.changes import describe_changes, describe_savings
 from tilescope.timing.ranges import SOURCE, unseen_scores
@@ -31,19 +32,17 @@ def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = N
     low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
     cold = milliseconds(inside.predicted_us / 1e3)
     warm = milliseconds((inside.predicted_warm_us or inside.predicted_us) / 1e3)
-    bound = describe_bound(inside)
-    savings = describe_savings(inside)
+    first, *others = describe_savings(inside) or [describe_changes(inside)]
     miss = ""
     if known_ms and known_ms * 1e3 > inside.range_us[1]:
-        miss = f"The launch took {milliseconds(known_ms)}, so the model misses a cost here. "
+        miss = f"The launch took {milliseconds(known_ms)}, so the model misses a cost here."
     errors = summarize(unseen_scores())
     number, unit = cold.split()
-    return headline(
-        number,
-        say("{} ({} to {}) {}", unit, low, high, Mark("predicted")),
-        miss + " ".join([f"{bound[0].upper()}{bound[1:]}.", *savings[:1]]),
-        *(savings[1:] if savings else [describe_changes(inside)]),
-        f"Of {errors.launches} launches of kernels that the model was not fitted to, nine in ten lie in such a range. "
+    bound = name_resource(inside.bound_by)
+    sentences = [
+        " ".join(filter(None, [miss, describe_spills(inside), first])),
+        *others,
+        f"Such a range holds nine in ten of {errors.launches} launches of kernels that the model was not fitted to. "
         f"Their median error is {percent(errors.median)}.",
         "The prediction assumes a cold L2 cache."
         + f" If the same launch ran just before, the predicted time is {warm}." * (warm != cold),
@@ -53,7 +52,9 @@ def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = N
             Link("The scoreboard", scoreboard),
             SOURCE,
         ),
-    )
+    ]
+    what = say("{} ({} to {}), bound by {} {}", unit, low, high, bound, Mark("predicted"))
+    return headline(number, what, *filter(None, sentences))
 
 
 def plot_predicted(inside: Inside, about: str) -> str:

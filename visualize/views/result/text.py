@@ -109,7 +109,7 @@ def remarks(
         capacity = bytes_of(launch.gpu.l2_bytes)
         yield f"The working set of {size} fits in the L2 ({capacity}), so the rate does not measure DRAM bandwidth."
     if result.experiment.run.timer == "events" and timing.median_ms < _SHORT_MS:
-        yield "Event times this short include launch overhead. Set Timer to graph to time 20 launches in a row."
+        yield "Event times this short include launch overhead. Set Timer to graph to time 20 launches back to back."
     if result.clocks:
         yield result.clocks.note
 
@@ -132,7 +132,7 @@ def _explain_race(result: RunResult, kernel: Kernel, launch: Launch) -> str:
     race = kernel.race(launch)
     if not race or not result.check.passed:
         return ""
-    why = "This result does not show it."
+    why = "This run did not expose it."
     if result.backend == "interpreter":
         why = (
             "The interpreter finishes each program before the next starts, so it can't show a race."
@@ -254,8 +254,6 @@ def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:
         )
         verdict = f"✗ {count}"
         style = Markup(' class="failed"')
-    elif run.backend == "interpreter":
-        verdict += ", checked in the"  # the mark completes the sentence
     parts: list[Any] = [Hint(verdict, _CHECK_HINT)]
     if check.passed and run.timing:
         parts.append(milliseconds(run.timing.median_ms))
@@ -418,5 +416,5 @@ def describe_roofline(roof: Roof, intensity: float, own: Point | None) -> Iterat
         share = Strong(percent(own.tflops / roof.at(own.intensity)))
         yield say("This kernel reaches {} of its roof of {}.", share, top)
     limit = "arithmetic" if intensity >= roof.ridge else "DRAM"
-    numbers = significant(intensity), limit, roof.gpu, significant(roof.ridge)
-    yield say("At {} FLOP per byte, {} is the roof of the {}; its ridge is at {}.", *numbers)
+    numbers = significant(intensity), roof.gpu, limit, significant(roof.ridge)
+    yield say("At {} FLOP per byte, the {} is bound by {}; its ridge is at {}.", *numbers)

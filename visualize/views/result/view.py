@@ -32,9 +32,7 @@ from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.state import Snapshot, query
 
 _PREDICTING = "Predicting the time from the compiled code…"
-NO_WORK = (
-    "This kernel does no arithmetic, so it has no roofline. Its bound is a copy of the same bytes."
-)
+NO_WORK = "This kernel does no arithmetic, so it has no roofline. It can be as fast as a copy of the same bytes."
 NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
 
 
