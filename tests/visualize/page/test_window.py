@@ -105,7 +105,8 @@ def test_a_frame_of_another_site_without_storage_draws_and_runs(tab):
     expect(frame.locator("#card .result-card")).to_contain_text("0 wrong")
     frame.locator("#program-order-plot .touch").press("ArrowRight")
     expect(frame.locator(".tile-tip")).to_contain_text("computes this tile")
-    frame.locator(".open-share").click()
+    frame.locator("#header .more summary").click()
+    frame.get_by_role("button", name="Share: link and QR code").click()
     frame.locator("#share .copy >> nth=0").click()
     expect(frame.locator(".message")).to_contain_text("refused access to the clipboard")
     refusal = "The Clipboard API has been blocked"  # the browser's own message
@@ -251,7 +252,7 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
     assert picture["width"] * picture["height"] >= 0.6 * 1920 * 1080
     assert picture["y"] + picture["height"] <= 1080
     tab.reads(".on-stage", "matmul.grouped · 4096 × 4096 × 4096 float16 · H200")
-    sizes = tab.page.evaluate("""() => ["#results *", ".headline .lead"].map((selector) => Math.min(
+    sizes = tab.page.evaluate("""() => ["#results :not(.modebar *)", ".headline .lead"].map((selector) => Math.min(
         ...[...document.querySelectorAll(selector)]
         .filter((n) => n.checkVisibility() && [...n.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
         .map((n) => parseFloat(getComputedStyle(n).fontSize))))""")

@@ -26,13 +26,10 @@ function fit({ data, layout }, node) {
     fitted[name] = { ...axis, ...(axis.title && { title: { ...axis.title, font } }) };
   }
   for (const side of ["l", "r", "t", "b"]) if (margin[side]) margin[side] *= grow;
-  // On a touch screen the picture's tools are always there, below it.
-  const tools = matchMedia("(hover: none)").matches ? 2 * rem : 0;
-  margin.b += tools;
   // On a phone a legend in a row becomes a column, and would cover the title.
   if (layout.legend?.orientation === "h" && width < NARROW) {
-    fitted.legend = { ...layout.legend, yref: "container", y: tools / fitted.height, yanchor: "bottom" };
-    Object.assign(margin, { t: 3 * rem, b: margin.b + 5 * rem });
+    fitted.legend = { ...layout.legend, yref: "container", y: 0, yanchor: "bottom" };
+    Object.assign(margin, { t: 3 * rem, b: margin.b + 7 * rem });
   }
   // Annotations are shifted by pixels. Numbers in cells have a fixed size; otherwise Plotly would measure each.
   fitted.annotations = layout.annotations?.map((note) => ({ ...note, yshift: note.yshift && note.yshift * grow }));

@@ -40,7 +40,7 @@ export default function mountTour(element) {
       choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
       choice.ariaPressed = choice === button;
     }
-    bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No: the right answer is marked.";
+    bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No. The right answer has a ✓.";
     bar.querySelector(".next").focus();
   }
 
