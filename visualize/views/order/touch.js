@@ -7,8 +7,10 @@ import { written } from "../../web/assets/numbers.js";
 // The layer over a plot. Tiles of the pinned picture can be pointed at, but not dragged.
 export class Overlay {
   layer = make("div", { class: "touch" });
-  corners = []; // of orders
-  sizes = new Map(); // to set, by the knob's name
+  // A corner for each order.
+  corners = [];
+  // Sizes to set, by the knob's name.
+  sizes = new Map();
 
   constructor(plot, isOwn) {
     Object.assign(this, { plot, isOwn });

@@ -3,7 +3,8 @@ import { onClick } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 export default function mountHeader() {
-  const latest = new Map(); // view → the picture that was open last
+  // View → the picture that was open last.
+  const latest = new Map();
 
   const pictures = (view) => view.dataset.tabs.split(" ");
 

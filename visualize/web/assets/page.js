@@ -63,7 +63,8 @@ function closeMenus() {
 export function start(element, update, constants) {
   Object.assign(given, constants);
   const line = element.querySelector("#awaited [role=progressbar]");
-  listen("awaited", (event) => { line.hidden = !event.detail; }); // base.css shows it if the reply takes longer than most
+  // base.css shows it if the reply takes longer than most.
+  listen("awaited", (event) => { line.hidden = !event.detail; });
   closeMenus();
   for (const name of given.needs_gpu) element.querySelector(`#${name}`).disabled = true;
   given.has_settings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
