@@ -235,6 +235,10 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab):
     tab.page.wait_for_function("!document.body.classList.contains('touring')")
     tab.find("#run").wait_for()
     assert "M=2432" in tab.page.evaluate("location.search"), "the tour's settings stay"
+    tab.press("Controls", exact=True)
+    tab.find("#controls").wait_for()
+    tab.key("Escape")
+    tab.find("#controls").wait_for(state="hidden")
 
 
 def test_talk_mode_fills_a_projector_with_the_picture(tab):
