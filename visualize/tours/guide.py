@@ -19,10 +19,9 @@ from visualize.views.tabs import SETTINGS
 
 _BAR = Markup(
     '<section class="tour" aria-label="Guided tour: {title}"><p class="where quiet">'
-    "<b>{title}</b> <span>{number} of {count}</span>"
-    '<span class="dots" aria-hidden="true">{dots}</span></p>{question}<p class="said" aria-live="polite">{said}'
-    '</p><div class="go">{back}{next}<button type="button" class="leave" aria-label="Leave the tour">✕</button>'
-    "</div></section>"
+    "<b>{title}</b> <span>{number} of {count}</span></p>"
+    '{question}<p class="said" aria-live="polite">{said}</p><div class="go">{back}{next}'
+    '<button type="button" class="leave quiet" aria-label="Leave the tour">✕</button></div></section>'
 )
 _QUESTION = Markup(
     '<section class="question" aria-label="Question"><p>{} <b class="verdict" role="status"></b></p>'
@@ -31,8 +30,8 @@ _QUESTION = Markup(
 _CHOICE = Markup(
     '<button type="button" class="control choice" data-right="{}"><kbd>{}</kbd> {}</button>'
 )
-_LINK = Markup('<a class="{}" href="?tour={}&stop={}">{}</a>')
-_END = Markup('<button type="button" class="leave next">End</button>')
+_LINK = Markup('<a class="button {}" href="?tour={}&stop={}">{}</a>')
+_END = Markup('<button type="button" class="button primary leave next">End</button>')
 
 
 def menu(tours: Mapping[str, Tour]) -> Markup:
@@ -86,17 +85,16 @@ def bar(tour: Tour, number: int) -> Markup:
     """
     stop = tour.stops[number - 1]
     count = len(tour.stops)
-    dot = Markup("<i></i>")
-    current_dot = Markup('<i class="now"></i>')
     return _BAR.format(
         title=tour.title,
         number=number,
         count=count,
-        dots=Markup("").join(current_dot if each is stop else dot for each in tour.stops),
         question=_question(stop.ask) if stop.ask else "",
         said=sentence(stop),
         back=_LINK.format("back", tour.name, number - 1, "Back") if number > 1 else "",
-        next=_LINK.format("next", tour.name, number + 1, "Next") if number < count else _END,
+        next=_LINK.format("primary next", tour.name, number + 1, "Next")
+        if number < count
+        else _END,
     )
 
 

@@ -93,7 +93,7 @@ def glossary_dialog() -> Markup:
         rows = Markup("").join(LIST_ITEM.format(*entry) for entry in terms.items())
         sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
     return Markup(
-        '<dialog popover id="glossary" class="keys" aria-labelledby="glossary-title">'
+        '<dialog popover id="glossary" aria-labelledby="glossary-title">'
         '<h2 id="glossary-title">Glossary</h2>'
         '<button type="button" popovertarget="glossary">Close</button>{}</dialog>'
     ).format(sections)

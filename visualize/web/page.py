@@ -53,7 +53,8 @@ _VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
 _LIBRARY = Markup('<button type="button" data-tabs="{}">Library</button>')
 
 # On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
-_DRAWER = '<button type="button" aria-expanded="false" aria-controls="controls">Controls</button>'
+_CONTROLS = Markup('<div id="controls" class="column" popover>{}{}</div>')
+_DRAWER = '<button type="button" popovertarget="controls">Controls</button>'
 
 # The slot of error messages about settings whose control is not visible.
 _PROBLEM = slot("elsewhere", content='<p class="problem" role="alert"></p>')
@@ -62,23 +63,22 @@ _PROBLEM = slot("elsewhere", content='<p class="problem" role="alert"></p>')
 _MORE = Markup(
     '<details class="more"><summary aria-label="More" title="More">⋯</summary>'
     '<div><nav aria-label="Where to begin">{}</nav>{}{}'
+    '<button type="button" popovertarget="share-dialog">Share: link and QR code</button>'
     '<button type="button" popovertarget="glossary">Glossary</button>'
-    '<button type="button" class="show-keys">Keys and talk mode</button></div></details>'
+    '<button type="button" popovertarget="keys-dialog">Keys and talk mode</button></div></details>'
 )
 _THEME = '<button type="button" class="theme-switch">Light / dark</button>'
 
-# The Share button and its dialog. Opening the dialog starts the action "share".
+# Opening the dialog starts the action "share".
 _SHARE = slot(
     "share",
     "share",
-    '<button type="button" class="open-share" title="Link and QR code (Q)">Share</button>'
-    '<dialog class="share" closedby="any" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
+    '<dialog popover id="share-dialog" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
     '<div class="qr" role="img" aria-label="QR code of the link"></div>'
     '<p><input type="text" readonly aria-label="Link"><button type="button" class="copy">Copy link</button></p>'
     '<p><input type="text" readonly aria-label="Embed code for a slide or a web page">'
     '<button type="button" class="copy">Copy embed code</button></p>'
-    '<form method="dialog"><button>Close</button></form>'
-    "</dialog>",
+    '<p><button type="button" popovertarget="share-dialog">Close</button></p></dialog>',
 )
 
 
@@ -140,11 +140,9 @@ def layout(redraw: Redraw) -> Markup:
         _SECTION.format(name, _pictures(name), Markup("").join(panel.layout() for panel in panels))
         for name, panels in redraw.panels.items()
     )
-    controls = slots.row(
+    controls = _CONTROLS.format(
         slots.form("experiment", "Kernel, problem and config"),
         slots.form("script", "Launch and case"),
-        name="controls",
-        classes="column",
     )
     above = slot("compare") + _PROBLEM + slot("launches")
     stage = slots.row(above, sections, name="results", classes="column")
@@ -158,6 +156,7 @@ def layout(redraw: Redraw) -> Markup:
         + slot("saved-file", "saved_file")
         # If the URL names a stop of a tour, this slot starts the action "tour".
         + slot("tour", "tour", '<div class="tour-bar"></div>')
+        + _SHARE
         + keys()
         + glossary_dialog()
     )
@@ -181,7 +180,6 @@ def _header(gpu: Gpu | None) -> Markup:
         slots.button("cancel", "Cancel", is_enabled=False),
         slots.row(slot("card", "result"), slot("status"), name="outcome"),
         slot("tours", content=menu(tours())),
-        _SHARE,
         _MORE.format(ways, _LIBRARY.format(LIBRARY), slot("link", "link", _THEME)),
         slot("drawer", content=_DRAWER),
         name="header",
@@ -207,9 +205,10 @@ def keys() -> Markup:
     return slot(
         "keys",
         "keys",
-        '<button type="button" class="open-keys quiet" aria-label="Keys" title="Keys (?)">?</button>'
+        '<button type="button" class="open-keys quiet" popovertarget="keys-dialog" aria-label="Keys" title="Keys (?)">?'
+        "</button>"
         '<h1 class="on-stage quiet"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
-        '<dialog class="keys" closedby="any" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
-        f'<dl>{listed}</dl><form method="dialog"><button type="submit" class="to-talk">Talk mode</button>'
-        "<button>Close</button></form></dialog>",
+        '<dialog popover id="keys-dialog" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
+        f'<dl>{listed}</dl><p><button type="button" class="to-talk" popovertarget="keys-dialog">Talk mode</button>'
+        '<button type="button" popovertarget="keys-dialog">Close</button></p></dialog>',
     )

@@ -17,7 +17,7 @@ ARTICLE = "?kernel=matmul.grouped&gpu=H200&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=
 def count(tab, half):
     """Return the large number beside an order, and what it counts."""
     corner = tab.page.locator("#program-order-plot .corner").nth(half)
-    what = str(corner.locator(".what").get_attribute("title"))
+    what = str(corner.locator(".count").get_attribute("title"))
     return int(corner.locator(".count b").inner_text().replace(",", "")), what
 
 

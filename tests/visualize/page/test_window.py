@@ -105,7 +105,8 @@ def test_a_frame_of_another_site_without_storage_draws_and_runs(tab):
     expect(frame.locator("#card .result-card")).to_contain_text("0 wrong")
     frame.locator("#program-order-plot .touch").press("ArrowRight")
     expect(frame.locator(".tile-tip")).to_contain_text("computes this tile")
-    frame.locator(".open-share").click()
+    frame.locator("#header .more summary").click()
+    frame.get_by_role("button", name="Share: link and QR code").click()
     frame.locator("#share .copy >> nth=0").click()
     expect(frame.locator(".message")).to_contain_text("refused access to the clipboard")
     refusal = "The Clipboard API has been blocked"  # the browser's own message
@@ -234,6 +235,10 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab):
     tab.page.wait_for_function("!document.body.classList.contains('touring')")
     tab.find("#run").wait_for()
     assert "M=2432" in tab.page.evaluate("location.search"), "the tour's settings stay"
+    tab.press("Controls", exact=True)
+    tab.find("#controls").wait_for()
+    tab.key("Escape")
+    tab.find("#controls").wait_for(state="hidden")
 
 
 def test_talk_mode_fills_a_projector_with_the_picture(tab):
@@ -251,7 +256,7 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
     assert picture["width"] * picture["height"] >= 0.6 * 1920 * 1080
     assert picture["y"] + picture["height"] <= 1080
     tab.reads(".on-stage", "matmul.grouped · 4096 × 4096 × 4096 float16 · H200")
-    sizes = tab.page.evaluate("""() => ["#results *", ".headline .lead"].map((selector) => Math.min(
+    sizes = tab.page.evaluate("""() => ["#results :not(.modebar *)", ".headline .lead"].map((selector) => Math.min(
         ...[...document.querySelectorAll(selector)]
         .filter((n) => n.checkVisibility() && [...n.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
         .map((n) => parseFloat(getComputedStyle(n).fontSize))))""")

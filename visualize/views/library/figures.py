@@ -82,7 +82,7 @@ def _layout(model: Model, ends: tuple[float, float], error_range: float) -> dict
     }
     return theme.layout(
         f"{model.noun[0].upper()}{model.noun[1:]}: predicted against {model.verb}",
-        xaxis=theme.axis(f"{model.axis}, predicted", **log, anchor="y2"),
+        xaxis=theme.axis(f"{model.axis}, predicted", **log, anchor="y2", automargin=True),
         yaxis=theme.axis(
             f"{model.axis}, {model.verb}", **log, domain=[_COUNTS_BOTTOM, 1], automargin=True
         ),

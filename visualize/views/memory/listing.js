@@ -4,9 +4,12 @@ import { counted } from "../../web/assets/numbers.js";
 
 export default function mountListing(element) {
   const root = element.querySelector(".listing");
-  let marks = []; // by operation: the numbers of its lines, by text
-  let addressed = 0; // the operation in the page's address
-  let position = 0; // the hit in view
+  // By operation: the numbers of its lines, by text.
+  let marks = [];
+  // The operation in the page's address.
+  let addressed = 0;
+  // The hit in view.
+  let position = 0;
 
   const find = (selector) => root.querySelector(selector);
 

@@ -4,7 +4,8 @@ import { emit, given, listen } from "../../web/assets/dom.js";
 import { settings } from "../../web/assets/messages.js";
 import { written } from "../../web/assets/numbers.js";
 
-const POINTS = 21; // of a line
+// The points of a line.
+const POINTS = 21;
 
 // The lines of a request, from its nodes to the bytes that they access.
 export function links({ line_bytes: width }, bytes, ends, nodes) {
@@ -14,7 +15,8 @@ export function links({ line_bytes: width }, bytes, ends, nodes) {
     for (let i = 0; i < POINTS; i++) {
       const t = i / (POINTS - 1);
       x.push(left + (byte % width / width - left) * t);
-      y.push(start + (ends[lane] - start) * (3 - 2 * t) * t * t); // NaN for an inactive lane, whose end is NaN
+      // NaN for an inactive lane, whose end is NaN.
+      y.push(start + (ends[lane] - start) * (3 - 2 * t) * t * t);
     }
     x.push(NaN);
     y.push(NaN);
@@ -48,9 +50,12 @@ export default function mountScrubber(element) {
   const main = document.querySelector("#request-plot .live-plot");
   const switches = element.querySelectorAll(".switch button");
   const [back, forward, slider, output] = element.querySelector(".player").children;
-  const carried = new Map(); // plot → its figure's requests
-  let number = 0; // of the request in the picture
-  let saved = 0; // the number in the page's address
+  // Plot → its figure's requests.
+  const carried = new Map();
+  // The number of the request in the picture.
+  let number = 0;
+  // The number in the page's address.
+  let saved = 0;
 
   // A plot is about to be drawn: put a request in its figure.
   function lay({ target, detail }) {
@@ -62,7 +67,8 @@ export default function mountScrubber(element) {
     // The other model for the same block: the lines move (see style.css).
     if (before?.block === requests.block && before.model !== requests.model) {
       target.classList.add("moving");
-      setTimeout(() => target.classList.remove("moving"), 600); // milliseconds, more than the transition takes
+      // Milliseconds, more than the transition takes.
+      setTimeout(() => target.classList.remove("moving"), 600);
     }
     const place = placeOf(target), [memory, lines, lanes] = detail.data;
     const at = (name) => requests[name][place], bytes = at("byte"), state = at("state"), skips = at("skips");

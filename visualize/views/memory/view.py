@@ -221,7 +221,7 @@ def _launches(
     tiles = (
         ""
         if ratio == 1
-        else f"Its tiles differ in size, so it uses {significant(ratio)} × the bytes."
+        else f"With its own tile size, it uses {significant(ratio)} × as many bytes."
     )
     return drawn | {
         "flow-launch": text.launch_bar(own, contrast.operations, count),

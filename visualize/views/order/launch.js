@@ -110,13 +110,15 @@ export class Order {
   }
 }
 
-const LEGIBLE = 7; // pixels of the smallest number
+// Pixels of the smallest number.
+const LEGIBLE = 7;
 
 // A picture of a launch in one order or two.
 export class Picture {
   constructor(meta) {
     const orders = meta.orders.map((order) => new Order(meta, order)), longest = Math.max(0, ...orders.map((order) => order.count));
-    Object.assign(this, { meta, orders, longest, step: 0, handles: meta.handles ?? {} }); // Plotly removes empty objects
+    // Plotly removes empty objects.
+    Object.assign(this, { meta, orders, longest, step: 0, handles: meta.handles ?? {} });
   }
 
   // The order that a map shows: a map per order or, without panels, per tensor.

@@ -234,7 +234,7 @@ def _map_axes(shown: _Map, domain: list[float], matches: bool) -> dict[str, Any]
     """Return a map's axes.
 
     Args:
-        matches: whether it zooms with the first map, which has the title of the rows.
+        matches: whether it zooms with the first map, which has the titles of the axes.
     """
     rows, down = shown.rows
     columns, across = shown.columns
@@ -243,7 +243,7 @@ def _map_axes(shown: _Map, domain: list[float], matches: bool) -> dict[str, Any]
     if matches:
         x["matches"] = "x"
         y["matches"] = "y"
-        down = ""
+        down = across = ""
     return {
         f"xaxis{shown.number}": _axis(columns, across) | x,
         f"yaxis{shown.number}": _axis(rows, down) | y,
@@ -262,7 +262,7 @@ def _map_notes(shown: _Map, launch: Schedule, grid: MapGrid) -> list[dict[str, A
         return [title | output]
     left, top, below = (f"<b>{tensor}</b>" for tensor in (*launch.panels, [*launch.transposed][-1]))
     # In a split-K launch, the numbers of a step count slices.
-    if _is_numbered(launch) and launch.slices == 1:
+    if shown.is_output and _is_numbered(launch) and launch.slices == 1:
         below += ": pid per tile"
     place = {"xanchor": "right", "yanchor": "top", "yshift": -18}
     middle_k = np.mean(grid.across.along_k), np.mean(grid.down.along_k)
@@ -307,9 +307,9 @@ def _range(side: MapSide) -> np.ndarray:
 
 
 def _axis(side: MapSide, title: str) -> dict[str, Any]:
-    """Number up to five tiles, at their middles."""
+    """Number up to four tiles, at their middles."""
     step = 1
-    while side.tiles > 5 * step:
+    while side.tiles > 4 * step:
         step *= 2
     numbers = range(0, side.tiles, step)
     ticks = {

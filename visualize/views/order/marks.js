@@ -14,13 +14,15 @@ export class Marks {
   lay({ data, layout }, picture) {
     const { panels, tensors, extents, grid: { down: { stride } } } = picture.meta, map = panels ? 0 : tensors.length - 1;
     const isTurned = picture.isTransposed(map), ends = isTurned ? extents.toReversed() : extents, [order] = picture.orders;
-    const cells = new Map(); // each with the turn in which it is complete: with its last slice
+    // Each with the turn in which it is complete: with its last slice.
+    const cells = new Map();
     for (let entry = 0; entry < order.total; entry++) {
       const { m, n } = order.at(entry), [row, column] = (isTurned ? [n, m] : [m, n]).map((tile) => Math.floor(tile / stride));
       const isWrong = this.wrong[row]?.[column] === "1", label = isWrong ? "✗" : data[map].text?.at(row - ends[0]).at(column - ends[1]);
       cells.set(`${row} ${column}`, { row, column, turn: entry / order.total, isWrong, label });
     }
-    this.step ??= picture.step; // another step shows its own colours
+    // Another step shows its own colours.
+    this.step ??= picture.step;
     const drawn = [...cells.values()].filter((cell) => cell.isWrong || this.step === picture.step);
     Object.assign(this, { map, stride, ends, drawn });
     layout.annotations = layout.annotations.map((note) => (note.name === "output" ? { ...note, text: `${note.text.split(":")[0]}: ${this.words}` } : note));

@@ -9,13 +9,18 @@ export default function mountPlayer(element) {
   const root = element.querySelector(".player");
   const [play, back, forward, scrub, output, outlined] = root.querySelectorAll("button, input, output, .first");
   let own = null, pinned = null; // overlays
-  let marks = null; // of a run
-  let step = 0; // from 1; 0 is the whole launch
-  let addressed = null; // the step in the page's address
-  let sent = null; // the latest launch and step from the server
+  // The marks of a run's tiles.
+  let marks = null;
+  // From 1; 0 is the whole launch.
+  let step = 0;
+  // The step in the page's address.
+  let addressed = null;
+  // The latest launch and step from the server.
+  let sent = null;
   let isOpened = false;
   let isPlaying = false;
-  let launch = {}; // the unit of the latest launch's steps, and the setting that counts in this unit
+  // The unit of the latest launch's steps, and the setting that counts in this unit.
+  let launch = {};
 
   const overlays = () => [own, pinned].filter(Boolean);
   const longest = () => Math.max(0, ...overlays().map((overlay) => overlay.picture.longest));
@@ -109,7 +114,8 @@ export default function mountPlayer(element) {
   async function start() {
     setPlaying(true);
     if (step >= longest()) step = 0;
-    let position = step + 1, time = performance.now(); // the position has a fraction
+    // The position has a fraction.
+    let position = step + 1, time = performance.now();
     // Playback pauses once at the programs that are compared; from there it goes on to the end.
     const bound = own?.picture.meta.bound, last = bound > step ? bound : longest();
     await show(position);
@@ -153,7 +159,8 @@ export default function mountPlayer(element) {
     setPlaying(false);
     Object.assign(detail, {
       over: [...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas")],
-      steps: { step, count: own.picture.meta.bound || longest(), show }, // up to the programs that the headline compares
+      // Up to the programs that the headline compares.
+      steps: { step, count: own.picture.meta.bound || longest(), show },
     });
   });
   listen("followed", () => {

@@ -78,7 +78,7 @@ def loads_headline(
     blocks = term("block", "blocks")
     beside = say("{} instead of {:,} for {}", blocks, loads.row_major_blocks, first)
     reasons: list[Any] = [
-        say("The first {} need {}; row-major order needs {}.", first, need, other_need)
+        say("These {}s need {}; row-major order needs {}.", unit, need, other_need)
     ]
     if loads.blocks == loads.row_major_blocks:
         beside = say("{} in either order", blocks)

@@ -3,7 +3,8 @@ import { listen, make, setBox } from "../../web/assets/dom.js";
 
 const tip = make("div", { class: "tip", hidden: "" });
 let plot = null;
-let chart = null; // `layout.meta.gantt` (see `gantt_figure`)
+// `layout.meta.gantt` (see `gantt_figure`).
+let chart = null;
 let bars = [];
 
 function read({ target, detail: { data, layout } }) {

@@ -7,8 +7,10 @@ import { written } from "../../web/assets/numbers.js";
 // The layer over a plot. Tiles of the pinned picture can be pointed at, but not dragged.
 export class Overlay {
   layer = make("div", { class: "touch" });
-  corners = []; // of orders
-  sizes = new Map(); // to set, by the knob's name
+  // A corner for each order.
+  corners = [];
+  // Sizes to set, by the knob's name.
+  sizes = new Map();
 
   constructor(plot, isOwn) {
     Object.assign(this, { plot, isOwn });
@@ -64,8 +66,8 @@ export class Overlay {
   writeLoads(scale) {
     return this.corners.map((corner, map) => {
       const order = this.picture.orders[map], { blocks, what, detail } = order.load(this.picture.step);
-      corner.innerHTML = `<p class="count quiet"><b>${written(blocks)}</b> <span class="what" title="${what}${detail}">${what}</span>
-        <span class="brief">blocks</span></p><div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>`;
+      corner.innerHTML = `<p class="count quiet" title="${what}${detail}"><b>${written(blocks)}</b> blocks</p>
+        <div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>`;
       return `${this.isOwn ? "" : "Pinned: "}${order.title}: ${blocks} ${what}${detail}`;
     });
   }
@@ -103,8 +105,6 @@ export class Overlay {
       // Zoomed in, the map has no corner.
       corner.hidden = Math.abs(x - this.axes(map).x._offset) > 2 || y < -2;
       setBox(corner, { left: x, top: y, width, height });
-      corner.classList.remove("low");
-      corner.classList.toggle("low", corner.firstChild.offsetHeight > corner.clientHeight);
     });
     this.marks?.draw(this);
     this.draw();

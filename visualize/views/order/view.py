@@ -278,20 +278,18 @@ class DramReadsPanel(Panel):
 
     def layout(self) -> Markup:
         reads = plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
-        compare = slots.row(
-            button("compare-sizes", "Count and time every GROUP_SIZE"), name="compare-row"
-        )
+        compare = slots.row(button("compare-sizes", "Count and time every GROUP_SIZE"))
         return (
             slot("dram-reads-headline")
             # "dram-reads-instead" replaces the plots of a kernel without GROUP_SIZE.
             + slots.picture(
                 reads, plot("times-plot", "Time by GROUP_SIZE"), slot("dram-reads-instead")
             )
-            + fold("compare-fold", "Every GROUP_SIZE, counted and timed on this GPU", compare)
-            + fold("dram-reads-behind", "From lanes to DRAM", slot("dram-reads-funnel"))
+            + compare
             + fold(
                 "dram-reads-numbers",
                 "Predicted and counted in numbers, and what is assumed",
+                slot("dram-reads-funnel"),
                 slot("dram-reads-tables"),
             )
         )
@@ -334,7 +332,7 @@ class DramReadsPanel(Panel):
         larger = larger_preset(
             state.kernel, "dram-reads", "Open a size at which GROUP_SIZE matters."
         )
-        tables = Markup('<div class="tables">{}{}</div>').format(
+        tables = Markup('<div class="row">{}{}</div>').format(
             dram_reads.study_table(traffic), dram_reads.model_notes(traffic)
         )
         return {

@@ -14,7 +14,8 @@ export function describeChanges(experiment, current) {
 }
 
 export default function mountResult(element) {
-  let marked = ""; // the page's settings, while a run's tiles are marked
+  // The page's settings, while a run's tiles are marked.
+  let marked = "";
 
   // The settings, except the open view and the player's step, which change no tile.
   function shownSettings() {
@@ -33,7 +34,8 @@ export default function mountResult(element) {
       node.classList.toggle("stale", isStale);
       isResultStale ||= isStale && node.closest("#result") !== null;
     }
-    const plots = document.querySelectorAll("#result-tab .slot:not(#predicted-plot) .live-plot"); // a pinned run's are never stale
+    // A pinned run's plots are never stale.
+    const plots = document.querySelectorAll("#result-tab .slot:not(#predicted-plot) .live-plot");
     for (const plot of plots) plot.classList.toggle("stale", isResultStale);
   }
 
@@ -52,7 +54,8 @@ export default function mountResult(element) {
 
   function show(html) {
     fill(element, html);
-    queueMicrotask(markStale); // after the other slots of this update
+    // After the other slots of this update.
+    queueMicrotask(markStale);
     const tiles = element.querySelector("[data-tiles]"), failure = element.querySelector(".failure");
     clear();
     if (!tiles && !failure) return;

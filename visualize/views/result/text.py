@@ -235,10 +235,12 @@ def _worst_values(check: Check) -> tuple[str, str]:
 def render_card(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     """Render the card of a finished run: its check, its time and its ratio in one line, with their source.
 
-    A recorded run beside an interpreter's check is a second line.
+    A recorded run replaces an interpreter's check, unless one of the two failed.
     """
-    lines = [_card_line(run, kernel, launch) for run in (result, result.recorded) if run]
-    return Markup("").join(lines)
+    runs = [run for run in (result, result.recorded) if run]
+    if all(run.check.passed for run in runs):
+        runs = runs[-1:]
+    return Markup("").join(_card_line(run, kernel, launch) for run in runs)
 
 
 def _card_line(run: RunResult, kernel: Kernel, launch: Launch) -> Markup:

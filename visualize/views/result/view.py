@@ -216,7 +216,7 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         ),
         "result": tag_experiment(experiment, text.render_headline(result, kernel, launch, failure)),
         "result-tables": tag_experiment(
-            experiment, text.render_tables(result, kernel, launch) + values, "tables"
+            experiment, text.render_tables(result, kernel, launch) + values, "row"
         ),
         **plots,
         **draw_roofline(result, launch),

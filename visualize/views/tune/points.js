@@ -8,7 +8,8 @@ listen("paint", ({ target, detail }) => {
   const word = (place) => (typeof place === "number" ? words[place] : Array.from(place, word));
   const texts = ({ customdata }) => customdata && Array.from(customdata, word);
   detail.data = detail.data.map((trace) => ({ ...trace, text: texts(trace) }));
-  queueMicrotask(() => followClicks(target, addresses)); // Plotly makes a plot a source of events when it draws it
+  // Plotly makes a plot a source of events when it draws it.
+  queueMicrotask(() => followClicks(target, addresses));
 });
 
 function followClicks(plot, addresses) {

@@ -4,14 +4,20 @@ import { emit, given, listen, notify, onClick } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 export default function mountAddress() {
-  const DISPLAY = ["__theme", "talk", "embed"]; // how the page is shown
-  const LEADS = ["tour", "stop"]; // the stop of a guided tour: it remains until a link leads elsewhere
-  const newer = new Set(); // fields that a picture has set: a reply to an earlier request has their older values
+  // How the page is shown.
+  const DISPLAY = ["__theme", "talk", "embed"];
+  // The stop of a guided tour: it remains until a link leads elsewhere.
+  const LEADS = ["tour", "stop"];
+  // Fields that a picture has set: a reply to an earlier request has their older values.
+  const newer = new Set();
   let lead = new URLSearchParams(location.search);
   let full = new URLSearchParams(), short = new URLSearchParams();
-  let source = ""; // of a script, words for the style sheets
-  let isStep = false; // Back should undo the next change
-  let isBack = false; // Back or Forward has changed the address already
+  // A script's words for the style sheets.
+  let source = "";
+  // Back should undo the next change.
+  let isStep = false;
+  // Back or Forward has changed the address already.
+  let isBack = false;
 
   const pick = (query, names) => [...query].filter(([name]) => names.includes(name));
 

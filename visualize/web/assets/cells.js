@@ -2,7 +2,8 @@
 // measures all labels and lays out all axes again.
 import { make } from "./dom.js";
 
-const SHADES = 1537; // of a colour axis; thirds and sixths of it, where the scale of a step has edges, are whole shades
+// The shades of a colour axis. Its thirds and sixths, where the scale of a step has edges, are whole shades.
+const SHADES = 1537;
 
 // The colour of a value on a colour axis, as a pixel of four bytes; nothing where there is no number.
 function coloring({ cmin, cmax, colorscale }) {
@@ -45,7 +46,8 @@ export class Cells {
     data.forEach(({ z }, i) => { if (!same(z, last.data[i].z)) images[i].setAttribute("href", paint(z, color)); });
     for (const { node, text } of words) node.textContent = text;
     for (const { node, ...line } of lines) node.setAttribute("d", this.inPixels(line));
-    plot.data = data; // which a saved picture reads
+    // A saved picture reads it.
+    plot.data = data;
     return true;
   }
 

@@ -76,7 +76,7 @@ async function tracePicture(node, about) {
   const plot = await window.Plotly.toImage(node, { format: "svg", width, height: drawn });
   const svg = tag("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, "font-family": escaped(font.family) }, [
     tag("style", {}, await (fonts ??= readFontFaces())),
-    tag("rect", { width, height, fill: getComputedStyle(node).getPropertyValue("--body-background-fill") }),
+    tag("rect", { width, height, fill: getComputedStyle(node).getPropertyValue("--paper") }),
     decodeURIComponent(plot.replace(/^.*?,/, "")),
     ...layers(node).over.map((each) => traceElement(each, left, top)),
     legend ? traceElement(legend, place.left - 10, place.top - drawn - 4) : "",

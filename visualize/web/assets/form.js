@@ -2,7 +2,8 @@
 import { emit, fill, listen } from "./dom.js";
 import { send, settings } from "./messages.js";
 
-let problems = {}; // sentences by the field that caused them
+// Sentences by the field that caused them.
+let problems = {};
 
 // Shows each sentence next to the control that caused it, whose group opens, and those whose control is not visible above
 // the picture.
@@ -69,7 +70,8 @@ export default function mountForm(element) {
     const summary = root.querySelector(".more > summary");
     form.fields.forEach(show);
     const numbers = form.fields.map((field) => (field.kind === "number" ? String(form.values[field.name]).length : 0));
-    root.style.setProperty("--digits", Math.max(5, ...numbers)); // the width of all number boxes
+    // The width of all number boxes.
+    root.style.setProperty("--digits", Math.max(5, ...numbers));
     for (const button of root.querySelectorAll(".presets button")) button.textContent = form.presets[button.value];
     if (summary) summary.textContent = form.more;
   }
@@ -88,7 +90,8 @@ export default function mountForm(element) {
     if (busy in before.values && form.values.kernel === before.values.kernel) form.values[busy] = before.values[busy];
     if (form.html !== before.html) fill(root, form.html);
     refresh();
-    if (focused) document.getElementById(focused.id)?.focus(); // a new node, once it has its value
+    // The focus moves to the new node once it has its value.
+    if (focused) document.getElementById(focused.id)?.focus();
     for (const { name } of form.fields) settings[name] = form.values[name];
     root.dataset.ready = "true";
     showProblems();

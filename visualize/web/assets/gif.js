@@ -1,5 +1,6 @@
 // Animated GIFs (GIF89a, see the W3C's copy of the specification). Our pictures have few colours: the 255 commonest are kept.
-const CLEAR = 256, END = 257, UNCHANGED = 255; // LZW codes, and the colour of pixels that stay
+// LZW codes, and the colour of pixels that stay.
+const CLEAR = 256, END = 257, UNCHANGED = 255;
 
 // Colours of 5 bits per channel.
 const packed = (pixel) => (pixel >> 3 & 31) << 10 | (pixel >> 11 & 31) << 5 | pixel >> 19 & 31;
@@ -7,7 +8,8 @@ const channels = (color) => [color >> 10, color >> 5 & 31, color & 31];
 
 export class Gif {
   constructor() {
-    Object.assign(this, { frames: [], counts: new Uint32Array(1 << 15) }); // pixels of each colour
+    // `counts` has the pixels of each colour.
+    Object.assign(this, { frames: [], counts: new Uint32Array(1 << 15) });
   }
 
   add(canvas, milliseconds) {
@@ -32,9 +34,11 @@ export class Gif {
 
   encode() {
     const { width, height, frames } = this, { table, nearest } = this.palette(), word = (value) => [value & 255, value >> 8];
-    const parts = ["GIF89a", Uint8Array.of(...word(width), ...word(height), 0xf7, 0, 0)], colors = new Uint8Array(768); // 256, for all frames
+    // A table of 256 colours for all frames.
+    const parts = ["GIF89a", Uint8Array.of(...word(width), ...word(height), 0xf7, 0, 0)], colors = new Uint8Array(768);
     colors.set(table);
-    parts.push(colors, Uint8Array.of(0x21, 0xff, 11), "NETSCAPE2.0", Uint8Array.of(3, 1, 0, 0, 0)); // repeats forever
+    // The animation repeats forever.
+    parts.push(colors, Uint8Array.of(0x21, 0xff, 11), "NETSCAPE2.0", Uint8Array.of(3, 1, 0, 0, 0));
     frames.forEach((frame, i) => {
       const before = frames[i - 1]?.colors, pixels = frame.colors.map((color, at) => (before?.[at] === color ? UNCHANGED : nearest[color]));
       // Each frame is drawn over the one before.
@@ -52,7 +56,8 @@ export class Gif {
 
 // LZW, with codes of 9 to 12 bits.
 function compress(pixels) {
-  const codes = new Uint16Array(4096 * 256), bytes = []; // prefix and pixel → code
+  // Prefix and pixel → code.
+  const codes = new Uint16Array(4096 * 256), bytes = [];
   let prefix = pixels[0], next = END + 1, size = 9, bits = 0, count = 0;
   const put = (code) => {
     bits |= code << count;

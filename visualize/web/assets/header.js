@@ -3,7 +3,8 @@ import { onClick } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 export default function mountHeader() {
-  const latest = new Map(); // view → the picture that was open last
+  // View → the picture that was open last.
+  const latest = new Map();
 
   const pictures = (view) => view.dataset.tabs.split(" ");
 
@@ -29,13 +30,9 @@ export default function mountHeader() {
     choose(tab);
     document.querySelector(`#${tab}-tab [data-tab=${tab}]`)?.focus();
   });
-  // On a narrow screen, the controls are a drawer (see base.css).
-  onClick("#drawer button", (button) => {
-    const isOpen = document.querySelector("#controls").classList.toggle("open");
-    button.ariaExpanded = isOpen;
-    button.textContent = isOpen ? "Close" : "Controls";
-    // The picture stays in view above them.
-    if (isOpen) document.querySelector(".tabitem:not([hidden]) .picture")?.scrollIntoView({ block: "start" });
+  // On a narrow screen, the controls are a drawer (see base.css). The picture stays in view above it.
+  document.querySelector("#controls")?.addEventListener("toggle", ({ newState }) => {
+    if (newState === "open") document.querySelector(".tabitem:not([hidden]) .picture")?.scrollIntoView();
   });
   return open;
 }

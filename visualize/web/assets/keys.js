@@ -19,7 +19,6 @@ export default function mountKeys(element) {
   }
 
   const switchTalk = () => talk(!styles.contains("talk"));
-  const listKeys = () => dialog.showModal();
 
   // Keys press buttons of the first visible player.
   function press(selector) {
@@ -32,8 +31,8 @@ export default function mountKeys(element) {
     " ": () => press(".player .play"),
     f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen?.().catch(() => {})),
     t: switchTalk,
-    q: () => document.querySelector(".open-share").click(), // which talk mode hides
-    "?": listKeys,
+    q: () => document.querySelector("#share-dialog").showPopover(),
+    "?": () => dialog.showPopover(),
     Escape: () => (styles.contains("touring") ? press(".tour .leave") : talk(false)),
   };
 
@@ -57,14 +56,13 @@ export default function mountKeys(element) {
       document.querySelector("#run").click();
     }
     if (event.defaultPrevented || isModified || event.altKey || event.isComposing) return;
-    if (styles.contains("embed") || document.querySelector("dialog:is([open], :popover-open)") || belongsTo(target, key)) return;
+    if (styles.contains("embed") || document.querySelector(":popover-open:not(.message)") || belongsTo(target, key)) return;
     const action = actionOf(key.length === 1 ? key.toLowerCase() : key);
     if (!action) return;
     event.preventDefault();
     action();
   });
 
-  onClick(".open-keys, .show-keys", listKeys);
   onClick(".to-talk", switchTalk);
   // The glossary opens at the term.
   onClick(".term", (term) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find((each) => each.textContent === term.value).scrollIntoView()));

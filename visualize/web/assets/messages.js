@@ -4,12 +4,17 @@ import { emit, notify } from "./dom.js";
 import { inflateFigure } from "./figures.js";
 
 const PAGE = Math.random().toString(36).slice(2);
-const QUIET_MS = 200; // without a change, until the page requests what follows: a compile, for example
-const POLL_MS = 1000; // between questions whether a script has been captured again
-const PATIENCE_MS = 30_000; // until a redraw without a reply is sent again
-const RETRY_MS = 1000; // after a failure
+// The time without a change until the page requests what follows: a compile, for example.
+const QUIET_MS = 200;
+// The time between questions whether a script has been captured again.
+const POLL_MS = 1000;
+// The time until a redraw without a reply is sent again.
+const PATIENCE_MS = 30_000;
+// The time until the next attempt after a failure.
+const RETRY_MS = 1000;
 
-export const settings = {}; // the values of all controls
+// The values of all controls.
+export const settings = {};
 
 // Name → a function that takes a value.
 export const slots = new Map([
@@ -19,10 +24,14 @@ export const slots = new Map([
   }],
 ]);
 
-let received = Promise.resolve(); // when the slots have the latest update
-let shown = ""; // the address of what the page shows
-let isAwaited = false; // whether a redraw is in flight
-let pending = null; // the next redraw
+// Resolves when the slots have the latest update.
+let received = Promise.resolve();
+// The address of what the page shows.
+let shown = "";
+// Whether a redraw is in flight.
+let isAwaited = false;
+// The next redraw.
+let pending = null;
 let quiet = 0;
 let stream = new AbortController();
 
@@ -35,7 +44,8 @@ let post = async (message, signal, headers) => {
     emit("late");
     location.reload();
   }
-  if ([400, 403, 413].includes(reply.status)) return notify(await reply.text()); // it would be refused again
+  // The server would refuse it again.
+  if ([400, 403, 413].includes(reply.status)) return notify(await reply.text());
   if (!reply.ok) throw new Error(await reply.text());
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -85,7 +95,8 @@ async function watch(value) {
 
 // On ZeroGPU, the hub's page around this one has headers that name the visitor, whose quota a run uses.
 async function hubHeaders() {
-  if (!window.supports_zerogpu_headers) return {}; // Gradio asks the hub's page
+  // Gradio asks the hub's page.
+  if (!window.supports_zerogpu_headers) return {};
   const { port1, port2 } = new MessageChannel();
   window.parent.postMessage("zerogpu-headers", "https://huggingface.co", [port2]);
   port1.start();
@@ -96,7 +107,8 @@ export const send = {
   redraw() {
     request(() => {
       const message = { settings: { ...settings } };
-      delete settings.preset; // it is clicked once
+      // A preset is clicked once.
+      delete settings.preset;
       return message;
     });
   },
@@ -119,7 +131,8 @@ async function read([name, value]) {
 // Takes an update. All slots are filled at once, so that the browser lays them out in one frame.
 export function receive(line) {
   const update = JSON.parse(line);
-  if (update.link) { // another state of the page: what followed for the one before is superseded
+  // Another state of the page: what followed for the one before is superseded.
+  if (update.link) {
     shown = JSON.parse(update.link).full;
     clearTimeout(quiet);
     stream.abort();

@@ -63,13 +63,10 @@ function closeMenus() {
 export function start(element, update, constants) {
   Object.assign(given, constants);
   const line = element.querySelector("#awaited [role=progressbar]");
-  listen("awaited", (event) => { line.hidden = !event.detail; }); // base.css shows it if the reply takes longer than most
+  // base.css shows it if the reply takes longer than most.
+  listen("awaited", (event) => { line.hidden = !event.detail; });
   closeMenus();
-  for (const name of given.needs_gpu) {
-    const button = element.querySelector(`#${name}`);
-    button.disabled = true;
-    button.textContent += " (needs a GPU)";
-  }
+  for (const name of given.needs_gpu) element.querySelector(`#${name}`).disabled = true;
   given.has_settings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
   for (const node of element.querySelectorAll(".slot")) slots.set(node.id, KINDS[node.dataset.kind](node));
   onClick("button.slot", (button) => send.act(button.id));

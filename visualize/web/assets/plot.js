@@ -4,7 +4,8 @@ import { emit, given, isDark, make } from "./dom.js";
 import { savePicture } from "./files.js";
 
 const NARROW = 480; // pixels
-let ruler = null; // a canvas that measures text
+// A canvas that measures text.
+let ruler = null;
 
 // Fit a figure to its place: type and margins grow with the page's, and a picture fills its height.
 function fit({ data, layout }, node) {
@@ -26,13 +27,10 @@ function fit({ data, layout }, node) {
     fitted[name] = { ...axis, ...(axis.title && { title: { ...axis.title, font } }) };
   }
   for (const side of ["l", "r", "t", "b"]) if (margin[side]) margin[side] *= grow;
-  // On a touch screen the picture's tools are always there, below it.
-  const tools = matchMedia("(hover: none)").matches ? 2 * rem : 0;
-  margin.b += tools;
   // On a phone a legend in a row becomes a column, and would cover the title.
   if (layout.legend?.orientation === "h" && width < NARROW) {
-    fitted.legend = { ...layout.legend, yref: "container", y: tools / fitted.height, yanchor: "bottom" };
-    Object.assign(margin, { t: 3 * rem, b: margin.b + 5 * rem });
+    fitted.legend = { ...layout.legend, yref: "container", y: 0, yanchor: "bottom" };
+    Object.assign(margin, { t: 3 * rem, b: margin.b + 7 * rem });
   }
   // Annotations are shifted by pixels. Numbers in cells have a fixed size; otherwise Plotly would measure each.
   fitted.annotations = layout.annotations?.map((note) => ({ ...note, yshift: note.yshift && note.yshift * grow }));
@@ -48,7 +46,8 @@ export default function mountPlot(element) {
       Object.assign(this, { node, event, cells: new Cells(node), fold: node.closest("details") });
       this.fold?.addEventListener("toggle", () => this.resize());
       node.repaint = () => {
-        this.painted = null; // a hidden plot is drawn when it is shown
+        // A hidden plot is drawn when it is shown.
+        this.painted = null;
         return this.paint();
       };
       // The same object for all redraws: otherwise Plotly recreates the plot, which takes longer and loses the zoom.
@@ -56,7 +55,8 @@ export default function mountPlot(element) {
       const files = [this.button("png", "PNG, at 2×"), this.button("svg", "SVG")];
       if ("steps" in node.dataset) files.push(this.button("gif", "GIF of the steps"));
       this.config = { displaylogo: false, showSendToCloud: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d"], files] };
-      new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] }); // the theme, talk mode
+      // The theme and talk mode are classes of the body.
+      new MutationObserver(node.repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
       new ResizeObserver(() => this.resize()).observe(node);
     }
 
@@ -99,7 +99,8 @@ export default function mountPlot(element) {
       const { node, figure } = this;
       if (!figure || !window.Plotly || !node.clientWidth) return;
       clearTimeout(this.timer);
-      if (node._dragging) { // drawing now would end the reader's drag
+      // Drawing now would end the reader's drag.
+      if (node._dragging) {
         this.timer = setTimeout(node.repaint, 100);
         return;
       }

@@ -8,19 +8,16 @@ export default function mountShare(element) {
   const [field, frame] = element.querySelectorAll("input");
   const code = element.querySelector(".qr");
 
-  function open() {
-    if (dialog.open) return;
+  dialog.addEventListener("toggle", ({ newState }) => {
+    if (newState === "closed") return;
     field.value = document.body.dataset.link;
     frame.value = `<iframe src="${field.value}&embed=1" width="960" height="600"></iframe>`;
     code.replaceChildren();
-    dialog.showModal();
     field.scrollLeft = 0;
     send.act("share", { link: field.value });
-  }
-
+  });
   onClick("#share .copy", (button) => copyText(button.previousSibling.value));
-  onClick(".open-share", open);
-  dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.close(); });
+  dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.hidePopover(); });
   return (value) => {
     const { link, svg } = JSON.parse(value || "{}");
     if (link !== field.value) return;

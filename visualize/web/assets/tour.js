@@ -4,8 +4,10 @@ import { send } from "./messages.js";
 
 export default function mountTour(element) {
   const bar = element.querySelector(".tour-bar");
-  let current = ""; // "tour stop" of the address; "" without a tour
-  let isRevealed = false; // whether the current stop's question has been left
+  // "tour stop" of the address; "" without a tour.
+  let current = "";
+  // Whether the current stop's question has been left.
+  let isRevealed = false;
 
   function followAddress() {
     const query = new URLSearchParams(location.search), tour = query.get("tour"), stop = Number(query.get("stop") || 1);
@@ -20,7 +22,8 @@ export default function mountTour(element) {
 
   function showStop(value) {
     const { tour, stop, html, query } = JSON.parse(value || "{}");
-    if (`${tour} ${stop}` !== current) return; // a stop that the page has left
+    // The page has left this stop.
+    if (`${tour} ${stop}` !== current) return;
     bar.innerHTML = html;
     document.body.dataset.stop = query;
     emit("stop");
@@ -40,14 +43,16 @@ export default function mountTour(element) {
       choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
       choice.ariaPressed = choice === button;
     }
-    bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No: the right answer is marked.";
+    bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No. The right answer has a ✓.";
     bar.querySelector(".next").focus();
   }
 
   function reveal(event) {
-    event.preventDefault(); // Next is a link to the next stop
+    // Next is a link to the next stop.
+    event.preventDefault();
     event.stopPropagation();
-    document.activeElement?.blur(); // Space plays the picture, not Next
+    // Space plays the picture, not Next.
+    document.activeElement?.blur();
     isRevealed = true;
     updateQuestion();
   }
@@ -60,7 +65,8 @@ export default function mountTour(element) {
   });
   listen("address", followAddress);
   new ResizeObserver(() => {
-    document.body.style.setProperty("--bar", bar.offsetHeight ? `${bar.offsetHeight}px` : ""); // "" removes it
+    // "" removes it.
+    document.body.style.setProperty("--bar", bar.offsetHeight ? `${bar.offsetHeight}px` : "");
   }).observe(bar);
   followAddress();
   return showStop;
