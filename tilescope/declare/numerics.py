@@ -51,14 +51,13 @@ def interpret(launch: Callable[[], Any], output: Any, every_s: float = 10.0) -> 
 
     def report() -> None:
         began = time.monotonic()
-        while not has_ended.is_set():
+        while not has_ended.wait(every_s):
             now = sample.float()
             written = 1 - (torch.isnan(now) | (now == before)).float().mean().item()
             print(
                 f"{time.monotonic() - began:.0f} s: {written:.1%} of the output has been written",
                 flush=True,
             )
-            has_ended.wait(every_s)
 
     threading.Thread(target=report, daemon=True).start()
     try:

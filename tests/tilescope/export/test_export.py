@@ -275,7 +275,7 @@ def test_a_long_interpreted_launch_reports_how_much_is_written(capsys, start):
     output = torch.full((100, 101), start)
 
     def launch():
-        until(lambda: "0 s: 0.0% of the output has been written\n" in capsys.readouterr().out)
+        until(lambda: " s: 0.0% of the output has been written\n" in capsys.readouterr().out)
         output[:50] = 1.0
         until(lambda: " s: 50.0% of the output has been written\n" in capsys.readouterr().out)
 

@@ -4,6 +4,7 @@ A cell carries the index of its row as customdata; the page adds its label and l
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,15 @@ import numpy as np
 import pandas as pd
 
 from tilescope.results import Sweep
+from tilescope.search.tuned import varying
 from visualize.views import theme
-from visualize.views.tune.text import sweep_unit, time_ms
+from visualize.views.tune.text import knobs_text, sweep_unit, time_ms
 
 # Heatmaps of up to this many cells have numbers in them.
 _MAX_NUMBERED_CELLS = 120
+# The figure of problems shows this many configs, and configs this many times as slow as the best in one color.
+_MAX_COLUMNS = 40
+_SLOW = 2.0
 # The name of a cell.
 _MARK = {"showarrow": False, "bgcolor": "#ffffff", "font": {"color": "#111827"}}
 
@@ -95,6 +100,44 @@ def heatmap_figure(sweep: Sweep) -> dict[str, Any]:
         xaxis=theme.axis(cells.across, **category),
         yaxis=theme.axis(cells.up, **category, automargin=True),
         annotations=_name_cells(sweep, cells),
+    )
+
+
+def problems_figure(sweeps: Sequence[Sweep]) -> dict[str, Any]:
+    """Draw the time of each problem's configs, divided by the problem's best one. The best config overall comes first.
+
+    Args:
+        sweeps: of the same configs, with times.
+    """
+    slowdowns = np.array([[sweep.slowdown(row) for row in sweep.rows] for sweep in sweeps])
+    order = np.argsort(np.minimum(slowdowns, _SLOW).sum(axis=0), kind="stable")[:_MAX_COLUMNS]
+    shown = np.where(np.isfinite(slowdowns), slowdowns, np.nan)[:, order]
+    names = varying([sweep.space for sweep in sweeps])
+    problems = [
+        ", ".join(f"{name} {vars(sweep.experiment.problem)[name]}" for name in names)
+        for sweep in sweeps
+    ]
+    configs = [knobs_text(sweeps[0].rows[number].experiment, sweeps[0].space) for number in order]
+    trace = dict(
+        type="heatmap",
+        z=shown,
+        x=list(range(1, len(order) + 1)),
+        y=problems,
+        text=[configs] * len(sweeps),
+        colorscale=theme.SEQUENCE,
+        reversescale=True,
+        zmin=1,
+        zmax=_SLOW,
+        xgap=1,
+        ygap=1,
+        hovertemplate="%{y}<br>%{text}<br>%{z:.3f} × the best<extra></extra>",
+        colorbar=theme.colorbar("time / best of the problem"),
+    )
+    return theme.figure(
+        "Each config on each problem; empty cells were not tried",
+        [trace],
+        xaxis=theme.axis("configs, the best overall first"),
+        yaxis=theme.axis("", type="category", autorange="reversed", automargin=True),
     )
 
 

@@ -16,7 +16,7 @@ from tilescope.results.sweep import ResumePoint
 from tilescope.search.sweep_run import SweepRun, make_sweep
 
 # Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
-_MAX_ENDED = 8
+_MAX_ENDED = 32
 
 # Seconds between two checks for an abandoned sweep.
 _CHECK_S = 0.2

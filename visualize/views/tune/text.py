@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
 from markupsafe import Markup, escape
@@ -16,8 +16,9 @@ from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
 from tilescope.results.sweep import LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
+from tilescope.search.tuned import SLOWER, short_list
 from visualize.views.panel import select_fields
-from visualize.views.prose import Link, Mark, Sourced, Strong, headline, hint, say
+from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import table
 
 STATUSES = get_args(Status)
@@ -261,6 +262,31 @@ def config_lines(sweep: Sweep) -> Markup:
     what = "time" if sweep.has_times else "order"
     best = say(f"Best by {{}} {what}, for @triton.autotune:", Mark(sweep.source))
     return hint(best) + Markup("<pre>{}</pre>").format(lines)
+
+
+def tune_command(space: Space) -> str:
+    """Return the command that tunes the configs of a space for several problems."""
+    sizes = [name for name, value in vars(space.base.problem).items() if isinstance(value, int)]
+    over = " ".join(f"--over {name}=1024,4096" for name in sizes)
+    values = " ".join(f"--set {text}" for text in varied_text(space).split())
+    return f"tilescope tune {space.base.kernel} {over} {values}"
+
+
+def tune_hint(command: str) -> Markup:
+    return hint(
+        say("In a terminal, {} tunes several problems, which then appear here.", Code(command))
+    )
+
+
+def short_list_text(sweeps: Sequence[Sweep], command: str) -> Markup:
+    """Render the configs that serve most problems, and the command that adds problems."""
+    configs, served = short_list(sweeps)
+    said = say(
+        "{} within {} of the best for {} of {} problems, for @triton.autotune:",
+        count_noun(len(configs), "config"), percent(SLOWER), round(served * len(sweeps)), len(sweeps),
+    )  # fmt: skip
+    lines = "\n".join(map(config_line, configs))
+    return hint(said) + Markup("<pre>{}</pre>").format(lines) + tune_hint(command)
 
 
 def _compare_library(call: LibraryRatio) -> str:

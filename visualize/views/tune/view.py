@@ -23,6 +23,7 @@ from tilescope.declare.space import (
 from tilescope.export.script import config_line
 from tilescope.measure.session import Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
+from tilescope.results.store import Store
 from tilescope.results.sweep import STRATEGIES
 from tilescope.search.devices import concurrent_compiles
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
@@ -49,7 +50,7 @@ from visualize.views.slots import (
 )
 from visualize.views.state import Snapshot, State, query
 from visualize.views.tune import text
-from visualize.views.tune.figures import heatmap_figure
+from visualize.views.tune.figures import heatmap_figure, problems_figure
 from visualize.views.tune.history import Part as History
 from visualize.views.tune.history import history
 from visualize.views.tune.sweeps import Sweeps
@@ -62,6 +63,9 @@ MAX_ESTIMATED = 400
 # configs take six minutes on one core. In the interpreter a config takes up to 20 s.
 MAX_CONFIGS_PER_CALL = MAX_NEARBY
 MAX_CALL_S = 600.0
+
+# Problems in the picture of problems.
+MAX_PROBLEMS = 30
 _POLL_S = 0.2
 
 
@@ -137,6 +141,11 @@ class SweepPanel(Panel):
             + slots.picture(
                 plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead")
             )
+            + fold(
+                "sweep-problems-fold",
+                "The same configs on other problems",
+                slot("sweep-problems-text") + plot("sweep-problems-plot", "Configs by problem"),
+            )
             + fold("sweep-search-fold", "Options: values to try", form)
             + fold("sweep-ranking", "Configs, the best first", slot("sweep-table"))
             + fold("sweep-take", "Export: triton.Config lines", slot("sweep-lines"))
@@ -174,7 +183,28 @@ class SweepPanel(Panel):
             "sweep-headline": headline,
             "sweep-instead": instead,
             **_draw_rows(sweep, state),
+            **self._draw_problems(snapshot.store, space, state),
             **self._draw_progress(state, instead or advice),
+        }
+
+    def _draw_problems(self, store: Store, space: Space, state: State) -> Slots:
+        """Draw all problems that were swept over the same configs, by this page or by `tilescope tune`."""
+        alike: dict[Any, Space] = {}
+        for stored in store.sweeps(MAX_PROBLEMS, (space.base.kernel,)):
+            if (other := stored.swept_space) and other.varied == space.varied:
+                alike.setdefault(other.base.problem, other)  # the latest comes first
+        found = (self.sweeps.find(store, other, state.gpu) for other in alike.values())
+        sweeps = sorted(
+            (sweep for sweep in found if sweep and sweep.is_timed),
+            key=lambda sweep: tuple(vars(sweep.experiment.problem).values()),
+        )
+        command = text.tune_command(space)
+        if len(sweeps) < 2:
+            return {"sweep-problems-text": text.tune_hint(command), "sweep-problems-plot": NONE}
+        about = text.sweep_caption(sweeps[0])
+        return {
+            "sweep-problems-text": text.short_list_text(sweeps, command),
+            "sweep-problems-plot": plot_value(problems_figure(sweeps), about=about),
         }
 
     def _draw_progress(self, state: State, hint: str = "") -> Slots:
