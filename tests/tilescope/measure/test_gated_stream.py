@@ -7,10 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tilescope.measure import gated_stream
 from tilescope.measure.gated_stream import (
     FIRST_LAUNCH_S,
     MAX_LAUNCH_S,
     GatedStream,
+    SpacedStream,
     clock_between,
     clock_limits,
 )
@@ -102,6 +104,16 @@ def test_no_batch_of_usual_launches_is_discarded(host_s):
     assert batch.clock_mhz == 1980.0
     assert batch.limits == ("power limit",)
     assert len(device.spins) == 1
+
+
+def test_a_spaced_stream_rests_nine_times_as_long_as_each_turn_took(monkeypatch):
+    device = FakeDevice(5e-6)
+    rests = []
+    monkeypatch.setattr(gated_stream.time, "sleep", rests.append)
+    batch = SpacedStream(device.stream, 4).batch(3)
+    assert batch.times_ms.shape == (4, 3)
+    assert rests == pytest.approx([0.01, 9 * 0.004, 9 * 0.004])
+    assert len(device.spins) == 3, "each turn has a gate of its own"
 
 
 @pytest.mark.parametrize("count", [2, 15, 16, 28, 320])
