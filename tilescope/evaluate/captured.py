@@ -6,6 +6,7 @@ therefore bounds.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -119,6 +120,33 @@ def count_launch(
         work=memory.work,
         overflows=tuple(evaluator.overflows.by_line.values()),
     )
+
+
+def limit_counts(
+    counts: LaunchCounts, code: Sequence[Instruction], times: Sequence[int]
+) -> LaunchCounts:
+    """Turn counts that exceed the executions of their instructions into upper bounds.
+
+    ptxas may move a load behind an early return, or behind the test of a store's mask.
+
+    Args:
+        times: how often the launch's warps execute each instruction of `code`.
+    """
+    executed = Counter[Site]()
+    for instruction, number in zip(code, times, strict=True):
+        if (kind := instruction.traits.operation) and instruction.location:
+            executed[kind, instruction.source] += number
+    requested = Counter[Site]()
+    for op in counts.operations:
+        requested[op.op, op.source] += op.requests
+
+    def limit(op: OperationCounts) -> OperationCounts:
+        site = op.op, op.source
+        if op.op != "load" or op.tally.refused or not 0 < executed[site] < requested[site]:
+            return op
+        return replace(op, tally=replace(op.tally, refused=_MOVED.text, is_upper_bound=True))
+
+    return replace(counts, operations=tuple(map(limit, counts.operations)))
 
 
 def _evaluate(

@@ -28,7 +28,7 @@ from tilescope.captures.reader import (
     Tuned,
     find_equal_launches,
 )
-from tilescope.evaluate.captured import count_launch
+from tilescope.evaluate.captured import count_launch, limit_counts
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from tilescope.inside.inspect import Inspection, inspect
 from tilescope.inside.report import (
@@ -41,6 +41,7 @@ from tilescope.inside.report import (
 )
 from tilescope.numbers import bytes_of, milliseconds, percent
 from tilescope.results.codec import from_json, parse_json, to_json
+from tilescope.sass.instructions import parse_sass
 from tilescope.timing.changes import add_times, describe_changes
 from tilescope.timing.launches import add_time
 
@@ -358,8 +359,16 @@ def make_report(
     content = capture.content
     launches = content.launches
     counted = counted or Launches(capture)
-    counts = cache(counted.counts)
     inspections = cache(counted.inspections)
+
+    @cache
+    def counts(number: int) -> LaunchCounts:
+        executions = inspections(number)[1]
+        if executions is None or executions.uncertain:
+            return counted.counts(number)
+        code = parse_sass(capture.read_code(launches[number].kernel, "sass"))
+        return limit_counts(counted.counts(number), code, executions.times.tolist())
+
     firsts = find_equal_launches(content)
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))

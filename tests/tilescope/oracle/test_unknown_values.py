@@ -190,3 +190,32 @@ def test_a_launch_whose_counts_or_findings_fail_costs_no_other_launch_and_no_oth
     assert report.launches[1].registers == whole.launches[1].registers
     assert report.launches[2].totals == whole.launches[2].totals
     assert any("Internal error: " in finding.text for finding in report.launches[2].findings)
+
+
+EARLY_RETURN = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def late(p, out, n):
+    pid = tl.program_id(0)
+    s = tl.load(p + pid)
+    if pid >= n:
+        return
+    tl.store(out + pid, s * 2)
+
+
+late[(20,)](torch.ones(32, device="cuda"), torch.empty(32, device="cuda"), 17)
+"""
+
+
+def test_a_load_that_ptxas_moves_behind_an_early_return_is_an_upper_bound(capture_script):
+    """In the SASS, the load follows the return of the last three of 20 programs of four warps."""
+    (launch,) = make_report(Capture(capture_script(EARLY_RETURN, DEFAULT_GPU))).launches
+    load, store = launch.ops
+    assert (load.requests, load.is_upper_bound) == (80, True)
+    assert (store.requests, store.refused) == (17, "")
+    assert launch.totals["ld_requests"] is None
+    assert launch.refused[0].why.startswith("The compiler moved this load behind a branch.")
