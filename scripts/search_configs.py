@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,13 +147,6 @@ def cases() -> Iterator[tuple[str, dict[str, Any], str, Space]]:
         yield "transpose.tiled", {"M": rows, "N": columns, "dtype": dtype}, "events", _COPIES
 
 
-@dataclass(frozen=True)
-class ListedSpace(SweptSpace):
-    """The configs of a case, which are not a product of values."""
-
-    experiments: tuple[Experiment, ...] = ()
-
-
 def candidates(
     kernel: str, problem: Mapping[str, Any], timer: str, space: Space
 ) -> list[Experiment]:
@@ -179,7 +171,12 @@ def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Re
     from tilescope.search.sweep_run import make_sweep
 
     tried = candidates(*case)
-    sweeping = make_sweep(session, ListedSpace(tried[0], (), tuple(tried)), Strategy("grid"))
+    listed = tuple(tuple(vars(one.config).values()) for one in tried)
+    varied = tuple(
+        (name, tuple(dict.fromkeys(values)))
+        for name, values in zip(vars(tried[0].config), zip(*listed, strict=True), strict=True)
+    )
+    sweeping = make_sweep(session, SweptSpace(tried[0], varied, listed), Strategy("grid"))
     sweeping.start()
     sweep = sweeping.result()
     print(
