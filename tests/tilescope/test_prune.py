@@ -1,9 +1,11 @@
 """`tilescope.prune` keeps the autotuner configs with the shortest predicted times, in the user's own process."""
 
+import itertools
 import json
 
 import pytest
 
+from benchmarks.search import TUNINGS, read_tunings
 from tests.trees import ROOT, python
 
 # One worker prepares what all tests use
@@ -102,11 +104,12 @@ def run(tmp_path_factory, compiled_before):
     return dict(zip(kept, zip(kept.values(), lines, strict=True), strict=True))
 
 
-def test_the_predicted_best_tenth_is_kept_and_configs_that_do_not_compile_are_dropped(run):
+def test_configs_close_to_the_fastest_are_kept_and_those_that_do_not_compile_are_dropped(run):
+    """Six of twelve configs are coalesced and alike; at most a third is kept."""
     kept, line = run["fast"]
-    assert len(kept) == 2
+    assert len(kept) == 4
     assert set(kept) < set(range(6))
-    assert line.startswith("tilescope.prune kept 2 of 13 configs of copy in ")
+    assert line.startswith("tilescope.prune kept 4 of 13 configs of copy in ")
     assert line.endswith("; 1 do not compile or fit")
 
 
@@ -141,3 +144,12 @@ def test_all_configs_are_kept_if_none_compiles(run):
     kept, line = run["none compiles"]
     assert len(kept) == 2
     assert "no config could be predicted. CompileTimeAssertionFailure" in line
+
+
+def test_the_fastest_config_of_each_recorded_problem_is_kept():
+    """48 configs of 24 problems, timed on an H200. The model was not fitted to their kernels."""
+    for recorded in itertools.chain(*read_tunings(TUNINGS).values()):
+        rows = list(recorded.rows.values())
+        kept = select_close({number: row.predicted_ms for number, row in enumerate(rows)})
+        assert 5 <= len(kept) <= 16
+        assert min(rows[number].median_ms for number in kept) == min(row.median_ms for row in rows)
