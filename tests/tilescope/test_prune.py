@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.search import TUNINGS, read_tunings
 from tests.trees import ROOT, python
+from tilescope.autotuning import select_close
 
 # One worker prepares what all tests use
 pytestmark = pytest.mark.xdist_group("prune")
