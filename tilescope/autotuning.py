@@ -25,8 +25,8 @@ from tilescope.application import environment
 from tilescope.declare import gpus
 
 # The autotuner times the configs whose predicted times are at most this many times the shortest one: at least one in
-# ten of the predicted configs, at most one in three. This keeps the fastest config of each of 24 problems of two kernels
-# that the model was not fitted to; one in ten alone misses it by up to 8 % (`benchmarks/measured/tunings_h200.jsonl`).
+# ten of the predicted configs, at most one in three. Chosen on 24 problems of two kernels: it keeps the fastest config of
+# each, and one in ten alone misses it by up to 8 % (`benchmarks/measured/tunings_h200.jsonl`).
 _CLOSE = 1.15
 _FEWEST = 10
 _MOST = 3
