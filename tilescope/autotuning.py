@@ -25,15 +25,20 @@ from tilescope.application import environment
 from tilescope.declare import gpus
 
 # The autotuner times the configs whose predicted times are at most this many times the shortest one: at least one in
-# ten of the predicted configs, at most one in three. Chosen on 24 problems of two kernels: it keeps the fastest config of
-# each, and one in ten alone misses it by up to 8 % (`benchmarks/measured/tunings_h200.jsonl`).
+# ten of the predicted configs, at most one in three. Chosen on 24 problems of two kernels: it keeps the fastest config
+# of each, and one in ten alone misses it by up to 8 % (`benchmarks/measured/tunings_h200.jsonl`).
 _CLOSE = 1.15
 _FEWEST = 10
 _MOST = 3
 
-# Maximum seconds to compile or to predict: a fixed part, plus a part per config of each process.
+# Maximum seconds to compile: a fixed part, plus a part per config of each process.
 _START_S = 20
 _CONFIG_S = 6
+
+# Maximum seconds to predict: a fixed part, plus the time in which the autotuner times a config (`do_bench` launches it
+# for 125 ms). Longer predictions would cost more than they save.
+_LEAST_S = 5
+_BENCH_S = 0.15
 
 # A process takes about 100 MB.
 _MOST_PROCESSES = 16
@@ -257,7 +262,7 @@ def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
             "tilescope.timing.launches",
             str(path),
             str(_count_processes(launches)),
-            str(_limit_s(launches)),
+            str(_LEAST_S + _BENCH_S * launches),
         ],
         env=environment(),
         cwd=path.parent,
