@@ -70,6 +70,7 @@ def kept_described():
     pruned = load_described.prune_configs({"grid": grid, "warmup": False})
     return [DESCRIBED.index(config) for config in pruned]
 
+autotuning._LEAST_S = 60  # other work may slow this machine down
 outside = prune([1, 2], {})
 replies = {"outside": outside}
 with tempfile.TemporaryDirectory() as name, recording(Path(name), asdict(gpus.GPUS["H100"])):
