@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tilescope.results import Sweep
-from tilescope.search.tuned import varying
+from tilescope.search.tuned import varying_names
 from visualize.views import theme
 from visualize.views.tune.text import knobs_text, sweep_unit, time_ms
 
@@ -112,7 +112,7 @@ def problems_figure(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     slowdowns = np.array([[sweep.slowdown(row) for row in sweep.rows] for sweep in sweeps])
     order = np.argsort(np.minimum(slowdowns, _SLOW).sum(axis=0), kind="stable")[:_MAX_COLUMNS]
     shown = np.where(np.isfinite(slowdowns), slowdowns, np.nan)[:, order]
-    names = varying([sweep.space for sweep in sweeps])
+    names = varying_names([sweep.space for sweep in sweeps])
     problems = [
         ", ".join(f"{name} {vars(sweep.experiment.problem)[name]}" for name in names)
         for sweep in sweeps

@@ -16,7 +16,7 @@ from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
 from tilescope.results.sweep import LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
-from tilescope.search.tuned import SLOWER, short_list
+from tilescope.search.tuned import TOLERANCE, short_list
 from visualize.views.panel import select_fields
 from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import table
@@ -283,7 +283,7 @@ def short_list_text(sweeps: Sequence[Sweep], command: str) -> Markup:
     configs, served = short_list(sweeps)
     said = say(
         "{} within {} of the best for {} of {} problems, for @triton.autotune:",
-        count_noun(len(configs), "config"), percent(SLOWER), round(served * len(sweeps)), len(sweeps),
+        count_noun(len(configs), "config"), percent(TOLERANCE), round(served * len(sweeps)), len(sweeps),
     )  # fmt: skip
     lines = "\n".join(map(config_line, configs))
     return hint(said) + Markup("<pre>{}</pre>").format(lines) + tune_hint(command)
