@@ -21,7 +21,7 @@ from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import Capture
-from tilescope.compiling.inspection import predict_sweep
+from tilescope.compiling.inspection import predict_total
 from tilescope.declare.discovery import PACKAGE
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import Gpu
@@ -30,7 +30,7 @@ from tilescope.results import Failure
 from tilescope.search.search import ConfigBuild, ConfigTrial
 
 # Compile workers do not compute the values of larger tensors, because predictions rarely depend on them.
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 _FORM = "It must return (kernel, grid, arguments) or (kernel, grid, arguments, expected)."
 
@@ -81,7 +81,7 @@ def build(experiment: Experiment, gpu: Gpu) -> ConfigBuild | Failure:
     from tilescope.record.recorder import HostRead
 
     try:
-        return _build(experiment, gpu, _MOST_BYTES)
+        return _build(experiment, gpu, _MAX_BYTES)
     except HostRead:  # the case reads a large tensor
         try:
             return _build(experiment, gpu, sys.maxsize)
@@ -89,7 +89,7 @@ def build(experiment: Experiment, gpu: Gpu) -> ConfigBuild | Failure:
             return Failure("compile", "error", str(error))
 
 
-def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | Failure:
+def _build(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild | Failure:
     from triton.errors import TritonError
     from triton.runtime import OutOfResources
 
@@ -99,7 +99,7 @@ def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | F
     with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
         folder = Path(name)
         try:
-            with _without_gpu(folder, gpu, most_bytes):
+            with _without_gpu(folder, gpu, max_bytes):
                 kernel, grid, keywords, _ = _call_config(experiment)
                 kernel[grid](**keywords)
         except OutOfResources as error:
@@ -114,7 +114,7 @@ def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | F
         capture = Capture(path)
         compiled = capture.content.kernels[capture.content.launches[-1].kernel]
         try:
-            predicted = predict_sweep(capture, experiment.run.l2 == "warm")
+            predicted = predict_total(capture, experiment.run.l2 == "warm")
         except UnsupportedOperation:
             predicted = None
     sizes = compiled.registers, compiled.spilled_bytes, compiled.shared_bytes
@@ -122,11 +122,11 @@ def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | F
 
 
 @contextmanager
-def _without_gpu(folder: Path, gpu: Gpu, most_bytes: int = _MOST_BYTES) -> Iterator[None]:
+def _without_gpu(folder: Path, gpu: Gpu, max_bytes: int = _MAX_BYTES) -> Iterator[None]:
     """Record launches instead of running them."""
     from tilescope.record.patches import recording
 
-    with recording(folder, asdict(gpu), most_bytes=most_bytes):
+    with recording(folder, asdict(gpu), max_bytes=max_bytes):
         yield
 
 

@@ -1,4 +1,4 @@
-"""Cases of scripts: compiled and predicted without a GPU in a worker; checked on a GPU."""
+"""Cases of scripts: a worker compiles and predicts them without a GPU; on a GPU, they are checked."""
 
 import dataclasses
 
@@ -64,7 +64,7 @@ def script(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pool(tilescope_cache):
-    """A session whose workers run the script: its module `kernels` takes the place of ours in them."""
+    """Workers for the script alone, because its module `kernels` replaces ours in them."""
     session = Session(None, tilescope_cache)
     yield session.compilers
     session.close()
@@ -130,7 +130,7 @@ def test_values_are_combined_with_each_config_of_an_autotuner():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_wrong_and_failing_configs_cost_only_themselves(script, tmp_path):
+def test_wrong_and_failing_configs_do_not_affect_the_others_on_a_gpu(script, tmp_path):
     gpu = LocalDevice(Session.here(), experiment(script), GPU).gpu
     session = Session(gpu, tmp_path)
     blocks = [experiment(script, BLOCK=block) for block in (256, 1000, 512)]
