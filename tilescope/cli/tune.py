@@ -122,9 +122,9 @@ def tune(arguments: Sequence[str]) -> None:
     if any(sweep is None or sweep.ended == "cancelled" for sweep in sweeps):
         raise CommandFailed("Cancelled. Finished rows are stored.", INTERRUPTED)
     if len(done) < len(sweeps):
-        without = count_noun(len(sweeps) - len(done), "problem")
+        problems = count_noun(len(sweeps) - len(done), "problem")
         notes = " ".join(dict.fromkeys(sweep.note for sweep in sweeps if sweep and not sweep.best))
-        raise CommandFailed(f"{without} without a correct config. {notes}".strip(), FAILED)
+        raise CommandFailed(f"No config is correct for {problems}. {notes}".strip(), FAILED)
 
 
 def _tune(

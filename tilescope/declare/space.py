@@ -135,7 +135,7 @@ def nearby_values(experiment: Experiment) -> dict[str, list[Any]]:
 
 
 def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
-    """Parse texts `KNOB=VALUE,VALUE` into values by knob, the `vary` of `space`. A text may hold several knobs.
+    """Parse texts `NAME=VALUE,VALUE` into values by knob, the `vary` of `space`. A text may hold several knobs.
 
     >>> parse_varied(["BLOCK_M=64, 128 num_warps = 4"], "--vary")
     {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
@@ -147,7 +147,7 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     for text in re.sub(r"\s*([,=])\s*", r"\1", " ".join(texts)).split():
         name, _, values = text.partition("=")
         if not name or not values.strip(","):
-            example = "KNOB=VALUE,VALUE, such as BLOCK_M=64,128"
+            example = "NAME=VALUE,VALUE, such as BLOCK_M=64,128"
             raise ConfigError(
                 "not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting
             )

@@ -28,7 +28,7 @@ def varying_names(spaces: Sequence[Space]) -> list[str]:
 def short_list(sweeps: Sequence[Sweep]) -> tuple[list[Experiment], float]:
     """Return a few configs that serve most problems, and the fraction of the problems that they serve.
 
-    Greedy: each config serves the most problems that are not served yet. Of equal ones, the fastest on them is taken.
+    Greedy: each config serves the most problems that are not served yet; ties go to the config that is fastest on them.
     """
     slowdowns = [[sweep.slowdown(row) for row in sweep.rows] for sweep in sweeps]
     left = set(range(len(sweeps)))
@@ -130,7 +130,7 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
         verb = "is" if len(configs) == 1 else "are"
         share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
         lines.append(
-            f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}, for "
+            f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
             "@triton.autotune:"
         )
         lines += [config_line(each) for each in configs]

@@ -105,7 +105,7 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
         ([], "The kernel must be a case such as softmax.py:case, a file with an experiment, or "),
         (["nowhere.py:case"], "There is no script "),
         (["nowhere.json"], "nowhere.json: No such file or directory."),
-        (["matmul.grouped", "--set", "BLOCK_M"], "--set must be KNOB=VALUE,VALUE"),
+        (["matmul.grouped", "--set", "BLOCK_M"], "--set must be NAME=VALUE,VALUE"),
         (["matmul.grouped", "--set", "K=64"], "The config of matmul.grouped has no field 'K'"),
         (["matmul.grouped", "--over", "BLOCK_M=64"], "matmul.grouped's problem has no field"),
         (["matmul.grouped", "--over", "M=0"], "M must be "),
@@ -155,7 +155,7 @@ def test_without_a_correct_config_the_status_is_1_and_stderr_says_why(tune, monk
     )
     status, _, err = tune("matmul.grouped", *OVER, *SET)
     assert status == 1
-    assert "2 problems without a correct config." in err
+    assert "No config is correct for 2 problems." in err
 
 
 def test_ctrl_c_ends_all_sweeps_and_keeps_their_rows(tune, monkeypatch, request):

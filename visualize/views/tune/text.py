@@ -281,7 +281,7 @@ def short_list_text(sweeps: Sequence[Sweep], command: str) -> Markup:
     configs, served = short_list(sweeps)
     verb = "is" if len(configs) == 1 else "are"
     lead = say(
-        "{} {} within {} of the best for {} of {} problems, for @triton.autotune:",
+        "{} {} within {} of the best for {} of {} problems. For @triton.autotune:",
         count_noun(len(configs), "config"), verb, percent(TOLERANCE), round(served * len(sweeps)), len(sweeps),
     )  # fmt: skip
     lines = "\n".join(map(config_line, configs))
