@@ -287,7 +287,7 @@ class Instruction:
 
     @property
     def effect(self) -> str:
-        """What the instruction waits for or changes besides registers; "" if nothing."""
+        """Return the event or state, besides registers, that the instruction waits for or changes; "" if none."""
         traits = self.traits
         when = traits.when
         if not when:

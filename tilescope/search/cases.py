@@ -159,8 +159,8 @@ def _call_case(target: str, values: Mapping[str, Any]) -> tuple[Any, Any, dict[s
 
     function = _find_case(target)
     torch.manual_seed(0)  # so that all configs have the same inputs
-    own = {name: values[name] for name in inspect.signature(function).parameters if name in values}
-    parts = function(**own)
+    names = inspect.signature(function).parameters
+    parts = function(**{name: values[name] for name in names if name in values})
     is_launch = isinstance(parts, tuple) and 3 <= len(parts) <= 4 and hasattr(parts[0], "run")
     if not is_launch:
         raise ConfigError("no_launch", f"{target.rpartition(':')[2]} returned no launch. {_FORM}")

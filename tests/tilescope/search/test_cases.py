@@ -18,7 +18,7 @@ SCRIPT = """
 import torch
 import triton
 import triton.language as tl
-import kernels  # a module of the script's own, beside it
+import kernels  # a module beside the script
 
 @triton.jit
 def scale(x, out, n, BLOCK: tl.constexpr, WRONG: tl.constexpr):
@@ -31,8 +31,8 @@ def arguments(n, **more):
     return dict(x=x, out=torch.empty_like(x), n=n, **more), {"out": 2 * x}
 
 def case(n=1 << 20, BLOCK=1024, num_warps=4, wrong=0):
-    given, expected = arguments(n, BLOCK=BLOCK, num_warps=num_warps, WRONG=wrong)
-    return scale, (triton.cdiv(n, BLOCK),), given, expected
+    keywords, expected = arguments(n, BLOCK=BLOCK, num_warps=num_warps, WRONG=wrong)
+    return scale, (triton.cdiv(n, BLOCK),), keywords, expected
 
 def case_without_expected(n=4096, BLOCK=1024, wrong=0):
     return scale, (triton.cdiv(n, BLOCK),), arguments(n, BLOCK=BLOCK, WRONG=wrong)[0]
@@ -41,13 +41,13 @@ configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in 
 tuned = triton.autotune(configs, key=["n"])(scale)
 
 def case_tuned(n=4096):
-    given, expected = arguments(n, WRONG=0)
-    return tuned, lambda meta: (triton.cdiv(n, meta["BLOCK"]),), given, expected
+    keywords, expected = arguments(n, WRONG=0)
+    return tuned, lambda meta: (triton.cdiv(n, meta["BLOCK"]),), keywords, expected
 
 def case_that_reads(n=8 << 20, BLOCK=1024):
-    given, _ = arguments(n, BLOCK=BLOCK, WRONG=0)
-    given["n"] = int((given["x"] > -100).sum())
-    return scale, (triton.cdiv(n, BLOCK),), given
+    keywords, _ = arguments(n, BLOCK=BLOCK, WRONG=0)
+    keywords["n"] = int((keywords["x"] > -100).sum())
+    return scale, (triton.cdiv(n, BLOCK),), keywords
 
 def case_without_launch():
     return 7

@@ -71,7 +71,7 @@ def store(tmp_path):
     return Store(tmp_path / "rows.db")
 
 
-def tuned(tuner, store, spaces=SPACES, **options):
+def run_tuning(tuner, store, spaces=SPACES, **options):
     *_, sweeps = tune(tuner, spaces, store, **options)
     return sweeps
 
@@ -87,7 +87,7 @@ def test_timing_a_quarter_of_the_configs_finds_ones_within_half_a_percent_of_the
 
 def test_the_current_config_and_the_winners_of_the_most_similar_problem_are_tried_first(store):
     tuner = FakeTuner(store)
-    sweeps = tuned(tuner, store)
+    sweeps = run_tuning(tuner, store)
     first, second, third = (explored(device) for device in tuner.devices)
     assert SPACES[0].base not in SPACES[0].experiments
     winners = [row.experiment.config for row in sweeps[1].ranked[:3]]
@@ -102,7 +102,7 @@ def test_the_current_config_and_the_winners_of_the_most_similar_problem_are_trie
 def test_a_problem_whose_worker_dies_resumes_from_the_rows_that_had_arrived(store):
     tuner = FakeTuner(store)
     tuner.dies = {0, 2}
-    sweeps = tuned(tuner, store, tries_all=True)
+    sweeps = run_tuning(tuner, store, tries_all=True)
     assert [task.space for task in tuner.tasks] == [
         SPACES[0],
         SPACES[0],
@@ -120,15 +120,15 @@ def test_a_worker_that_dies_at_every_attempt_ends_the_tuning_with_its_error(stor
     tuner = FakeTuner(store)
     tuner.dies = set(range(9))
     with pytest.raises(RuntimeError, match="killed"):
-        tuned(tuner, store)
+        run_tuning(tuner, store)
     assert len(tuner.tasks) == 3
 
 
 def test_a_repeated_tuning_resumes_from_its_rows_unless_it_starts_from_scratch(store):
-    tuned(FakeTuner(store), store, tries_all=True)
+    run_tuning(FakeTuner(store), store, tries_all=True)
     again, from_scratch = FakeTuner(store), FakeTuner(store)
-    tuned(again, store, tries_all=True)
-    tuned(from_scratch, store, tries_all=True, from_scratch=True)
+    run_tuning(again, store, tries_all=True)
+    run_tuning(from_scratch, store, tries_all=True, from_scratch=True)
     assert [len(explored(device)) for device in again.devices] == [0, 0, 0]
     assert [len(explored(device)) for device in from_scratch.devices] == [16, 16, 16]
 
@@ -141,7 +141,7 @@ def test_few_configs_serve_most_problems():
         return 1.0 + abs(math.log2(experiment.config.BLOCK_M / (16 if small else 128)))
 
     tuner = FakeTuner(Store(None), ms_of)
-    sweeps = tuned(tuner, Store(None), tries_all=True)
+    sweeps = run_tuning(tuner, Store(None), tries_all=True)
     configs, served = short_list(sweeps)
     assert [each.config.BLOCK_M for each in configs] == [128, 16]
     assert served == 1

@@ -192,9 +192,9 @@ class SweepPanel(Panel):
         for stored in store.sweeps(MAX_PROBLEMS, (space.base.kernel,)):
             if (other := stored.swept_space) and other.varied == space.varied:
                 spaces.setdefault(other.base.problem, other)  # the latest comes first
-        found = (self.sweeps.find(store, other, state.gpu) for other in spaces.values())
+        swept = (self.sweeps.find(store, other, state.gpu) for other in spaces.values())
         sweeps = sorted(
-            (sweep for sweep in found if sweep and sweep.is_timed),
+            (sweep for sweep in swept if sweep and sweep.is_timed),
             key=lambda sweep: tuple(vars(sweep.experiment.problem).values()),
         )
         command = text.tune_command(space)
