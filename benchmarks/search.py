@@ -2,8 +2,7 @@
 
 The search and the model are the real ones. The device returns samples of times that an H200 measured, so the best
 config is known. Each of eight shapes has 212 configs of `matmul.grouped` in float16. The first five shapes were used to
-develop the model, the last three were not. The tunings of two scripts' cases have 12 problems of 48 configs each.
-Needs no GPU.
+develop the model, the last three were not. Two scripts' cases have 12 problems with 48 configs each. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Timed:
         median_ms: median time of one launch; None if the result was wrong or the launch failed.
         relative: its time / the reference's, the median over all turns.
         samples: some of the ratios whose median is `relative`.
-        predicted_ms: predicted from the compiled config; None for kernels whose time is estimated before the compile.
+        predicted_ms: time predicted from the compiled config; None if the search estimates times before the compile.
     """
 
     config: tuple[int | str, ...]
@@ -100,7 +99,7 @@ def _recorded(fields: dict[str, Any]) -> Recorded:
 
 
 def read_tunings(path: Path) -> dict[str, list[Recorded]]:
-    """Read the problems of each kernel in a file of tunings. The samples have 1 % of noise, as on an H200."""
+    """Read each kernel's recorded problems. The samples are the recorded medians with 1 % of noise, as on an H200."""
     tunings: dict[str, list[Recorded]] = {}
     noise = [NormalDist(1, 0.01).inv_cdf((place + 0.5) / 40) for place in range(40)]
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -271,7 +270,7 @@ class ReplayedTuner:
 
 
 def replay_tuning(recorded: Sequence[Recorded], seed: int) -> tuple[list[float], float]:
-    """Tune. Return how much slower each problem's chosen config is than its fastest, and the share of timed configs."""
+    """Tune. Return each problem's regret (chosen time / fastest time − 1), and the fraction of timed configs."""
     tuner = ReplayedTuner(recorded, seed)
     *_, sweeps = tune(tuner, [one.space for one in recorded], Store(None))
     done = [sweep for sweep in sweeps if sweep]

@@ -1,8 +1,8 @@
-"""How good and how fast `tilescope tune` is, on a GPU: `python -m benchmarks.tune RESULTS.json [NAME ...]`.
+"""Measure the regret and duration of `tilescope tune` on a GPU: `python -m benchmarks.tune RESULTS.json [NAME ...]`.
 
-Three kernels, 12 problems each, 48 configs each. For each kernel: tune with an empty cache; then time every config, and
-compare; then compile and time all configs of a third of the problems one after the other, as a script with `do_bench`
-would.
+There are three kernels with 12 problems and 48 configs each. For each kernel, the benchmark tunes with an empty cache,
+times every config, and compares the two results. Then it compiles and times all configs of a third of the problems in
+sequence, as a script with `do_bench` would.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TILES = [
     "BLOCK_M=64,128", "BLOCK_N=64,128,256", "num_warps=4,8", "num_stages=3,4", "GROUP_SIZE=4,16",
 ]  # fmt: skip
 
-# Name → kernel, sizes of the problems, values of the configs.
+# name → kernel, values of the problem parameters, values of the config parameters
 KERNELS = {
     "softmax": (
         f"{_CASES}:case_softmax", ["rows=1024,4096,16384", "cols=1000,2048,8192,16384"], _CHUNKS,
@@ -40,7 +40,7 @@ KERNELS = {
 
 
 def run(name: str, cache: Path, *flags: str) -> tuple[dict[str, Any], float]:
-    """Tune a kernel in another process. Return the result and the seconds that it took."""
+    """Tune a kernel in another process. Return the result and the duration in seconds."""
     kernel, over, chosen = KERNELS[name]
     out = cache / "result.json"
     arguments = [part for text in over for part in ("--over", text)]
@@ -62,8 +62,8 @@ def run(name: str, cache: Path, *flags: str) -> tuple[dict[str, Any], float]:
     return json.loads(out.read_text()), time.monotonic() - began
 
 
-def time_one_after_the_other(name: str) -> None:
-    """Compile and time the configs of every third problem. Print the seconds of the compiles, and of the timing."""
+def time_sequentially(name: str) -> None:
+    """Compile and time the configs of every third problem. Print the seconds that compiles and timing took."""
     import torch
     import triton
 
@@ -112,16 +112,16 @@ def time_one_after_the_other(name: str) -> None:
 
 
 def compare(chosen: dict[str, Any], exhaustive: dict[str, Any]) -> dict[str, Any]:
-    """Return how much slower the chosen configs are than the best, and the share of configs that were timed."""
+    """Return by how much the chosen configs are slower than the best ones, and the fraction of timed configs."""
     regrets = []
     timed = tried = 0
-    for mine, all_of_it in zip(chosen["problems"], exhaustive["problems"], strict=True):
+    for tuned, complete in zip(chosen["problems"], exhaustive["problems"], strict=True):
         slowdowns = {
-            json.dumps(row["config"]): row["slowdown"] or math.inf for row in all_of_it["configs"]
+            json.dumps(row["config"]): row["slowdown"] or math.inf for row in complete["configs"]
         }
-        regrets.append(slowdowns[json.dumps(mine["best"])] / min(slowdowns.values()) - 1)
-        timed += sum(row["status"] == "timed" for row in mine["configs"])
-        tried += len(mine["configs"])
+        regrets.append(slowdowns[json.dumps(tuned["best"])] / min(slowdowns.values()) - 1)
+        timed += sum(row["status"] == "timed" for row in tuned["configs"])
+        tried += len(tuned["configs"])
     mean, worst = sum(regrets) / len(regrets), max(regrets)
     return {"regrets": regrets, "mean": mean, "worst": worst, "timed": timed / tried}
 
@@ -138,18 +138,18 @@ def main(out: Path, names: list[str]) -> None:
         out.write_text(json.dumps(results))
         with tempfile.TemporaryDirectory() as folder:
             environment = {**os.environ, "TRITON_CACHE_DIR": folder, "TRITON_INTERPRET": "0"}
-            command = [sys.executable, "-m", "benchmarks.tune", "--one-after-the-other", name]
+            command = [sys.executable, "-m", "benchmarks.tune", "--sequential", name]
             printed = subprocess.run(
                 command, env=environment, check=True, capture_output=True, text=True
             ).stdout
-        result["one_after_the_other_s"] = json.loads(printed)
+        result["sequential_s"] = json.loads(printed)
         results[name] |= result
         out.write_text(json.dumps(results))
         print(name, json.dumps(result))
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--one-after-the-other":
-        time_one_after_the_other(sys.argv[2])
+    if sys.argv[1] == "--sequential":
+        time_sequentially(sys.argv[2])
     else:
         main(Path(sys.argv[1]), sys.argv[2:])

@@ -39,7 +39,7 @@ def rms_norm_backward(
     x, weight, scale, grad, x_grad, weight_grad, rows, cols,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of `x * scale * weight`: that of x, and each program's part of that of the weight.
+    """Gradients of `x * scale * weight` with respect to x and, as one partial sum per program, to weight.
 
     A program has ROWS rows. `scale` is 1 / the root mean square of each row.
     """

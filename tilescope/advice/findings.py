@@ -38,7 +38,7 @@ from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.inside.report import Inside, SharedMap
-from tilescope.timing.changes import MOST_WARPS, TIME_KIND, list_options
+from tilescope.timing.changes import MAX_WARPS, TIME_KIND, list_options
 from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import memory_ops, parse_ttgir
 
@@ -430,7 +430,7 @@ def _examine_resources(runner: TrialRunner) -> Alternatives:
         return _explain_excess(runner, gpu)
     options = {"num_warps": 2 * kernel.num_warps, "num_stages": runner.num_stages - 1}
     trials = [
-        pass_options({name: value}) for name, value in options.items() if 1 <= value <= MOST_WARPS
+        pass_options({name: value}) for name, value in options.items() if 1 <= value <= MAX_WARPS
     ]
     if not trials:
         return []

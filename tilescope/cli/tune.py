@@ -33,12 +33,12 @@ from tilescope.search.tune import LocalTuner, StoredRows, Tuner
 from tilescope.search.tune import tune as tune_spaces
 from tilescope.search.tuned import tuned_json, tuned_text
 
-# The first bytes of a file of results.
+# The first bytes of a result file.
 MARKER = b'{"kernel":'
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags of `tilescope tune`."""
+    """Return the argument parser of `tilescope tune`."""
     parser = argparse.ArgumentParser(
         prog="tilescope tune",
         description="Find the fastest configs of a kernel for many problems. Exit status: 0; 1 if a problem has no "
@@ -47,49 +47,49 @@ def make_parser() -> argparse.ArgumentParser:
         "--set BLOCK=1024,4096 --set num_warps=2,4,8 --out table.json",
     )
     add = parser.add_argument
-    add("kernel", nargs="?", help="a case of a script (script.py:case), a kernel of the page (matmul.grouped), or a "
-        "file with an experiment in the API's format")  # fmt: skip
+    add("kernel", nargs="?", help="a case of a script (script.py:case), a Tilescope kernel (matmul.grouped), or a "
+        "JSON file with an experiment in the API's format")  # fmt: skip
     values = "NAME=VALUE,VALUE"
     add("--over", action="append", default=[], metavar=values,
-        help="a size of the problem and its values; repeatable: all combinations are tuned")  # fmt: skip
+        help="a problem parameter and its values; repeatable: all combinations are tuned")  # fmt: skip
     add("--set", "--vary", dest="set", action="append", default=[], metavar=values,
-        help="a parameter of the config and its values; repeatable (default: the configs of the kernel's autotuner; "
-        "for a kernel of the page, values near its own)")  # fmt: skip
+        help="a config parameter and its values; repeatable (default: the configs of the kernel's autotuner; "
+        "for a Tilescope kernel, values near its default)")  # fmt: skip
     add("--out", type=Path, metavar="FILE.json", help="write the result as JSON")
     add(
         "--all",
         action="store_true",
-        help="time every config (default: one in four, chosen by predicted time)",
+        help="time every config (default: one in four, in order of predicted time)",
     )
     add(
         "--l2",
         choices=("cold", "warm"),
-        help="cold: other data fills the L2 before each launch (default: cold)",
+        help="cold (default): other data fills the L2 before each launch",
     )
     add("--load", choices=("sustained", "single"), default="sustained",
-        help="sustained (default): launches follow one another, so clocks may fall; single: the GPU rests")  # fmt: skip
-    add("--anew", action="store_true", help="ignore the stored rows of an earlier tuning")
+        help="sustained (default): launches follow each other, so clocks may fall; single: the GPU rests")  # fmt: skip
+    add("--from-scratch", "--anew", action="store_true", help="ignore stored rows")
     add(
         "--gpu",
         metavar="NAME",
-        help=f"predict for this GPU (default: this machine's, or {DEFAULT_GPU})",
+        help=f"compile and predict for this GPU (default: this machine's, or {DEFAULT_GPU})",
     )
     count = whole_number(1)
     add("--gpus", type=lambda text: 0 if text == "all" else count(text), default=1, metavar="N|all",
-        help=f"number of this host's GPUs, with Dask (1); {cluster.SCHEDULER} names a scheduler")  # fmt: skip
+        help=f"use N of this host's GPUs (default: 1); {cluster.SCHEDULER} names a Dask scheduler instead")  # fmt: skip
     add(
         "--join",
         metavar="tcp://HOST:PORT",
-        help="tune nothing: work for this Dask scheduler with all GPUs of this host",
+        help="only work for this Dask scheduler, with all GPUs of this host",
     )
     return parser
 
 
 def tune(arguments: Sequence[str]) -> None:
-    """Tune as the arguments say, and print the result.
+    """Run `tilescope tune`, and print the result.
 
     Raises:
-        CommandFailed: see the parser's description.
+        CommandFailed: with the exit status that the parser describes.
     """
     flags = make_parser().parse_args(arguments)
     if flags.join:
@@ -122,9 +122,9 @@ def tune(arguments: Sequence[str]) -> None:
     if any(sweep is None or sweep.ended == "cancelled" for sweep in sweeps):
         raise CommandFailed("Cancelled. Finished rows are stored.", INTERRUPTED)
     if len(done) < len(sweeps):
-        without = count_noun(len(sweeps) - len(done), "problem")
+        problems = count_noun(len(sweeps) - len(done), "problem")
         notes = " ".join(dict.fromkeys(sweep.note for sweep in sweeps if sweep and not sweep.best))
-        raise CommandFailed(f"{without} without a correct config. {notes}".strip(), FAILED)
+        raise CommandFailed(f"No config is correct for {problems}. {notes}".strip(), FAILED)
 
 
 def _tune(
@@ -134,7 +134,7 @@ def _tune(
     tuner: Tuner,
     rows: StoredRows,
 ) -> Sequence[Sweep | None]:
-    """Run until the end or Ctrl+C, which cancels all sweeps. Show progress on a terminal."""
+    """Tune until the end, or until Ctrl+C cancels all sweeps. Show progress on a terminal."""
     total = len(spaces) * spaces[0].size
     sweeps: list[Sweep | None] = []
     bar_format = "{desc} {bar} [{elapsed}{postfix}]"
@@ -143,7 +143,12 @@ def _tune(
         tqdm(total=len(spaces), bar_format=bar_format, file=sys.stderr, disable=None) as bar,
     ):
         for sweeps in tune_spaces(
-            tuner, spaces, session.store, load=flags.load, tries_all=flags.all, is_anew=flags.anew
+            tuner,
+            spaces,
+            session.store,
+            load=flags.load,
+            tries_all=flags.all,
+            from_scratch=flags.from_scratch,
         ):
             if interrupts:
                 tuner.cancel()
@@ -161,10 +166,10 @@ def _tune(
 
 @contextmanager
 def _collect_interrupts() -> Iterator[list[int]]:
-    """Collect Ctrl+C in a list. A KeyboardInterrupt may leave a lock held for which the sweeps' threads would wait."""
+    """Collect Ctrl+C in a list. A KeyboardInterrupt could leave a lock held, which would block the sweeps' threads."""
     interrupts: list[int] = []
     before = signal.getsignal(signal.SIGINT)
-    if before != signal.SIG_IGN:  # as in the background of a script
+    if before != signal.SIG_IGN:  # ignored in a background job of a script
         signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield interrupts
@@ -173,13 +178,13 @@ def _collect_interrupts() -> Iterator[list[int]]:
 
 
 def read_spaces(flags: argparse.Namespace, session: Session, gpu: Gpu) -> list[Space]:
-    """Return a space per problem.
+    """Return a space for each problem.
 
     Args:
-        gpu: the GPU of this machine, or the one to predict for.
+        gpu: this machine's GPU, or the GPU to predict for.
 
     Raises:
-        ConfigError: the kernel, a name or a value is wrong.
+        ConfigError: the kernel, a name or a value is invalid.
     """
     over = parse_varied(flags.over, "--over")
     chosen = parse_varied(flags.set, "--set")
@@ -217,7 +222,7 @@ def read_spaces(flags: argparse.Namespace, session: Session, gpu: Gpu) -> list[S
 def _read_experiment(path: Path) -> Experiment:
     try:
         return from_json(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:  # it is not JSON, or no experiment
+    except ValueError as error:  # invalid JSON, or not an experiment
         raise ConfigError("no_experiment", f"{path}: {error}") from error
 
 
@@ -230,7 +235,7 @@ def _case_spaces(
     """Return the spaces of a script's case.
 
     Args:
-        base: has no problem and no config yet.
+        base: an experiment whose problem and config are still empty.
     """
     varied = {name: parse_values(described, name, texts) for name, texts in chosen.items()}
     problems = {name: parse_values(described, name, texts) for name, texts in over.items()}
@@ -278,10 +283,10 @@ def describe(target: str, gpu: Gpu, session: Session) -> CaseDescription:
 
 
 def parse_values(described: CaseDescription, name: str, texts: Sequence[str]) -> list[Any]:
-    """Return the values of a parameter of a case, with the type of its default.
+    """Convert the values of a case's parameter to the type of its default.
 
     Raises:
-        ConfigError: the case has no such parameter, or a value has another type.
+        ConfigError: the case has no such parameter, or a value can't be converted.
     """
     if name not in described.defaults:
         allowed = join_names([*described.defaults]) or "none"

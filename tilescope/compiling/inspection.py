@@ -27,7 +27,7 @@ from tilescope.timing.launches import add_time, predict_captured
 from tilescope.timing.model import find_bound
 
 # The most changes of an experiment to compile.
-MOST_TRIALS = 2
+MAX_TRIALS = 2
 # The longest compilation of a change, in seconds.
 _MOST_TRIAL_S = 10.0
 
@@ -61,7 +61,7 @@ def list_trials(
             trial = replace(experiment, config=changed)
             if compile_seconds(*launch_of(trial, gpu)) <= _MOST_TRIAL_S:
                 trials.append((option, trial))
-    return trials[:MOST_TRIALS]
+    return trials[:MAX_TRIALS]
 
 
 def _fill_grid(experiment: Experiment, gpu: Gpu) -> Sequence[Mapping[str, int]]:
@@ -100,13 +100,13 @@ def predict_experiment(experiment: Experiment, gpu: Gpu) -> SweepPrediction | No
     if isinstance(capture, Failure):
         return None
     try:
-        return predict_sweep(capture, experiment.run.l2 == "warm")
+        return predict_total(capture, experiment.run.l2 == "warm")
     except UnsupportedOperation:
         return None
 
 
-def predict_sweep(capture: BaseCapture, is_warm: bool) -> SweepPrediction:
-    """Predict the time of a capture's launches, which follow one another.
+def predict_total(capture: BaseCapture, is_warm: bool) -> SweepPrediction:
+    """Predict the total time of a capture's launches, which follow each other.
 
     Args:
         is_warm: as for `predict_captured`.

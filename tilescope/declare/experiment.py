@@ -57,7 +57,7 @@ class Run:
 
 
 class Settings(SimpleNamespace):
-    """The problem, or the config, of a script's case: its parameters."""
+    """The parameters of a script's case that make up its problem or its config."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(vars(self).items()))
@@ -70,7 +70,7 @@ class Experiment:
     `problem` and `config` are the kernel's own frozen dataclasses. `gpu` is a name from the GPU table, "this", or ""
     for the default: this device, or DEFAULT_GPU without one.
 
-    Only `tilescope tune` also has experiments on scripts: `kernel` is then "/path/script.py:case", and `problem` and
+    In `tilescope tune`, an experiment may be of a script's case: `kernel` is "/path/script.py:case", and `problem` and
     `config` are `Settings`. No request to the page can name a script.
     """
 

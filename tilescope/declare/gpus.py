@@ -65,7 +65,7 @@ class Gpu:
         return self.compute_capability >= (9, 0)
 
     def matrix_rate(self, dtype: str) -> float:
-        """Return the TFLOP/s of products of a type, with float8 at twice the rate of float16; 0 if it is unknown."""
+        """Return the TFLOP/s of matrix products of a dtype; 0 if unknown. float8 has twice the rate of float16."""
         is_float8 = dtype.startswith("float8")
         return self.matrix_tflops.get("float16" if is_float8 else dtype, 0.0) * (1 + is_float8)
 

@@ -20,7 +20,7 @@ from tilescope.declare.knobs import ConfigError, knobs, quote, refuse_unknown
 # At one second per compile, this takes more than an hour on one core.
 MAX_CONFIGS = 4096
 
-# Maximum number of configs that `nearby_values` gives.
+# Maximum number of configs from `nearby_values`.
 MAX_NEARBY = 200
 
 
@@ -31,8 +31,8 @@ class Space:
     Attributes:
         base: the experiment that supplies all other values. Its own values of the varied knobs have no effect.
         varied: (knob, values) in the kernel's knob order; numbers ascending, choices in the knob's order.
-        listed: the combinations of values, in the order of `varied`, if they are not all combinations.
-        source: identifies the code of a script's case; "" for our kernels.
+        listed: the combinations to try, each in the order of `varied`; empty for all combinations.
+        source: a hash of the code of a script's case; "" for our kernels.
     """
 
     base: Experiment
@@ -58,7 +58,7 @@ class Space:
         return tuple(replace(self.base, config=config) for config in configs)
 
     def to_json(self) -> Json:
-        """Return the API's payload, with two more fields for a script's case."""
+        """Return the API's payload. A script's case has two more fields, `listed` and `source`."""
         listed = {"listed": list(map(list, self.listed))} if self.listed else {}
         return {
             "experiment": self.base.to_json(),
@@ -116,9 +116,9 @@ def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:
 
 
 def nearby_values(experiment: Experiment) -> dict[str, list[Any]]:
-    """Return values to vary: 4 or 8 warps, and num_stages and Tile choices with their neighbours.
+    """Return values to vary: 4 and 8 warps, and the current num_stages and Tile values with their neighbours.
 
-    A Tile knob keeps its own value if the combinations would be more than MAX_NEARBY.
+    A Tile knob does not vary if there would then be more than MAX_NEARBY combinations.
     """
     stages = experiment.config.num_stages
     values: dict[str, list[Any]] = {
@@ -135,7 +135,7 @@ def nearby_values(experiment: Experiment) -> dict[str, list[Any]]:
 
 
 def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
-    """Parse texts `KNOB=VALUE,VALUE` into values by knob, the `vary` of `space`. A text may hold several knobs.
+    """Parse texts `NAME=VALUE,VALUE` into values by knob, the `vary` of `space`. A text may hold several knobs.
 
     >>> parse_varied(["BLOCK_M=64, 128 num_warps = 4"], "--vary")
     {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
@@ -147,7 +147,7 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     for text in re.sub(r"\s*([,=])\s*", r"\1", " ".join(texts)).split():
         name, _, values = text.partition("=")
         if not name or not values.strip(","):
-            example = "KNOB=VALUE,VALUE, such as BLOCK_M=64,128"
+            example = "NAME=VALUE,VALUE, such as BLOCK_M=64,128"
             raise ConfigError(
                 "not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting
             )
@@ -179,7 +179,7 @@ def space_from_json(payload: object) -> Space:
 
 
 def read_tried(payload: Mapping[str, Any]) -> Experiment:
-    """Read an experiment that a search has tried: on a script's case, or with a config that does not fit."""
+    """Read an experiment of a stored sweep, whose kernel may be a script's case and whose config may not fit."""
     kernel = str(payload.get("kernel"))
     if ":" not in kernel:
         return from_json(payload, together=False)

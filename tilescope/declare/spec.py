@@ -33,7 +33,7 @@ DTYPE_ROUNDOFF = {
 # The lowest compute capability whose matrix units support these types (CUDA C++ Programming Guide 13.0).
 DTYPE_CAPABILITY = {"float8_e4m3fn": (8, 9), "float8_e5m2": (8, 9)}
 
-# The longest launch that Triton's interpreter runs.
+# Maximum estimated duration of a launch in Triton's interpreter.
 INTERPRETER_LIMIT_S = 20.0
 # Seconds per execution of a memory operation (with its addresses and its share of the loop), per element moved, and per
 # multiply-add: fitted by benchmarks/interpreter.py, triton 3.7.1, one x86 server core.

@@ -31,7 +31,7 @@ def round_up(size: int) -> int:
 
 
 def find_odd_size(name: str, size: int) -> str:
-    """Return a sentence that a size is not a multiple of 16, with the next one that is; "" if it is one."""
+    """Return a sentence with the next multiple of 16 if a size is not a multiple; otherwise ""."""
     if size % ALIGNMENT == 0:
         return ""
     return f"{name} = {size} is not a multiple of {ALIGNMENT}; the next is {round_up(size)}."

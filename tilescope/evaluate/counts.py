@@ -1,6 +1,6 @@
-"""The counts of one memory operation, and of all operations of a launch, and samples of its executions.
+"""Counts of a memory operation and of a whole launch, and samples of their executions.
 
-A `Sampler` keeps executions on the same bytes, and a `Probe` those of programs on the same SM.
+A `Sampler` keeps executions on the same bytes; a `Probe` keeps executions of programs on the same SM.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ RETRIES = (
 )
 
 # Maximum number of executions of a launch that are kept.
-_MOST_EXECUTIONS = 1 << 18
+_MAX_EXECUTIONS = 1 << 18
 # Memory is kept or dropped in pieces of this many bytes.
 _PIECE_BYTES = 1 << 11
 # Multiples of 2 ** 64 / the golden ratio are spread evenly, whatever the stride between blocks.
 _MULTIPLIER = np.int64(0x9E3779B97F4A7C15 - (1 << 64))
 # In launches with more programs, the executions of a program have no order.
-_MOST_ORDERED_PROGRAMS = 1 << 22
+_MAX_ORDERED_PROGRAMS = 1 << 22
 # Maximum number of programs, and of their sectors, that a `Probe` records.
-MOST_PROBED_PROGRAMS = 8
+MAX_PROBED_PROGRAMS = 8
 _MOST_SECTORS = 1 << 19
 
 # A program, the time of an execution, and the sectors of its requests, (sectors,).
@@ -354,7 +354,7 @@ class Sampler:
     """
 
     def __init__(self, programs: int) -> None:
-        self._programs = programs if programs <= _MOST_ORDERED_PROGRAMS else 0
+        self._programs = programs if programs <= _MAX_ORDERED_PROGRAMS else 0
         self._scale = 1
         self._kept = 0
         self._touches: list[Touches] = []
@@ -386,7 +386,7 @@ class Sampler:
         chosen = _choose(low, self._scale)
         touches.parts.append(tuple(each[chosen] for each in (program, low, high, size, number)))
         self._kept += len(chosen)
-        while self._kept > _MOST_EXECUTIONS:
+        while self._kept > _MAX_EXECUTIONS:
             self._scale *= 2
             for each in self._touches:
                 each.scale = self._scale
@@ -432,7 +432,7 @@ class Probe:
     """
 
     def __init__(self, programs: int, sms: int) -> None:
-        self.programs = np.arange(min(programs, sms) // 2, programs, sms)[:MOST_PROBED_PROGRAMS]
+        self.programs = np.arange(min(programs, sms) // 2, programs, sms)[:MAX_PROBED_PROGRAMS]
         self._time = 0
         self._sectors = 0
 

@@ -245,10 +245,10 @@ def find_conversions(ttgir: str) -> tuple[Conversion, ...]:
     return tuple(result)
 
 
-def memory_lines(text: str, kind: str, file: str, lines: range) -> list[int]:
-    """Return the numbers, from 0, of the lines that access global memory for some lines of a source file.
+def access_lines(text: str, kind: str, file: str, lines: range) -> list[int]:
+    """Return the numbers, from 0, of a listing's instructions that access global memory for the given source lines.
 
-    Inlined code counts for the innermost function.
+    An inlined instruction belongs to the innermost function.
     """
     name = file.rsplit("/", 1)[-1]
     return [

@@ -24,7 +24,7 @@ GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.
 _WIDEST_BYTES = 128
 
-# An atomic's line has the bank that is the XOR of these values over the set bits of the line's number. Higher bits were
+# The bank of an atomic's cache line is the XOR of these values over the set bits of the line's number. Higher bits were
 # not measured; they would only permute the banks of a whole tensor.
 _BANKS = (1, 2, 1, 2, 3, 1, 2, 3, 2, 1, 2, 1, 3, 1, 3, 2, 1, 3, 2, 3, 2, 3)
 

@@ -1,6 +1,6 @@
 """Read the layouts of a kernel's blocks, and its layout conversions, from the TTGIR.
 
-The layouts that it names become linear layouts as in Triton's `toLinearLayout`, for one CTA.
+They become linear layouts as in Triton's `toLinearLayout`, for one CTA.
 """
 
 import json

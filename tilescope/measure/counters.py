@@ -1,4 +1,4 @@
-"""Count memory traffic with Nsight Compute: of experiments, joined to the compiled kernel, and of captured scripts.
+"""Count the memory traffic of experiments and captured scripts with Nsight Compute.
 
 `ncu` runs in a separate process. Counts per launch come from hardware counters, and counts per instruction from ncu's
 source counters. The line table of the same SASS maps each counted instruction to its source line. ncu profiles the

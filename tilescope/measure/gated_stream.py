@@ -45,13 +45,13 @@ _REPLAY_S = 700e-6
 
 _MAX_SPIN_CYCLES = 1 << 32
 
-# Rest before a turn: this many times as long as the turn before, but at least as many seconds.
-_REST = 9
-_LEAST_REST_S = 0.01
+# The rest before a turn, as a multiple of the previous turn's duration, and its minimum.
+_REST_FACTOR = 9
+_MIN_REST_S = 0.01
 
 # The queue holds about 1,000 launches and events. A sample takes three entries, a launch and two events. The flush of a
-# cold L2 takes up to three more (torch's sum launches twice and clears a buffer): with 240 samples in 960 entries, an
-# H200's queue was full. On a full queue, Python would block until the gate opens.
+# cold L2 takes up to three more (torch's sum launches twice and clears a buffer): at four entries per sample, 240
+# samples filled an H200's queue. On a full queue, Python would block until the gate opens.
 _QUEUED = 960
 _QUEUED_WARM = 3
 _QUEUED_COLD = 6
@@ -257,10 +257,10 @@ class GatedStream:
 
 
 class SpacedStream:
-    """A stream before each of whose turns the GPU rests, so that it has the clock of single launches.
+    """A stream that lets the GPU rest before each turn, so that it runs at the clock of single launches.
 
     Args:
-        make_stream: makes the stream that times a turn.
+        make_stream: makes the stream that times each turn.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class SpacedStream:
         calls: Sequence[Callable[[], Any]],
     ) -> None:
         self._stream = make_stream(calls)
-        self._rest_s = _LEAST_REST_S
+        self._rest_s = _MIN_REST_S
         self.most_turns = self._stream.most_turns
         self.launches_per_sample = self._stream.launches_per_sample
 
@@ -280,7 +280,7 @@ class SpacedStream:
             time.sleep(self._rest_s)
             batches.append(self._stream.batch(1))
             turn_s = float(batches[-1].times_ms.sum()) / 1000
-            self._rest_s = max(_LEAST_REST_S, _REST * turn_s)
+            self._rest_s = max(_MIN_REST_S, _REST_FACTOR * turn_s)
         times_ms = np.concatenate([each.times_ms for each in batches], axis=1)
         return replace(batches[-1], times_ms=times_ms)
 

@@ -57,11 +57,11 @@ class Prepared:
         return (self.output,)
 
     def poison(self) -> None:
-        """Fill the output with what no launch leaves in it."""
+        """Fill the output with NaN, or with zeros if the kernel accumulates into it."""
         self.output.fill_(0.0 if self.kernel.zeroed_output else float("nan"))
 
     def explain_wrong(self) -> str:
-        """Return in a sentence how the output differs from the reference; "" if it does not."""
+        """Return a sentence that says how the output differs from the reference; "" if it passes."""
         return describe_wrong_result(self.check()[0])
 
     def launch(self) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from tilescope.compiling import compile_cost
 from tilescope.compiling.compiler import compile_experiment
-from tilescope.compiling.inspection import MOST_TRIALS, inspect_experiment, try_changes
+from tilescope.compiling.inspection import MAX_TRIALS, inspect_experiment, try_changes
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, from_json, launch_key, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu, on_zero_gpu, this_gpu
@@ -256,7 +256,7 @@ class Session:
             inside,
             client=client,
             cache=lambda key, changed: self._inspected.put(key, (changed, executions)),
-            compiles=MOST_TRIALS,
+            compiles=MAX_TRIALS,
         )
 
     def _submit_compile(

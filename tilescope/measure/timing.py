@@ -1,6 +1,6 @@
-"""Take samples of launches' times until their ratios are known, and compare the times.
+"""Time launches until their ratios are known, and compare the times.
 
-After a warm-up until the times are steady, the calls alternate.
+A warm-up lasts until the times are steady. Then the calls alternate.
 
 A disturbance that slows both calls of a pair (a changing clock, another process) cancels in the pair's ratio. The ratio
 is the median over pairs; its interval is a bootstrap over pairs, widened by the timer's resolution.

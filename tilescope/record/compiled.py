@@ -1,6 +1,6 @@
 """Describe compiled kernels: their metadata, TTGIR, PTX and SASS, registers and spills. Compile changed modules.
 
-Triton's own bindings read the TTGIR: the layouts of its pointers, and what its arguments are for.
+Triton's own bindings read the layouts of the TTGIR's pointers, and the purposes of its arguments.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""Patch Triton, torch and autotuners so that a recorder receives their launches, also those of child processes.
+"""Patch Triton, torch and autotuners so that a recorder receives their launches, including launches in child processes.
 
-Child processes get environment variables and a `sitecustomize`.
+Environment variables and a `sitecustomize` start the recorder in child processes.
 """
 
 import atexit

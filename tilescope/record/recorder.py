@@ -102,7 +102,7 @@ class Recorder:
         tunes: whether autotuners search as usual; otherwise they launch their first config.
         configs: number of the autotuner config to pin, from 1, by kernel name.
         is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
-        most_bytes: without a GPU, the values of larger tensors are not computed.
+        max_bytes: without a GPU, the values of larger tensors are not computed.
 
     Attributes:
         process: the recorded process, which may have started this one.
@@ -125,14 +125,14 @@ class Recorder:
         tunes: bool = False,
         configs: Mapping[str, int] = types.MappingProxyType({}),
         is_timed: bool = True,
-        most_bytes: int = sys.maxsize,
+        max_bytes: int = sys.maxsize,
     ) -> None:
         self.gpu = gpu
         self.runs = runs
         self.tunes = tunes
         self.configs = configs
         self.is_timed = is_timed
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self.folder = folder
         self.process = os.getpid()
         self.journal = (folder / "journal").open("ab", buffering=0)

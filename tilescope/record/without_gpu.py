@@ -112,12 +112,12 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     sizes = [tensor.numel() for tensor in tensors]
     sizes += [abs(leaf) for leaf in leaves if isinstance(leaf, int)]
-    most_elements = min(_MOST_UNASKED, recorder.most_bytes // 8)
-    is_small = math.prod(filter(None, sizes)) < most_elements
+    max_elements = min(_MOST_UNASKED, recorder.max_bytes // 8)
+    is_small = math.prod(filter(None, sizes)) < max_elements
     if is_small or function.__name__ in ("__get__", "data_ptr"):
         return function(*arguments, **options)
     outputs = list[torch.Tensor]()
-    # On the meta device, tensors have no values. Fails if a shape depends on values.
+    # Tensors on the meta device have no values, so this fails if a shape depends on values.
     with torch.device("meta"), suppress(Exception):
         metas = {tensor: tensor.to("meta") for tensor in tensors}
         inputs = {meta: tensor for tensor, meta in metas.items()}
@@ -130,8 +130,8 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
     new = [storage for storage in storages if storage._cdata not in shared]
     memory = Path("/proc/meminfo").read_text()
     free_bytes = int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
-    most_bytes = min(free_bytes, recorder.most_bytes)
-    is_large = any(storage.nbytes() > most_bytes for storage in new)
+    max_bytes = min(free_bytes, recorder.max_bytes)
+    is_large = any(storage.nbytes() > max_bytes for storage in new)
     is_written = any(output in inputs for output in outputs)
     is_reserved = not recorder.reserved.isdisjoint(map(recorder.storage, tensors))
     if not (is_large or (is_reserved and (new or is_written))):

@@ -211,7 +211,7 @@ def _sum_up(report: Report, kernels: Collection[str]) -> str:
 
 
 def _sum_times(launches: Sequence[LaunchReport]) -> str:
-    """Return the predicted time of launches and its range, as a sentence after a space; "" if none is known."""
+    """Return a space and a sentence with the launches' predicted time and its range; "" if no time is known."""
     spans = [
         (each.predicted_us, *each.range_us)
         for each in launches

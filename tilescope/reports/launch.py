@@ -1,4 +1,4 @@
-"""The report of a capture: what each launch does, as frozen values that JSON can store, and its findings in words.
+"""The report of a capture: each launch as frozen dataclasses that JSON can store, and its findings in words.
 
 The JSON of earlier versions lacks some of the fields that have defaults.
 """
@@ -458,7 +458,7 @@ def _report_launch(
 
 
 def describe_spills(inside: Inside) -> str:
-    """Describe the bytes that a thread spills, and those that spills move in the launch; "" if there are none."""
+    """Describe the bytes that each thread spills, and the launch's spill traffic; "" without spills."""
     lines = inside.spills_by_line
     if not lines:
         return ""

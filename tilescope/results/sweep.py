@@ -100,7 +100,7 @@ class SweepRow:
 
     @property
     def expected(self) -> float | None:
-        """Return the number that orders configs before they are timed; comparable within one sweep."""
+        """Return the number that orders configs before they are timed. Compare it only within one sweep."""
         return self.predicted.ms if self.predicted else self.estimate
 
     @property
@@ -237,7 +237,7 @@ class Sweep:
         return tuple(sorted((row for row in self.rows if row.status == "timed"), key=order))
 
     def slowdown(self, row: SweepRow) -> float:
-        """Return a row's time divided by the best row's; infinite if the row has no time."""
+        """Return a row's time divided by the best row's time; infinite if either is missing."""
         best = self.best
         if best is None or not row.is_right:
             return math.inf

@@ -164,7 +164,7 @@ Decoder = Callable[[Words, Words, Words], Decoded]
 def _plain(
     compute: Callable[..., Number], fits: Callable[[Words], bool] = lambda _: True
 ) -> Decoder:
-    """Return a decoder for an instruction of 32-bit operands with one result, if its suffixes fit."""
+    """Return a decoder for instructions with 32-bit operands and one result, if `fits` accepts their suffixes."""
 
     def decode_plain(parts: Words, writes: Words, reads: Words) -> Decoded:
         if not fits(parts):

@@ -1,7 +1,7 @@
 """The table of opcodes, and the parser of nvdisasm's listings.
 
-The table holds all that the other modules know about an instruction by its name. A new opcode is a new row; new
-semantics are also an entry of `decoding._DECODERS`. A pipe is that of compute capability 9.0. Sources: CUDA C++
+The table holds everything that depends on an opcode's name. A new opcode needs a row, and new semantics also an entry
+in `decoding._DECODERS`. Pipes are those of compute capability 9.0. Sources: CUDA C++
 Programming Guide 13.0, "Arithmetic Instructions"; the latencies of loads: Luo et al., "Benchmarking and Dissecting the
 Nvidia Hopper GPU Architecture via Microbenchmarking" (2024).
 """
@@ -287,7 +287,7 @@ class Instruction:
 
     @property
     def effect(self) -> str:
-        """What the instruction waits for or changes besides registers; "" if nothing."""
+        """Return the event or state, besides registers, that the instruction waits for or changes; "" if none."""
         traits = self.traits
         when = traits.when
         if not when:

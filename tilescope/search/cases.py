@@ -1,7 +1,7 @@
-"""Cases of scripts, as `tilescope tune` tries them. Runs in workers, because it runs the script.
+"""Compile, check and launch the cases of scripts for `tilescope tune`. This code runs the script, so it needs a worker.
 
-A compile worker calls the case without a GPU, on stand-ins for large tensors, and predicts the time of its launch from
-the compiled code. The run worker calls it on the GPU.
+A compile worker calls the case without a GPU, on stand-ins for large tensors, and predicts the launch's time from the
+compiled code. The run worker calls it on the GPU.
 """
 
 import functools
@@ -21,7 +21,7 @@ from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import Capture
-from tilescope.compiling.inspection import predict_sweep
+from tilescope.compiling.inspection import predict_total
 from tilescope.declare.discovery import PACKAGE
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import Gpu
@@ -29,8 +29,8 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.results import Failure
 from tilescope.search.search import ConfigBuild, ConfigTrial
 
-# Compile workers do not compute larger tensors: a prediction rarely depends on their values.
-_MOST_BYTES = 16 << 20
+# Compile workers do not compute the values of larger tensors, because predictions rarely depend on them.
+_MAX_BYTES = 16 << 20
 
 _FORM = "It must return (kernel, grid, arguments) or (kernel, grid, arguments, expected)."
 
@@ -40,9 +40,9 @@ class CaseDescription:
     """A case of a script.
 
     Attributes:
-        defaults: its parameters with default values.
-        configs: the configs of its kernel's autotuner; empty without one.
-        source: identifies the code of the script and of the kernel.
+        defaults: the default value of each parameter that has one.
+        configs: the configs of the kernel's autotuner; empty without an autotuner.
+        source: a hash of the code of the script and the kernel.
     """
 
     defaults: Mapping[str, Any]
@@ -54,7 +54,7 @@ def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDesc
     """Describe the case "/path/script.py:case". Runs in a compile worker.
 
     Args:
-        problem: values of its parameters.
+        problem: values of the case's parameters.
 
     Raises:
         ConfigError: the script has no such case, or the case does not return a launch.
@@ -72,16 +72,16 @@ def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDesc
 
 
 def warm_up() -> None:
-    """Import what a worker needs, so that no call waits for it."""
+    """Import slow modules in a worker before its first call."""
     from tilescope.record import capture_file, patches  # noqa: F401
 
 
 def build(experiment: Experiment, gpu: Gpu) -> ConfigBuild | Failure:
-    """Compile a config of a case, and predict the time of its launch. Runs in a compile worker."""
+    """Compile a config of a case, and predict the launch's time. Runs in a compile worker."""
     from tilescope.record.recorder import HostRead
 
     try:
-        return _build(experiment, gpu, _MOST_BYTES)
+        return _build(experiment, gpu, _MAX_BYTES)
     except HostRead:  # the case reads a large tensor
         try:
             return _build(experiment, gpu, sys.maxsize)
@@ -89,7 +89,7 @@ def build(experiment: Experiment, gpu: Gpu) -> ConfigBuild | Failure:
             return Failure("compile", "error", str(error))
 
 
-def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | Failure:
+def _build(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild | Failure:
     from triton.errors import TritonError
     from triton.runtime import OutOfResources
 
@@ -99,13 +99,13 @@ def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | F
     with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
         folder = Path(name)
         try:
-            with _without_gpu(folder, gpu, most_bytes):
+            with _without_gpu(folder, gpu, max_bytes):
                 kernel, grid, keywords, _ = _call_config(experiment)
                 kernel[grid](**keywords)
         except OutOfResources as error:
             return Failure("compile", "out_of_resources", str(error))
         except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
-            # A CompilationError's last line is its reason; the lines before quote the kernel
+            # The last line of a CompilationError gives the reason; the lines before quote the kernel
             reason = str(error.__cause__ or error).strip().splitlines() or ["no message"]
             return Failure("compile", "compile_error", f"{type(error).__name__}: {reason[-1]}")
         seconds = time.monotonic() - began
@@ -114,7 +114,7 @@ def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | F
         capture = Capture(path)
         compiled = capture.content.kernels[capture.content.launches[-1].kernel]
         try:
-            predicted = predict_sweep(capture, experiment.run.l2 == "warm")
+            predicted = predict_total(capture, experiment.run.l2 == "warm")
         except UnsupportedOperation:
             predicted = None
     sizes = compiled.registers, compiled.spilled_bytes, compiled.shared_bytes
@@ -122,11 +122,11 @@ def _build(experiment: Experiment, gpu: Gpu, most_bytes: int) -> ConfigBuild | F
 
 
 @contextmanager
-def _without_gpu(folder: Path, gpu: Gpu, most_bytes: int = _MOST_BYTES) -> Iterator[None]:
+def _without_gpu(folder: Path, gpu: Gpu, max_bytes: int = _MAX_BYTES) -> Iterator[None]:
     """Record launches instead of running them."""
     from tilescope.record.patches import recording
 
-    with recording(folder, asdict(gpu), most_bytes=most_bytes):
+    with recording(folder, asdict(gpu), max_bytes=max_bytes):
         yield
 
 
@@ -134,7 +134,7 @@ def _without_gpu(folder: Path, gpu: Gpu, most_bytes: int = _MOST_BYTES) -> Itera
 def _find_case(target: str) -> Callable[..., Any]:
     """Run a script once per process, and return its case."""
     warm_up()
-    for module_name in [*sys.modules]:  # the script may have packages with the names of ours
+    for module_name in [*sys.modules]:  # the script's packages may have the same names as ours
         if module_name.partition(".")[0] in (PACKAGE, "visualize"):
             del sys.modules[module_name]
     name, _, case = target.rpartition(":")
@@ -154,13 +154,13 @@ def _find_case(target: str) -> Callable[..., Any]:
 
 
 def _call_case(target: str, values: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any], Any]:
-    """Return a case's kernel, grid, arguments and expected outputs, which are None if it returns none."""
+    """Return a case's kernel, grid, arguments and expected outputs (None if the case returns none)."""
     import torch
 
     function = _find_case(target)
     torch.manual_seed(0)  # so that all configs have the same inputs
-    own = {name: values[name] for name in inspect.signature(function).parameters if name in values}
-    parts = function(**own)
+    names = inspect.signature(function).parameters
+    parts = function(**{name: values[name] for name in names if name in values})
     is_launch = isinstance(parts, tuple) and 3 <= len(parts) <= 4 and hasattr(parts[0], "run")
     if not is_launch:
         raise ConfigError("no_launch", f"{target.rpartition(':')[2]} returned no launch. {_FORM}")
@@ -169,7 +169,7 @@ def _call_case(target: str, values: Mapping[str, Any]) -> tuple[Any, Any, dict[s
 
 
 def _call_config(experiment: Experiment) -> tuple[Any, Any, dict[str, Any], Any]:
-    """Call an experiment's case. Apply its config of the kernel's autotuner, if the kernel has one."""
+    """Call an experiment's case. If the kernel has an autotuner, pass its config as arguments."""
     values = {**vars(experiment.problem), **vars(experiment.config)}
     kernel, grid, keywords, expected = _call_case(experiment.kernel, values)
     if hasattr(kernel, "configs"):
@@ -191,7 +191,7 @@ def _innermost(kernel: Any) -> Any:
 
 
 class CaseTrial:
-    """Prepares the configs of a trial. Those that were checked share their tensors."""
+    """Prepares the configs of a trial. They share tensors after their check."""
 
     def __init__(self, trial: ConfigTrial) -> None:
         self._trial = trial
@@ -202,7 +202,7 @@ class CaseTrial:
         return PreparedCase(experiment, self)
 
     def expected(self, known: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Return the expected outputs: those of the case, or else the tensors after a launch of the reference."""
+        """Return the case's expected outputs or, without them, the tensors after a launch of the reference config."""
         if known is not None:
             return known
         if self._first is None:
@@ -215,13 +215,13 @@ class CaseTrial:
         return self._first
 
     def share(self, name: str, tensor: Any) -> Any:
-        """Return a tensor that another config has under this name, with this shape and type; or this one."""
+        """Return the tensor that another config shares under this name, shape and dtype. Otherwise, share this one."""
         key = name, tensor.dtype, tensor.shape, tensor.stride()
         return self._shared.setdefault(key, tensor)
 
 
 class PreparedCase:
-    """One config of a case on the GPU. It calls the case when it is launched for the first time."""
+    """One config of a case on the GPU. The first launch calls the case."""
 
     allowance = None
 
@@ -250,7 +250,7 @@ class PreparedCase:
         import torch
 
         if self._kernel is None:
-            # Otherwise the memory of an output may hold the right result of an earlier config
+            # Fill new outputs with NaN: their memory may still hold an earlier config's correct result
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.use_deterministic_algorithms(True, warn_only=True)
@@ -260,13 +260,13 @@ class PreparedCase:
         self._kernel(**self._keywords)
 
     def bind(self) -> Callable[[], Any]:
-        """Return a function that launches on tensors that the configs of a trial share."""
+        """Return a function that launches on the tensors that the trial's configs share."""
         self._expected = None
         self._keywords |= {name: self._trial.share(name, t) for name, t in self.tensors.items()}
         return functools.partial(self._kernel, **self._keywords)
 
     def explain_wrong(self) -> str:
-        """Return in a sentence how an output differs from the expected one; "" if none does."""
+        """Return a sentence that says how an output differs from the expected one; "" if none does."""
         from tilescope.record.programs import compare
 
         tensors = self.tensors
@@ -282,7 +282,7 @@ class PreparedCase:
 def combine(
     values: Mapping[str, Sequence[Any]], configs: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[tuple[str, tuple[Any, ...]], ...], tuple[tuple[Any, ...], ...]]:
-    """Return the `varied` and the `listed` of a space: all combinations of values, each with each config."""
+    """Return `varied` and `listed` of a `Space`: each combination of values with each config."""
     names = dict.fromkeys(itertools.chain(values, *configs))
     products = (
         dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())

@@ -1,8 +1,8 @@
-"""Tuning on several GPUs, of this host or of others, with Dask. Each sweep is a task; each GPU has one Dask worker.
+"""Tune on several GPUs, of this host or of others, with Dask. Each sweep is a task; each GPU has one Dask worker.
 
-A Dask worker has a session of its own, whose processes compile and launch, so it survives a corrupt CUDA context. If a
-worker dies, its sweeps start again elsewhere, from the rows that have arrived here. `distributed` is an optional
-dependency, imported only when needed.
+A Dask worker has its own session. Compiles and launches run in the session's processes, so a corrupt CUDA context does
+not end the worker. If a worker dies, another one resumes its sweeps from the rows that the client has received.
+`distributed` is an optional dependency, imported only when needed.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ from tilescope.search.tune import SWEEPS_PER_GPU, Relay, StoredRows, Task
 # Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
 SCHEDULER = "TILESCOPE_SCHEDULER"
 
-# Environment variable with the number of workers that share a host's cores.
-_SHARERS = "TILESCOPE_SHARERS"
+# Environment variable with the number of workers that share this host's cores.
+_WORKERS_PER_HOST = "TILESCOPE_WORKERS_PER_HOST"
 
-# Maximum seconds until a worker connects.
+# Maximum number of seconds to wait for the first worker.
 ARRIVAL_S = 60.0
 
 _POLL_S = 0.1
@@ -41,10 +41,10 @@ _ROWS = "tilescope-rows"
 
 
 class ClusterTuner:
-    """A `Tuner` on a Dask cluster's GPUs of one kind.
+    """A `Tuner` on the GPUs of one model in a Dask cluster.
 
     Args:
-        kind: the name of the GPU, which is the workers' resource; "" for workers without a GPU.
+        kind: the name of the GPU model, which is the workers' Dask resource; "none" for workers without a GPU.
     """
 
     def __init__(self, client: Any, kind: str, gpu: Gpu, rows: StoredRows) -> None:
@@ -78,8 +78,8 @@ class ClusterTuner:
 
 
 def count_kinds(client: Any) -> Counter[str]:
-    """Count the connected workers by the name of their GPU."""
-    # Not `Client.scheduler_info`: a periodic update without workers may have overwritten its result.
+    """Count the connected workers by GPU model."""
+    # Not `Client.scheduler_info`: a periodic update may have overwritten its result with one that has no workers.
     workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
     return Counter(kind for worker in workers for kind in worker["resources"] or {})
 
@@ -90,15 +90,17 @@ def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTu
 
     Args:
         gpus: the number of this host's GPUs; 0 for all.
-        base: its `gpu` selects the kind if there are several.
+        base: the experiment whose `gpu` selects the model if there are several.
         rows: receives the rows of all sweeps.
 
     Raises:
         ConfigError: if `distributed` is not installed, the host has too few GPUs, the scheduler does not answer, no
-            worker connects, or there is no such kind of GPU.
+            worker connects, or the GPU model is missing or ambiguous.
     """
     if importlib.util.find_spec("distributed") is None:
-        message = 'Several GPUs need the package distributed: pip install "tilescope[cluster]"'
+        message = (
+            'Tuning on several GPUs needs the package distributed: pip install "tilescope[cluster]"'
+        )
         raise ConfigError("no_distributed", message)
     import dask
     import distributed
@@ -115,10 +117,10 @@ def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTu
         else:
             devices = visible_devices()
             if not devices or gpus > len(devices):
-                asked = gpus or "all"
-                found = len(devices) or "none"
-                raise ConfigError("too_few_gpus", f"--gpus is {asked}; this host has {found}.")
-            # A sweep whose worker dies is started again from its rows: see `tune`
+                flag = gpus or "all"
+                available = len(devices) or "none"
+                raise ConfigError("too_few_gpus", f"--gpus is {flag}; this host has {available}.")
+            # `tune` restarts a sweep whose worker dies, so Dask must not
             settings = {"distributed.scheduler.allowed-failures": 0}
             stack.enter_context(dask.config.set(settings))
             options = {"n_workers": 0, "dashboard_address": None, "silence_logs": "CRITICAL"}
@@ -139,10 +141,10 @@ def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTu
 
 
 def select_kind(kinds: Counter[str], named: str) -> str:
-    """Return the kind of GPU to use: times of different GPUs are never ranked together.
+    """Return the GPU model to use, because times of different models are never ranked together.
 
     Raises:
-        ConfigError: if the named kind does not exist, or there are several kinds and none is named.
+        ConfigError: if the cluster lacks the named model, or has several models and none is named.
     """
     present = ", ".join(f"{count} × {name}" for name, count in kinds.items())
     if named in kinds:
@@ -157,10 +159,10 @@ def select_kind(kinds: Counter[str], named: str) -> str:
 
 @contextlib.contextmanager
 def start_workers(address: str, devices: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start a Dask worker per device, and kill them at the end.
+    """Start one Dask worker per device, and kill the workers at the end.
 
     Args:
-        address: of the scheduler.
+        address: the scheduler's address.
         devices: as CUDA_VISIBLE_DEVICES names them; "" hides all GPUs from a worker.
     """
     kinds = [gpu.name for gpu in visible_gpus()] or ["none"] * len(devices)
@@ -169,7 +171,7 @@ def start_workers(address: str, devices: Sequence[str]) -> Iterator[list[subproc
         environment = {
             "CUDA_VISIBLE_DEVICES": device,
             "DASK_LOGGING__DISTRIBUTED": "error",
-            _SHARERS: str(len(devices)),
+            _WORKERS_PER_HOST: str(len(devices)),
         }
         flags = ["--nthreads", str(SWEEPS_PER_GPU), "--resources", f"{kind}={SWEEPS_PER_GPU}"]
         command = [sys.executable, "-m", "distributed.cli.dask_worker", address, *flags]
@@ -186,7 +188,7 @@ def start_workers(address: str, devices: Sequence[str]) -> Iterator[list[subproc
 
 
 def join(address: str) -> None:
-    """Work for a scheduler with all GPUs of this host, until it ends or until Ctrl+C."""
+    """Work for a scheduler with all GPUs of this host until the scheduler ends, or until Ctrl+C."""
     with (
         start_workers(address, visible_devices() or [""]) as workers,
         contextlib.suppress(KeyboardInterrupt),
@@ -195,23 +197,25 @@ def join(address: str) -> None:
             worker.wait()
 
 
-# In a Dask worker
+# The functions below run in a Dask worker.
 
 
 @functools.cache
 def _session(source: str) -> Session:
-    """Return this process's session for the code that a space's source identifies."""
-    return Session.here(max(1, concurrent_compiles() // int(os.environ.get(_SHARERS, "1"))))
+    """Return this process's session for a version of the code, because compile workers import a script only once."""
+    return Session.here(
+        max(1, concurrent_compiles() // int(os.environ.get(_WORKERS_PER_HOST, "1")))
+    )
 
 
 _runs = list[Any]()
 
 
 def run_task(payload: bytes) -> bytes:
-    """Sweep, and send the rows to the client as they arrive. Return the sweep, pickled.
+    """Run a sweep, and send its rows to the client as they arrive. Return the pickled `Sweep`.
 
     Args:
-        payload: a Task, pickled.
+        payload: a pickled `Task`.
     """
     from distributed import get_worker
 
@@ -228,6 +232,6 @@ def run_task(payload: bytes) -> bytes:
 
 
 def cancel_tasks() -> None:
-    """Cancel the sweeps of this worker."""
+    """Cancel this worker's sweeps."""
     for run in _runs:
         run.cancel()

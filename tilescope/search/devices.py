@@ -1,4 +1,4 @@
-"""The device that carries out the trials of a sweep, and the compile of a config ahead of its trial."""
+"""The device that carries out a sweep's trials, and the compile of a config before its trial."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ from tilescope.search.trial import run_trial
 
 V = TypeVar("V")
 
-# Failure kind of a permanently lost device: other devices take over its configs.
+# Failure kind of a permanently lost device, which ends the sweep.
 DEVICE_LOST = "device_gone"
 
 # Each compile process uses hundreds of megabytes.
@@ -51,7 +51,7 @@ class TrialDevice(Protocol):
 
 
 def concurrent_compiles() -> int:
-    """Return the number of compile workers of a sweep: one per usable core, except one for the timing."""
+    """Return the number of a sweep's compile workers: one per usable core, except one core for the timing."""
     if hasattr(os, "sched_getaffinity"):
         usable = len(os.sched_getaffinity(0))
     else:  # macOS
@@ -63,7 +63,7 @@ def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> ConfigBuild | Fai
     """Compile into the cache that the run worker uses. Runs in a compile worker.
 
     Args:
-        predicts: whether to predict the kernel's time, too, which takes as long as compiling it.
+        predicts: also predict the kernel's time, which takes as long as the compile.
     """
     if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
         return compiled
@@ -117,7 +117,7 @@ class LocalDevice:
     def _run(self, work: Callable[[Job], V]) -> V | Failure:
         """Wait for the run worker, call it, and free it for the next job."""
         self._job = job = Job(self._session, self._base, "sweep")
-        if self._is_cancelled:  # otherwise `cancel` finds the job
+        if self._is_cancelled:  # `cancel` came before the job existed
             return cancellation("time")
         result = job.run(work)
         self._job = None

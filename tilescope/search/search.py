@@ -6,9 +6,9 @@
 3. *Final*: the last few configs are timed against each other until their ratios are known.
 
 A guided search first orders configs by the model's estimate before compiling, and compiles the next few ahead. Without
-estimates, it compiles all configs, and orders them by the times predicted from the compiled code. Both are corrected by
-their errors so far, and by those for a similar problem. The search tries the best of the compiled configs first, so the
-order does not depend on which compile ends first.
+estimates, it compiles all configs, and orders them by the times predicted from the compiled code. Estimates and
+predictions are corrected by their errors so far and by the errors for a similar problem. The search waits for the
+compiles and then tries the best config first, so the order does not depend on which compile ends first.
 """
 
 import math
@@ -53,7 +53,7 @@ _IMPROVEMENT = 0.005
 # The final can crash its worker; after this many attempts the search ends without finalists.
 _MAX_FINALS = 2
 
-# Maximum number of configs timed in turns: a stream queues about a thousand launches and events before it starts.
+# Maximum number of configs per trial: a stream queues about a thousand launches and events before it starts.
 MAX_PER_TRIAL = 15
 
 
@@ -125,11 +125,11 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Hints:
-    """What a search of the same configs for a similar problem has found.
+    """Findings of a search of the same configs for a similar problem.
 
     Attributes:
-        first: the numbers of the configs to try first.
-        log_errors: (number, log(time / expected time)) of its timed configs, with a mean of 0.
+        first: indices of the configs to try first.
+        log_errors: (index, log(time / expected time)) of the configs that the search timed, with a mean of 0.
     """
 
     first: tuple[int, ...] = ()
@@ -148,7 +148,7 @@ class Search:
             estimate.
         takes_times: without times, configs are only checked, one per trial, and there is no race.
         max_compiles: compiles that can run at the same time.
-        hints: from a similar problem.
+        hints: findings for a similar problem.
 
     Attributes:
         rows: the current state of each config.
@@ -318,7 +318,7 @@ class Search:
         return self._trial(chosen, "explore")
 
     def _sort_by_expectation(self, window: Sequence[int]) -> list[int]:
-        """Sort by the corrected expected time, after the configs to try first. Configs without one come last."""
+        """Sort hinted configs first, then by corrected expected time. Configs without an expected time come last."""
         errors = [*log_errors(self.rows), *self._hints.log_errors]
         correction = correct_estimates(self._knobs, errors)
 
@@ -412,7 +412,7 @@ class Search:
 
 
 def log_errors(rows: Sequence[SweepRow]) -> list[tuple[int, float]]:
-    """Return (number, log(time / expected time)) of the timed rows, with a mean of 0."""
+    """Return (index, log(time / expected time)) of the timed rows, shifted to a mean of 0."""
     errors = {
         number: math.log(row.relative / row.expected)
         for number, row in enumerate(rows)

@@ -88,11 +88,11 @@ class SweepRun:
 
     Args:
         builder: compile workers, which several sweeps may share.
-        closes_builder: whether to close them at the end of the sweep.
+        closes_builder: close the compile workers at the end of the sweep.
         estimate: the model that orders configs before they are compiled.
         resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
         store: the store for the rows; None stores nothing.
-        hints: from a similar problem.
+        hints: findings for a similar problem.
 
     Attributes:
         name: the sweep's name in the store.
@@ -384,8 +384,8 @@ def make_sweep(
     """Prepare a sweep on the session's GPU. Without one, configs are only checked in the interpreter, or predicted.
 
     Args:
-        builder: compile workers; by default, the sweep has its own.
-        store: by default the session's.
+        builder: compile workers; by default, workers of this sweep alone.
+        store: by default, the session's store.
         space, strategy, resume, hints: as for SweepRun.
 
     Raises:
@@ -397,7 +397,7 @@ def make_sweep(
         reason = "Triton is not installed on this machine, so a sweep can't compile."
         raise ConfigError("no_triton", reason)
     is_own = builder is None
-    if builder is None:  # a pool without calls is false
+    if builder is None:  # not `or`: an empty pool is falsy
         builder = Pool("compile", session.cache, concurrent_compiles())
     store = store or session.store
     return SweepRun(space, strategy, device, builder, estimate_time, resume, store, hints, is_own)

@@ -30,7 +30,7 @@ _FINAL_EFFORT = Effort(
 
 MakeStream = Callable[[Sequence[Callable[[], Any]]], Stream]
 
-# Number of correct outputs kept to compare others with; each takes as much memory as the launch's own output.
+# Number of configs whose correct outputs are kept for comparison; each copy takes as much memory as the outputs.
 _MAX_KEPT_OUTPUTS = 2
 
 # A config is not timed again if its first launch takes more than this many times as long as the fastest first launch.
@@ -41,7 +41,7 @@ class Candidate(Protocol):
     """One config of a trial, ready to launch.
 
     Attributes:
-        allowance: configs with equal allowances and outputs are equally correct.
+        allowance: the allowed error. Configs with equal allowances and outputs are equally correct.
         outputs: the tensors to check after a launch.
     """
 
@@ -52,16 +52,16 @@ class Candidate(Protocol):
     def outputs(self) -> Sequence[Any]: ...
 
     def poison(self) -> None:
-        """Fill the outputs with values that no launch leaves in them."""
+        """Fill the outputs with values that no launch writes."""
 
     def launch(self) -> Any:
-        """Launch once without waiting."""
+        """Launch once, without waiting for the GPU."""
 
     def bind(self) -> Callable[[], Any]:
-        """Return a function to call in a loop, which launches on tensors that the configs of the trial share."""
+        """Return a function to time, which launches on tensors that the trial's configs share."""
 
     def explain_wrong(self) -> str:
-        """Return in a sentence what is wrong with the outputs of the last launch; "" if nothing is."""
+        """Return a sentence that says what is wrong with the last launch's outputs; "" if nothing is."""
 
 
 def run_trial(trial: ConfigTrial, gpu: Gpu) -> Outcomes:
@@ -98,8 +98,8 @@ def carry_out(
     """Check and time the configs of a trial.
 
     Args:
-        prepare_config: returns a config's launch.
-        library: the library's calls by name, which are timed with the configs.
+        prepare_config: returns a config, ready to launch.
+        library: name → a library call that is timed with the configs.
         make_stream: makes a stream that times calls in turns; None to check without timing.
     """
     # (allowed error, outputs) of configs that passed
@@ -135,7 +135,7 @@ def carry_out(
 def _check(
     config: Candidate, correct: list[tuple[Allowance | None, Sequence[Any]]]
 ) -> ConfigOutcome:
-    """Launch on a poisoned output, and compare the result with the reference.
+    """Launch on poisoned outputs, and compare them with the reference.
 
     Args:
         correct: (allowed error, outputs) of configs that passed; this config's may be added. Bitwise equal outputs with

@@ -1,7 +1,7 @@
-"""Tune a kernel over many problems: a sweep for each, with hints from the most similar problem that has been swept.
+"""Tune a kernel over many problems. Each problem has a sweep, with hints from the most similar problem swept before.
 
-Sweeps run in this process (`LocalTuner`) or in those of a Dask cluster (`cluster.ClusterTuner`). Either way, all rows
-are stored here as they arrive, so the same tuning later resumes from them.
+Sweeps run in this process (`LocalTuner`) or on a Dask cluster (`cluster.ClusterTuner`). Either way, this process stores
+all rows as they arrive, and a repeated tuning resumes from them.
 """
 
 import math
@@ -22,18 +22,18 @@ from tilescope.search import cases
 from tilescope.search.search import Hints, log_errors
 from tilescope.search.sweep_run import SweepRun, make_sweep
 
-# One in this many configs is timed, but at least FEWEST_TIMED.
-TIMED_SHARE = 4
+# One in CONFIGS_PER_TIMED configs is timed, but at least FEWEST_TIMED.
+CONFIGS_PER_TIMED = 4
 FEWEST_TIMED = 8
 
-# Configs of a similar problem that are tried first.
+# Number of the most similar problem's fastest configs to try first.
 _WINNERS = 3
 
 # Sweeps in progress per GPU: while one is timed, the next is compiled.
 SWEEPS_PER_GPU = 2
 
-# A sweep whose process dies is started again from its stored rows, so often.
-_TRIES = 3
+# Maximum number of attempts of a sweep whose process dies; each resumes from the stored rows.
+_MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -50,26 +50,26 @@ class Tuner(Protocol):
     """Runs sweeps on GPUs of one kind.
 
     Attributes:
-        gpu: the GPU that times the configs or, without one, that predictions are for.
+        gpu: the GPU that times the configs; if nothing is timed, the GPU that predictions are for.
     """
 
     gpu: Gpu
 
     def capacity(self) -> int:
-        """Return the number of sweeps that can be in progress."""
+        """Return the maximum number of concurrent sweeps."""
 
     def submit(self, task: Task) -> Future[Sweep]:
         """Start a sweep. The future raises an exception if its process dies."""
 
     def cancel(self) -> None:
-        """End all sweeps. Rows that are done are kept."""
+        """Cancel all sweeps. Finished rows are kept."""
 
 
 class StoredRows:
     """Writes the rows of sweeps to a store as they arrive, and counts them.
 
     Attributes:
-        done: number of configs that are done, by the sweep's name.
+        done: sweep name → number of finished configs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -77,7 +77,7 @@ class StoredRows:
         self.done: dict[str, int] = {}
 
     def receive(self, method: str, arguments: Sequence[Any]) -> None:
-        """Call a method of the store."""
+        """Call a method of the store by name."""
         getattr(self._store, method)(*arguments)
         if method == "add_to_sweep":
             name, _, done, _ = arguments
@@ -85,10 +85,10 @@ class StoredRows:
 
 
 class Relay(Store):
-    """A store whose rows are written elsewhere.
+    """A store that forwards writes instead of storing rows.
 
     Args:
-        send: called with the name of a method and its arguments.
+        send: called with a method's name and arguments.
     """
 
     def __init__(self, send: Callable[[str, Sequence[Any]], None]) -> None:
@@ -109,7 +109,7 @@ class Relay(Store):
 
 
 class LocalTuner:
-    """A `Tuner` on a session's GPU. It starts the session's workers at once."""
+    """A `Tuner` on a session's GPU. The constructor starts the session's workers."""
 
     def __init__(self, session: Session, gpu: Gpu, rows: StoredRows) -> None:
         self.gpu = gpu
@@ -147,10 +147,10 @@ class LocalTuner:
 
 
 def choose_strategy(space: Space, load: str, tries_all: bool) -> Strategy:
-    """Return the strategy of a space's sweep."""
+    """Return the strategy for a sweep of a space."""
     if tries_all:
         return Strategy("grid", load=load)
-    budget = max(FEWEST_TIMED, math.ceil(space.size / TIMED_SHARE))
+    budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
     return Strategy("guided", budget=budget, patience=budget, load=load)
 
 
@@ -161,33 +161,37 @@ def tune(
     *,
     load: str = "sustained",
     tries_all: bool = False,
-    is_anew: bool = False,
+    from_scratch: bool = False,
 ) -> Iterator[list[Sweep | None]]:
-    """Sweep the spaces. Yield the sweeps that have ended, in the order of the spaces, each half second.
+    """Sweep the spaces. Every half second, yield a sweep per space: None until it has ended.
 
     Args:
-        spaces: they have the same configs, of different problems.
+        spaces: the same configs of different problems.
         load: as in `Strategy`.
         tries_all: whether to time every config.
-        is_anew: whether to ignore stored rows.
+        from_scratch: ignore the rows of earlier sweeps.
     """
     sweeps: list[Sweep | None] = [None] * len(spaces)
-    tries = [0] * len(spaces)
+    attempts = [0] * len(spaces)
     waiting = list(range(len(spaces)))
     running = dict[Future[Sweep], int]()
     while waiting or running:
         while waiting and len(running) < tuner.capacity():
             number = waiting.pop(0)
             space = spaces[number]
-            stored = None if is_anew and not tries[number] else store.load_sweep(space, tuner.gpu)
+            stored = (
+                None
+                if from_scratch and not attempts[number]
+                else store.load_sweep(space, tuner.gpu)
+            )
             resume = stored[1] if stored else ResumePoint()
             strategy = choose_strategy(space, load, tries_all)
             hints = find_hints(space, [sweep for sweep in sweeps if sweep])
             running[tuner.submit(Task(space, strategy, resume, hints))] = number
         for future in wait(running, 0.5, FIRST_COMPLETED).done:
             number = running.pop(future)
-            tries[number] += 1
-            if future.exception() and tries[number] < _TRIES:
+            attempts[number] += 1
+            if future.exception() and attempts[number] < _MAX_ATTEMPTS:
                 waiting.insert(0, number)
             else:
                 sweep = sweeps[number] = future.result()
@@ -197,7 +201,7 @@ def tune(
 
 
 def find_hints(space: Space, swept: Sequence[Sweep]) -> Hints:
-    """Return what the sweep of the most similar problem says. The current config is tried first."""
+    """Return hints from the sweep of the most similar problem. The current config is tried first."""
     experiments = space.experiments
     first = [experiments.index(space.base)] if space.base in experiments else []
     timed = [sweep for sweep in swept if sweep.is_timed]
@@ -210,12 +214,12 @@ def find_hints(space: Space, swept: Sequence[Sweep]) -> Hints:
 
 
 def distance(space: Space, other: Space) -> float:
-    """Return how different two spaces' problems are: the logarithms of their sizes' ratios, added up."""
+    """Return how different two problems are: the sum of |log(ratio)| of their sizes, plus 10 per other difference."""
     total = 0.0
     for name, value in vars(space.base.problem).items():
-        else_value = vars(other.base.problem)[name]
-        if isinstance(value, int | float) and value > 0 and else_value > 0:
-            total += abs(math.log(value / else_value))
+        other_value = vars(other.base.problem)[name]
+        if isinstance(value, int | float) and value > 0 and other_value > 0:
+            total += abs(math.log(value / other_value))
         else:
-            total += 10 * (value != else_value)
+            total += 10 * (value != other_value)
     return total

@@ -1,4 +1,4 @@
-"""The result of tuning a kernel over many problems: the best config of each, and a short list that serves most."""
+"""The result of tuning a kernel over many problems: the best config of each, and a short list for most of them."""
 
 import math
 from collections.abc import Sequence
@@ -10,14 +10,15 @@ from tilescope.export.script import config_line
 from tilescope.numbers import count_noun, percent, significant, time_unit
 from tilescope.results import Sweep, SweepRow
 
-# A listed config serves a problem if it takes at most this share longer than the problem's best config. The list
-# serves at least SERVED of the problems.
-SLOWER = 0.02
+# A config serves a problem if it is slower than the problem's best config by at most this fraction.
+TOLERANCE = 0.02
+
+# The fraction of the problems that the short list should serve.
 SERVED = 0.95
 
 
-def varying(spaces: Sequence[Space]) -> list[str]:
-    """Return the names of the parameters in which the spaces' problems differ, or all names of a single problem."""
+def varying_names(spaces: Sequence[Space]) -> list[str]:
+    """Return the names of the parameters that differ between problems; if none differs, all names."""
     problems = [vars(space.base.problem) for space in spaces]
     first = problems[0]
     names = [name for name in first if any(each[name] != first[name] for each in problems)]
@@ -25,9 +26,9 @@ def varying(spaces: Sequence[Space]) -> list[str]:
 
 
 def short_list(sweeps: Sequence[Sweep]) -> tuple[list[Experiment], float]:
-    """Return few configs that serve most problems, the most useful first, and the share of problems that they serve.
+    """Return a few configs that serve most problems, and the fraction of the problems that they serve.
 
-    Each is the config that serves the most problems that the ones before it don't; of several, the fastest overall.
+    Greedy: each config serves the most problems that are not served yet; ties go to the config that is fastest on them.
     """
     slowdowns = [[sweep.slowdown(row) for row in sweep.rows] for sweep in sweeps]
     left = set(range(len(sweeps)))
@@ -36,10 +37,10 @@ def short_list(sweeps: Sequence[Sweep]) -> tuple[list[Experiment], float]:
         ranks = []
         for number in range(len(sweeps[0].rows)):
             times = [slowdowns[problem][number] for problem in left]
-            good = [time for time in times if time <= 1 + SLOWER]
+            good = [time for time in times if time <= 1 + TOLERANCE]
             ranks.append((-len(good), sum(good), number))
         best = min(ranks)[2]
-        served = {problem for problem in left if slowdowns[problem][best] <= 1 + SLOWER}
+        served = {problem for problem in left if slowdowns[problem][best] <= 1 + TOLERANCE}
         if not served:
             break
         left -= served
@@ -48,7 +49,7 @@ def short_list(sweeps: Sequence[Sweep]) -> tuple[list[Experiment], float]:
 
 
 def tuned_json(sweeps: Sequence[Sweep]) -> Json:
-    """Return the result as JSON: see docs/tune.md."""
+    """Return the result as JSON, as docs/tune.md describes it."""
     first = sweeps[0]
     configs, served = short_list(sweeps)
     return {
@@ -102,7 +103,7 @@ def _finite(number: float) -> float | None:
 
 
 def current_row(sweep: Sweep) -> SweepRow | None:
-    """Return the row of the config that the sweep started from, if it is among the configs."""
+    """Return the row of the base's own config; None if the space does not contain it."""
     rows = (row for row in sweep.rows if row.experiment == sweep.space.base)
     return next(rows, None)
 
@@ -114,7 +115,7 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
     source = "timed" if first.is_timed else "predicted, not timed"
     how = f"{base.run.l2} L2, {first.strategy.load} load" if first.is_timed else f"{base.run.l2} L2"
     title = f"{Path(base.kernel).name} on {first.rows[0].device}, {source} ({how})"
-    names = varying([sweep.space for sweep in sweeps])
+    names = varying_names([sweep.space for sweep in sweeps])
     knobs = [name for name, values in first.space.varied if len(values) > 1]
     rows = [[*names, *knobs, "time", "gain", "next best", *["timed"] * first.is_timed]]
     rows += [_cells(sweep, names, knobs) for sweep in sweeps]
@@ -124,12 +125,12 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
         for row in rows
     ]
     configs, served = short_list(sweeps)
-    lines = [title, "", *lines, "", *_dropped(sweeps)]
+    lines = [title, "", *lines, "", *_explain_dropped(sweeps)]
     if configs:
-        are = "is" if len(configs) == 1 else "are"
+        verb = "is" if len(configs) == 1 else "are"
         share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
         lines.append(
-            f"{count_noun(len(configs), 'config')} {are} within {percent(SLOWER)} of the best for {share}, for "
+            f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
             "@triton.autotune:"
         )
         lines += [config_line(each) for each in configs]
@@ -148,15 +149,15 @@ def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str
     gain = sweep.slowdown(current) if current else math.inf
     ties = sum(each.is_tie for each in sweep.final.finalists) - 1 if sweep.final else 0
     others = sorted(sweep.slowdown(row) for row in sweep.ranked[1:])
-    following = "" if not others else "tie" if ties > 0 else f"× {others[0]:.3f}"
+    next_best = "" if not others else "tie" if ties > 0 else f"{others[0]:.3f} ×"
     time = f"{significant(ms * scale, 3)} {unit}" if ms else "–"
-    gained = f"{gain:.2f} ×" if math.isfinite(gain) else "–"
-    tried = [f"{sweep.count('timed')} of {len(sweep.rows)}"] * sweep.is_timed
-    return [*problem, *config, time, gained, following, *tried]
+    gain_text = f"{gain:.2f} ×" if math.isfinite(gain) else "–"
+    timed = [f"{sweep.count('timed')} of {len(sweep.rows)}"] * sweep.is_timed
+    return [*problem, *config, time, gain_text, next_best, *timed]
 
 
-def _dropped(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return a line per reason why configs were not tried, with their number."""
+def _explain_dropped(sweeps: Sequence[Sweep]) -> list[str]:
+    """Return a line per reason for which configs were dropped, with their number."""
     reasons: dict[str, int] = {}
     for sweep in sweeps:
         for row in sweep.rows:

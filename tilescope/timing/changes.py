@@ -22,8 +22,8 @@ TIME_KIND = "time"
 LEAST_SAVING = 0.05
 # The compiled changes that a launch's report describes.
 _MOST_SAVINGS = 3
-# The most warps that are advised.
-MOST_WARPS = 16
+# Maximum number of warps to advise.
+MAX_WARPS = 16
 # Steps to simulate per estimate.
 _STEPS = 3000
 # The operation of an access to shared memory: see `SharedAccess`.
@@ -106,13 +106,13 @@ def _drop_advice(finding: Finding) -> Finding:
 def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[str, int]]:
     """Return options that may shorten a launch, the most promising first.
 
-    They are one stage more, one fewer if more programs then fit on an SM, and half as many warps; if registers are
-    spilled, twice as many.
+    The options are one stage more, one stage fewer (if more programs then fit on an SM), and half as many warps (or
+    twice as many if registers spill).
     """
     needs = inside.shared_map.by_stages if inside.shared_map else ()
     fitting = {need.num_stages: need.programs_per_sm or 0 for need in needs}
     options = []
-    if inside.spills_by_line and num_warps < MOST_WARPS:
+    if inside.spills_by_line and num_warps < MAX_WARPS:
         options.append({"num_warps": 2 * num_warps})
     if fitting.get(num_stages + 1):
         options.append({"num_stages": num_stages + 1})

@@ -1,4 +1,4 @@
-"""GPU properties of the timing model that the table in `tilescope.declare.gpus` lacks.
+"""GPU properties that the timing model needs and the table in `tilescope.declare.gpus` lacks.
 
 H100 and H200 were timed; other GPUs are scaled by their datasheets. The results per cycle and SM are those of the CUDA
 C++ Programming Guide 13.0, "Arithmetic Instructions".

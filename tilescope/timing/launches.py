@@ -2,7 +2,7 @@
 
     python -m tilescope.timing.launches CAPTURE PROCESSES SECONDS
 
-For `tilescope.prune`, this prints a line of JSON per launch of a capture: `predicted_us`, or `why_missing`.
+For `tilescope.prune`, this prints one line of JSON per launch of a capture, with `predicted_us` or `why_missing`.
 """
 
 import functools
@@ -121,7 +121,7 @@ def predict_launch(
     """Predict the time of a launch.
 
     Args:
-        is_warm: whether the L2 holds what an equal launch before left in it.
+        is_warm: whether the L2 holds what an identical earlier launch left in it.
 
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
@@ -139,7 +139,7 @@ def predict_us(
     executions: Executions,
     build: Build,
 ) -> float:
-    """Predict the microseconds of a launch of another build of its kernel.
+    """Predict the time of a launch with another build of its kernel, in microseconds.
 
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.

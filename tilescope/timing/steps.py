@@ -1,4 +1,4 @@
-"""The instructions that an average warp executes, and the resources of an SM that each of them occupies.
+"""The instructions that an average warp executes, and the SM resources that each of them occupies.
 
 The rates are those of compute capability 9.0.
 Sources of the rates: CUDA C++ Programming Guide 13.0, "Arithmetic Instructions"; of the latencies: Luo et al.,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.evaluate.counts import MOST_PROBED_PROGRAMS, OperationCounts, Touches
+from tilescope.evaluate.counts import MAX_PROBED_PROGRAMS, OperationCounts, Touches
 from tilescope.evaluate.global_memory import storage_number
 from tilescope.evaluate.sectors import SECTOR_BYTES
 from tilescope.timing.l2 import (
@@ -307,7 +307,7 @@ def find_hits(
         l1_bytes: size of an SM's L1.
     """
     # If an SM runs more programs than were recorded, the first half only fills the L1.
-    at_once = min(resident, MOST_PROBED_PROGRAMS // 2 if per_sm > MOST_PROBED_PROGRAMS else per_sm)
+    at_once = min(resident, MAX_PROBED_PROGRAMS // 2 if per_sm > MAX_PROBED_PROGRAMS else per_sm)
     recorded = [
         (time, program, number, sectors)
         for number, op in enumerate(operations)
@@ -320,7 +320,7 @@ def find_hits(
         loads.append((executed[program], program, number, sectors))
     rank = {program: place for place, program in enumerate(sorted(executed))}
     loads.sort(key=lambda load: (rank[load[1]] // at_once, *load[:2]))
-    skipped = at_once if per_sm > MOST_PROBED_PROGRAMS and len(rank) > at_once else 0
+    skipped = at_once if per_sm > MAX_PROBED_PROGRAMS and len(rank) > at_once else 0
     asked = np.zeros(len(operations))
     missed = np.zeros(len(operations))
     if not loads:

@@ -1,7 +1,7 @@
-"""Textbook, compiled and counted costs of a launch's memory operations, and whether predictions and counts agree.
+"""Textbook, compiled and counted costs of a launch's memory operations, and their agreement.
 
 In the textbook model, lane i of a warp accesses element i of the tile, in row-major order of the addressed tensor. It
-omits the layout and width that the compiler really chooses, and the caches behind L1.
+ignores the layout and width that the compiler really chooses, and the caches behind the L1.
 """
 
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ class Textbook:
 
 
 def read_textbook(options: object) -> Textbook:
-    """Read a textbook machine from JSON. Omitted fields take a GPU's numbers, as does None."""
+    """Read a textbook machine from JSON. Omitted fields, or None for all fields, default to a GPU's numbers."""
     if options is None:
         return Textbook()
     if not isinstance(options, Mapping):

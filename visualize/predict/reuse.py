@@ -271,7 +271,7 @@ def fetched_bytes(
 
     Args:
         written_bytes: bytes that all tiles write.
-        timeline: of the tiles, in tile times.
+        timeline: the timeline of the tiles, in units of one tile's duration.
         orders: orders of the same tiles: for each order, the row panel and the column panel that each tile reads.
         capacities: L2 capacities to evaluate, in bytes of both halves together.
 

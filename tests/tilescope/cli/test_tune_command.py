@@ -1,4 +1,4 @@
-"""The command `tune`: its flags and output. One tuning of a script is real; the others run on fake devices."""
+"""The flags and output of `tilescope tune`. One test really tunes a script; the others use fake devices."""
 
 import _thread
 import json
@@ -61,7 +61,7 @@ class FakeLocalTuner(LocalTuner):
 
 @pytest.fixture
 def tune(tmp_path, monkeypatch, capsys):
-    """Run the command on a machine without GPUs and stored rows. Return its status, stdout and stderr."""
+    """Run the command without a GPU or stored rows. Return its exit status, stdout and stderr."""
     monkeypatch.setenv("TILESCOPE_DB", str(tmp_path / "tilescope.db"))
     monkeypatch.setenv("TILESCOPE_CACHE", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -105,7 +105,7 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
         ([], "The kernel must be a case such as softmax.py:case, a file with an experiment, or "),
         (["nowhere.py:case"], "There is no script "),
         (["nowhere.json"], "nowhere.json: No such file or directory."),
-        (["matmul.grouped", "--set", "BLOCK_M"], "--set must be KNOB=VALUE,VALUE"),
+        (["matmul.grouped", "--set", "BLOCK_M"], "--set must be NAME=VALUE,VALUE"),
         (["matmul.grouped", "--set", "K=64"], "The config of matmul.grouped has no field 'K'"),
         (["matmul.grouped", "--over", "BLOCK_M=64"], "matmul.grouped's problem has no field"),
         (["matmul.grouped", "--over", "M=0"], "M must be "),
@@ -128,7 +128,7 @@ def test_invalid_flags_are_refused_with_the_reason(tune, arguments, message, tmp
     assert script.read_text() == SCRIPT
 
 
-def test_our_kernels_are_tuned_alike_and_the_earlier_name_takes_an_experiment(tune, tmp_path):
+def test_tilescope_kernels_are_tuned_and_the_earlier_name_accepts_an_experiment(tune, tmp_path):
     status, out, _ = tune("matmul.grouped", *OVER, *SET)
     assert status == 0
     assert "matmul.grouped on H200, timed (cold L2, sustained load)" in out
@@ -138,15 +138,15 @@ def test_our_kernels_are_tuned_alike_and_the_earlier_name_takes_an_experiment(tu
     assert run_command(run, ["sweep", str(experiment), "--vary", "BLOCK_M=16,128"]) == 0
 
 
-def test_stored_rows_are_not_tried_again_except_with_anew(tune):
+def test_stored_configs_are_tried_again_only_from_scratch(tune):
     tried = []
-    for flags in ([], [], ["--anew"]):
+    for flags in ([], [], ["--from-scratch"]):
         tune("matmul.grouped", *OVER, *SET, "--all", *flags)
         tried.append([len(explored(device)) for device in FakeLocalTuner.devices])
     assert tried == [[8, 8], [0, 0], [8, 8]]
 
 
-def test_without_a_correct_config_the_status_is_1_and_says_why(tune, monkeypatch):
+def test_without_a_correct_config_the_status_is_1_and_stderr_says_why(tune, monkeypatch):
     wrong = FakeDevice(wrong=lambda experiment: True)
     monkeypatch.setattr(
         FakeLocalTuner,
@@ -155,11 +155,11 @@ def test_without_a_correct_config_the_status_is_1_and_says_why(tune, monkeypatch
     )
     status, _, err = tune("matmul.grouped", *OVER, *SET)
     assert status == 1
-    assert "2 problems without a correct config." in err
+    assert "No config is correct for 2 problems." in err
 
 
 def test_ctrl_c_ends_all_sweeps_and_keeps_their_rows(tune, monkeypatch, request):
-    # A shell's background process ignores it
+    # A shell's background process ignores Ctrl+C
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 

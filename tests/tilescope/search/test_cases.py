@@ -1,4 +1,4 @@
-"""Cases of scripts: compiled and predicted without a GPU in a worker; checked on a GPU."""
+"""Cases of scripts: a worker compiles and predicts them without a GPU; on a GPU, they are checked."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ SCRIPT = """
 import torch
 import triton
 import triton.language as tl
-import kernels  # a module of the script's own, beside it
+import kernels  # a module beside the script
 
 @triton.jit
 def scale(x, out, n, BLOCK: tl.constexpr, WRONG: tl.constexpr):
@@ -31,8 +31,8 @@ def arguments(n, **more):
     return dict(x=x, out=torch.empty_like(x), n=n, **more), {"out": 2 * x}
 
 def case(n=1 << 20, BLOCK=1024, num_warps=4, wrong=0):
-    given, expected = arguments(n, BLOCK=BLOCK, num_warps=num_warps, WRONG=wrong)
-    return scale, (triton.cdiv(n, BLOCK),), given, expected
+    keywords, expected = arguments(n, BLOCK=BLOCK, num_warps=num_warps, WRONG=wrong)
+    return scale, (triton.cdiv(n, BLOCK),), keywords, expected
 
 def case_without_expected(n=4096, BLOCK=1024, wrong=0):
     return scale, (triton.cdiv(n, BLOCK),), arguments(n, BLOCK=BLOCK, WRONG=wrong)[0]
@@ -41,13 +41,13 @@ configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in 
 tuned = triton.autotune(configs, key=["n"])(scale)
 
 def case_tuned(n=4096):
-    given, expected = arguments(n, WRONG=0)
-    return tuned, lambda meta: (triton.cdiv(n, meta["BLOCK"]),), given, expected
+    keywords, expected = arguments(n, WRONG=0)
+    return tuned, lambda meta: (triton.cdiv(n, meta["BLOCK"]),), keywords, expected
 
 def case_that_reads(n=8 << 20, BLOCK=1024):
-    given, _ = arguments(n, BLOCK=BLOCK, WRONG=0)
-    given["n"] = int((given["x"] > -100).sum())
-    return scale, (triton.cdiv(n, BLOCK),), given
+    keywords, _ = arguments(n, BLOCK=BLOCK, WRONG=0)
+    keywords["n"] = int((keywords["x"] > -100).sum())
+    return scale, (triton.cdiv(n, BLOCK),), keywords
 
 def case_without_launch():
     return 7
@@ -64,7 +64,7 @@ def script(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pool(tilescope_cache):
-    """A session whose workers run the script: its module `kernels` takes the place of ours in them."""
+    """Workers for the script alone, because its module `kernels` replaces ours in them."""
     session = Session(None, tilescope_cache)
     yield session.compilers
     session.close()
@@ -130,7 +130,7 @@ def test_values_are_combined_with_each_config_of_an_autotuner():
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_wrong_and_failing_configs_cost_only_themselves(script, tmp_path):
+def test_wrong_and_failing_configs_do_not_affect_the_others_on_a_gpu(script, tmp_path):
     gpu = LocalDevice(Session.here(), experiment(script), GPU).gpu
     session = Session(gpu, tmp_path)
     blocks = [experiment(script, BLOCK=block) for block in (256, 1000, 512)]

@@ -1,4 +1,4 @@
-"""Tuning through Dask: two workers on this machine, which check configs in the interpreter."""
+"""Tuning with Dask: two workers on this machine check configs in the interpreter."""
 
 import ctypes
 import sys
@@ -37,8 +37,8 @@ def workers(monkeypatch, tilescope_cache):
         yield stack.enter_context(cluster.start_workers(local.scheduler_address, ["", ""]))
 
 
-def test_problems_are_shared_and_a_killed_worker_loses_no_row(workers, tmp_path):
-    """A worker that is killed costs its problem the row in flight: another worker resumes from the stored rows."""
+def test_workers_share_problems_and_a_killed_worker_loses_no_stored_row(workers, tmp_path):
+    """Only the row in progress is lost: another worker resumes from the stored rows."""
     store = Store(tmp_path / "rows.db")
     rows = StoredRows(store)
     vary = {"BLOCK_M": [16, 32, 64]}

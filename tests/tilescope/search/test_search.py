@@ -87,7 +87,7 @@ def test_a_race_gives_losers_few_samples_and_a_quarter_of_the_configs_more():
     assert len(sweep.final.finalists) == len(device.trials[-1].experiments) == FINALISTS
 
 
-def test_every_trial_has_the_same_reference_which_the_first_one_finds():
+def test_the_first_trial_finds_the_reference_of_all_trials_before_the_final():
     device = FakeDevice()
     first = min(swept(GRID, device).rows, key=lambda row: row.turn)
     assert {trial.reference for trial in device.trials[1:-1]} == {first.experiment}

@@ -1,4 +1,4 @@
-"""Tuning over many problems: what it costs on recorded times, hints, lost workers, stored rows, and the short list."""
+"""Tuning over many problems: regret on recorded times, hints, lost workers, stored rows, and the short list."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ class FakeTuner:
     """A tuner on fake devices, which a test may change.
 
     Attributes:
-        dies: the numbers of the submitted tasks whose process dies.
+        dies: indices of the submitted tasks whose process dies.
         devices: the device of each task.
     """
 
@@ -71,14 +71,14 @@ def store(tmp_path):
     return Store(tmp_path / "rows.db")
 
 
-def tuned(tuner, store, spaces=SPACES, **options):
+def run_tuning(tuner, store, spaces=SPACES, **options):
     *_, sweeps = tune(tuner, spaces, store, **options)
     return sweeps
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "rms_norm_backward"])
-def test_a_quarter_of_the_configs_is_timed_and_the_chosen_ones_are_within_half_a_percent(kernel):
-    """48 configs of 12 problems, as an H200 timed all of them."""
+def test_timing_a_quarter_of_the_configs_finds_ones_within_half_a_percent_of_the_best(kernel):
+    """An H200 has timed all 48 configs of 12 problems."""
     regrets, timed = replay_tuning(read_tunings(TUNINGS)[kernel], seed=0)
     assert sum(regrets) / len(regrets) < 0.005
     assert max(regrets) < 0.03
@@ -87,7 +87,7 @@ def test_a_quarter_of_the_configs_is_timed_and_the_chosen_ones_are_within_half_a
 
 def test_the_current_config_and_the_winners_of_the_most_similar_problem_are_tried_first(store):
     tuner = FakeTuner(store)
-    sweeps = tuned(tuner, store)
+    sweeps = run_tuning(tuner, store)
     first, second, third = (explored(device) for device in tuner.devices)
     assert SPACES[0].base not in SPACES[0].experiments
     winners = [row.experiment.config for row in sweeps[1].ranked[:3]]
@@ -99,10 +99,10 @@ def test_the_current_config_and_the_winners_of_the_most_similar_problem_are_trie
     assert nearest == find_hints(SPACES[2], [sweeps[1]])
 
 
-def test_a_problem_whose_worker_dies_is_resumed_from_the_rows_that_had_arrived(store):
+def test_a_problem_whose_worker_dies_resumes_from_the_rows_that_had_arrived(store):
     tuner = FakeTuner(store)
     tuner.dies = {0, 2}
-    sweeps = tuned(tuner, store, tries_all=True)
+    sweeps = run_tuning(tuner, store, tries_all=True)
     assert [task.space for task in tuner.tasks] == [
         SPACES[0],
         SPACES[0],
@@ -116,32 +116,32 @@ def test_a_problem_whose_worker_dies_is_resumed_from_the_rows_that_had_arrived(s
     assert not kept & set(explored(tuner.devices[1]))
 
 
-def test_a_worker_that_dies_each_time_ends_the_tuning_with_its_error(store):
+def test_a_worker_that_dies_at_every_attempt_ends_the_tuning_with_its_error(store):
     tuner = FakeTuner(store)
     tuner.dies = set(range(9))
     with pytest.raises(RuntimeError, match="killed"):
-        tuned(tuner, store)
+        run_tuning(tuner, store)
     assert len(tuner.tasks) == 3
 
 
-def test_the_same_tuning_resumes_from_its_rows_except_anew(store):
-    tuned(FakeTuner(store), store, tries_all=True)
-    again, anew = FakeTuner(store), FakeTuner(store)
-    tuned(again, store, tries_all=True)
-    tuned(anew, store, tries_all=True, is_anew=True)
+def test_a_repeated_tuning_resumes_from_its_rows_unless_it_starts_from_scratch(store):
+    run_tuning(FakeTuner(store), store, tries_all=True)
+    again, from_scratch = FakeTuner(store), FakeTuner(store)
+    run_tuning(again, store, tries_all=True)
+    run_tuning(from_scratch, store, tries_all=True, from_scratch=True)
     assert [len(explored(device)) for device in again.devices] == [0, 0, 0]
-    assert [len(explored(device)) for device in anew.devices] == [16, 16, 16]
+    assert [len(explored(device)) for device in from_scratch.devices] == [16, 16, 16]
 
 
 def test_few_configs_serve_most_problems():
-    """Square tiles of 128 are the best for two problems; the third needs small ones."""
+    """Two problems need BLOCK_M = 128, the third a small one."""
 
     def ms_of(experiment):
         small = experiment.problem.M == 1024
         return 1.0 + abs(math.log2(experiment.config.BLOCK_M / (16 if small else 128)))
 
     tuner = FakeTuner(Store(None), ms_of)
-    sweeps = tuned(tuner, Store(None), tries_all=True)
+    sweeps = run_tuning(tuner, Store(None), tries_all=True)
     configs, served = short_list(sweeps)
     assert [each.config.BLOCK_M for each in configs] == [128, 16]
     assert served == 1
@@ -150,10 +150,10 @@ def test_few_configs_serve_most_problems():
     assert 'triton.Config({"BLOCK_M": 128' in text
     result = tuned_json(sweeps)
     assert [each["best"]["BLOCK_M"] for each in result["problems"]] == [128, 128, 16]
-    assert result["problems"][0]["gain"] is None, "the current config is not among those tried"
+    assert result["problems"][0]["gain"] is None, "the space does not contain the current config"
 
 
-def test_a_quarter_is_timed_but_at_least_eight():
+def test_a_quarter_of_the_configs_is_timed_but_at_least_eight():
     assert choose_strategy(SPACES[0], "single", False) == Strategy(
         budget=8, patience=8, load="single"
     )
@@ -161,7 +161,7 @@ def test_a_quarter_is_timed_but_at_least_eight():
     assert choose_strategy(grid(), "sustained", True).name == "grid"
 
 
-def test_the_space_and_the_rows_of_a_case_come_back_from_the_store(store):
+def test_the_store_returns_a_cases_space_and_rows_unchanged(store):
     base = Experiment("/x/softmax.py:case", Settings(rows=7), Settings(BLOCK=1, num_warps=None))
     within = Space(
         base, (("BLOCK", (1, 2)), ("num_warps", (None, 4))), ((1, None), (2, 4)), source="abc"
@@ -186,7 +186,7 @@ class FakeCase(FakeDevice):
 
 
 class CaseBuilder(FakeBuilder):
-    """Compiles of a case."""
+    """Compiles a case at once."""
 
     def submit(self, call):
         done = Future()

@@ -1,4 +1,4 @@
-"""The pipes of instructions, the trace of a mean warp, and the time of launches whose traces are shorter."""
+"""The pipes of instructions, the trace of an average warp, and the time of launches with shorter traces."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The DRAM traffic of launches whose programs load and store a block each, and hits in the L1 of programs on one SM."""
+"""DRAM traffic of launches whose programs each load and store one block, and L1 hits of programs on one SM."""
 
 import numpy as np
 import pytest

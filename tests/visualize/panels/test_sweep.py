@@ -72,7 +72,7 @@ def numbers(count):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("BLOCK_M", "sweep_vary must be KNOB=VALUE,VALUE, such as BLOCK_M=64,128 (got 'BLOCK_M')."),
+        ("BLOCK_M", "sweep_vary must be NAME=VALUE,VALUE, such as BLOCK_M=64,128 (got 'BLOCK_M')."),
         ("BLOCK_M=64,65", "BLOCK_M must be 16, 32, 64, 128 or 256 (got 65)."),
         (f"GROUP_SIZE={numbers(69)} {MANY.split(' GROUP')[0]} num_stages=2,3", "at most 4,096"),
     ],

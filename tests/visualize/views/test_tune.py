@@ -25,7 +25,7 @@ from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.store import Store
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
-from visualize.views.tune.history import STORE_OFF, Part, history
+from visualize.views.tune.history import STORE_OFF, HistoryOptions, history
 from visualize.views.tune.text import time_ms
 from visualize.views.tune.view import plan_sweep, swept_space
 
@@ -43,7 +43,7 @@ def put_runs(store, medians, device=H200, of=ONE, gpu="H200", since=START, kind=
 def ask(store, experiment=None, **arguments):
     """Return the reply of /history."""
     api = SimpleNamespace(session=SimpleNamespace(store=store))
-    return history(api, experiment, options=read_fields(Part, arguments, "/history"))
+    return history(api, experiment, options=read_fields(HistoryOptions, arguments, "/history"))
 
 
 def test_the_replies_are_the_approved_ones(store, approve, monkeypatch):

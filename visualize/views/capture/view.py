@@ -345,7 +345,7 @@ def _result(launch: CapturedLaunch) -> Markup:
     results = launch.results
     if not results:
         none = (
-            "There is no expected output to compare with. A case can return it: see docs/show.md."
+            "There is no expected output to compare with. A case can return one: see docs/show.md."
         )
         idle = "It was captured without a GPU. To run it in Triton's interpreter, use tilescope show --values."
         return headline(*time, none if launch.ran else idle)

@@ -83,7 +83,7 @@ SCORES: Table[Score] = Table(
         Column("note", "Note", _note),
     ),
 )
-# Of the table of models.
+# Column titles of the table of models.
 _HEADER = (
     "scores",
     "agreement",

@@ -12,7 +12,7 @@ from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.instructions import CompiledFacts
-from tilescope.evaluate.matching import memory_lines
+from tilescope.evaluate.matching import access_lines
 from tilescope.numbers import Number, bytes_of, count_noun, join_names
 from tilescope.results import Compiled, Failure
 from visualize.predict.schedule import occupancy_of
@@ -27,7 +27,7 @@ from visualize.views.state import Snapshot
 from visualize.views.tables import table
 
 _LISTING = Markup(
-    '<div class="listing-bar"><span>Marked at each stage of compilation:</span>'
+    '<div class="listing-bar"><span>Highlight at each compilation stage:</span>'
     '<select class="control" aria-label="memory operation">{}</select>'
     '<input type="search" class="control" placeholder="Search all four, Enter for next" aria-label="search"></div>'
     '<div class="listing-panes">{}</div>'
@@ -185,7 +185,7 @@ def list_texts(
     Args:
         sources: file → the number of its first line, and its lines.
         codes: the kernel's TTGIR, PTX and SASS.
-        operations: the label of each memory operation, its file and lines.
+        operations: (label, file, lines) of each memory operation.
     """
     source = [
         (file, number, line)
@@ -204,7 +204,7 @@ def list_texts(
     marks = [
         {
             "Source": [n for n, each in enumerate(source) if each[0] == file and each[1] in lines],
-            **{kind.upper(): memory_lines(code, kind, file, lines) for kind, code in codes.items()},
+            **{kind.upper(): access_lines(code, kind, file, lines) for kind, code in codes.items()},
         }
         for _, file, lines in operations
     ]

@@ -1,14 +1,14 @@
-// Texts beside each other, of which the lines of one operation are marked (see `list_texts` in compiler.py).
+// Texts side by side, in which the lines of one operation are marked (see `list_texts` in compiler.py).
 import { copyText } from "../../web/assets/files.js";
 import { counted } from "../../web/assets/numbers.js";
 
 export default function mountListing(element) {
   const root = element.querySelector(".listing");
-  // By operation: the numbers of its lines, by text.
+  // operation → text → line numbers
   let marks = [];
   // The operation in the page's address.
   let addressed = 0;
-  // The hit in view.
+  // The index of the search hit in view.
   let position = 0;
 
   const find = (selector) => root.querySelector(selector);

@@ -4,7 +4,7 @@ import { emit, given, listen } from "../../web/assets/dom.js";
 import { settings } from "../../web/assets/messages.js";
 import { written } from "../../web/assets/numbers.js";
 
-// The points of a line.
+// Number of points per line.
 const POINTS = 21;
 
 // The lines of a request, from its nodes to the bytes that they access.
@@ -15,7 +15,7 @@ export function links({ line_bytes: width }, bytes, ends, nodes) {
     for (let i = 0; i < POINTS; i++) {
       const t = i / (POINTS - 1);
       x.push(left + (byte % width / width - left) * t);
-      // NaN for an inactive lane, whose end is NaN.
+      // The end of an inactive lane is NaN, so its line is not drawn.
       y.push(start + (ends[lane] - start) * (3 - 2 * t) * t * t);
     }
     x.push(NaN);
@@ -50,7 +50,7 @@ export default function mountScrubber(element) {
   const main = document.querySelector("#request-plot .live-plot");
   const switches = element.querySelectorAll(".switch button");
   const [back, forward, slider, output] = element.querySelector(".player").children;
-  // Plot → its figure's requests.
+  // plot → requests of its figure
   const carried = new Map();
   // The number of the request in the picture.
   let number = 0;
@@ -67,7 +67,7 @@ export default function mountScrubber(element) {
     // The other model for the same block: the lines move (see style.css).
     if (before?.block === requests.block && before.model !== requests.model) {
       target.classList.add("moving");
-      // Milliseconds, more than the transition takes.
+      // Longer than the transition, in ms.
       setTimeout(() => target.classList.remove("moving"), 600);
     }
     const place = placeOf(target), [memory, lines, lanes] = detail.data;

@@ -110,7 +110,7 @@ export class Order {
   }
 }
 
-// Pixels of the smallest number.
+// Smallest legible font size of a number, in pixels.
 const LEGIBLE = 7;
 
 // A picture of a launch in one order or two.

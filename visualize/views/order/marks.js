@@ -14,14 +14,14 @@ export class Marks {
   lay({ data, layout }, picture) {
     const { panels, tensors, extents, grid: { down: { stride } } } = picture.meta, map = panels ? 0 : tensors.length - 1;
     const isTurned = picture.isTransposed(map), ends = isTurned ? extents.toReversed() : extents, [order] = picture.orders;
-    // Each with the turn in which it is complete: with its last slice.
+    // The last slice of a cell completes it, so it overwrites the turn.
     const cells = new Map();
     for (let entry = 0; entry < order.total; entry++) {
       const { m, n } = order.at(entry), [row, column] = (isTurned ? [n, m] : [m, n]).map((tile) => Math.floor(tile / stride));
       const isWrong = this.wrong[row]?.[column] === "1", label = isWrong ? "✗" : data[map].text?.at(row - ends[0]).at(column - ends[1]);
       cells.set(`${row} ${column}`, { row, column, turn: entry / order.total, isWrong, label });
     }
-    // Another step shows its own colours.
+    // At another step, the cells show that step's colours.
     this.step ??= picture.step;
     const drawn = [...cells.values()].filter((cell) => cell.isWrong || this.step === picture.step);
     Object.assign(this, { map, stride, ends, drawn });

@@ -9,7 +9,7 @@ export default function mountPlayer(element) {
   const root = element.querySelector(".player");
   const [play, back, forward, scrub, output, outlined] = root.querySelectorAll("button, input, output, .first");
   let own = null, pinned = null; // overlays
-  // The marks of a run's tiles.
+  // Marks on the tiles of a run.
   let marks = null;
   // From 1; 0 is the whole launch.
   let step = 0;
@@ -19,7 +19,7 @@ export default function mountPlayer(element) {
   let sent = null;
   let isOpened = false;
   let isPlaying = false;
-  // The unit of the latest launch's steps, and the setting that counts in this unit.
+  // The latest launch's unit of a step, and the setting that counts in this unit.
   let launch = {};
 
   const overlays = () => [own, pinned].filter(Boolean);
@@ -114,7 +114,7 @@ export default function mountPlayer(element) {
   async function start() {
     setPlaying(true);
     if (step >= longest()) step = 0;
-    // The position has a fraction.
+    // `position` has a fraction.
     let position = step + 1, time = performance.now();
     // Playback pauses once at the programs that are compared; from there it goes on to the end.
     const bound = own?.picture.meta.bound, last = bound > step ? bound : longest();
@@ -159,7 +159,7 @@ export default function mountPlayer(element) {
     setPlaying(false);
     Object.assign(detail, {
       over: [...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas")],
-      // Up to the programs that the headline compares.
+      // The animation ends at the programs that the headline compares.
       steps: { step, count: own.picture.meta.bound || longest(), show },
     });
   });

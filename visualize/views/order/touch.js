@@ -7,9 +7,9 @@ import { written } from "../../web/assets/numbers.js";
 // The layer over a plot. Tiles of the pinned picture can be pointed at, but not dragged.
 export class Overlay {
   layer = make("div", { class: "touch" });
-  // A corner for each order.
+  // One corner per order.
   corners = [];
-  // Sizes to set, by the knob's name.
+  // knob → size to set
   sizes = new Map();
 
   constructor(plot, isOwn) {

@@ -42,8 +42,8 @@ def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = N
     sentences = [
         " ".join(filter(None, [miss, describe_spills(inside), first])),
         *others,
-        f"Such a range holds nine in ten of {errors.launches} launches of kernels that the model was not fitted to. "
-        f"Their median error is {percent(errors.median)}.",
+        f"For nine in ten of {errors.launches} launches of kernels that the model was not fitted to, such a range "
+        f"contains the measured time. The median error is {percent(errors.median)}.",
         "The prediction assumes a cold L2 cache."
         + f" If the same launch ran just before, the predicted time is {warm}." * (warm != cold),
         inside.assumed,

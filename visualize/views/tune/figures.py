@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 
 from tilescope.results import Sweep
-from tilescope.search.tuned import varying
+from tilescope.search.tuned import varying_names
 from visualize.views import theme
 from visualize.views.tune.text import knobs_text, sweep_unit, time_ms
 
 # Heatmaps of up to this many cells have numbers in them.
 _MAX_NUMBERED_CELLS = 120
-# The figure of problems shows this many configs, and configs this many times as slow as the best in one color.
+# The figure of problems shows at most this many configs. Its color scale ends at this slowdown.
 _MAX_COLUMNS = 40
 _SLOW = 2.0
-# The name of a cell.
+# The style of a cell's label.
 _MARK = {"showarrow": False, "bgcolor": "#ffffff", "font": {"color": "#111827"}}
 
 
@@ -64,9 +64,9 @@ def best_cells(sweep: Sweep) -> Cells:
 
 
 def heatmap_figure(sweep: Sweep) -> dict[str, Any]:
-    """Draw the fastest time for each pair of two knobs' values, or the best rank if only the order is expected.
+    """Draw the fastest time for each pair of two knobs' values, or the best rank if only the expected order is known.
 
-    Cells without a result are empty. The fastest cell and that of the sweep's own config are named.
+    Cells without a result are empty. The fastest cell and the current config's cell have labels.
     """
     cells = best_cells(sweep)
     title = f"for each {cells.across}{f' and {cells.up}' if cells.up else ''}"
@@ -104,15 +104,15 @@ def heatmap_figure(sweep: Sweep) -> dict[str, Any]:
 
 
 def problems_figure(sweeps: Sequence[Sweep]) -> dict[str, Any]:
-    """Draw the time of each problem's configs, divided by the problem's best one. The best config overall comes first.
+    """Draw the time of each config on each problem, divided by the problem's best time. The best overall comes first.
 
     Args:
-        sweeps: of the same configs, with times.
+        sweeps: timed sweeps of the same configs, one per problem.
     """
     slowdowns = np.array([[sweep.slowdown(row) for row in sweep.rows] for sweep in sweeps])
     order = np.argsort(np.minimum(slowdowns, _SLOW).sum(axis=0), kind="stable")[:_MAX_COLUMNS]
     shown = np.where(np.isfinite(slowdowns), slowdowns, np.nan)[:, order]
-    names = varying([sweep.space for sweep in sweeps])
+    names = varying_names([sweep.space for sweep in sweeps])
     problems = [
         ", ".join(f"{name} {vars(sweep.experiment.problem)[name]}" for name in names)
         for sweep in sweeps
@@ -131,12 +131,12 @@ def problems_figure(sweeps: Sequence[Sweep]) -> dict[str, Any]:
         xgap=1,
         ygap=1,
         hovertemplate="%{y}<br>%{text}<br>%{z:.3f} × the best<extra></extra>",
-        colorbar=theme.colorbar("time / best of the problem"),
+        colorbar=theme.colorbar("time / problem's best"),
     )
     return theme.figure(
-        "Each config on each problem; empty cells were not tried",
+        "Each config on each problem; empty cells were not timed",
         [trace],
-        xaxis=theme.axis("configs, the best overall first"),
+        xaxis=theme.axis("configs, best overall first"),
         yaxis=theme.axis("", type="category", autorange="reversed", automargin=True),
     )
 

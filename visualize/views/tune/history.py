@@ -18,8 +18,8 @@ STORE_OFF = "Results are lost when the server stops: TILESCOPE_DB is off."
 
 
 @dataclass(frozen=True)
-class Part:
-    """The results that a reply of /history lists."""
+class HistoryOptions:
+    """The options of /history, which select the results of a reply."""
 
     kernel: str = knob(ALL, "", "The measured kernel.", choices=(ALL, *discover()))
     device: str = knob(ALL, "", "The device's own name.", longest=100)
@@ -27,16 +27,16 @@ class Part:
     limit: int = knob(50, "", "Maximum number of results in a reply.", low=1, high=500)
     # Up to JavaScript's largest integer.
     before: int = knob(
-        0, "", "Only results before the one of this number; 0: the latest.", low=0, high=2**53
+        0, "", "Only results before the result of this number; 0: the latest.", low=0, high=2**53
     )
 
 
-def history(api: Api, experiment: Json | None = None, *, options: Part) -> Json:
+def history(api: Api, experiment: Json | None = None, *, options: HistoryOptions) -> Json:
     """Lists this machine's stored results, latest first.
 
-    `history` has, per result, its kind, experiment, device, versions, the UTC time, the median with its 20th
-    and 80th percentile, the library's time over it, the check, and the page's address. With an experiment, only
-    its own results. `sweeps` lists sweeps. `next` is the `before` of the next part.
+    `history` has, per result, the kind, experiment, device, versions, UTC time, median with 20th and 80th
+    percentile, the library's time divided by the median, the check, and the page's address. With an experiment, it
+    lists only that experiment's results. `sweeps` lists sweeps. `next` is the `before` of the next page.
     """
     base = from_json(experiment) if experiment else None
     keys = {name: experiment_key(m.form.key(base)) for name, m in MEASUREMENTS.items() if base}

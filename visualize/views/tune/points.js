@@ -1,5 +1,5 @@
-// Points of a figure that open another state of the page: what each says, and the address that a click on it follows. The
-// layout's meta has both, by the place that a point, or a cell of a map, carries.
+// Points of a figure that open another state of the page. `layout.meta` holds the label of each point and the address that a
+// click follows; the customdata of a point, or of a cell of a map, is its index there.
 import { emit, listen } from "../../web/assets/dom.js";
 
 listen("paint", ({ target, detail }) => {
@@ -8,7 +8,7 @@ listen("paint", ({ target, detail }) => {
   const word = (place) => (typeof place === "number" ? words[place] : Array.from(place, word));
   const texts = ({ customdata }) => customdata && Array.from(customdata, word);
   detail.data = detail.data.map((trace) => ({ ...trace, text: texts(trace) }));
-  // Plotly makes a plot a source of events when it draws it.
+  // A plot has no `on` until Plotly has drawn it.
   queueMicrotask(() => followClicks(target, addresses));
 });
 

@@ -27,7 +27,7 @@ class Sweeps:
 
     Args:
         prepare: makes a sweep, as `make_sweep` does.
-        abandoned_s: a sweep that no client has looked at for this long is cancelled. Reloading a page takes less.
+        abandoned_s: a sweep that no client has requested for this long is cancelled. Reloading a page takes less.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Sweeps:
         return run, True
 
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
-        """Return the running sweep if it is of this space and GPU. The caller counts as a client that looks at it."""
+        """Return the running sweep if it is of this space and GPU. This call counts as a client's request for it."""
         run = self._run
         if run and (run.space.identity, run.gpu.name) == (space.identity, gpu.name):
             self._seen_at_s = time.monotonic()

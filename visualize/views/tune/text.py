@@ -16,7 +16,7 @@ from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
 from tilescope.results.sweep import LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
-from tilescope.search.tuned import SLOWER, short_list
+from tilescope.search.tuned import TOLERANCE, short_list
 from visualize.views.panel import select_fields
 from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say
 from visualize.views.tables import table
@@ -200,7 +200,7 @@ def sweep_caption(sweep: Sweep) -> str:
 
 
 def _outcome(row: SweepRow) -> str:
-    # A compiler's message: on one line, because lines separate the points' labels.
+    # A compiler's message may have several lines; a label has one line per value.
     reason = textwrap.shorten(row.reason, _LABEL_CHARS, placeholder=" …")
     return f"{row.status}: {reason}" if reason else row.status
 
@@ -273,20 +273,19 @@ def tune_command(space: Space) -> str:
 
 
 def tune_hint(command: str) -> Markup:
-    return hint(
-        say("In a terminal, {} tunes several problems, which then appear here.", Code(command))
-    )
+    return hint(say("To compare several problems here, run {} in a terminal.", Code(command)))
 
 
 def short_list_text(sweeps: Sequence[Sweep], command: str) -> Markup:
-    """Render the configs that serve most problems, and the command that adds problems."""
+    """Render the short list of configs, and the command that adds problems."""
     configs, served = short_list(sweeps)
-    said = say(
-        "{} within {} of the best for {} of {} problems, for @triton.autotune:",
-        count_noun(len(configs), "config"), percent(SLOWER), round(served * len(sweeps)), len(sweeps),
+    verb = "is" if len(configs) == 1 else "are"
+    lead = say(
+        "{} {} within {} of the best for {} of {} problems. For @triton.autotune:",
+        count_noun(len(configs), "config"), verb, percent(TOLERANCE), round(served * len(sweeps)), len(sweeps),
     )  # fmt: skip
     lines = "\n".join(map(config_line, configs))
-    return hint(said) + Markup("<pre>{}</pre>").format(lines) + tune_hint(command)
+    return hint(lead) + Markup("<pre>{}</pre>").format(lines) + tune_hint(command)
 
 
 def _compare_library(call: LibraryRatio) -> str:

@@ -51,8 +51,7 @@ from visualize.views.slots import (
 from visualize.views.state import Snapshot, State, query
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure, problems_figure
-from visualize.views.tune.history import Part as History
-from visualize.views.tune.history import history
+from visualize.views.tune.history import HistoryOptions, history
 from visualize.views.tune.sweeps import Sweeps
 
 # An estimate takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem estimates
@@ -64,7 +63,7 @@ MAX_ESTIMATED = 400
 MAX_CONFIGS_PER_CALL = MAX_NEARBY
 MAX_CALL_S = 600.0
 
-# Problems in the picture of problems.
+# Maximum number of problems in the figure of problems.
 MAX_PROBLEMS = 30
 _POLL_S = 0.2
 
@@ -188,14 +187,14 @@ class SweepPanel(Panel):
         }
 
     def _draw_problems(self, store: Store, space: Space, state: State) -> Slots:
-        """Draw all problems that were swept over the same configs, by this page or by `tilescope tune`."""
-        alike: dict[Any, Space] = {}
+        """Draw all problems with a sweep of the same configs, by this page or by `tilescope tune`."""
+        spaces: dict[Any, Space] = {}
         for stored in store.sweeps(MAX_PROBLEMS, (space.base.kernel,)):
             if (other := stored.swept_space) and other.varied == space.varied:
-                alike.setdefault(other.base.problem, other)  # the latest comes first
-        found = (self.sweeps.find(store, other, state.gpu) for other in alike.values())
+                spaces.setdefault(other.base.problem, other)  # the latest comes first
+        swept = (self.sweeps.find(store, other, state.gpu) for other in spaces.values())
         sweeps = sorted(
-            (sweep for sweep in found if sweep and sweep.is_timed),
+            (sweep for sweep in swept if sweep and sweep.is_timed),
             key=lambda sweep: tuple(vars(sweep.experiment.problem).values()),
         )
         command = text.tune_command(space)
@@ -208,7 +207,7 @@ class SweepPanel(Panel):
         }
 
     def _draw_progress(self, state: State, hint: str = "") -> Slots:
-        """Draw the running sweep's progress; without one, `hint`."""
+        """Draw the running sweep's progress, or `hint` if no sweep is running."""
         run = self._running(state)
         if run is None:
             return {"sweep-progress": hint, "sweep-cancel": DISABLED}
@@ -229,7 +228,7 @@ class SweepPanel(Panel):
         yield self.draw(snapshot)
 
     def _start(self, session: Session, state: State) -> Iterator[Slots]:
-        """Start a sweep. It resumes from an interrupted one, and ignores the rows of one that has ended."""
+        """Start a sweep. It resumes from an interrupted sweep, and ignores the rows of a completed one."""
         space = swept_space(state)
         latest = self.sweeps.find(session.store, space, state.gpu)
         has_ended = latest is not None and latest.ended in ("complete", "patience")
@@ -240,8 +239,8 @@ class SweepPanel(Panel):
         is_running = self._running(state) is not None
         if is_running:
             self.sweeps.cancel()
-        said = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
-        yield {"sweep-progress": said, "sweep-cancel": DISABLED}
+        status = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
+        yield {"sweep-progress": status, "sweep-cancel": DISABLED}
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
@@ -253,7 +252,7 @@ class SweepPanel(Panel):
                 others=VARY,
                 is_flat=False,
             ),
-            Endpoint("history", history, options=History),
+            Endpoint("history", history, options=HistoryOptions),
         )
 
     async def reply(
@@ -266,7 +265,7 @@ class SweepPanel(Panel):
     ) -> Json:
         """Finds the fastest config of a kernel among all combinations of some values. Takes minutes, 10 at most.
 
-        `rows`: each config, the best first; without a GPU by `predicted_ms`. What can't launch has a `reason`.
+        `rows`: each config, the best first; without a GPU by `predicted_ms`. Configs that can't launch have a `reason`.
         """
         chosen = Strategy(
             options.strategy,
@@ -293,7 +292,7 @@ class SweepPanel(Panel):
 
 
 def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
-    """Return the order that the model expects before any compile; none for more than MAX_ESTIMATED configs."""
+    """Return the order that the model expects before any compile; no order for more than MAX_ESTIMATED configs."""
     initial = initial_rows(
         space, gpu, False, estimate_time if space.size <= MAX_ESTIMATED else lambda *_: None, ()
     )
@@ -351,7 +350,7 @@ def space_of_call(base: Experiment, vary: object) -> Space:
     if within.size > MAX_CONFIGS_PER_CALL:
         message = f"The values give {within.size:,} configs; /sweep takes at most {MAX_CONFIGS_PER_CALL}. Vary fewer "
         raise ConfigError(
-            "too_many_configs", f"{message}values, or use the page or tilescope sweep.", "vary"
+            "too_many_configs", f"{message}values, or use the page or tilescope tune.", "vary"
         )
     return within
 

@@ -4,19 +4,19 @@ import { emit, given, listen, notify, onClick } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 export default function mountAddress() {
-  // How the page is shown.
+  // Display options.
   const DISPLAY = ["__theme", "talk", "embed"];
-  // The stop of a guided tour: it remains until a link leads elsewhere.
+  // The stop of a guided tour, which remains until the reader follows another link.
   const LEADS = ["tour", "stop"];
-  // Fields that a picture has set: a reply to an earlier request has their older values.
+  // Fields that a picture has set. A reply to an earlier request still has their old values.
   const newer = new Set();
   let lead = new URLSearchParams(location.search);
   let full = new URLSearchParams(), short = new URLSearchParams();
   // A script's words for the style sheets.
   let source = "";
-  // Back should undo the next change.
+  // Whether Back should undo the next change.
   let isStep = false;
-  // Back or Forward has changed the address already.
+  // Whether Back or Forward has already changed the address.
   let isBack = false;
 
   const pick = (query, names) => [...query].filter(([name]) => names.includes(name));

@@ -2,7 +2,7 @@
 // measures all labels and lays out all axes again.
 import { make } from "./dom.js";
 
-// The shades of a colour axis. Its thirds and sixths, where the scale of a step has edges, are whole shades.
+// Number of shades of a colour axis. The edges of a stepped scale, at thirds and sixths, fall on whole shades.
 const SHADES = 1537;
 
 // The colour of a value on a colour axis, as a pixel of four bytes; nothing where there is no number.
@@ -46,7 +46,7 @@ export class Cells {
     data.forEach(({ z }, i) => { if (!same(z, last.data[i].z)) images[i].setAttribute("href", paint(z, color)); });
     for (const { node, text } of words) node.textContent = text;
     for (const { node, ...line } of lines) node.setAttribute("d", this.inPixels(line));
-    // A saved picture reads it.
+    // Saving the picture reads it.
     plot.data = data;
     return true;
   }

@@ -2,7 +2,7 @@
 import { emit, fill, listen } from "./dom.js";
 import { send, settings } from "./messages.js";
 
-// Sentences by the field that caused them.
+// field → error message
 let problems = {};
 
 // Shows each sentence next to the control that caused it, whose group opens, and those whose control is not visible above
@@ -70,7 +70,7 @@ export default function mountForm(element) {
     const summary = root.querySelector(".more > summary");
     form.fields.forEach(show);
     const numbers = form.fields.map((field) => (field.kind === "number" ? String(form.values[field.name]).length : 0));
-    // The width of all number boxes.
+    // All number boxes have the same width.
     root.style.setProperty("--digits", Math.max(5, ...numbers));
     for (const button of root.querySelectorAll(".presets button")) button.textContent = form.presets[button.value];
     if (summary) summary.textContent = form.more;

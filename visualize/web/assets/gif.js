@@ -1,5 +1,5 @@
 // Animated GIFs (GIF89a, see the W3C's copy of the specification). Our pictures have few colours: the 255 commonest are kept.
-// LZW codes, and the colour of pixels that stay.
+// LZW codes, and the colour index of unchanged pixels.
 const CLEAR = 256, END = 257, UNCHANGED = 255;
 
 // Colours of 5 bits per channel.
@@ -8,7 +8,7 @@ const channels = (color) => [color >> 10, color >> 5 & 31, color & 31];
 
 export class Gif {
   constructor() {
-    // `counts` has the pixels of each colour.
+    // `counts`: colour → number of pixels.
     Object.assign(this, { frames: [], counts: new Uint32Array(1 << 15) });
   }
 
@@ -34,7 +34,7 @@ export class Gif {
 
   encode() {
     const { width, height, frames } = this, { table, nearest } = this.palette(), word = (value) => [value & 255, value >> 8];
-    // A table of 256 colours for all frames.
+    // All frames share a table of 256 colours.
     const parts = ["GIF89a", Uint8Array.of(...word(width), ...word(height), 0xf7, 0, 0)], colors = new Uint8Array(768);
     colors.set(table);
     // The animation repeats forever.
@@ -56,7 +56,7 @@ export class Gif {
 
 // LZW, with codes of 9 to 12 bits.
 function compress(pixels) {
-  // Prefix and pixel → code.
+  // (prefix, pixel) → code
   const codes = new Uint16Array(4096 * 256), bytes = [];
   let prefix = pixels[0], next = END + 1, size = 9, bits = 0, count = 0;
   const put = (code) => {

@@ -3,7 +3,7 @@ import { onClick } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 export default function mountHeader() {
-  // View → the picture that was open last.
+  // View → its picture that was open last.
   const latest = new Map();
 
   const pictures = (view) => view.dataset.tabs.split(" ");

@@ -4,13 +4,13 @@ import { emit, notify } from "./dom.js";
 import { inflateFigure } from "./figures.js";
 
 const PAGE = Math.random().toString(36).slice(2);
-// The time without a change until the page requests what follows: a compile, for example.
+// Debounce: the time without a change before the page requests slow follow-up work, such as a compile.
 const QUIET_MS = 200;
-// The time between questions whether a script has been captured again.
+// Polling interval for a new capture of the script.
 const POLL_MS = 1000;
-// The time until a redraw without a reply is sent again.
+// Timeout after which a redraw without a reply is sent again.
 const PATIENCE_MS = 30_000;
-// The time until the next attempt after a failure.
+// Delay before a retry after a failure.
 const RETRY_MS = 1000;
 
 // The values of all controls.
@@ -24,13 +24,13 @@ export const slots = new Map([
   }],
 ]);
 
-// Resolves when the slots have the latest update.
+// Resolves when the slots show the latest update.
 let received = Promise.resolve();
-// The address of what the page shows.
+// The address of the state that the page shows.
 let shown = "";
 // Whether a redraw is in flight.
 let isAwaited = false;
-// The next redraw.
+// The next redraw to send.
 let pending = null;
 let quiet = 0;
 let stream = new AbortController();
@@ -107,7 +107,7 @@ export const send = {
   redraw() {
     request(() => {
       const message = { settings: { ...settings } };
-      // A preset is clicked once.
+      // A preset applies once.
       delete settings.preset;
       return message;
     });
@@ -131,7 +131,7 @@ async function read([name, value]) {
 // Takes an update. All slots are filled at once, so that the browser lays them out in one frame.
 export function receive(line) {
   const update = JSON.parse(line);
-  // Another state of the page: what followed for the one before is superseded.
+  // The page shows a new state, which supersedes follow-up work for the previous one.
   if (update.link) {
     shown = JSON.parse(update.link).full;
     clearTimeout(quiet);

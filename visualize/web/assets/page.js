@@ -63,7 +63,7 @@ function closeMenus() {
 export function start(element, update, constants) {
   Object.assign(given, constants);
   const line = element.querySelector("#awaited [role=progressbar]");
-  // base.css shows it if the reply takes longer than most.
+  // base.css shows it after a delay.
   listen("awaited", (event) => { line.hidden = !event.detail; });
   closeMenus();
   for (const name of given.needs_gpu) element.querySelector(`#${name}`).disabled = true;

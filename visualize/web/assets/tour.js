@@ -4,9 +4,9 @@ import { send } from "./messages.js";
 
 export default function mountTour(element) {
   const bar = element.querySelector(".tour-bar");
-  // "tour stop" of the address; "" without a tour.
+  // "tour stop", from the address; "" without a tour.
   let current = "";
-  // Whether the current stop's question has been left.
+  // Whether the reader has gone past the current stop's question.
   let isRevealed = false;
 
   function followAddress() {
@@ -22,7 +22,7 @@ export default function mountTour(element) {
 
   function showStop(value) {
     const { tour, stop, html, query } = JSON.parse(value || "{}");
-    // The page has left this stop.
+    // The reader has left this stop.
     if (`${tour} ${stop}` !== current) return;
     bar.innerHTML = html;
     document.body.dataset.stop = query;
@@ -43,12 +43,12 @@ export default function mountTour(element) {
       choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
       choice.ariaPressed = choice === button;
     }
-    bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No. The right answer has a ✓.";
+    bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No. The right answer is marked ✓.";
     bar.querySelector(".next").focus();
   }
 
   function reveal(event) {
-    // Next is a link to the next stop.
+    // Stay at this stop: Next is a link.
     event.preventDefault();
     event.stopPropagation();
     // Space plays the picture, not Next.
@@ -65,7 +65,7 @@ export default function mountTour(element) {
   });
   listen("address", followAddress);
   new ResizeObserver(() => {
-    // "" removes it.
+    // "" removes the property.
     document.body.style.setProperty("--bar", bar.offsetHeight ? `${bar.offsetHeight}px` : "");
   }).observe(bar);
   followAddress();
