@@ -105,7 +105,7 @@ def tune(arguments: Sequence[str]) -> None:
             tuner: Tuner | None = None
             if flags.gpus == 1 and not os.environ.get(cluster.SCHEDULER):
                 tuner = LocalTuner(session, gpu, rows)
-            spaces = read_spaces(flags, session, gpu)
+            spaces = [replace(each, load=flags.load) for each in read_spaces(flags, session, gpu)]
             if tuner is None:
                 tuner = stack.enter_context(cluster.connect(flags.gpus, spaces[0].base, rows))
             sweeps = _tune(flags, session, spaces, tuner, rows)
@@ -146,7 +146,6 @@ def _tune(
             tuner,
             spaces,
             session.store,
-            load=flags.load,
             tries_all=flags.all,
             from_scratch=flags.from_scratch,
         ):

@@ -33,12 +33,14 @@ class Space:
         varied: (knob, values) in the kernel's knob order; numbers ascending, choices in the knob's order.
         listed: the combinations to try, each in the order of `varied`; empty for all combinations.
         source: a hash of the code of a script's case; "" for our kernels.
+        load: "sustained" (launches follow each other, which may lower the clock) or "single" (the GPU rests).
     """
 
     base: Experiment
     varied: tuple[tuple[str, tuple[Any, ...]], ...]
     listed: tuple[tuple[Any, ...], ...] = ()
     source: str = ""
+    load: str = "sustained"
 
     @property
     def size(self) -> int:
@@ -58,13 +60,13 @@ class Space:
         return tuple(replace(self.base, config=config) for config in configs)
 
     def to_json(self) -> Json:
-        """Return the API's payload. A script's case has two more fields, `listed` and `source`."""
-        listed = {"listed": list(map(list, self.listed))} if self.listed else {}
+        """Return the API's payload. Only `tilescope tune` has spaces with further fields."""
+        load = self.load if self.load != "sustained" else ""
+        more = {"listed": list(map(list, self.listed)), "source": self.source, "load": load}
         return {
             "experiment": self.base.to_json(),
             "vary": {name: list(values) for name, values in self.varied},
-            **listed,
-            **({"source": self.source} if self.source else {}),
+            **{name: value for name, value in more.items() if value},
         }
 
     @cached_property
@@ -171,11 +173,13 @@ def space_from_json(payload: object) -> Space:
             f"vary must be a JSON object of lists (got {payload['vary']!r}).",
             "vary",
         )
+    load = payload.get("load", "sustained")
     if "source" in payload:
-        varied = ((name, tuple(values)) for name, values in payload["vary"].items())
+        base = read_tried(payload["experiment"])
+        varied = tuple((name, tuple(values)) for name, values in payload["vary"].items())
         listed = tuple(map(tuple, payload.get("listed", ())))
-        return Space(read_tried(payload["experiment"]), tuple(varied), listed, payload["source"])
-    return space(from_json(payload["experiment"]), payload["vary"])
+        return Space(base, varied, listed, payload["source"], load)
+    return replace(space(from_json(payload["experiment"]), payload["vary"]), load=load)
 
 
 def read_tried(payload: Mapping[str, Any]) -> Experiment:

@@ -36,14 +36,12 @@ class Strategy:
         seed: the seed of "random".
         budget: maximum number of configs to time; None for no limit.
         patience: "guided" ends after this many timed configs without an improvement.
-        load: "sustained" (launches follow each other, which may lower the clock) or "single" (the GPU rests).
     """
 
     name: str = "guided"
     seed: int = 0
     budget: int | None = None
     patience: int = PATIENCE
-    load: str = "sustained"
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class ConfigTrial:
         turns: samples of each config, except in the final.
         numbers: the configs' places in grid order.
         is_retry: whether the first attempt failed.
-        load: as in `Strategy`.
+        load: as in `Space`.
     """
 
     experiments: tuple[Experiment, ...]
@@ -149,6 +149,7 @@ class Search:
         takes_times: without times, configs are only checked, one per trial, and there is no race.
         max_compiles: compiles that can run at the same time.
         hints: findings for a similar problem.
+        load: as in `Space`.
 
     Attributes:
         rows: the current state of each config.
@@ -165,6 +166,7 @@ class Search:
         takes_times: bool,
         max_compiles: int,
         hints: Hints = NO_HINTS,
+        load: str = "sustained",
     ) -> None:
         self.experiments = experiments
         self.strategy = strategy
@@ -174,6 +176,7 @@ class Search:
         self.final: Final | None = None
         self._takes_times = takes_times
         self._hints = hints
+        self._load = load
         self._is_guided = strategy.name == "guided"
         self._explored_per_trial = (
             (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
@@ -279,7 +282,7 @@ class Search:
         )
         experiments = tuple(self.experiments[number] for number in numbers)
         return ConfigTrial(
-            experiments, phase, reference, turns, tuple(numbers), is_retry, self.strategy.load
+            experiments, phase, reference, turns, tuple(numbers), is_retry, self._load
         )
 
     def _next_queued(self) -> ConfigTrial | None:

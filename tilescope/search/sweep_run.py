@@ -128,7 +128,9 @@ class SweepRun:
         self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
         self.changes = 0
         compiles = builder.max_concurrency
-        self._search = Search(space.experiments, strategy, rows, self._takes_times, compiles, hints)
+        self._search = Search(
+            space.experiments, strategy, rows, self._takes_times, compiles, hints, space.load
+        )
         self._done_before = sum(row.status != "not tried" for row in rows)
         self._submitted: set[int] = set()
         self._compiled = 0

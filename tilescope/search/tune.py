@@ -146,12 +146,12 @@ class LocalTuner:
             run.cancel()
 
 
-def choose_strategy(space: Space, load: str, tries_all: bool) -> Strategy:
+def choose_strategy(space: Space, tries_all: bool) -> Strategy:
     """Return the strategy for a sweep of a space."""
     if tries_all:
-        return Strategy("grid", load=load)
+        return Strategy("grid")
     budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
-    return Strategy("guided", budget=budget, patience=budget, load=load)
+    return Strategy("guided", budget=budget, patience=budget)
 
 
 def tune(
@@ -159,7 +159,6 @@ def tune(
     spaces: Sequence[Space],
     store: Store,
     *,
-    load: str = "sustained",
     tries_all: bool = False,
     from_scratch: bool = False,
 ) -> Iterator[list[Sweep | None]]:
@@ -167,7 +166,6 @@ def tune(
 
     Args:
         spaces: the same configs of different problems.
-        load: as in `Strategy`.
         tries_all: whether to time every config.
         from_scratch: ignore the rows of earlier sweeps.
     """
@@ -185,7 +183,7 @@ def tune(
                 else store.load_sweep(space, tuner.gpu)
             )
             resume = stored[1] if stored else ResumePoint()
-            strategy = choose_strategy(space, load, tries_all)
+            strategy = choose_strategy(space, tries_all)
             hints = find_hints(space, [sweep for sweep in sweeps if sweep])
             running[tuner.submit(Task(space, strategy, resume, hints))] = number
         for future in wait(running, 0.5, FIRST_COMPLETED).done:

@@ -57,7 +57,7 @@ def tuned_json(sweeps: Sequence[Sweep]) -> Json:
         "gpu": first.rows[0].device,
         "device": vars(first.device),
         "l2": first.experiment.run.l2,
-        "load": first.strategy.load,
+        "load": first.space.load,
         "is_timed": first.is_timed,
         "problems": [_problem_json(sweep) for sweep in sweeps],
         "short_list": [config_json(each) for each in configs],
@@ -113,7 +113,7 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
     first = sweeps[0]
     base = first.experiment
     source = "timed" if first.is_timed else "predicted, not timed"
-    how = f"{base.run.l2} L2, {first.strategy.load} load" if first.is_timed else f"{base.run.l2} L2"
+    how = f"{base.run.l2} L2, {first.space.load} load" if first.is_timed else f"{base.run.l2} L2"
     title = f"{Path(base.kernel).name} on {first.rows[0].device}, {source} ({how})"
     names = varying_names([sweep.space for sweep in sweeps])
     knobs = [name for name, values in first.space.varied if len(values) > 1]

@@ -154,11 +154,19 @@ def test_few_configs_serve_most_problems():
 
 
 def test_a_quarter_of_the_configs_is_timed_but_at_least_eight():
-    assert choose_strategy(SPACES[0], "single", False) == Strategy(
-        budget=8, patience=8, load="single"
-    )
-    assert choose_strategy(grid(), "sustained", False).budget == 72
-    assert choose_strategy(grid(), "sustained", True).name == "grid"
+    assert choose_strategy(SPACES[0], False) == Strategy(budget=8, patience=8)
+    assert choose_strategy(grid(), False).budget == 72
+    assert choose_strategy(grid(), True).name == "grid"
+
+
+def test_rows_of_single_launches_and_of_sustained_load_are_kept_apart(store):
+    store(FakeTuner(store), store, tries_all=True)
+    single = [dataclasses.replace(each, load="single") for each in SPACES]
+    tuner = FakeTuner(store)
+    assert store(tuner, store, single, tries_all=True)[0].space.load == "single"
+    assert [len(explored(device)) for device in tuner.devices] == [16, 16, 16]
+    assert {trial.load for trial in tuner.devices[0].trials} == {"single"}
+    assert space_from_json(single[0].to_json()) == single[0]
 
 
 def test_the_store_returns_a_cases_space_and_rows_unchanged(store):
