@@ -160,10 +160,10 @@ def test_a_quarter_of_the_configs_is_timed_but_at_least_eight():
 
 
 def test_rows_of_single_launches_and_of_sustained_load_are_kept_apart(store):
-    store(FakeTuner(store), store, tries_all=True)
+    run_tuning(FakeTuner(store), store, tries_all=True)
     single = [dataclasses.replace(each, load="single") for each in SPACES]
     tuner = FakeTuner(store)
-    assert store(tuner, store, single, tries_all=True)[0].space.load == "single"
+    assert run_tuning(tuner, store, single, tries_all=True)[0].space.load == "single"
     assert [len(explored(device)) for device in tuner.devices] == [16, 16, 16]
     assert {trial.load for trial in tuner.devices[0].trials} == {"single"}
     assert space_from_json(single[0].to_json()) == single[0]
