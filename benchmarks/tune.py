@@ -54,6 +54,8 @@ def run(name: str, cache: Path, *flags: str) -> tuple[dict[str, Any], float]:
         "tune",
         kernel,
         *arguments,
+        "--l2",
+        "cold",
         "--out",
         str(out),
         *flags,

@@ -64,7 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--l2",
         choices=("cold", "warm"),
-        help="cold (default): other data fills the L2 before each launch",
+        help="cold: other data fills the L2 before each launch (default for scripts); warm: not (default for our "
+        "kernels, as on the page)",
     )
     add("--load", choices=("sustained", "single"), default="sustained",
         help="sustained (default): launches follow each other, so clocks may fall; single: the GPU rests")  # fmt: skip
@@ -200,7 +201,7 @@ def read_spaces(flags: argparse.Namespace, session: Session, gpu: Gpu) -> list[S
         base = _read_experiment(Path(name))
         base = replace(base, run=replace(base.run, l2=flags.l2 or base.run.l2))
     elif name in discover():
-        base = from_json({"kernel": name, "run": {"l2": flags.l2 or "cold"}})
+        base = from_json({"kernel": name, "run": {"l2": flags.l2} if flags.l2 else {}})
     else:
         known = join_names(list(discover()))
         raise ConfigError(

@@ -131,7 +131,7 @@ def test_invalid_flags_are_refused_with_the_reason(tune, arguments, message, tmp
 def test_tilescope_kernels_are_tuned_and_the_earlier_name_accepts_an_experiment(tune, tmp_path):
     status, out, _ = tune("matmul.grouped", *OVER, *SET)
     assert status == 0
-    assert "matmul.grouped on H200, timed (cold L2, sustained load)" in out
+    assert "matmul.grouped on H200, timed (warm L2, sustained load)" in out
     assert "1 config is within 2 % of the best for 2 of 2 problems" in out
     experiment = tmp_path / "experiment.json"
     experiment.write_text('{"kernel": "matmul.grouped", "problem": {"M": 256}}')

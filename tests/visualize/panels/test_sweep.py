@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 
+import numpy as np
 import orjson
 import pytest
 
@@ -25,6 +26,7 @@ from tests.waiting import until
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
 from tilescope.results import Strategy
+from tilescope.results.store import Store
 from tilescope.results.sweep import DONE
 from visualize.views.panel import Api
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
@@ -54,6 +56,25 @@ def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel):
     assert len(json.dumps(slots, ensure_ascii=False).encode()) < 150_000
     assert slots["sweep-table"].count("<tr>") == 1 + 40
     assert "1,112 more configs not shown" in slots["sweep-table"]
+
+
+def test_sweeps_of_the_same_configs_of_other_problems_are_drawn_together(panel, tmp_path):
+    """Other problems have other sizes; a sweep of another layout, or of other configs, is not among them."""
+    store = Store(tmp_path / "rows.db")
+    spaces = [space_of(M=size) for size in (1024, 2048)]
+    others = space_of(layout="NT"), space_of("BLOCK_M=16,32")
+    for within in (*spaces, *others):
+        swept(Strategy("grid"), FakeDevice(), within=within, store=store)
+    slots = panel.draw(Snapshot(state_of(M=1024), store=store))
+    (figure,) = decode(slots["sweep-problems-plot"])["data"]
+    assert list(figure["y"]) == ["M 1024", "M 2048"]
+    assert np.shape(figure["z"]) == (2, spaces[0].size)
+    assert "within 2 % of the best for 2 of 2 problems" in text_of(slots["sweep-problems-text"])
+    alone = panel.draw(Snapshot(state_of(M=1024), store=Store(None)))
+    assert alone["sweep-problems-plot"] == NONE
+    assert "tilescope tune matmul.grouped --over M=1024,4096" in text_of(
+        alone["sweep-problems-text"]
+    )
 
 
 def test_before_a_sweep_the_expected_order_is_drawn_unless_the_space_is_large(panel):

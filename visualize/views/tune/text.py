@@ -266,10 +266,12 @@ def config_lines(sweep: Sweep) -> Markup:
 
 def tune_command(space: Space) -> str:
     """Return the command that tunes the configs of a space for several problems."""
-    sizes = [name for name, value in vars(space.base.problem).items() if isinstance(value, int)]
-    over = " ".join(f"--over {name}=1024,4096" for name in sizes)
+    over = " ".join(
+        f"--over {name}={'1024,4096' if isinstance(value, int) else value}"
+        for name, value in vars(space.base.problem).items()
+    )
     values = " ".join(f"--set {text}" for text in varied_text(space).split())
-    return f"tilescope tune {space.base.kernel} {over} {values}"
+    return f"tilescope tune {space.base.kernel} {over} {values} --l2 {space.base.run.l2}"
 
 
 def tune_hint(command: str) -> Markup:

@@ -190,7 +190,8 @@ class SweepPanel(Panel):
         """Draw all problems with a sweep of the same configs, by this page or by `tilescope tune`."""
         spaces: dict[Any, Space] = {}
         for stored in store.sweeps(MAX_PROBLEMS, (space.base.kernel,)):
-            if (other := stored.swept_space) and other.varied == space.varied:
+            other = stored.swept_space
+            if other and _without_sizes(other) == _without_sizes(space):
                 spaces.setdefault(other.base.problem, other)  # the latest comes first
         swept = (self.sweeps.find(store, other, state.gpu) for other in spaces.values())
         sweeps = sorted(
@@ -301,6 +302,16 @@ def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
     )
     device = Device("predicted", gpu.name, torch="", triton="")
     return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
+
+
+def _without_sizes(space: Space) -> Json:
+    """Return a space's JSON without the sizes of its problem and its own values of the varied knobs."""
+    payload = space.to_json()
+    experiment = payload["experiment"]
+    problem, config = experiment["problem"], experiment["config"]
+    experiment["problem"] = {n: value for n, value in problem.items() if isinstance(value, str)}
+    experiment["config"] = {n: value for n, value in config.items() if n not in payload["vary"]}
+    return payload
 
 
 def _draw_rows(sweep: Sweep, state: State) -> Slots:
