@@ -87,7 +87,7 @@ def register_endpoints(
     for endpoint in endpoints:
         arguments = endpoint.arguments
         if EXPERIMENT in arguments:
-            arguments[EXPERIMENT] = arguments[EXPERIMENT][0], merged_schema(discover())
+            arguments[EXPERIMENT] = arguments[EXPERIMENT][0], merged_schema()
         reply = partial(endpoint.call, api)
         _register(blocks, endpoint.name, reply, endpoint.function.__doc__, arguments)
     for endpoint in (Endpoint("kernels", brief_kernels), *endpoints[1:]) if with_tools else ():
@@ -214,7 +214,7 @@ def brief_kernels(api: Api) -> Json:
             for kernel in reply["kernels"]
         ],
         "arguments": {
-            name: schema["description"] for name, schema in _flat(merged_fields(discover())).items()
+            name: schema["description"] for name, schema in _flat(merged_fields()).items()
         },
         "gpus": gpu_schema()["enum"],
         "device": reply["device"] and reply["device"]["name"],
@@ -257,7 +257,7 @@ def offer_tools_alone(server: Any) -> None:
 def _flat(parts: Mapping[str, Mapping[str, JsonSchema]]) -> dict[str, JsonSchema]:
     """Return the schemas of an experiment's fields, without their parts."""
     flat = {name: schema for fields in parts.values() for name, schema in fields.items()}
-    return {"kernel": kernel_schema(discover()), **flat, "gpu": gpu_schema()}
+    return {"kernel": kernel_schema(), **flat, "gpu": gpu_schema()}
 
 
 def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
@@ -265,7 +265,7 @@ def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
     own = endpoint.arguments
     needs_experiment = EXPERIMENT in own and own[EXPERIMENT][0] is Parameter.empty
     is_flat = needs_experiment and endpoint.is_flat
-    parts = merged_fields(discover()) if is_flat else {}
+    parts = merged_fields() if is_flat else {}
     fields: Arguments = {}
     if is_flat:
         del own[EXPERIMENT]

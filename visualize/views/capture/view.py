@@ -152,7 +152,7 @@ def draw_launch(
         before: the launch in the capture before the latest one, to compare with.
     """
     launch = launches.report().launches[view.launch]
-    summary = _headline(launches, launch, before)
+    summary = _headline(launch, before)
     drawn: Slots = {}
     match view.tab:
         case "requests":
@@ -241,7 +241,7 @@ def launches_table(
     return wrong + Markup('<p class="note">{}</p>').format(sentences) + shown
 
 
-def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | None) -> Markup:
+def _headline(launch: LaunchReport, before: LaunchReport | None) -> Markup:
     ratio = f"{significant(launch.ratio)} ×" if launch.ratio else "–"
     findings = [row.finding for row in list_findings([((0,), launch)])]
     others = [finding for finding in findings if not finding.is_fault]  # see launches_table

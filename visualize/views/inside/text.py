@@ -62,7 +62,7 @@ def shared_table(program: Program) -> Markup:
     header: tuple[Any, ...] = ("line", "opcode", "operation", "executed", wavefronts, conflicts)
     caption = "Accesses to shared memory by all programs of the launch"
     rows: list[tuple[Any, ...]] = [
-        (Code(place(access)), access.opcode, access.operation, *_amounts(program, [access]))
+        (Code(place(access)), access.opcode, access.operation, *_amounts([access]))
         for access in accesses
     ]
     if program.counted:
@@ -72,7 +72,7 @@ def shared_table(program: Program) -> Markup:
         rows = [row + _count_cells(program.counted.get(access), access) for row, access in pairs]
     for name, opcodes in _TOTALS.items():
         if group := [access for access in accesses if access.opcode in opcodes]:
-            rows.append((Strong(name), ", ".join(opcodes), "", *_amounts(program, group)))
+            rows.append((Strong(name), ", ".join(opcodes), "", *_amounts(group)))
     return table(header, rows, caption)
 
 
@@ -83,7 +83,7 @@ def _count_cells(counted: int | None, access: SharedAccess) -> tuple[Any, ...]:
     return f"{counted:,}", "" if access.why else agreement
 
 
-def _amounts(program: Program, accesses: Sequence[SharedAccess]) -> list[Any]:
+def _amounts(accesses: Sequence[SharedAccess]) -> list[Any]:
     """Return the cells of the sums; "unknown" with its reason if a number is missing."""
     why = next((access.why for access in accesses if access.why), "")
     columns: list[list[int | None]] = [
