@@ -1,7 +1,7 @@
 """The pictures of the Inside view: banks, registers and the pipeline."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tilescope.numbers import count_noun
 from tilescope.sass.instructions import Instruction
 from visualize.views import theme
 from visualize.views.inside.program import Program, place
+from visualize.views.theme import Figure
 
 # This number of wavefronts fills the picture's height.
 _FULL_HEIGHT = 8
@@ -32,7 +33,7 @@ _PIPELINE = {
 _WAITS = {"wait": "copies", "multiplication wait": "products"}
 
 
-def banks_figure(program: Program) -> dict[str, Any] | None:
+def banks_figure(program: Program) -> Figure | None:
     """Draw which lane's word each bank serves in each wavefront of the access with the most conflicts."""
     worst = program.find_worst_access()
     if worst is None:
@@ -47,7 +48,7 @@ def banks_figure(program: Program) -> dict[str, Any] | None:
         "z": np.where(lane < 0, np.nan, (number >= ideal)[:, None]),
         "zmin": 0,
         "zmax": 1,
-        "colorscale": theme.discrete_scale([theme.USED, theme.WASTED]),
+        "colorscale": [[0, theme.USED], [1, theme.WASTED]],
         "showscale": False,
         "xgap": 1,
         "ygap": 1,
@@ -74,29 +75,29 @@ def banks_figure(program: Program) -> dict[str, Any] | None:
     )
 
 
-def registers_figure(program: Program) -> dict[str, Any]:
+def registers_figure(program: Program) -> Figure:
     """Draw the live registers at each instruction, and mark the maximum and the spills."""
     instructions = program.instructions
     live = np.array(count_live(program.sass))
     peak = int(live.argmax())
     spills = [n for n, each in enumerate(instructions) if each.traits.lmem]
-    curve = {
-        "type": "scatter",
-        "mode": "lines",
-        "y": live,
-        "text": [f"{each.opcode}, {_source(each)}" for each in instructions],
-        "fill": "tozeroy",
-        "line": {"shape": "hv", "color": theme.USED, "width": 1.5},
-        "hovertemplate": "instruction %{x}: %{y} live registers<br>%{text}<extra></extra>",
-    }
-    marks = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [*spills, peak],
-        "y": live[[*spills, peak]],
-        "hoverinfo": "skip",
-        "marker": {"color": [*[theme.WRONG] * len(spills), theme.NEW], "size": 8},
-    }
+    curve = theme.scatter(
+        "live",
+        np.arange(len(live)),
+        live,
+        text=[f"{each.opcode}, {_source(each)}" for each in instructions],
+        fill="tozeroy",
+        line={"shape": "hv", "color": theme.USED, "width": 1.5},
+        hovertemplate="instruction %{x}: %{y} live registers<br>%{text}<extra></extra>",
+    )
+    marks = theme.scatter(
+        "peak and spills",
+        [*spills, peak],
+        live[[*spills, peak]],
+        "markers",
+        hoverinfo="skip",
+        marker={"color": [*[theme.WRONG] * len(spills), theme.NEW], "size": 8},
+    )
     highest = {
         "x": peak,
         "y": int(live[peak]),
@@ -106,14 +107,14 @@ def registers_figure(program: Program) -> dict[str, Any]:
         "arrowcolor": theme.BORDER,
     }
     allocated = program.facts.registers
-    layout = theme.layout(
+    return theme.figure(
         f"Live registers per thread ({allocated} allocated)",
-        xaxis={"title": {"text": "SASS instruction"}, "range": [0, len(live)]},
-        yaxis={"title": {"text": "live registers"}, "range": [0, 1.2 * max(allocated, live[peak])]},
+        [curve, marks],
+        xaxis=theme.axis("SASS instruction", range=[0, len(live)]),
+        yaxis=theme.axis("live registers", range=[0, 1.2 * max(allocated, live[peak])]),
         annotations=[highest],
         shapes=[theme.horizontal(allocated, theme.EDGE)],
     )
-    return {"data": [curve, marks], "layout": layout}
 
 
 def _source(instruction: Instruction) -> str:
@@ -121,7 +122,7 @@ def _source(instruction: Instruction) -> str:
     return f"{file}:{line}" if line else "no line"
 
 
-def pipeline_figure(program: Program) -> dict[str, Any] | None:
+def pipeline_figure(program: Program) -> Figure | None:
     """Draw copies, multiplications and waits in the first steps of the loop whose loads run the furthest ahead."""
     if not program.inside.pipelines:
         return None
@@ -136,13 +137,13 @@ def pipeline_figure(program: Program) -> dict[str, Any] | None:
     return theme.figure(
         f"First {count_noun(steps, 'step')} of the loop in {place(pipeline)}; maximum copies in flight: {most}",
         [_bar_trace(name, group) for name, group in bars.items() if group],
-        xaxis={
-            "range": [-1, steps + 1],
-            "tickvals": [number - 0.5 for number in range(len(ticks))],
-            "ticktext": ticks,
-            "tickangle": 0,
-            "title": {"text": "order of operations, not time"},
-        },
+        xaxis=theme.axis(
+            "order of operations, not time",
+            range=[-1, steps + 1],
+            tickvals=[number - 0.5 for number in range(len(ticks))],
+            ticktext=ticks,
+            tickangle=0,
+        ),
         yaxis={
             "type": "category",
             "categoryorder": "array",
@@ -152,9 +153,8 @@ def pipeline_figure(program: Program) -> dict[str, Any] | None:
         },
         bargap=0.15,
         shapes=[theme.vertical(step, theme.EDGE, yref="paper") for step in range(steps + 1)],
-        showlegend=True,
-        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.02, "yanchor": "bottom"},
-        margin={"l": 60, "r": 10, "t": 60, "b": 48},
+        legend=theme.LEGEND,
+        margin={"t": 60},
         **theme.OVERLAID_BARS,
     )
 
@@ -170,7 +170,7 @@ class _Bar(NamedTuple):
     step: int
 
 
-def _bar_trace(name: str, bars: Sequence[_Bar]) -> dict[str, Any]:
+def _bar_trace(name: str, bars: Sequence[_Bar]) -> Figure:
     return theme.BARS | {
         "name": name,
         "orientation": "h",

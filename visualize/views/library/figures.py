@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from tilescope.numbers import percent
 from tilescope.results.scores import Score
 from visualize.views import theme
 from visualize.views.library.scoreboard import Model
+from visualize.views.theme import Figure
 
 # Points of recorded sectors and requests are coloured by operation, others by whether the model flags them.
 _COLORS = theme.OPERATIONS | {"prediction": theme.MODEL, "flagged": theme.CATEGORIES[7]}
@@ -20,7 +20,7 @@ _COUNTS_BOTTOM = 0.24
 _MIN_ERROR_RANGE_PERCENT = 5.0
 
 
-def scoreboard_figure(scores: Sequence[Score], model: Model) -> dict[str, Any]:
+def scoreboard_figure(scores: Sequence[Score], model: Model) -> Figure:
     """Draw one point per score on logarithmic axes. Exact predictions lie on the diagonal, and at 0 % below.
 
     The customdata of a point is its index in `scores`. Scores with a zero are omitted, because a logarithmic axis
@@ -50,7 +50,24 @@ def scoreboard_figure(scores: Sequence[Score], model: Model) -> dict[str, Any]:
             below = {"marker": {**marker, "size": 7}, "yaxis": "y2", "showlegend": False}
             traces.append(theme.scatter(name, x, y, "markers", **shared))
             traces.append(theme.scatter(name, x, errors, "markers", **shared | below))
-    return {"data": traces, "layout": _layout(model, ends, error_range)}
+    return theme.figure(
+        f"{model.noun[0].upper()}{model.noun[1:]}: predicted against {model.verb}",
+        traces,
+        hovermode="closest",
+        margin={"l": 70},
+        **_axes(model, ends, error_range),
+        **theme.diagonal(*ends, f"predicted = {model.verb}", theme.HARDWARE),
+        # Where no point can be: far above the diagonal.
+        legend={
+            "yref": "paper",
+            "bgcolor": theme.NOTHING,
+            "itemsizing": "constant",
+            "tracegroupgap": 0,
+            "x": 0.005,
+            "y": 1,
+            "yanchor": "top",
+        },
+    )
 
 
 def _name_color(score: Score) -> str:
@@ -59,7 +76,7 @@ def _name_color(score: Score) -> str:
     return score.part if score.part in theme.OPERATIONS else "prediction"
 
 
-def _allowed_band(ends: tuple[float, float], allowed: float) -> dict[str, Any]:
+def _allowed_band(ends: tuple[float, float], allowed: float) -> Figure:
     """Draw the area of predictions that are no misses."""
     low, high = np.array(ends) / (1 + allowed), np.array(ends) / (1 - allowed)
     return theme.scatter(
@@ -73,15 +90,14 @@ def _allowed_band(ends: tuple[float, float], allowed: float) -> dict[str, Any]:
     )
 
 
-def _layout(model: Model, ends: tuple[float, float], error_range: float) -> dict[str, Any]:
+def _axes(model: Model, ends: tuple[float, float], error_range: float) -> Figure:
     log = {
         "type": "log",
         "range": [math.log10(end) for end in ends],
         "dtick": 1,
         "tickformat": "~s",
     }
-    return theme.layout(
-        f"{model.noun[0].upper()}{model.noun[1:]}: predicted against {model.verb}",
+    return dict(
         xaxis=theme.axis(f"{model.axis}, predicted", **log, anchor="y2", automargin=True),
         yaxis=theme.axis(
             f"{model.axis}, {model.verb}", **log, domain=[_COUNTS_BOTTOM, 1], automargin=True
@@ -95,18 +111,4 @@ def _layout(model: Model, ends: tuple[float, float], error_range: float) -> dict
             zerolinecolor=theme.BORDER,
             automargin=True,
         ),
-        **theme.diagonal(*ends, f"predicted = {model.verb}", theme.HARDWARE),
-        showlegend=True,
-        # Where no point can be: far above the diagonal.
-        legend={
-            "yref": "paper",
-            "bgcolor": theme.NOTHING,
-            "itemsizing": "constant",
-            "tracegroupgap": 0,
-            "x": 0.005,
-            "y": 1,
-            "yanchor": "top",
-        },
-        hovermode="closest",
-        margin={"l": 70, "r": 12, "t": 36, "b": 48},
     )

@@ -31,6 +31,7 @@ from visualize.views.memory.request_lines import USED, RequestLines
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import Snapshot, State
+from visualize.views.theme import Figure
 
 # From this ratio of efficiencies, another kernel's request is a contrast.
 _NOTABLE_RATIO = 1.1
@@ -278,14 +279,13 @@ def _tick_rows(rows: int) -> np.ndarray:
     return np.arange(0, rows, -(-rows // _MOST_TICKS))
 
 
-def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
+def _flow_figure(requests: RequestLines, flow: Flow) -> Figure:
     """Return the figure without a request: the bytes, the lines and the lanes.
 
     A line of memory runs from x = 0 to 1, and the rows fill y = 0 to 1.
     """
     line = {"color": theme.BORDER, "width": 1.2, "simplify": False}
     lines = {"type": "scatter", "mode": "lines", "line": line, "hoverinfo": "skip"}
-    border = {"color": theme.BORDER, "width": 1, "dash": "dot"}
     figure = theme.figure(
         "",
         [_memory_cells(requests), lines, _lane_nodes(flow)],
@@ -295,7 +295,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
             f"address in {flow.tensor}, bytes", range=[1, 0], side="right",
             tickvals=(_tick_rows(requests.rows) + 0.5) / requests.rows, automargin=True,
         ),
-        shapes=[theme.vertical(at, border, yref="y") for at in _sector_starts(requests)],
+        shapes=[theme.vertical(at, theme.EDGE, yref="y") for at in _sector_starts(requests)],
     )  # fmt: skip
     # Plotly would lift the second line of the title above the title's place.
     figure["layout"]["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
@@ -308,7 +308,7 @@ def _sector_starts(requests: RequestLines) -> np.ndarray:
     return np.arange(0, width + 1, requests.sector_bytes) / width
 
 
-def _byte_axis(requests: RequestLines, flow: Flow) -> dict[str, Any]:
+def _byte_axis(requests: RequestLines, flow: Flow) -> Figure:
     longest = int(requests.lines.max())
     title = "byte within the line"
     if longest > requests.rows:
@@ -321,7 +321,7 @@ def _byte_axis(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _memory_cells(requests: RequestLines) -> dict[str, Any]:
+def _memory_cells(requests: RequestLines) -> Figure:
     rows = requests.rows
     cells = requests.cells
     colors = theme.NOTHING, theme.TO_COME, theme.WASTED, theme.USED
@@ -332,13 +332,13 @@ def _memory_cells(requests: RequestLines) -> dict[str, Any]:
         "zmax": USED,
         "showscale": False,
         **{"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows},
-        "colorscale": theme.discrete_scale(colors),
+        "colorscale": [[state / USED, color] for state, color in enumerate(colors)],
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
         "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
     }
 
 
-def _lane_nodes(flow: Flow) -> dict[str, Any]:
+def _lane_nodes(flow: Flow) -> Figure:
     names = ["TMA"]
     if not flow.is_box:
         lanes = flow.lanes.address.shape[1]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from markupsafe import Markup
 
@@ -12,6 +11,7 @@ from visualize.views.panel import Slots
 from visualize.views.prose import Code, hint, term
 from visualize.views.slots import NONE, fold, plot, plot_value, slot
 from visualize.views.tables import table
+from visualize.views.theme import Figure
 
 # Maximum ticks below the map.
 _MOST_TICKS = 20
@@ -43,7 +43,7 @@ def inspection_slots(inside: Inside, about: str) -> Slots:
     }
 
 
-def memory_map_figure(shared: SharedMap) -> dict[str, Any]:
+def memory_map_figure(shared: SharedMap) -> Figure:
     """Draw the offset and the live range of each buffer's stages, and the limit if the program exceeds it."""
     loops = shared.loops
     edges = {edge for loop in loops for edge in (loop.first - 0.5, loop.last + 0.5)}
@@ -70,12 +70,12 @@ def memory_map_figure(shared: SharedMap) -> dict[str, Any]:
             for loop in loops
         ],
         shapes=shapes,
-        margin={"l": 60, "r": 10, "t": 56, "b": 48},
+        margin={"t": 56},
         **theme.OVERLAID_BARS,
     )
 
 
-def _buffer_bars(buffers: Sequence[SharedBuffer]) -> dict[str, Any]:
+def _buffer_bars(buffers: Sequence[SharedBuffer]) -> Figure:
     """Return a bar per buffer, in the colour of its source line."""
     places = [(buffer.file, buffer.line) for buffer in buffers]
     lines = list(dict.fromkeys(places))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,17 +11,13 @@ from tilescope.results.counters import assign_slots
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule
 from visualize.views import theme
-from visualize.views.theme import note, scatter
+from visualize.views.theme import Figure, note, scatter
 
 # Colours of pids, first to last. Each is one filled shape.
 _SHADES = 16
 
-_LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"}
-
 # The arrow to the last wave.
 _ARROW = {"showarrow": True, "arrowwidth": 2, "arrowhead": 2, "arrowcolor": theme.WRONG}
-
-Figure = dict[str, Any]
 
 
 def bytes_figure(
@@ -123,9 +118,8 @@ def _group_size_layout(last: int, own: int) -> Figure:
         "xaxis": theme.axis(
             "GROUP_SIZE (rows of tiles)", type="log", tickvals=powers, ticktext=powers
         ),
-        "showlegend": True,
-        "legend": _LEGEND,
-        "margin": {"l": 60, "r": 10, "t": 84, "b": 48},
+        "legend": theme.LEGEND,
+        "margin": {"t": 84},
         "shapes": [theme.vertical(own, {"color": theme.WRONG, "width": 1}, yref="paper")],
         "annotations": [label],
     }

@@ -5,12 +5,12 @@ Endpoints: /schedule, /timeline and /reuse.
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Json
 from tilescope.declare.spec import Kernel
 from tilescope.numbers import Number, count_noun, source
 from tilescope.results import GroupSizeStudy, Timeline
@@ -181,7 +181,7 @@ def larger_preset(kernel: Kernel, tab: str, label: str) -> Link | str:
     return Link(label, query(address))
 
 
-def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
+def schedule_json(snapshot: Snapshot) -> Json:
     """Predicts which program computes which tile, and in which wave.
 
     Returns the programs of the launch, how many are resident at once on all SMs, waves (rounded up), and the
@@ -252,7 +252,7 @@ class TimelinePanel(Panel):
         )
 
 
-def timeline_json(timeline: Timeline, _: Snapshot) -> dict[str, Any]:
+def timeline_json(timeline: Timeline, _: Snapshot) -> Json:
     """Returns when each program of a launch ran, and on which SM.
 
     `programs` has each program's SM, start and end in ns, measured on this machine's GPU by an instrumented
@@ -315,7 +315,7 @@ class DramReadsPanel(Panel):
         counted = traffic.source("counted")
         timed = traffic.source("measured")
 
-        def value(figure: figures.Figure, *sources: str) -> str:
+        def value(figure: Json, *sources: str) -> str:
             about = picture_caption(state.experiment, state.gpu.name, *sources)
             return plot_value(figure, f"{state.kernel.id} {traffic.schedule.extents}", about=about)
 
@@ -370,7 +370,7 @@ def dram_traffic(snapshot: Snapshot) -> DramTraffic:
 _PEAK = "at the resource's peak rate"
 
 
-def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
+def reuse_json(snapshot: Snapshot) -> Json:
     """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
 
     Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
