@@ -215,7 +215,7 @@ def colorbar(title: str, **more: Any) -> Figure:
 def bar_figure(
     title: str, along: str, bars: Figure, labels: Sequence[str], ends: Sequence[float], **more: Any
 ) -> Figure:
-    """Return a figure of horizontal bars, each with a label at its right: Plotly shrinks and rotates a bar's own labels.
+    """Return a figure of horizontal bars with labels at their right: Plotly shrinks and rotates a bar's own labels.
 
     Args:
         along: the title of the axis along the bars.

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import urllib.parse
 from collections import Counter
 from types import SimpleNamespace
@@ -9,6 +10,9 @@ from types import SimpleNamespace
 import orjson
 import plotly.graph_objects as go
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import escape
 
 from scripts.draw_scoreboard import summary
 from scripts.score_file import format_score
@@ -17,14 +21,15 @@ from tests.messages import decode
 from tests.waiting import run_coroutine
 from tilescope.declare.discovery import read_text
 from tilescope.declare.experiment import from_json, nest
+from tilescope.declare.knobs import ConfigError
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.numbers import key_numbers
 from tilescope.results import records, scores
 from tilescope.results.scores import Score, parse_scores, shipped_scores
 from visualize.views import compare
 from visualize.views.library import recorded, scoreboard, view
-from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import COUNTS, DRAM, MODELS, is_miss, scores_by_model
+from visualize.views.library.view import scoreboard_figure
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS
 
@@ -187,6 +192,24 @@ def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_
     assert f"of {len(READS):,}" in rows
     assert "flagged" in rows
     assert "flagged" not in exact
+    assert f"The first {view.MAX_ROWS} of " in exact
+    assert exact.count("<tr>") == 1 + view.MAX_ROWS
+
+
+@given(st.text(), st.text())
+def test_any_text_of_a_score_is_escaped(part, why):
+    cells = "".join(view.score_cells(score(None, 1, part, is_compared=False, why=why)))
+    for name, value in (("part", part), ("note", f"Not compared. {why}")):
+        text = escape(value)
+        assert f'<td class="{name}" data-value="{text}">{text}</td>' in cells
+
+
+def test_an_address_selects_scores_by_a_kernel_and_a_gpu_of_any_name():
+    chosen = snapshot(score_kernel="tiled", score_gpu="8").state.view.of(view.ScoreView)
+    assert pickle.loads(pickle.dumps(chosen)) == chosen == view.ScoreView("tiled", "8")
+    with pytest.raises(ConfigError) as error:
+        snapshot(score_gpu="8" * 101)
+    assert error.value.field == "score_gpu"
 
 
 def test_launches_that_cannot_be_compared_follow_the_errors_and_say_why():
