@@ -17,9 +17,8 @@ from visualize.views.prose import LIST_ITEM, Link, glossary_dialog
 from visualize.views.slots import slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS
 from visualize.web import assets
-from visualize.web.actions import Actions
+from visualize.web.actions import Actions, encode
 from visualize.web.api import register_endpoints
-from visualize.web.messages import encode
 from visualize.web.redraw import Redraw
 
 # Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.

@@ -38,7 +38,6 @@ from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.first_reply import FirstReply, first_picture
 from visualize.web.guard import Guard, allowed_hosts, framing_sites, trust_hub_proxies
 from visualize.web.mailboxes import limit_queue
-from visualize.web.messages import Messages
 from visualize.web.page import HEAD, OPENING, THEME, page
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts
@@ -130,7 +129,7 @@ def serve(
             "middleware": [guard, first_reply],
             "routes": [
                 Route("/healthz", Health(session).reply),
-                Messages(redraw, actions).route,
+                actions.route,
                 assets.ROUTE,
             ],
         },

@@ -20,13 +20,12 @@ from tilescope.measure.run import RUN
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, records
 from visualize.views import status
-from visualize.views.capture.controls import changed_values
+from visualize.views.capture.script import changed_values
 from visualize.views.result.view import ResultPanel
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS, TABS
-from visualize.web.actions import Actions
+from visualize.web.actions import Actions, encode
 from visualize.web.controls import presets
-from visualize.web.messages import encode
 from visualize.web.scripts import shipped_scripts
 
 pytestmark = pytest.mark.xdist_group("hostile")

@@ -20,8 +20,7 @@ from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, records
 from visualize.views.slots import ENABLED, NONE, REDRAW, WATCH
 from visualize.views.tabs import SETTINGS
-from visualize.web.actions import Actions
-from visualize.web.messages import encode
+from visualize.web.actions import Actions, encode
 from visualize.web.page import layout
 from visualize.web.redraw import draw_view
 

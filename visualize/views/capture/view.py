@@ -32,9 +32,8 @@ from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
 from visualize.views.inside.program import captured_program
 from visualize.views.inside.view import INSIDE
-from visualize.views.memory.compiler import list_texts, resource_slots
+from visualize.views.memory.compiler import inspection_slots, list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot
-from visualize.views.memory.shared_memory import inspection_slots
 from visualize.views.memory.tables import cost_row, operations_table
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
