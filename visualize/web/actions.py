@@ -19,7 +19,7 @@ from tilescope.declare.knobs import ConfigError, quote
 from tilescope.measure.measurement import Job
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure
-from visualize.tours.guide import show_stop
+from visualize.tours import show_stop
 from visualize.views import status
 from visualize.views.panel import Action, Question, Slots, current_client, failure, run_in_slot
 from visualize.views.slots import DISABLED, ENABLED, REDRAW, WATCH, problems_value

@@ -9,8 +9,7 @@ from markupsafe import Markup
 
 from tilescope.declare.discovery import setting
 from tilescope.declare.gpus import Gpu
-from visualize.tours import tours
-from visualize.tours.guide import menu
+from visualize.tours import menu, tours
 from visualize.views import slots, theme
 from visualize.views.panel import Api, Endpoint
 from visualize.views.prose import LIST_ITEM, Link, glossary_dialog

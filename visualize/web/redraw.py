@@ -20,8 +20,7 @@ from tilescope.declare.knobs import ConfigError, quote
 from tilescope.inside.inspect import Inspection
 from tilescope.measure.session import Session
 from tilescope.results import Compiled, Failure
-from visualize.tours import tours
-from visualize.tours.guide import expand_stop
+from visualize.tours import expand_stop, tours
 from visualize.views import compare
 from visualize.views.opening import opening_config
 from visualize.views.panel import Panel, Slots, current_client, merge, run_in_slot

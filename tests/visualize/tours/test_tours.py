@@ -7,8 +7,8 @@ import pytest
 
 from tests.messages import text_of
 from tilescope.numbers import format_number
-from visualize.tours import DIRECTORY, tour, tours
-from visualize.tours.guide import bar, sentence, show_stop
+from visualize import tours as tour
+from visualize.tours import DIRECTORY, bar, sentence, show_stop, tours
 from visualize.views.state import ProgramOrderView
 
 STOPS = [
