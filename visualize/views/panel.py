@@ -23,9 +23,15 @@ from tilescope.measure.fair_queue import INTERNAL, REQUEST_SLOTS, Client
 from tilescope.measure.session import Session
 from tilescope.numbers import Number
 from tilescope.results import Compiled, Failure
-from visualize.views.opening import explain_opening
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.state import Snapshot, State, View, open_experiment, take_snapshot
+from visualize.views.state import (
+    Snapshot,
+    State,
+    View,
+    explain_opening,
+    open_experiment,
+    take_snapshot,
+)
 
 V = TypeVar("V")
 
@@ -349,10 +355,6 @@ class Panel(ABC):
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
         """Fill its slots during a compile that began `seconds` ago."""
-        return {}
-
-    def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        """Fill its slots while another process draws it."""
         return {}
 
     def has_live_updates(self, snapshot: Snapshot) -> bool:

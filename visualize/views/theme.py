@@ -146,6 +146,9 @@ THEMES = {
     "dark": _template(PAGE["dark"], hover="#1f2937"),
 }
 
+# What the page's scripts need of this module.
+FOR_SCRIPTS = {"themes": THEMES, "scale": LOAD_SCALE, "to_come": OPAQUE_TO_COME}
+
 
 def figure(
     title: str,

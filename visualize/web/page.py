@@ -108,9 +108,7 @@ def page(redraw: Redraw, actions: Actions, with_tools: bool = False) -> gr.Block
         "base": base,
         "tours": list(tours()),
         "needs_gpu": actions.missing_gpu(),
-        "themes": theme.THEMES,
-        "scale": theme.LOAD_SCALE,
-        "to_come": theme.OPAQUE_TO_COME,
+        **theme.FOR_SCRIPTS,
     }
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         gr.HTML(

@@ -22,12 +22,12 @@ from tilescope.measure.session import Session
 from tilescope.results import Compiled, Failure
 from visualize.tours import expand_stop, tours
 from visualize.views import compare
-from visualize.views.opening import opening_config
 from visualize.views.panel import Panel, Slots, current_client, merge, run_in_slot
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
 from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
-from visualize.views.state import Snapshot, State, query, take_snapshot
+from visualize.views.state import Snapshot, State, opening_config, query, take_snapshot
+from visualize.views.status import render_predicting
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.web.controls import apply_preset, experiment_form
 from visualize.web.scripts import Scripts
@@ -219,12 +219,11 @@ class Redraw:
         """
         panels = self.panels[state.view.tab]
         snapshots = self.take_snapshots(state)
-        is_slow = draw_seconds(panels, *snapshots) > NEAR_S
-        slots = (
-            merge(panel.draw_predicting(snapshots[0]) for panel in panels)
-            if is_slow
-            else draw_view(panels, *snapshots)
-        )
+        estimate_s = draw_seconds(panels, *snapshots)
+        is_slow = estimate_s > NEAR_S
+        slots: Slots = {f"{state.view.tab}-headline": render_predicting(estimate_s)}
+        if not is_slow:
+            slots = draw_view(panels, *snapshots)
         has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         is_missing = any(_find_missing(panels, snapshots)) or _has_trials(panels, snapshots[0])
         return slots, is_slow or has_live_updates or is_missing

@@ -97,9 +97,7 @@ def render_report(launches: Launches) -> str:
         "given": {
             "is_file": True,
             "needs_gpu": [],
-            "themes": theme.THEMES,
-            "scale": theme.LOAD_SCALE,
-            "to_come": theme.OPAQUE_TO_COME,
+            **theme.FOR_SCRIPTS,
         },
     }
     return _PAGE.format(

@@ -12,8 +12,7 @@ from tilescope.declare.knobs import ConfigError
 from visualize.predict.costs import Textbook
 from visualize.predict.offer import offer
 from visualize.views.memory.flow import LaneView
-from visualize.views.opening import opening_config
-from visualize.views.state import ProgramOrderView, View
+from visualize.views.state import ProgramOrderView, View, opening_config
 from visualize.views.tabs import SETTINGS
 from visualize.web.controls import apply_preset, experiment_form, presets
 

@@ -34,7 +34,8 @@ from visualize.views.inside.program import captured_program
 from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import inspection_slots, list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot
-from visualize.views.memory.tables import cost_row, operations_table
+from visualize.views.memory.text import cost_row, operations_table
+from visualize.views.memory.view import NO_CONTRAST
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
 from visualize.views.panel import Slots
@@ -162,9 +163,7 @@ def draw_launch(
                 "request-plot": _flow(launches, view),
                 "flow-title": "",
                 "flow-launch": "",
-                "contrast-title": "",
-                "contrast": NONE,
-                "contrast-launch": "",
+                **NO_CONTRAST,
                 "requests-table": _operations(launches, view.launch, link),
                 "lanes-view": _lanes_form(launch, view),
             }

@@ -16,7 +16,7 @@ from tilescope.results import Counters, Failure
 from tilescope.results.codec import to_json
 from visualize.predict.costs import LaunchCosts, Textbook, count_of, read_textbook
 from visualize.views import slots, status, theme
-from visualize.views.memory import flow, tables, text
+from visualize.views.memory import flow, text
 from visualize.views.memory.flow import LaneView
 from visualize.views.panel import (
     Action,
@@ -59,6 +59,9 @@ SCRUBBER = Markup(
     '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend quiet">'
     '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
 ).format(theme.USED, theme.WASTED)
+
+
+NO_CONTRAST: Slots = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
 
 
 class RequestsPanel(Panel):
@@ -136,7 +139,7 @@ class RequestsPanel(Panel):
                 costs.compiled if main.is_compiled else costs.textbook,
             ),
             "lanes-view": lanes_form(snapshot),
-            "requests-table": tables.declared_operations_table(costs),
+            "requests-table": text.declared_operations_table(costs),
         }
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
@@ -211,8 +214,7 @@ def _launches(
     contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None:
         bar = text.launch_bar(own, own, count)
-        nothing = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
-        return {**drawn, "flow-launch": bar, **nothing}
+        return {**drawn, "flow-launch": bar, **NO_CONTRAST}
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "requests", "operation": op.number}
     other = flow.make_flow(contrast.kernel, contrast.launch, op)

@@ -27,7 +27,7 @@ from visualize.predict.schedule import (
     row_major,
     steps,
 )
-from visualize.views import prose, slots, status
+from visualize.views import prose, slots
 from visualize.views.order import dram_reads, figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.panel import (
@@ -94,9 +94,6 @@ class ProgramOrderPanel(Panel):
     def seconds(self, snapshot: Snapshot) -> float:
         tiles = count_tiles(snapshot.state.kernel, snapshot.launch)
         return tiles * _TILE_S if tiles <= MAX_TILES else 0.0  # larger launches are refused
-
-    def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        return {"program-order-headline": status.render_predicting(self.seconds(snapshot))}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
@@ -305,9 +302,6 @@ class DramReadsPanel(Panel):
             launch,
             programs_per_sm(launch.gpu, launch.config.num_warps, compiled),
         )
-
-    def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        return {"dram-reads-headline": status.render_predicting(self.seconds(snapshot))}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
