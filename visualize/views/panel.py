@@ -341,14 +341,6 @@ class Panel(ABC):
         """Fill its slots from the pinned experiment, which is shown beside `snapshot`."""
         return self.draw(pinned)
 
-    def draw_run(self, snapshot: Snapshot) -> Slots:
-        """Fill its slots from the experiment's run, whether or not its view is open."""
-        return {}
-
-    def on_run_end(self, outcome: Any, snapshot: Snapshot) -> Slots:
-        """Fill its slots from a run that has just ended, whether or not its view is open."""
-        return {}
-
     def seconds(self, snapshot: Snapshot) -> float:
         """Estimate the core seconds of `draw` beyond those of a small launch."""
         return 0.0

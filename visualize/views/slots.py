@@ -192,6 +192,11 @@ def pictures(titles: Mapping[str, str]) -> Markup:
     )
 
 
+def save_file(name: str, text: str) -> dict[str, str]:
+    """Return the slot that makes the browser save a file."""
+    return {"saved-file": json.dumps({"name": name, "text": text}, ensure_ascii=False)}
+
+
 def problems_value(sentences: Mapping[str, str]) -> str:
     """Return the value of the slot "problems": sentences by field name; under "", those of no single field."""
     return json.dumps(dict(sentences), ensure_ascii=False)

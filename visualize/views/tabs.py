@@ -11,7 +11,7 @@ from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
 from visualize.views.panel import Panel
-from visualize.views.result.export import ExportPanel, TracePanel
+from visualize.views.result.export import ExportPanel
 from visualize.views.result.view import ResultPanel
 from visualize.views.state import Settings
 from visualize.views.tune.view import SweepPanel
@@ -32,7 +32,7 @@ class Tab:
 
 TABS = (
     Tab("Result", (ResultPanel, ExportPanel)),
-    Tab("Program order", (ProgramOrderPanel, TimelinePanel, TracePanel)),
+    Tab("Program order", (ProgramOrderPanel, TimelinePanel)),
     Tab("DRAM reads", (DramReadsPanel,)),
     Tab("Requests", (RequestsPanel,)),
     Tab("Compiler", (CompilerPanel,)),

@@ -25,6 +25,7 @@ from visualize.views import compare
 from visualize.views.panel import Panel, Slots, current_client, merge, run_in_slot
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
 from visualize.views.prose import stage_title
+from visualize.views.result.view import draw_run, end_run
 from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
 from visualize.views.state import Snapshot, State, opening_config, query, take_snapshot
 from visualize.views.status import render_predicting
@@ -102,7 +103,8 @@ class Redraw:
             slots |= self._settings(state)
         if keeps_forms and state.pinned and before and before.experiment != state.experiment:
             # Next to the pinned run, an older run would look current.
-            slots |= self._fill_run(*self.take_snapshots(state))
+            snapshot, pinned = self.take_snapshots(state)
+            slots |= compare.pair_run(draw_run(snapshot), pinned)
         # A view that can't be drawn now may be drawn once the kernel is compiled.
         slots |= {"link": self._link(state), WATCH: ENABLED}
         drawing, has_more = self.draw(state)
@@ -191,17 +193,12 @@ class Redraw:
         """Fill all forms. Show this state's run if it is known."""
         snapshot, pinned = self.take_snapshots(state)
         slots = self._settings(state) | merge(panel.fill(snapshot) for panel in self.all_panels)
-        return slots | self._fill_run(snapshot, pinned)
-
-    def _fill_run(self, snapshot: Snapshot, pinned: Snapshot | None) -> Slots:
-        run = merge(panel.draw_run(snapshot) for panel in self.all_panels)
-        return compare.pair_run(run, pinned, self.all_panels)
+        return slots | compare.pair_run(draw_run(snapshot), pinned)
 
     def end_run(self, state: State, outcome: Any) -> Slots:
         """Show a finished run. It names its experiment, so it appears even after a change of settings."""
         snapshot, pinned = self.take_snapshots(state)
-        run = merge(panel.on_run_end(outcome, snapshot) for panel in self.all_panels)
-        return compare.pair_run(run, pinned, self.all_panels)
+        return compare.pair_run(end_run(outcome, snapshot), pinned)
 
     def _link(self, state: State) -> str:
         # Browsers detect other experiments' results by the full address. Talk mode shows the title.

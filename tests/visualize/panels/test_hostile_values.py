@@ -21,7 +21,7 @@ from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, records
 from visualize.views import status
 from visualize.views.capture.script import changed_values
-from visualize.views.result.view import ResultPanel
+from visualize.views.result.view import draw_run
 from visualize.views.state import Snapshot
 from visualize.views.tabs import SETTINGS, TABS
 from visualize.web.actions import Actions, encode
@@ -147,7 +147,7 @@ def count_as_text(*markups):
 
 def draw(snapshot):
     """Return the HTML of all panels, drawn from a snapshot. The browser shows other values as text."""
-    slots = ResultPanel().draw_run(snapshot)
+    slots = draw_run(snapshot)
     for tab in TABS:
         for panel in tab.panels:
             slots |= panel().draw(snapshot)

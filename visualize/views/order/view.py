@@ -1,9 +1,10 @@
 """The Order view: the program → tile map step by step, the launch as it ran, and the DRAM reads of each GROUP_SIZE.
 
-Endpoints: /schedule, /timeline and /reuse.
+Endpoints: /schedule, /timeline, /trace and /reuse.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from markupsafe import Markup
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Json
 from tilescope.declare.spec import Kernel
+from tilescope.measure.session import Session
 from tilescope.numbers import Number, count_noun, source
 from tilescope.results import GroupSizeStudy, Timeline
 from tilescope.results.codec import to_json
@@ -40,8 +42,8 @@ from visualize.views.panel import (
     select_fields,
 )
 from visualize.views.prose import Link, Sentence, picture_caption
-from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
-from visualize.views.state import PlayerView, ProgramOrderView, Snapshot, query
+from visualize.views.slots import DISABLED, ENABLED, NONE, button, fold, plot, plot_value, slot
+from visualize.views.state import PlayerView, ProgramOrderView, Snapshot, State, query
 
 _MOST_LISTED_PROGRAMS = 8192
 _MOST_LISTED_TILES = 1 << 18
@@ -223,16 +225,18 @@ class TimelinePanel(Panel):
             + slots.picture(
                 plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture"
             )
+            + slots.row(button("save-trace", "Save for Perfetto", is_enabled=False))
         )
 
     def actions(self) -> Mapping[str, Action]:
-        return {"record-timeline": "timeline"}
+        return {"record-timeline": "timeline", "save-trace": _save_trace}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         timeline = snapshot.result(Timeline)
         state = snapshot.state
         if timeline is None:
-            return {"timeline": text.timeline_hint(state), "gantt-plot": NONE}
+            hint = text.timeline_hint(state)
+            return {"timeline": hint, "gantt-plot": NONE, "save-trace": DISABLED}
         schedule = snapshot.schedule
         lead, *rest = text.timeline_sentences(timeline, schedule)
         revision = f"{query(state.experiment.to_address())} {timeline.backend} {timeline.span_ns}"
@@ -241,11 +245,13 @@ class TimelinePanel(Panel):
         return {
             "timeline": prose.lead(lead) + prose.lead(*rest),
             "gantt-plot": plot_value(chart, revision, about=about),
+            "save-trace": ENABLED,
         }
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             reply_endpoint("timeline", Api.reply_measured, timeline_json, measurement="timeline"),
+            reply_endpoint("trace", Api.reply_measured, trace_reply, measurement="timeline"),
         )
 
 
@@ -268,6 +274,22 @@ def timeline_json(timeline: Timeline, _: Snapshot) -> Json:
         "instrumented_ms": timeline.instrumented.median_ms,
         "note": f"{timeline.note} {text.TIMING_NOTE}".strip(),
     }
+
+
+def trace_reply(outcome: Timeline, snapshot: Snapshot) -> Json:
+    """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
+
+    Needs a GPU; without one, a recorded timeline is returned, if there is one. A process of the trace is an
+    SM; times are in µs. `filename` is a name for it.
+    """
+    name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
+    return {"trace": figures.chrome_trace(outcome, snapshot.state.gpu), "filename": name}
+
+
+def _save_trace(session: Session, state: State) -> Iterator[Slots]:
+    if timeline := session.find_value(state.experiment, "timeline"):
+        reply = trace_reply(timeline, Snapshot(state))
+        yield slots.save_file(reply["filename"], json.dumps(reply["trace"]))
 
 
 class DramReadsPanel(Panel):

@@ -63,27 +63,6 @@ class ResultPanel(Panel):
             )
         )
 
-    def on_run_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
-        """Show a run that has just ended, and mark its tiles."""
-        slots = draw_result(outcome, snapshot.launch, snapshot.failure)
-        # A race that passes in the interpreter may have lost on the GPU.
-        recorded = outcome.recorded
-        marked = recorded if recorded and not recorded.check.passed else outcome
-        if marks := tile_marks(marked):
-            slots["card"] += str(
-                Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks))
-            )
-        return slots
-
-    def draw_run(self, snapshot: Snapshot) -> Slots:
-        """Show the experiment's run, if this machine or the recordings have one."""
-        if run := snapshot.result(RunResult):
-            return draw_result(run, snapshot.launch, snapshot.failure)
-        how = status.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
-        plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
-        notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
-        return {**notes, "result": how, **plots}
-
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
         options = slots.form_value(slots.controls(Run), state.experiment.to_address())
@@ -176,6 +155,29 @@ def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:
         run = session.find_value(variant, "run")
         rows.append({"layout": name, "experiment": variant.to_json(), "run": run and run_json(run)})
     return {"rows": rows}
+
+
+def end_run(outcome: RunResult, snapshot: Snapshot) -> Slots:
+    """Show a run that has just ended, and mark its tiles."""
+    slots = draw_result(outcome, snapshot.launch, snapshot.failure)
+    # A race that passes in the interpreter may have lost on the GPU.
+    recorded = outcome.recorded
+    marked = recorded if recorded and not recorded.check.passed else outcome
+    if marks := tile_marks(marked):
+        slots["card"] += str(
+            Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks))
+        )
+    return slots
+
+
+def draw_run(snapshot: Snapshot) -> Slots:
+    """Show the experiment's run, if this machine or the recordings have one."""
+    if run := snapshot.result(RunResult):
+        return draw_result(run, snapshot.launch, snapshot.failure)
+    how = status.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
+    plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
+    notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
+    return {**notes, "result": how, **plots}
 
 
 def draw_result(result: RunResult, launch: Launch, failure: Failure | None = None) -> Slots:
