@@ -22,7 +22,7 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.numbers import SOURCES
 from visualize.glossary import mark
 from visualize.views.state import State, query
-from visualize.views.tabs import SETTINGS
+from visualize.views.tabs import read_state, short_address
 
 
 class BadTour(ValueError):
@@ -94,7 +94,7 @@ def check_state(fields: Mapping[str, str]) -> State:
     Raises:
         ConfigError: a value is not valid, or a field is unknown.
     """
-    state = SETTINGS.state(fields, None)
+    state = read_state(fields, None)
     if unknown := fields.keys() - state.to_address().keys() - {"gpu"}:
         raise ConfigError(
             "unknown_field",
@@ -200,12 +200,12 @@ def show_stop(message: Mapping[str, Any], this: Gpu | None) -> dict[str, str]:
     if tour is None or not isinstance(requested, int):
         return {}
     number = tour.clip(requested)
-    state = SETTINGS.state(tour.stops[number - 1].fields, this)
+    state = read_state(tour.stops[number - 1].fields, this)
     value = {
         "tour": tour.name,
         "stop": requested,
         "html": bar(tour, number),
-        "query": query(SETTINGS.short_address(state)),
+        "query": query(short_address(state)),
     }
     return {"tour": json.dumps(value)}
 

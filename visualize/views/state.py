@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from tilescope.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
 from tilescope.declare import experiment
-from tilescope.declare.discovery import discover, opening
-from tilescope.declare.experiment import Experiment, Run
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.knobs import ConfigError, knob, knobs, quote, read_fields
+from tilescope.declare.knobs import ConfigError, knob
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.inside.inspect import Inspection
 from tilescope.measure.run import RUN
@@ -75,7 +75,11 @@ class PlayerView:
 
 @dataclass(frozen=True)
 class View:
-    """The open tab and the options of all panels: frozen dataclasses of knobs, one per type."""
+    """The open tab and the options of all panels: frozen dataclasses of knobs, one per type.
+
+    A type may have a method `refuse(problem)`, which raises ConfigError if the options don't fit the problem, and
+    `of_kernel = True` if its values make no sense for another kernel.
+    """
 
     tab: str
     options: tuple[Any, ...] = ()
@@ -219,90 +223,6 @@ def open_experiment(payload: object, this: Gpu | None) -> Experiment:
         return chosen
     gpu = experiment.resolve_gpu(chosen, this)
     return replace(chosen, config=opening_config(discover()[chosen.kernel], chosen.problem, gpu))
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The page's settings besides an Experiment.
-
-    Attributes:
-        tabs: titles by name in the address.
-        opened: the tab that is open at first.
-        options: types of the panels' options, dataclasses of knobs. A type may have a method `refuse(problem)`, which
-            raises ConfigError if the options don't fit the problem, and `of_kernel = True` if its values make no sense
-            for another kernel.
-        opening: flat fields of the state that an empty URL opens.
-    """
-
-    tabs: Mapping[str, str]
-    opened: str
-    options: tuple[type, ...]
-    opening: Mapping[str, object] = field(default_factory=dict)
-
-    def state(self, flat: Mapping[str, object], this: Gpu | None) -> State:
-        """Read a State from flat fields (a URL's, or those of all forms). Omitted fields take their defaults.
-
-        Args:
-            this: this machine's GPU, or None.
-
-        Raises:
-            ConfigError: with the field that caused it.
-        """
-        chosen = open_experiment(experiment.nest({"kernel": opening()["kernel"], **flat}), this)
-        options = []
-        for declared in self.options:
-            each = read_fields(
-                declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__
-            )
-            if refuse := getattr(each, "refuse", None):
-                refuse(chosen.problem)
-            options.append(each)
-        tab = read_tab(flat, self.opened)
-        if tab not in self.tabs:
-            allowed = ", ".join(f"{name} ({title})" for name, title in self.tabs.items())
-            raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {allowed}.", "tab")
-        gpu = experiment.resolve_gpu(chosen, this)
-        return State(chosen, View(tab, tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
-
-    def short_address(self, state: State) -> dict[str, Any]:
-        """Return the URL parameters that differ from their defaults, and the kernel."""
-        return state.short_address(tab="" if state.view.tab == self.opened else state.view.tab)
-
-    def state_or_defaults(
-        self, flat: Mapping[str, object], this: Gpu | None
-    ) -> tuple[State, dict[str, str]]:
-        """Read a State from a URL that somebody typed. Bad fields take their defaults.
-
-        Returns:
-            The State, and a sentence about each bad field.
-        """
-        remaining = dict(flat)
-        sentences = dict[str, str]()
-        while True:
-            try:
-                return self.state(remaining, this), sentences
-            except ConfigError as error:
-                sentences[error.field] = str(error)
-                if remaining.pop(error.field, None) is None:
-                    remaining = {}
-
-    def change_kernel(self, current: Mapping[str, object], kernel: str) -> dict[str, object]:
-        """Return the fields after a change of kernel.
-
-        The problem survives within a family. The config takes the new kernel's defaults. The run, the GPU and the view
-        stay, except options that belong to a kernel.
-        """
-        declared = experiment.find_kernel(kernel)
-        before = experiment.find_kernel(current.get("form_of"))
-        options = [
-            declared for declared in self.options if not getattr(declared, "of_kernel", False)
-        ]
-        names = ["gpu", PINNED, *(name for declared in (Run, *options) for name in knobs(declared))]
-        if before.family.root is declared.family.root:
-            names += knobs(declared.family.problem)
-        if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
-            names = [name for name in names if name != "dtype"]
-        return {"kernel": kernel, **{name: current[name] for name in names if name in current}}
 
 
 @dataclass(frozen=True)

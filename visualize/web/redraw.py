@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tilescope.compiling.inspection import list_trials
+from tilescope.declare.discovery import opening
 from tilescope.declare.experiment import Experiment, find_kernel
 from tilescope.declare.knobs import ConfigError, quote
 from tilescope.inside.inspect import Inspection
@@ -29,7 +30,7 @@ from visualize.views.result.view import draw_run, end_run
 from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
 from visualize.views.state import Snapshot, State, opening_config, query, take_snapshot
 from visualize.views.status import render_predicting
-from visualize.views.tabs import SETTINGS, TABS
+from visualize.views.tabs import TABS, change_kernel, read_link, read_state, short_address
 from visualize.web.controls import apply_preset, experiment_form
 from visualize.web.scripts import Scripts
 
@@ -113,7 +114,7 @@ class Redraw:
 
     def initial_slots(self) -> Slots:
         """Return the slots of a page without URL parameters, which a browser draws before it sends a message."""
-        state = SETTINGS.state(SETTINGS.opening, self.session.gpu)
+        state = read_state(opening(), self.session.gpu)
         # Without results: reading all recordings would delay the start.
         return self._settings(state) | draw_view(self.panels[state.view.tab], Snapshot(state), None)
 
@@ -121,7 +122,7 @@ class Redraw:
         """Return the state that the page showed before; None if it showed no experiment."""
         fields = shown_fields(message)
         try:
-            return SETTINGS.state(fields, self.session.gpu) if fields else None
+            return read_state(fields, self.session.gpu) if fields else None
         except ConfigError:
             return None
 
@@ -144,8 +145,8 @@ class Redraw:
         if {*names} & self.scripts.scripts.keys():
             # A script's other settings are not a kernel's. The Library shows no script.
             is_library = names[0] in self.scripts.scripts
-            opened = SETTINGS.opening if is_library else {"kernel": names[0]}
-            return SETTINGS.state({**opened, "tab": flat.get("tab")}, self.session.gpu)
+            opened = opening() if is_library else {"kernel": names[0]}
+            return read_state({**opened, "tab": flat.get("tab")}, self.session.gpu)
         kernel = find_kernel(flat.get("kernel"))
         if flat.get("preset") is not None:
             flat = {
@@ -153,13 +154,13 @@ class Redraw:
                 **apply_preset(flat, kernel, flat["preset"], self.session.gpu),
             }
         elif kernel.id != flat.get("form_of"):
-            flat = {"tab": flat.get("tab"), **SETTINGS.change_kernel(flat, kernel.id)}
-        state = SETTINGS.state(flat, self.session.gpu)
+            flat = {"tab": flat.get("tab"), **change_kernel(flat, kernel.id)}
+        state = read_state(flat, self.session.gpu)
         if before and before.gpu != state.gpu:
             opened = opening_config(kernel, state.experiment.problem, before.gpu)
             if state.experiment.config == opened:
                 flat = {name: value for name, value in flat.items() if name not in vars(opened)}
-                return SETTINGS.state(flat, self.session.gpu)
+                return read_state(flat, self.session.gpu)
         return state
 
     def _open(self, message: Mapping[str, Any]) -> tuple[State, dict[str, str]]:
@@ -175,8 +176,8 @@ class Redraw:
             for name in flat
             if not name.startswith("__") and name not in ("talk", "embed")
         }
-        described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in message else {})
-        state, problems = SETTINGS.state_or_defaults(expand_stop(described), self.session.gpu)
+        described: Mapping[str, object] = flat or (opening() if "open" in message else {})
+        state, problems = read_link(expand_stop(described), self.session.gpu)
         if (tour := flat.get("tour", "")) not in ("", *tours()):
             problems["tour"] = f"tour is {quote(tour)}; allowed are {', '.join(tours())}."
         return state, problems
@@ -203,7 +204,7 @@ class Redraw:
     def _link(self, state: State) -> str:
         # Browsers detect other experiments' results by the full address. Talk mode shows the title.
         full = query(state.to_address())
-        short = query(SETTINGS.short_address(state))
+        short = query(short_address(state))
         return json.dumps(
             {"full": full, "short": short, "title": stage_title(state.experiment, state.gpu.name)}
         )

@@ -31,7 +31,7 @@ from visualize.views.library import recorded, scoreboard, view
 from visualize.views.library.scoreboard import COUNTS, DRAM, MODELS, is_miss, scores_by_model
 from visualize.views.library.view import scoreboard_figure
 from visualize.views.state import Snapshot
-from visualize.views.tabs import SETTINGS
+from visualize.views.tabs import read_state
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 OWN = [score for count in COUNTS for score in scores_by_model()[count]]
@@ -40,7 +40,7 @@ READS = scores_by_model()[DRAM]
 
 
 def snapshot(tab="scoreboard", **flat):
-    return Snapshot(SETTINGS.state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
+    return Snapshot(read_state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
 
 
 def draw_scoreboard(**flat):
@@ -48,7 +48,7 @@ def draw_scoreboard(**flat):
 
 
 def state_at(query):
-    return SETTINGS.state(dict(urllib.parse.parse_qsl(query)), None)
+    return read_state(dict(urllib.parse.parse_qsl(query)), None)
 
 
 def ask(name, *values, **arguments):

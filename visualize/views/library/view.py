@@ -363,18 +363,7 @@ def scoreboard_figure(scores: Sequence[Score], model: Model) -> Figure:
         traces,
         hovermode="closest",
         margin={"l": 70},
-        **_axes(model, ends, error_range),
-        **theme.diagonal(*ends, f"predicted = {model.verb}", theme.HARDWARE),
-        # Where no point can be: far above the diagonal.
-        legend={
-            "yref": "paper",
-            "bgcolor": theme.NOTHING,
-            "itemsizing": "constant",
-            "tracegroupgap": 0,
-            "x": 0.005,
-            "y": 1,
-            "yanchor": "top",
-        },
+        **_layout(model, ends, error_range),
     )
 
 
@@ -398,7 +387,7 @@ def _allowed_band(ends: tuple[float, float], allowed: float) -> Figure:
     )
 
 
-def _axes(model: Model, ends: tuple[float, float], error_range: float) -> Figure:
+def _layout(model: Model, ends: tuple[float, float], error_range: float) -> Figure:
     log = {
         "type": "log",
         "range": [math.log10(end) for end in ends],
@@ -419,4 +408,15 @@ def _axes(model: Model, ends: tuple[float, float], error_range: float) -> Figure
             zerolinecolor=theme.BORDER,
             automargin=True,
         ),
+        **theme.diagonal(*ends, f"predicted = {model.verb}", theme.HARDWARE),
+        # Where no point can be: far above the diagonal.
+        legend={
+            "yref": "paper",
+            "bgcolor": theme.NOTHING,
+            "itemsizing": "constant",
+            "tracegroupgap": 0,
+            "x": 0.005,
+            "y": 1,
+            "yanchor": "top",
+        },
     )
