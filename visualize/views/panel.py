@@ -48,7 +48,7 @@ EXPERIMENT = "experiment"
 _MAX_PAGE_NAME = 64
 
 # The result of a body: the fields of a reply, its JSON, or a Failure.
-Reply = dict[str, Any] | bytes | Failure
+Reply = Json | bytes | Failure
 
 
 def current_client() -> Client:
@@ -180,7 +180,7 @@ class Api:
         self,
         payload: object,
         measurement: str,
-        body: Callable[[Any, Snapshot], dict[str, Any]],
+        body: Callable[[Any, Snapshot], Json],
     ) -> Reply:
         """Measure, and reply with `body` of the result and the snapshot."""
         job = self.session.submit(self.read(payload), measurement, current_client())
@@ -280,7 +280,7 @@ def to_json(value: Any) -> Any:
     return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def select_fields(value: object, *names: str) -> dict[str, Any]:
+def select_fields(value: object, *names: str) -> Json:
     """Return some fields of a value by name, for JSON."""
     return {name: getattr(value, name) for name in names}
 

@@ -295,7 +295,7 @@ def controls(declared: type) -> list[Json]:
 
 def control(name: str, knob: Knob) -> Json:
     """Return the description of one control for `form_value`."""
-    shared: dict[str, Any] = {
+    shared: Json = {
         "name": name,
         "label": knob.label or name,
         "group": knob.group,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tilescope.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
 from tilescope.declare import experiment
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment
+from tilescope.declare.experiment import Experiment, Json
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knob
 from tilescope.declare.spec import Kernel, Launch
@@ -88,7 +88,7 @@ class View:
         """Return the options of one type, or its defaults."""
         return next((options for options in self.options if type(options) is kind), kind())
 
-    def to_address(self) -> dict[str, Any]:
+    def to_address(self) -> Json:
         """Return every field, flat."""
         return {"tab": self.tab} | {
             name: value for options in self.options for name, value in vars(options).items()
@@ -116,15 +116,15 @@ class State:
     def launch(self) -> Launch:
         return Launch(self.experiment.problem, self.experiment.config, self.gpu)
 
-    def to_address(self) -> dict[str, Any]:
+    def to_address(self) -> Json:
         """Return all URL parameters."""
         return {**self.experiment.to_address(), **self.view.to_address(), **self._pin()}
 
-    def to_settings(self) -> dict[str, Any]:
+    def to_settings(self) -> Json:
         """Return the values of all controls, and the kernel that the controls belong to."""
         return {**self.to_address(), "gpu": self.experiment.gpu, "form_of": self.experiment.kernel}
 
-    def short_address(self, **changes: object) -> dict[str, Any]:
+    def short_address(self, **changes: object) -> Json:
         """Return the kernel, the tab and the URL parameters that differ from their defaults, for a link.
 
         Args:
@@ -246,7 +246,7 @@ class Snapshot:
     store: Store = Store(None)
     here: Gpu | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         # A store belongs to one process; unpickled snapshots have the class's empty one.
         return {
             name: value for name, value in vars(self).items() if name not in ("store", "schedule")

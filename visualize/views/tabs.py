@@ -6,11 +6,10 @@ The page's settings are read here, because the tabs have options.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tilescope.declare import experiment
 from tilescope.declare.discovery import opening
-from tilescope.declare.experiment import Run
+from tilescope.declare.experiment import Json, Run
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
 from visualize.views.inside.view import INSIDE
@@ -96,7 +95,7 @@ def read_state(flat: Mapping[str, object], this: Gpu | None) -> State:
     return State(chosen, View(tab, tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
 
 
-def short_address(state: State) -> dict[str, Any]:
+def short_address(state: State) -> Json:
     """Return the URL parameters that differ from their defaults, and the kernel."""
     return state.short_address(tab="" if state.view.tab == OPENED else state.view.tab)
 

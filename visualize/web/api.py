@@ -139,7 +139,7 @@ def recommend(api: Api, experiment: Json) -> Reply:
     return {**offered.to_json(), "experiment": chosen.to_json()}
 
 
-def _knob(name: str, knob: Knob) -> dict[str, Any]:
+def _knob(name: str, knob: Knob) -> Json:
     allowed = (
         {"range": [knob.low, knob.high]}
         if knob.choices is None
@@ -167,7 +167,7 @@ def _register(
     ]
     function.__name__ = name
     function.__doc__ = description
-    signature = inspect.Signature(parameters, return_annotation=dict[str, Any])
+    signature = inspect.Signature(parameters, return_annotation=Json)
     function.__annotations__ = dict.fromkeys(arguments, Any)
     vars(function).update(__signature__=signature, hints=hints)
     registered = gr.api(function, api_name=name, concurrency_limit=None)
@@ -304,7 +304,7 @@ def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
     _register(blocks, name, reply, " ".join(words.split()), arguments, hints)
 
 
-def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
+def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> Json:
     """Return a reply's requested fields; by default all fields except long ones, whose lengths it lists.
 
     >>> shortened({"programs": 4, "ptx": "x" * 20_000}, None)

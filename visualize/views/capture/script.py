@@ -10,6 +10,7 @@ from typing import Any
 from tilescope.advice.findings import Compiler
 from tilescope.caching import once
 from tilescope.captures.reader import Capture, split_case
+from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS
 from tilescope.declare.knobs import ConfigError, Knob, quote
 from tilescope.reports.launch import Launches, LaunchReport
@@ -173,7 +174,7 @@ def launch_form(launches: Launches, number: int, chosen: Mapping[str, Any] | Non
     choices = {"choices": [numbers[0] for numbers, _ in distinct], "labels": titles}
     launch = control("launch", Knob(0, "Launch", "Number of the launch.", label="kernel"))
     fields = [{**launch, "kind": "menu", **choices}]
-    values: dict[str, Any] = {"launch": number}
+    values: Json = {"launch": number}
     if chosen is not None:
         for field, default in script_controls(launches):
             fields.append(field)
@@ -181,7 +182,7 @@ def launch_form(launches: Launches, number: int, chosen: Mapping[str, Any] | Non
     return slots.form_value(fields, values)
 
 
-def changed_values(launches: Launches, given: Mapping[str, Any], gpu: str) -> dict[str, Any]:
+def changed_values(launches: Launches, given: Mapping[str, Any], gpu: str) -> Json:
     """Return the values of the script's controls that differ from their defaults.
 
     Args:
@@ -217,7 +218,7 @@ def capture_options(chosen: Mapping[str, Any]) -> list[str]:
     return options
 
 
-def script_controls(launches: Launches) -> Iterator[tuple[dict[str, Any], Any]]:
+def script_controls(launches: Launches) -> Iterator[tuple[Json, Any]]:
     """Yield each control of the script with its default."""
     content = launches.content
     case, *others = {launch.case for launch in content.launches} or {None}
@@ -238,9 +239,9 @@ def script_controls(launches: Launches) -> Iterator[tuple[dict[str, Any], Any]]:
         yield control(_CONFIG + name, config), 0
 
 
-def _parameter(name: str, default: Any) -> dict[str, Any]:
+def _parameter(name: str, default: Any) -> Json:
     """Return the control of a case's parameter: a menu, a text field, or a slider with a number field."""
-    allowed: dict[str, Any] = {"longest": 100}
+    allowed: Json = {"longest": 100}
     if isinstance(default, bool):
         allowed = {"choices": (False, True)}
     elif isinstance(default, int):

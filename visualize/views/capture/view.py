@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import CapturedLaunch, Content, Finding
+from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.evaluate import causes
@@ -202,7 +203,7 @@ def launches_table(
         address: the URL parameters of each link, without the launch.
         chosen: the launch that is emphasized.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     report = launches.report()
     for numbers, launch in report.distinct:
         name = name_launches(numbers)
@@ -321,7 +322,7 @@ def _listing(launches: Launches, view: LaunchView) -> str:
 
 
 @lru_cache(maxsize=2)
-def _list_texts(launches: Launches, launch: int) -> dict[str, Any]:
+def _list_texts(launches: Launches, launch: int) -> Json:
     kernel = launches.kernel(launch)
     name = Path(kernel.file).name
     lines = kernel.source.splitlines()

@@ -4,11 +4,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
 from tilescope.captures.reader import CapturedKernel
+from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
@@ -181,7 +181,7 @@ def list_texts(
     sources: Mapping[str, tuple[int, Sequence[str]]],
     codes: Mapping[str, str],
     operations: Sequence[tuple[str, str, range]],
-) -> dict[str, Any]:
+) -> Json:
     """Return a listing: its HTML, and the marked lines of each operation, by text.
 
     Args:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
@@ -284,7 +283,7 @@ def counters_reply(outcome: Counters, _: Snapshot) -> Json:
     return to_json(outcome)
 
 
-def textbook_reply(snapshot: Snapshot, machine: Textbook) -> dict[str, Any]:
+def textbook_reply(snapshot: Snapshot, machine: Textbook) -> Json:
     """Return the body of /coalescing with the textbook model."""
     costs = LaunchCosts(snapshot.state.kernel, snapshot.launch, None, None, machine)
     return {
@@ -304,7 +303,7 @@ def compiled_reply(snapshot: Snapshot) -> Reply:
     return {"model": "compiled", "triton": compiled.triton, **_costs(costs.compiled, costs)}
 
 
-def _costs(operations: Sequence[DeclaredCounts], costs: LaunchCosts) -> dict[str, Any]:
+def _costs(operations: Sequence[DeclaredCounts], costs: LaunchCosts) -> Json:
     rows = []
     for op in operations:
         file, line = op.access.source
