@@ -27,7 +27,7 @@ from tilescope.numbers import key_numbers
 from tilescope.results import records, scores
 from tilescope.results.scores import Score, parse_scores, shipped_scores
 from visualize.views import compare
-from visualize.views.library import recorded, scoreboard, view
+from visualize.views.library import scoreboard, view
 from visualize.views.library.scoreboard import COUNTS, DRAM, MODELS, is_miss, scores_by_model
 from visualize.views.library.view import scoreboard_figure
 from visualize.views.state import Snapshot
@@ -68,18 +68,18 @@ def score(predicted, counted, part="load", gpu="H200", model="sectors", size=4, 
 
 
 def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
-    counts = Counter(entry.kind for entry in recorded.entries())
+    counts = Counter(entry.kind for entry in scoreboard.entries())
     assert counts == {word: len(records.shipped(form)) for word, form in FORMS.items()}
-    for entry in recorded.entries():
+    for entry in scoreboard.entries():
         assert 1 <= len(entry.numbers) <= 2
         assert all(number.source == "recorded" and number.value >= 0 for number in entry.numbers)
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_link_opens_the_state_that_has_the_recording(kind):
-    for entry in [entry for entry in recorded.entries() if entry.kind == kind][:40]:
-        state = state_at(recorded.address(entry.experiment, kind))
-        assert state.view.tab == recorded.TABS_BY_KIND[kind]
+    for entry in [entry for entry in scoreboard.entries() if entry.kind == kind][:40]:
+        state = state_at(scoreboard.address(entry.experiment, kind))
+        assert state.view.tab == scoreboard.TABS_BY_KIND[kind]
         assert state.gpu.name == entry.experiment.gpu
         assert (
             key_numbers(records.find(FORMS[kind], state.experiment, entry.experiment.gpu))
@@ -94,7 +94,7 @@ def test_an_old_address_of_the_recordings_opens_the_scoreboard():
 
 def test_the_endpoint_lists_every_recording_part_by_part():
     first = ask("recorded")
-    assert first["total"] == len(recorded.entries())
+    assert first["total"] == len(scoreboard.entries())
     assert len(json.dumps(first)) < 40_000
     starts = range(0, first["total"] + 1, 500)
     replies = [
@@ -102,7 +102,7 @@ def test_the_endpoint_lists_every_recording_part_by_part():
     ]
     assert replies[:50] == first["recorded"]
     experiments = [from_json(reply["experiment"]) for reply in replies]
-    assert experiments == [entry.experiment for entry in recorded.entries()]
+    assert experiments == [entry.experiment for entry in scoreboard.entries()]
     chosen = ("transpose.tiled", "H200", "counters")
     part = ask("recorded", *chosen, limit=2, offset=1)["recorded"]
     assert [(row["experiment"]["kernel"], row["gpu"], row["kind"]) for row in part] == [chosen] * 2

@@ -31,7 +31,7 @@ from visualize.predict.schedule import player_steps, steps
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
-from visualize.views.inside.program import captured_program
+from visualize.views.inside.figures import captured_program
 from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import inspection_slots, list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot

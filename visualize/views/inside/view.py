@@ -15,7 +15,7 @@ from tilescope.results import Failure
 from tilescope.sass.instructions import OPCODES
 from visualize.views import slots, status
 from visualize.views.inside import figures
-from visualize.views.inside.program import Program, describe, place
+from visualize.views.inside.figures import Program, describe, place
 from visualize.views.memory.compiler import resource_numbers
 from visualize.views.panel import Panel, Slots
 from visualize.views.prediction_process import NEAR_S

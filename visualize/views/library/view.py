@@ -16,11 +16,12 @@ from tilescope.declare.spec import shape_text
 from tilescope.numbers import count_noun, format_number, join_names, percent, significant
 from tilescope.results.scores import Score, summarize
 from visualize.views import prose, slots, theme
-from visualize.views.library.recorded import RECORDED, Part
 from visualize.views.library.scoreboard import (
     MODELS,
+    RECORDED,
+    LaunchFilter,
     Model,
-    ScoredPart,
+    ScoreFilter,
     compare_scores,
     count_launches,
     is_miss,
@@ -118,7 +119,7 @@ class ScoreboardPanel(Panel):
         state = snapshot.state
         view = state.view.of(ScoreView)
         name = view.score_count
-        part = Part(view.score_kernel, view.score_gpu)
+        part = LaunchFilter(view.score_kernel, view.score_gpu)
         return {
             "scoreboard-headline": scoreboard_headline(select_scores(name, part), MODELS[name]),
             "scoreboard-plot": scoreboard_picture(name, part),
@@ -128,10 +129,10 @@ class ScoreboardPanel(Panel):
         }
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return Endpoint("scoreboard", scoreboard_of, options=ScoredPart), RECORDED
+        return Endpoint("scoreboard", scoreboard_of, options=ScoreFilter), RECORDED
 
 
-def scoreboard_of(_: Api, options: ScoredPart) -> Reply:
+def scoreboard_of(_: Api, options: ScoreFilter) -> Reply:
     """Compares the prediction of every recorded launch with the counts from a GPU.
 
     `totals` has, per count (sectors, requests, dram_bytes), how many are compared, how many are equal, and the
@@ -143,7 +144,7 @@ def scoreboard_of(_: Api, options: ScoredPart) -> Reply:
     return compare_scores(options)
 
 
-def render_scores(state: State, model: str, part: Part) -> Markup:
+def render_scores(state: State, model: str, part: LaunchFilter) -> Markup:
     """Render a model's scores: the largest errors, then those that are not compared, then exact ones."""
 
     def rank(score: Score) -> tuple[bool, bool, float]:
@@ -186,9 +187,9 @@ def score_cells(score: Score) -> Iterator[Markup]:
 
 
 def _facet(
-    state: State, model: str, part: Part, name: str, value_of: Callable[[Score], str]
+    state: State, model: str, part: LaunchFilter, name: str, value_of: Callable[[Score], str]
 ) -> Markup:
-    """Render links to the values of a field of Part, each with its number of scores; "" if all have one value."""
+    """Render links to the values of a filter, each with its number of scores; "" if all have one value."""
     chosen = getattr(part, name)
     values = sorted(set(map(value_of, scores_by_model()[model])))
     if len(values) < 2 and chosen == ALL:
@@ -209,7 +210,7 @@ def _facet(
 
 
 @functools.lru_cache(maxsize=64)
-def scoreboard_picture(name: str, part: Part) -> str:
+def scoreboard_picture(name: str, part: LaunchFilter) -> str:
     """Return the plot's value, which is the same for every experiment."""
     scores = [score for score in select_scores(name, part) if score.is_compared]
     if not scores:
