@@ -18,6 +18,7 @@ from tilescope.compiling.inspection import list_trials
 from tilescope.declare.discovery import opening
 from tilescope.declare.experiment import Experiment, find_kernel
 from tilescope.declare.knobs import ConfigError, quote
+from tilescope.declare.spec import shape_text
 from tilescope.inside.inspect import Inspection
 from tilescope.measure.session import Session
 from tilescope.results import Compiled, Failure
@@ -25,7 +26,6 @@ from visualize.tours import expand_stop, tours
 from visualize.views import compare
 from visualize.views.panel import Panel, Slots, current_client, merge, run_in_slot
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.prose import stage_title
 from visualize.views.result.view import draw_run, end_run
 from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
 from visualize.views.state import Snapshot, State, opening_config, query, take_snapshot
@@ -205,9 +205,9 @@ class Redraw:
         # Browsers detect other experiments' results by the full address. Talk mode shows the title.
         full = query(state.to_address())
         short = query(short_address(state))
-        return json.dumps(
-            {"full": full, "short": short, "title": stage_title(state.experiment, state.gpu.name)}
-        )
+        problem = state.experiment.problem
+        title = f"{state.kernel.id} · {shape_text(problem)} {problem.dtype} · {state.gpu.name}"
+        return json.dumps({"full": full, "short": short, "title": title})
 
     def draw(self, state: State) -> tuple[Slots, bool]:
         """Fill the open view, except slow predictions. Also return whether `stream` can add to it.

@@ -42,6 +42,7 @@ from visualize.views.order.text import occupancy_table, waves_sentence
 from visualize.views.panel import Slots
 from visualize.views.prose import Code, Link, Mark, Strong, headline, say, term
 from visualize.views.result.predicted import plot_predicted, render_predicted
+from visualize.views.result.view import NO_PLOTS
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import query
 from visualize.views.status import render_alert
@@ -161,7 +162,7 @@ def draw_launch(
             link = query({name: value for name, value in address.items() if name not in chosen})
             drawn = {
                 "requests-headline": summary,
-                "request-plot": _flow(launches, view),
+                "request-plot": _flow(launches, view) if launch.ops else NONE,
                 "flow-title": "",
                 "flow-launch": "",
                 **NO_CONTRAST,
@@ -172,7 +173,7 @@ def draw_launch(
             drawn = {
                 "compiler-headline": summary,
                 "resources": "",
-                "listing": _listing(launches, view),
+                "listing": _listing(launches, view) if launch.ops else NONE,
                 **inspection_slots(launch, launches.caption),
             }
             if gpu := GPUS.get(launches.gpu):
@@ -182,7 +183,7 @@ def draw_launch(
         case "result":
             scoreboard = query({"tab": "scoreboard"})
             drawn = {
-                **dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE),
+                **NO_PLOTS,
                 "result": _result(launches.content.launches[view.launch]),
                 "predicted-time": render_predicted(launch, scoreboard),
                 "predicted-plot": plot_predicted(launch, launches.caption),
@@ -294,8 +295,6 @@ def _lanes_form(launch: LaunchReport, view: LaunchView) -> str:
 
 
 def _flow(launches: Launches, view: LaunchView) -> str:
-    if not launches.report().launches[view.launch].ops:
-        return NONE
     op = launches.execution(view.launch, view.operation, view.program)
     code = op.instruction
     example = op.tally.example
@@ -315,8 +314,6 @@ def _flow(launches: Launches, view: LaunchView) -> str:
 
 
 def _listing(launches: Launches, view: LaunchView) -> str:
-    if not launches.report().launches[view.launch].ops:
-        return NONE
     listing = _list_texts(launches, view.launch)
     return json.dumps({**listing, "operation": view.operation}, ensure_ascii=False)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from tilescope.declare.experiment import Json, JsonSchema, argument_schemas
+from tilescope.declare.experiment import Json, argument_schemas
 from tilescope.declare.knobs import knobs
 from tilescope.evaluate.counts import sum_costs
 from tilescope.evaluate.declared import DeclaredCounts, count_accesses
@@ -30,16 +30,6 @@ from visualize.views.panel import (
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE, button, fold, plot, slot
 from visualize.views.state import Snapshot, query
-
-# Further arguments of /coalescing.
-SCHEMAS: dict[str, JsonSchema] = {
-    "model": argument_schemas(LaneView)["model"],
-    "textbook": {
-        "type": "object",
-        "description": "The textbook model's machine. Default: a GPU's.",
-        "properties": argument_schemas(Textbook),
-    },
-}
 
 # Fields of a Cost in the reply of /coalescing.
 _AMOUNTS = (*COST_COLUMNS, "bytes_wanted")
@@ -174,8 +164,14 @@ class RequestsPanel(Panel):
         )
 
     def endpoints(self) -> tuple[Endpoint, ...]:
+        machine = {
+            "type": "object",
+            "description": "The textbook model's machine. Default: a GPU's.",
+            "properties": argument_schemas(Textbook),
+        }
+        schemas = {"model": argument_schemas(LaneView)["model"], "textbook": machine}
         return (
-            Endpoint("coalescing", coalescing, others=SCHEMAS),
+            Endpoint("coalescing", coalescing, others=schemas),
             reply_endpoint("counters", Api.reply_measured, counters_reply, measurement="counters"),
         )
 

@@ -131,8 +131,12 @@ class ProgramOrderPanel(Panel):
         return tuple(Number(name, count, "", "predicted") for name, count in counts.items())
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        how = {"allow_failure": True, "within_s": _COMPILE_WAIT_S}
-        return (reply_endpoint("schedule", Api.reply_compiled, schedule_json, **how),)
+        return (
+            reply_endpoint(
+                "schedule", Api.reply_compiled, schedule_json,
+                allow_failure=True, within_s=_COMPILE_WAIT_S,
+            ),
+        )  # fmt: skip
 
 
 def orders_of(snapshot: Snapshot) -> list[Order]:
@@ -372,8 +376,11 @@ class DramReadsPanel(Panel):
         return tuple(numbers)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        how = {"allow_failure": True, "seconds": self.seconds}
-        return (reply_endpoint("reuse", Api.reply_compiled, reuse_json, **how),)
+        return (
+            reply_endpoint(
+                "reuse", Api.reply_compiled, reuse_json, allow_failure=True, seconds=self.seconds
+            ),
+        )
 
 
 def dram_traffic(snapshot: Snapshot) -> DramTraffic:

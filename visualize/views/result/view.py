@@ -35,6 +35,8 @@ _PREDICTING = "Predicting the time from the compiled code…"
 NO_WORK = "This kernel does no arithmetic, so it has no roofline. It can be as fast as a copy of the same bytes."
 NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
 
+NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+
 
 class ResultPanel(Panel):
     """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
@@ -175,9 +177,8 @@ def draw_run(snapshot: Snapshot) -> Slots:
     if run := snapshot.result(RunResult):
         return draw_result(run, snapshot.launch, snapshot.failure)
     how = status.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
-    plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
     notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
-    return {**notes, "result": how, **plots}
+    return {**notes, "result": how, **NO_PLOTS, "roofline-plot": NONE}
 
 
 def draw_result(result: RunResult, launch: Launch, failure: Failure | None = None) -> Slots:
@@ -195,7 +196,7 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         about = picture_caption(experiment, launch.gpu.name, source(run.backend))
         return plot_value(figure, revision=query(experiment.to_address()), about=about)
 
-    plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+    plots = dict(NO_PLOTS)
     values = Markup()
     timed = text.timed_run(result)
     if timed and check.passed:
