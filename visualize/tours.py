@@ -46,7 +46,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Stop:
+class TourStop:
     """One stop: a state of the page, and a sentence.
 
     Attributes:
@@ -81,7 +81,7 @@ class Tour:
     title: str
     about: str
     order: int
-    stops: Annotated[list[Stop], Field(min_length=4, max_length=8)]
+    stops: Annotated[list[TourStop], Field(min_length=4, max_length=8)]
 
     def clip(self, stop: int) -> int:
         """Return the number of the nearest stop, from 1."""
@@ -135,7 +135,7 @@ def read(text: str, name: str) -> Tour:
     return tour
 
 
-def _check(stop: Stop) -> None:
+def _check(stop: TourStop) -> None:
     check_state(stop.fields)
     if unknown := [source for source in stop.sources if source not in SOURCES]:
         raise ValueError(f"sources must be of {', '.join(SOURCES)} (got {unknown[0]!r}).")
@@ -249,7 +249,7 @@ def _question(question: Question) -> Markup:
     return _QUESTION.format(question.ask, choices)
 
 
-def sentence(stop: Stop) -> Markup:
+def sentence(stop: TourStop) -> Markup:
     """Return a stop's sentence with its numbers in bold, followed by a mark for each of their sources."""
     escaped = str(escape(stop.say))
     text = Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escaped))  # noqa: S704
