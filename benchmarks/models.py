@@ -49,11 +49,11 @@ def measure_redraws() -> None:
     """Print the time and the bytes of a redraw: both orders, their players, and the table."""
     from visualize.views.order.view import ProgramOrderPanel
     from visualize.views.state import Snapshot
-    from visualize.views.tabs import SETTINGS
+    from visualize.views.tabs import read_state
 
     panel = ProgramOrderPanel()
     for name, fields in REDRAWS.items():
-        state = SETTINGS.state(fields, None)
+        state = read_state(fields, None)
         text = "".join(map(str, panel.draw(Snapshot(state)).values())).encode()
         sizes = f"{len(text) / 1000:.1f} kB, {len(gzip.compress(text)) / 1000:.1f} kB gzipped"
         print(

@@ -13,14 +13,13 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browser import chromium
-from visualize.views.library.figures import scoreboard_figure
 from visualize.views.library.scoreboard import (
     MODELS,
     count_launches,
     list_gpus,
     scores_by_model,
 )
-from visualize.views.library.view import agreement
+from visualize.views.library.view import agreement, scoreboard_figure
 from visualize.views.prose import count_noun, join_names
 from visualize.views.theme import THEMES
 from visualize.web.sources import PLOTLY_JS

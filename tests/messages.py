@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.experiments import fields
 from tests.waiting import run_coroutine
-from visualize.views.tabs import SETTINGS
+from visualize.views.tabs import read_state
 
 
 def decode(value):
@@ -54,7 +54,7 @@ def links(markup):
 
 def opened(flat, this=None, **others):
     """Return the State of fields, such as "matmul.grouped M=64 tab=dram-reads", on a machine with this GPU."""
-    return SETTINGS.state({**fields(flat), **others}, this)
+    return read_state({**fields(flat), **others}, this)
 
 
 def settings_of(flat, **message):

@@ -182,12 +182,12 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import from_json
 from tilescope.results import Failure
 from tilescope.measure.session import Session
-from visualize.views.tabs import SETTINGS, TABS
+from visualize.views.tabs import TABS, read_state
 from visualize.views.state import Snapshot
 
 panels = {tab.name: tab.panels[0]() for tab in TABS}
 for name, kernel in discover().items():
-    known = Snapshot(SETTINGS.state({"kernel": name}, None))
+    known = Snapshot(read_state({"kernel": name}, None))
     for tab, word in (("program-order", "program"), ("requests", "transactions"), ("dram-reads", "DRAM")):
         assert word in panels[tab].draw(known)[f"{tab}-headline"], (name, tab)
 session = Session(None)

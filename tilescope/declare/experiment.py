@@ -269,31 +269,30 @@ def _exact(knob: Knob) -> JsonSchema:
     return {**_allow([knob]), "default": knob.default, "description": knob.help}
 
 
-def merged_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
+def merged_schema() -> JsonSchema:
     """Return the JSON Schema of an experiment of any kernel."""
     parts = {
-        part: {"type": "object", "properties": fields}
-        for part, fields in merged_fields(kernels).items()
+        part: {"type": "object", "properties": fields} for part, fields in merged_fields().items()
     }
     return {
         "type": "object",
         "description": "A kernel, its problem and its config. Omitted fields take the kernel's default. "
         "The kernels endpoint lists each kernel's fields, choices and defaults.",
-        "properties": {"kernel": kernel_schema(kernels), **parts, "gpu": gpu_schema()},
+        "properties": {"kernel": kernel_schema(), **parts, "gpu": gpu_schema()},
         "required": ["kernel"],
     }
 
 
-def merged_fields(kernels: Mapping[str, Kernel]) -> dict[str, dict[str, JsonSchema]]:
+def merged_fields() -> dict[str, dict[str, JsonSchema]]:
     """Return the schema of each field of each part of an experiment (problem, config, run).
 
-    >>> from tilescope.declare.discovery import discover
-    >>> group_size = merged_fields(discover())["config"]["GROUP_SIZE"]
+    >>> group_size = merged_fields()["config"]["GROUP_SIZE"]
     >>> group_size["minimum"], group_size["maximum"]
     (1, 1024)
     """
+    kernels = discover().values()
     parts: dict[str, dict[str, list[Knob]]] = {}
-    for kernel in kernels.values():
+    for kernel in kernels:
         for part, (_, allowed) in declared_parts(kernel).items():
             for name, declared in allowed.items():
                 parts.setdefault(part, {}).setdefault(name, []).append(declared)
@@ -303,7 +302,7 @@ def merged_fields(kernels: Mapping[str, Kernel]) -> dict[str, dict[str, JsonSche
     }
 
 
-def kernel_schema(kernels: Mapping[str, Kernel]) -> JsonSchema:
+def kernel_schema() -> JsonSchema:
     """Return the schema of the kernel field."""
     return {
         **_allow([kernel_knob()]),

@@ -15,7 +15,7 @@ from tilescope.caching import once
 from tilescope.compiling.compile_cost import estimate_shared_bytes
 from tilescope.compiling.estimated_time import estimate_time
 from tilescope.declare.discovery import read_text
-from tilescope.declare.experiment import Experiment
+from tilescope.declare.experiment import Experiment, Json
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.declare.knobs import knobs
 from tilescope.declare.spec import DTYPE_BYTES, Kernel, Launch, shape_text
@@ -118,7 +118,7 @@ class Offer:
     origin: str
     search: Recommended | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Return the API's payload. The search's fields are None if no search found the config."""
         search = (
             vars(self.search)

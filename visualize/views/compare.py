@@ -14,6 +14,7 @@ from tilescope.numbers import Number, key_numbers, significant, wrong_elements
 from tilescope.results import RunResult
 from visualize.views.panel import Panel, Slots, merge
 from visualize.views.prose import Link, Mark, Sentence, Strong, join, say
+from visualize.views.result.view import draw_run
 from visualize.views.slots import NONE
 from visualize.views.state import PINNED, Snapshot, State, pin_text
 from visualize.views.tables import table
@@ -41,11 +42,11 @@ def pair_slots(slots: Slots, pinned: Slots) -> Slots:
     return paired
 
 
-def pair_run(slots: Slots, pinned: Snapshot | None, panels: Sequence[Panel]) -> Slots:
+def pair_run(slots: Slots, pinned: Snapshot | None) -> Slots:
     """Return a run's slots, each with the pinned experiment's run beside it if there is one."""
-    if pinned is None or pinned.result(RunResult) is None:
+    if "result" not in slots or pinned is None or pinned.result(RunResult) is None:
         return slots
-    return pair_slots(slots, merge(panel.draw_run(pinned) for panel in panels))
+    return pair_slots(slots, draw_run(pinned))
 
 
 def add_comparison(
@@ -74,7 +75,7 @@ def add_comparison(
             slots,
             merge(panel.draw_pinned(pinned, snapshot) for panel in panels if panel.is_compared),
         )
-        slots = pair_run(slots, pinned, panels)
+        slots = pair_run(slots, pinned)
         fields, pinned_fields = (
             {**s.experiment.to_address(), "gpu": s.gpu.name} for s in (state, pinned.state)
         )

@@ -23,9 +23,15 @@ from tilescope.measure.fair_queue import INTERNAL, REQUEST_SLOTS, Client
 from tilescope.measure.session import Session
 from tilescope.numbers import Number
 from tilescope.results import Compiled, Failure
-from visualize.views.opening import explain_opening
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.state import Snapshot, State, View, open_experiment, take_snapshot
+from visualize.views.state import (
+    Snapshot,
+    State,
+    View,
+    explain_opening,
+    open_experiment,
+    take_snapshot,
+)
 
 V = TypeVar("V")
 
@@ -42,7 +48,7 @@ EXPERIMENT = "experiment"
 _MAX_PAGE_NAME = 64
 
 # The result of a body: the fields of a reply, its JSON, or a Failure.
-Reply = dict[str, Any] | bytes | Failure
+Reply = Json | bytes | Failure
 
 
 def current_client() -> Client:
@@ -174,7 +180,7 @@ class Api:
         self,
         payload: object,
         measurement: str,
-        body: Callable[[Any, Snapshot], dict[str, Any]],
+        body: Callable[[Any, Snapshot], Json],
     ) -> Reply:
         """Measure, and reply with `body` of the result and the snapshot."""
         job = self.session.submit(self.read(payload), measurement, current_client())
@@ -274,7 +280,7 @@ def to_json(value: Any) -> Any:
     return [to_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def select_fields(value: object, *names: str) -> dict[str, Any]:
+def select_fields(value: object, *names: str) -> Json:
     """Return some fields of a value by name, for JSON."""
     return {name: getattr(value, name) for name in names}
 
@@ -335,24 +341,12 @@ class Panel(ABC):
         """Fill its slots from the pinned experiment, which is shown beside `snapshot`."""
         return self.draw(pinned)
 
-    def draw_run(self, snapshot: Snapshot) -> Slots:
-        """Fill its slots from the experiment's run, whether or not its view is open."""
-        return {}
-
-    def on_run_end(self, outcome: Any, snapshot: Snapshot) -> Slots:
-        """Fill its slots from a run that has just ended, whether or not its view is open."""
-        return {}
-
     def seconds(self, snapshot: Snapshot) -> float:
         """Estimate the core seconds of `draw` beyond those of a small launch."""
         return 0.0
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
         """Fill its slots during a compile that began `seconds` ago."""
-        return {}
-
-    def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        """Fill its slots while another process draws it."""
         return {}
 
     def has_live_updates(self, snapshot: Snapshot) -> bool:

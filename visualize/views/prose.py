@@ -12,7 +12,6 @@ from markupsafe import Markup, escape
 
 from tilescope.declare.experiment import Experiment, Run
 from tilescope.declare.knobs import knobs
-from tilescope.declare.spec import shape_text
 from tilescope.numbers import SOURCES, count_noun, join_names
 from visualize.glossary import glossary, mark, meaning
 
@@ -251,17 +250,6 @@ def picture_caption(experiment: Experiment, gpu: str, *sources: str) -> str:
     return " · ".join(
         filter(None, [experiment.kernel, *parts, gpu, join_names(list(dict.fromkeys(sources)))])
     )
-
-
-def stage_title(experiment: Experiment, gpu: str) -> str:
-    """Return the title of talk mode: kernel, shape, dtype and GPU.
-
-    >>> from tilescope.declare.experiment import from_json
-    >>> stage_title(from_json({"kernel": "matmul.grouped"}), "H200")
-    'matmul.grouped · 512 × 512 × 512 float16 · H200'
-    """
-    problem = experiment.problem
-    return f"{experiment.kernel} · {shape_text(problem)} {problem.dtype} · {gpu}"
 
 
 def tag_experiment(experiment: Experiment, content: Markup, style: str = "") -> Markup:

@@ -192,6 +192,11 @@ def pictures(titles: Mapping[str, str]) -> Markup:
     )
 
 
+def save_file(name: str, text: str) -> dict[str, str]:
+    """Return the slot that makes the browser save a file."""
+    return {"saved-file": json.dumps({"name": name, "text": text}, ensure_ascii=False)}
+
+
 def problems_value(sentences: Mapping[str, str]) -> str:
     """Return the value of the slot "problems": sentences by field name; under "", those of no single field."""
     return json.dumps(dict(sentences), ensure_ascii=False)
@@ -290,7 +295,7 @@ def controls(declared: type) -> list[Json]:
 
 def control(name: str, knob: Knob) -> Json:
     """Return the description of one control for `form_value`."""
-    shared: dict[str, Any] = {
+    shared: Json = {
         "name": name,
         "label": knob.label or name,
         "group": knob.group,

@@ -7,22 +7,24 @@ import dataclasses
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from tilescope.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
 from tilescope.declare import experiment
-from tilescope.declare.discovery import discover, opening
-from tilescope.declare.experiment import Experiment, Run
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Experiment, Json
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.knobs import ConfigError, knob, knobs, quote, read_fields
+from tilescope.declare.knobs import ConfigError, knob
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.inside.inspect import Inspection
+from tilescope.measure.run import RUN
 from tilescope.measure.session import MEASUREMENTS, Session
-from tilescope.results import Compiled, Failure
+from tilescope.results import Compiled, Failure, records
 from tilescope.results.store import Store
+from visualize.predict.offer import offer
 from visualize.predict.schedule import KernelSchedule, schedule
-from visualize.views.opening import opening_config
 
 T = TypeVar("T")
 
@@ -73,7 +75,11 @@ class PlayerView:
 
 @dataclass(frozen=True)
 class View:
-    """The open tab and the options of all panels: frozen dataclasses of knobs, one per type."""
+    """The open tab and the options of all panels: frozen dataclasses of knobs, one per type.
+
+    A type may have a method `refuse(problem)`, which raises ConfigError if the options don't fit the problem, and
+    `of_kernel = True` if its values make no sense for another kernel.
+    """
 
     tab: str
     options: tuple[Any, ...] = ()
@@ -82,7 +88,7 @@ class View:
         """Return the options of one type, or its defaults."""
         return next((options for options in self.options if type(options) is kind), kind())
 
-    def to_address(self) -> dict[str, Any]:
+    def to_address(self) -> Json:
         """Return every field, flat."""
         return {"tab": self.tab} | {
             name: value for options in self.options for name, value in vars(options).items()
@@ -110,15 +116,15 @@ class State:
     def launch(self) -> Launch:
         return Launch(self.experiment.problem, self.experiment.config, self.gpu)
 
-    def to_address(self) -> dict[str, Any]:
+    def to_address(self) -> Json:
         """Return all URL parameters."""
         return {**self.experiment.to_address(), **self.view.to_address(), **self._pin()}
 
-    def to_settings(self) -> dict[str, Any]:
+    def to_settings(self) -> Json:
         """Return the values of all controls, and the kernel that the controls belong to."""
         return {**self.to_address(), "gpu": self.experiment.gpu, "form_of": self.experiment.kernel}
 
-    def short_address(self, **changes: object) -> dict[str, Any]:
+    def short_address(self, **changes: object) -> Json:
         """Return the kernel, the tab and the URL parameters that differ from their defaults, for a link.
 
         Args:
@@ -220,90 +226,6 @@ def open_experiment(payload: object, this: Gpu | None) -> Experiment:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The page's settings besides an Experiment.
-
-    Attributes:
-        tabs: titles by name in the address.
-        opened: the tab that is open at first.
-        options: types of the panels' options, dataclasses of knobs. A type may have a method `refuse(problem)`, which
-            raises ConfigError if the options don't fit the problem, and `of_kernel = True` if its values make no sense
-            for another kernel.
-        opening: flat fields of the state that an empty URL opens.
-    """
-
-    tabs: Mapping[str, str]
-    opened: str
-    options: tuple[type, ...]
-    opening: Mapping[str, object] = field(default_factory=dict)
-
-    def state(self, flat: Mapping[str, object], this: Gpu | None) -> State:
-        """Read a State from flat fields (a URL's, or those of all forms). Omitted fields take their defaults.
-
-        Args:
-            this: this machine's GPU, or None.
-
-        Raises:
-            ConfigError: with the field that caused it.
-        """
-        chosen = open_experiment(experiment.nest({"kernel": opening()["kernel"], **flat}), this)
-        options = []
-        for declared in self.options:
-            each = read_fields(
-                declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__
-            )
-            if refuse := getattr(each, "refuse", None):
-                refuse(chosen.problem)
-            options.append(each)
-        tab = read_tab(flat, self.opened)
-        if tab not in self.tabs:
-            allowed = ", ".join(f"{name} ({title})" for name, title in self.tabs.items())
-            raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {allowed}.", "tab")
-        gpu = experiment.resolve_gpu(chosen, this)
-        return State(chosen, View(tab, tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
-
-    def short_address(self, state: State) -> dict[str, Any]:
-        """Return the URL parameters that differ from their defaults, and the kernel."""
-        return state.short_address(tab="" if state.view.tab == self.opened else state.view.tab)
-
-    def state_or_defaults(
-        self, flat: Mapping[str, object], this: Gpu | None
-    ) -> tuple[State, dict[str, str]]:
-        """Read a State from a URL that somebody typed. Bad fields take their defaults.
-
-        Returns:
-            The State, and a sentence about each bad field.
-        """
-        remaining = dict(flat)
-        sentences = dict[str, str]()
-        while True:
-            try:
-                return self.state(remaining, this), sentences
-            except ConfigError as error:
-                sentences[error.field] = str(error)
-                if remaining.pop(error.field, None) is None:
-                    remaining = {}
-
-    def change_kernel(self, current: Mapping[str, object], kernel: str) -> dict[str, object]:
-        """Return the fields after a change of kernel.
-
-        The problem survives within a family. The config takes the new kernel's defaults. The run, the GPU and the view
-        stay, except options that belong to a kernel.
-        """
-        declared = experiment.find_kernel(kernel)
-        before = experiment.find_kernel(current.get("form_of"))
-        options = [
-            declared for declared in self.options if not getattr(declared, "of_kernel", False)
-        ]
-        names = ["gpu", PINNED, *(name for declared in (Run, *options) for name in knobs(declared))]
-        if before.family.root is declared.family.root:
-            names += knobs(declared.family.problem)
-        if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
-            names = [name for name in names if name != "dtype"]
-        return {"kernel": kernel, **{name: current[name] for name in names if name in current}}
-
-
-@dataclass(frozen=True)
 class Snapshot:
     """A State, and the results of compiling and measuring its Experiment so far.
 
@@ -324,7 +246,7 @@ class Snapshot:
     store: Store = Store(None)
     here: Gpu | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         # A store belongs to one process; unpickled snapshots have the class's empty one.
         return {
             name: value for name, value in vars(self).items() if name not in ("store", "schedule")
@@ -387,3 +309,43 @@ def take_snapshot(
         session.store,
         session.gpu,
     )
+
+
+_KIB = 1024
+
+
+# Cached, because each move of a slider repeats the call.
+@lru_cache(maxsize=256)
+def _choose_config(kernel: Kernel, problem: Any, gpu: Gpu) -> tuple[Any, str]:
+    """Return a config, and why it is not the published default; "" if it is.
+
+    The estimate of shared memory may be too high, but a recorded run proves that the default launches. Without matrix
+    units, a kernel whose accumulator spills takes minutes to compile.
+    """
+    default = kernel.config()
+    launch = Launch(problem, default, gpu)
+    needed = estimate_shared_bytes(kernel, launch)
+    most = gpu.shared_bytes_per_program
+    why = ""
+    if not uses_matrix_units(kernel, launch) and explain_spill(kernel, launch):
+        why = "The default config would spill registers and take minutes to compile."
+    if needed > most and not records.find(
+        RUN.form, Experiment(kernel.id, problem, default), gpu.name
+    ):
+        needs = f"The default config takes {needed / _KIB:.0f} KiB of shared memory"
+        why = f"{needs}; {gpu.name} has {most / _KIB:.0f} KiB."
+    offered = offer(kernel, problem, gpu) if why else None
+    if offered is None:
+        return default, ""
+    return offered.experiment.config, f"{why} The recommended config replaces it."
+
+
+def opening_config(kernel: Kernel, problem: Any, gpu: Gpu) -> Any:
+    """Return the config with which a kernel opens on a GPU."""
+    return _choose_config(kernel, problem, gpu)[0]
+
+
+def explain_opening(kernel: Kernel, launch: Launch) -> str:
+    """Return why a launch has the offered config and not the published default; "" if it does not have it."""
+    config, why = _choose_config(kernel, launch.problem, launch.gpu)
+    return why if launch.config == config else ""

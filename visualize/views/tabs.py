@@ -1,19 +1,26 @@
-"""The tabs of the page, in their order, and the panels that each is made of. A new tab or panel is a line here."""
+"""The tabs of the page, in their order, and the panels that each is made of. A new tab or panel is a line here.
 
-from collections.abc import Callable
+The page's settings are read here, because the tabs have options.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from tilescope.declare import experiment
 from tilescope.declare.discovery import opening
+from tilescope.declare.experiment import Json, Run
+from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
 from visualize.views.inside.view import INSIDE
 from visualize.views.library.view import ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
 from visualize.views.panel import Panel
-from visualize.views.result.export import ExportPanel, TracePanel
+from visualize.views.result.export import ExportPanel
 from visualize.views.result.view import ResultPanel
-from visualize.views.state import Settings
+from visualize.views.state import PINNED, State, View, open_experiment, read_pinned, read_tab
 from visualize.views.tune.view import SweepPanel
 
 
@@ -32,7 +39,7 @@ class Tab:
 
 TABS = (
     Tab("Result", (ResultPanel, ExportPanel)),
-    Tab("Program order", (ProgramOrderPanel, TimelinePanel, TracePanel)),
+    Tab("Program order", (ProgramOrderPanel, TimelinePanel)),
     Tab("DRAM reads", (DramReadsPanel,)),
     Tab("Requests", (RequestsPanel,)),
     Tab("Compiler", (CompilerPanel,)),
@@ -54,9 +61,74 @@ VIEWS = {
 }
 LIBRARY = "scoreboard"
 
-SETTINGS = Settings(
-    tabs={tab.name: tab.title for tab in TABS},
-    opened="program-order",
-    options=tuple(kind for tab in TABS for panel in tab.panels for kind in panel().options),
-    opening=opening(),
-)
+# The tab that is open at first.
+OPENED = "program-order"
+
+# The titles by name in the address, and the types of the panels' options.
+TITLES = {tab.name: tab.title for tab in TABS}
+OPTIONS = tuple(kind for tab in TABS for panel in tab.panels for kind in panel().options)
+
+
+def read_state(flat: Mapping[str, object], this: Gpu | None) -> State:
+    """Read a State from flat fields (a URL's, or those of all forms). Omitted fields take their defaults.
+
+    Args:
+        this: this machine's GPU, or None.
+
+    Raises:
+        ConfigError: with the field that caused it.
+    """
+    chosen = open_experiment(experiment.nest({"kernel": opening()["kernel"], **flat}), this)
+    options = []
+    for declared in OPTIONS:
+        each = read_fields(
+            declared, {k: flat[k] for k in knobs(declared) if k in flat}, declared.__name__
+        )
+        if refuse := getattr(each, "refuse", None):
+            refuse(chosen.problem)
+        options.append(each)
+    tab = read_tab(flat, OPENED)
+    if tab not in TITLES:
+        allowed = ", ".join(f"{name} ({title})" for name, title in TITLES.items())
+        raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {allowed}.", "tab")
+    gpu = experiment.resolve_gpu(chosen, this)
+    return State(chosen, View(tab, tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
+
+
+def short_address(state: State) -> Json:
+    """Return the URL parameters that differ from their defaults, and the kernel."""
+    return state.short_address(tab="" if state.view.tab == OPENED else state.view.tab)
+
+
+def read_link(flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
+    """Read a State from a URL that somebody typed. Bad fields take their defaults.
+
+    Returns:
+        The State, and a sentence about each bad field.
+    """
+    remaining = dict(flat)
+    sentences = dict[str, str]()
+    while True:
+        try:
+            return read_state(remaining, this), sentences
+        except ConfigError as error:
+            sentences[error.field] = str(error)
+            if remaining.pop(error.field, None) is None:
+                remaining = {}
+
+
+def change_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]:
+    """Return the fields after a change of kernel.
+
+    The problem survives within a family. The config takes the new kernel's defaults. The run, the GPU and the view
+    stay, except options that belong to a kernel.
+    """
+    declared = experiment.find_kernel(kernel)
+    before = experiment.find_kernel(current.get("form_of"))
+    options = [declared for declared in OPTIONS if not getattr(declared, "of_kernel", False)]
+    names = ["gpu", PINNED, *(name for declared in (Run, *options) for name in knobs(declared))]
+    if before.family.root is declared.family.root:
+        names += knobs(declared.family.problem)
+    if current.get("dtype") not in (declared.problem_knobs()["dtype"].choices or ()):
+        names = [name for name in names if name != "dtype"]
+    return {"kernel": kernel, **{name: current[name] for name in names if name in current}}

@@ -6,6 +6,7 @@ light and dark needs no new figure.
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,12 @@ BARS = {"type": "bar", "textposition": "inside", "insidetextanchor": "middle"}
 # Text that does not fit in its bar is hidden.
 OVERLAID_BARS = {"barmode": "overlay", "uniformtext": {"minsize": 9, "mode": "hide"}}
 
+# A legend between the title and the plot.
+LEGEND = {"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1, "yanchor": "bottom"}
+
+# A figure, or a part of one, as Plotly's data and layout.
+Figure = dict[str, Any]
+
 # The page's typeface, served by Gradio.
 FONT = "IBM Plex Sans, system-ui, sans-serif"
 
@@ -107,7 +114,7 @@ def variables() -> str:
     return rule(":root", shared | PAGE["light"]) + rule(".dark", PAGE["dark"])
 
 
-def _template(page: Mapping[str, str], hover: str) -> dict[str, Any]:
+def _template(page: Mapping[str, str], hover: str) -> Figure:
     text = page["ink"]
     line = page["grid"]
     axis = {
@@ -139,19 +146,23 @@ THEMES = {
     "dark": _template(PAGE["dark"], hover="#1f2937"),
 }
 
-
-def discrete_scale(colors: Sequence[str]) -> list[list[float | str]]:
-    """Return a colour scale with steps of equal width."""
-    return [
-        [edge / len(colors), color]
-        for place, color in enumerate(colors)
-        for edge in (place, place + 1)
-    ]
+# What the page's scripts need of this module.
+FOR_SCRIPTS = {"themes": THEMES, "scale": LOAD_SCALE, "to_come": OPAQUE_TO_COME}
 
 
-def layout(title: str, **more: Any) -> dict[str, Any]:
-    """Return a figure's layout: title, height and margins, without Plotly's default template."""
-    return {
+def figure(
+    title: str,
+    traces: Sequence[Mapping[str, Any]],
+    margin: Mapping[str, int] = MappingProxyType({}),
+    **more: Any,
+) -> Figure:
+    """Return a figure with a title, without Plotly's default template.
+
+    Args:
+        margin: the margins in pixels that differ from the default ones.
+        more: further fields of the layout.
+    """
+    layout = {
         "template": {},
         "title": {
             "text": title,
@@ -162,42 +173,38 @@ def layout(title: str, **more: Any) -> dict[str, Any]:
             "yanchor": "top",
         },
         "height": 410,
-        "margin": {"l": 60, "r": 10, "t": 34, "b": 48},
-        "showlegend": False,
+        "margin": {"l": 60, "r": 10, "t": 34, "b": 48, **margin},
+        "showlegend": "legend" in more,
         **more,
     }
+    return {"data": [*traces], "layout": layout}
 
 
-def figure(title: str, traces: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-    """Return a figure of traces with the layout that `layout` returns."""
-    return {"data": [*traces], "layout": layout(title, **more)}
-
-
-def axis(title: str, **more: Any) -> dict[str, Any]:
+def axis(title: str, **more: Any) -> Figure:
     return {"title": {"text": title}, **more}
 
 
-def scatter(name: str, x: Any, y: Any, mode: str = "lines", **style: Any) -> dict[str, Any]:
+def scatter(name: str, x: Any, y: Any, mode: str = "lines", **style: Any) -> Figure:
     return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **style}
 
 
-def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
+def note(text: str, x: float, y: float, **more: Any) -> Figure:
     """Return an annotation without an arrow."""
     return {"text": text, "x": x, "y": y, "showarrow": False, **more}
 
 
-def vertical(x: float, line: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def vertical(x: float, line: Mapping[str, Any], **more: Any) -> Figure:
     """Return a line through the whole height of the plot."""
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line, **more}
 
 
-def horizontal(y: float, line: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def horizontal(y: float, line: Mapping[str, Any], **more: Any) -> Figure:
     """Return a line through the whole width of the figure's plots."""
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
     return {"type": "line", "line": line, **ends, **more}
 
 
-def colorbar(title: str, **more: Any) -> dict[str, Any]:
+def colorbar(title: str, **more: Any) -> Figure:
     # Above the bar the title would cover the number at the bar's end.
     return {
         "title": {"text": title, "side": "right"},
@@ -208,27 +215,32 @@ def colorbar(title: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def bar_labels(rows: Sequence[str], ends: Sequence[float], labels: Sequence[str]) -> dict[str, Any]:
-    """Return a trace of labels to the right of horizontal bars: Plotly shrinks and rotates a bar's own labels."""
-    place = {
-        "mode": "text",
-        "textposition": "middle right",
-        "cliponaxis": False,
-        "hoverinfo": "skip",
-    }
-    return {"type": "scatter", "name": "labels", "x": ends, "y": rows, "text": labels, **place}
+def bar_figure(
+    title: str, along: str, bars: Figure, labels: Sequence[str], ends: Sequence[float], **more: Any
+) -> Figure:
+    """Return a figure of horizontal bars with labels at their right: Plotly shrinks and rotates a bar's own labels.
+
+    Args:
+        along: the title of the axis along the bars.
+        bars: fields of their trace.
+        ends: where the labels start. There is room for them beside the longest bar.
+        more: further fields of the layout.
+    """
+    beside = scatter(
+        "labels", ends, bars["y"], "text",
+        text=labels, textposition="middle right", cliponaxis=False, hoverinfo="skip",
+    )  # fmt: skip
+    room = {"include": [1.75 * max(ends)]}
+    return figure(
+        title,
+        [{"type": "bar", "orientation": "h", **bars}, beside],
+        xaxis=axis(along, rangemode="tozero", autorangeoptions=room),
+        yaxis={"automargin": True, "autorange": "reversed"},
+        **more,
+    )
 
 
-def bar_axis(title: str, longest: float) -> dict[str, Any]:
-    """Return the axis along horizontal bars, with room for their labels beside the longest one."""
-    return {
-        "title": {"text": title},
-        "rangemode": "tozero",
-        "autorangeoptions": {"include": [1.75 * longest]},
-    }
-
-
-def diagonal(low: float, high: float, label: str, color: str) -> dict[str, Any]:
+def diagonal(low: float, high: float, label: str, color: str) -> Figure:
     """Return the layout of a labelled line on which x equals y, from `low` to `high` on logarithmic axes."""
     ends = {"x0": low, "y0": low, "x1": high, "y1": high}
     # An annotation on a logarithmic axis is placed at the logarithm. Further up, it would meet a legend on a phone.
@@ -242,9 +254,7 @@ def diagonal(low: float, high: float, label: str, color: str) -> dict[str, Any]:
     }
 
 
-def matrix_axes(
-    rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]
-) -> dict[str, Any]:
+def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> Figure:
     """Return the axes of a picture of a matrix, with rows downwards and columns to the right.
 
     Cells are square, unless the matrix is more than four times as long as wide.
@@ -253,18 +263,12 @@ def matrix_axes(
         first, shape: (row, column) of the first element, and numbers of rows and columns.
     """
 
-    def axis(title: str, start: int, count: int) -> dict[str, Any]:
+    def side(title: str, start: int, count: int) -> Figure:
         whole = {"dtick": 1, "tick0": 0} if count <= 10 else {}
         ends = [start - 0.5, start + count - 0.5]
-        return {
-            "title": {"text": title},
-            "constrain": "domain",
-            "tickangle": 0,
-            "range": ends,
-            **whole,
-        }
+        return axis(title, constrain="domain", tickangle=0, range=ends, **whole)
 
-    x, y = axis(columns, first[1], shape[1]), axis(rows, first[0], shape[0])
+    x, y = side(columns, first[1], shape[1]), side(rows, first[0], shape[0])
     y |= {"range": y["range"][::-1], "automargin": True}
     if 1 / 4 <= shape[0] / shape[1] <= 4:
         y["scaleanchor"] = "x"

@@ -1,4 +1,4 @@
-"""The page's actions: a button starts one, and its progress and result follow as updates of the page's slots."""
+"""The route of the page's messages, and its actions: the reply to a message streams updates of the page's slots."""
 
 import asyncio
 import contextvars
@@ -7,18 +7,25 @@ from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import gradio as gr
 import segno
+from gradio.context import LocalContext
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
+from tilescope.declare.experiment import Json
 from tilescope.declare.knobs import ConfigError, quote
 from tilescope.measure.measurement import Job
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure
-from visualize.tours.guide import show_stop
+from visualize.tours import show_stop
 from visualize.views import status
-from visualize.views.panel import Action, Question, Slots, current_client, run_in_slot
-from visualize.views.slots import DISABLED, ENABLED, REDRAW, problems_value
+from visualize.views.panel import Action, Question, Slots, current_client, failure, run_in_slot
+from visualize.views.slots import DISABLED, ENABLED, REDRAW, WATCH, problems_value
 from visualize.views.state import State
-from visualize.web.redraw import Redraw
+from visualize.web.assets import MESSAGES
+from visualize.web.redraw import Redraw, refused
 
 # Maximum characters of a link with a QR code: more than the page's addresses have. A projector could not show a larger
 # code legibly.
@@ -31,17 +38,44 @@ _MAX_STREAM_ACTIONS = 64
 _POLL_S = 0.25
 
 
+# Proxies such as nginx otherwise collect a reply before they pass it on.
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+
+
 class Actions:
-    """The actions of all pages, by the id of their button."""
+    """Replies to the messages of all pages, and their actions, by the id of their button."""
 
     def __init__(self, redraw: Redraw) -> None:
         self.session = redraw.session
         self.actions: dict[str, Action] = {"run": "run"}
         for panel in redraw.all_panels:
             self.actions |= panel.actions()
+        self.route = Route(MESSAGES, self._reply, methods=["POST"])
         self._redraw = redraw
         self._jobs: dict[str, Job] = {}  # each page's running measurement
         self._threads = ThreadPoolExecutor(_MAX_STREAM_ACTIONS, "action")
+
+    async def _reply(self, request: Request) -> StreamingResponse:
+        message = await request.json()  # a JSON object: the guard refuses other bodies
+        # `current_client` reads this, and so does ZeroGPU's hub, for the visitor's quota.
+        LocalContext.request.set(gr.Request(request, session_hash=str(message.get("page"))))
+        lines = self._lines(message, current_client().page)
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers=_HEADERS)
+
+    async def _lines(self, message: Json, page: str) -> AsyncIterator[str]:
+        try:
+            if "action" in message:
+                updates = self.start(message, page)
+            elif WATCH in message:
+                updates = self._redraw.stream(message)
+            else:
+                updates = once(await run_in_slot(self._redraw.change, message))
+            async for slots in updates:
+                yield encode(slots)
+        except Exception as error:
+            if not isinstance(error, ConfigError):
+                error = ConfigError("internal_error", failure(error).message, "")
+            yield encode(refused(error))
 
     def start(self, message: Mapping[str, Any], page: str) -> AsyncIterator[Slots]:
         """Return the progress and the result of an action, which starts with the iteration.
@@ -152,3 +186,8 @@ def draw_qr(link: str) -> str:
     return segno.make(link, error="m", micro=False).svg_inline(
         border=4, dark="#000", light="#fff", omitsize=True
     )
+
+
+def encode(slots: Slots) -> str:
+    """Return an update as a line of JSON."""
+    return f"{json.dumps(slots)}\n"  # in ASCII: other strings take two bytes per character

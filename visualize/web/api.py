@@ -87,7 +87,7 @@ def register_endpoints(
     for endpoint in endpoints:
         arguments = endpoint.arguments
         if EXPERIMENT in arguments:
-            arguments[EXPERIMENT] = arguments[EXPERIMENT][0], merged_schema(discover())
+            arguments[EXPERIMENT] = arguments[EXPERIMENT][0], merged_schema()
         reply = partial(endpoint.call, api)
         _register(blocks, endpoint.name, reply, endpoint.function.__doc__, arguments)
     for endpoint in (Endpoint("kernels", brief_kernels), *endpoints[1:]) if with_tools else ():
@@ -139,7 +139,7 @@ def recommend(api: Api, experiment: Json) -> Reply:
     return {**offered.to_json(), "experiment": chosen.to_json()}
 
 
-def _knob(name: str, knob: Knob) -> dict[str, Any]:
+def _knob(name: str, knob: Knob) -> Json:
     allowed = (
         {"range": [knob.low, knob.high]}
         if knob.choices is None
@@ -167,7 +167,7 @@ def _register(
     ]
     function.__name__ = name
     function.__doc__ = description
-    signature = inspect.Signature(parameters, return_annotation=dict[str, Any])
+    signature = inspect.Signature(parameters, return_annotation=Json)
     function.__annotations__ = dict.fromkeys(arguments, Any)
     vars(function).update(__signature__=signature, hints=hints)
     registered = gr.api(function, api_name=name, concurrency_limit=None)
@@ -214,7 +214,7 @@ def brief_kernels(api: Api) -> Json:
             for kernel in reply["kernels"]
         ],
         "arguments": {
-            name: schema["description"] for name, schema in _flat(merged_fields(discover())).items()
+            name: schema["description"] for name, schema in _flat(merged_fields()).items()
         },
         "gpus": gpu_schema()["enum"],
         "device": reply["device"] and reply["device"]["name"],
@@ -257,7 +257,7 @@ def offer_tools_alone(server: Any) -> None:
 def _flat(parts: Mapping[str, Mapping[str, JsonSchema]]) -> dict[str, JsonSchema]:
     """Return the schemas of an experiment's fields, without their parts."""
     flat = {name: schema for fields in parts.values() for name, schema in fields.items()}
-    return {"kernel": kernel_schema(discover()), **flat, "gpu": gpu_schema()}
+    return {"kernel": kernel_schema(), **flat, "gpu": gpu_schema()}
 
 
 def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
@@ -265,7 +265,7 @@ def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
     own = endpoint.arguments
     needs_experiment = EXPERIMENT in own and own[EXPERIMENT][0] is Parameter.empty
     is_flat = needs_experiment and endpoint.is_flat
-    parts = merged_fields(discover()) if is_flat else {}
+    parts = merged_fields() if is_flat else {}
     fields: Arguments = {}
     if is_flat:
         del own[EXPERIMENT]
@@ -304,7 +304,7 @@ def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
     _register(blocks, name, reply, " ".join(words.split()), arguments, hints)
 
 
-def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
+def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> Json:
     """Return a reply's requested fields; by default all fields except long ones, whose lengths it lists.
 
     >>> shortened({"programs": 4, "ptx": "x" * 20_000}, None)

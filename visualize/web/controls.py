@@ -12,9 +12,8 @@ from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu
 from tilescope.declare.knobs import LAUNCH, ConfigError, knobs, quote
 from tilescope.declare.spec import Kernel, shape_text
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, offer
-from visualize.views.opening import explain_opening
 from visualize.views.slots import MORE, control, controls, form_value, is_hidden
-from visualize.views.state import PINNED, State
+from visualize.views.state import PINNED, State, explain_opening
 
 # The start of the offered config's label, by origin.
 _ORIGINS = {

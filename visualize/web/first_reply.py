@@ -17,12 +17,13 @@ from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tilescope.declare.discovery import opening
 from tilescope.declare.gpus import Gpu
 from tilescope.measure.session import BoundedCache
 from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.state import Snapshot
-from visualize.views.tabs import SETTINGS
+from visualize.views.tabs import read_state
 
 _BODY = re.compile(rb"<body\b[^>]*>")
 
@@ -117,7 +118,7 @@ async def collect_reply(app: ASGIApp, scope: Scope, receive: Receive) -> list[Me
 
 def first_picture(gpu: Gpu | None) -> str:
     """Return HTML for the start of the page's body if the URL has no settings. Its script removes it later."""
-    state = SETTINGS.state(SETTINGS.opening, gpu)
+    state = read_state(opening(), gpu)
     orders = orders_of(Snapshot(state))  # without recordings, which take long to read
     label = " and ".join(order.name for order in orders)
     figure = map_figure(orders)

@@ -9,17 +9,15 @@ from markupsafe import Markup
 
 from tilescope.declare.discovery import setting
 from tilescope.declare.gpus import Gpu
-from visualize.tours import tours
-from visualize.tours.guide import menu
+from visualize.tours import menu, tours
 from visualize.views import slots, theme
 from visualize.views.panel import Api, Endpoint
 from visualize.views.prose import LIST_ITEM, Link, glossary_dialog
 from visualize.views.slots import slot
 from visualize.views.tabs import LIBRARY, TABS, VIEWS
 from visualize.web import assets
-from visualize.web.actions import Actions
+from visualize.web.actions import Actions, encode
 from visualize.web.api import register_endpoints
-from visualize.web.messages import encode
 from visualize.web.redraw import Redraw
 
 # Gradio ships both typefaces whole in these two weights only; with 600 declared it serves a file of a few letters.
@@ -110,9 +108,7 @@ def page(redraw: Redraw, actions: Actions, with_tools: bool = False) -> gr.Block
         "base": base,
         "tours": list(tours()),
         "needs_gpu": actions.missing_gpu(),
-        "themes": theme.THEMES,
-        "scale": theme.LOAD_SCALE,
-        "to_come": theme.OPAQUE_TO_COME,
+        **theme.FOR_SCRIPTS,
     }
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as blocks:
         gr.HTML(

@@ -15,21 +15,22 @@ from types import MappingProxyType
 from typing import Any
 
 from tilescope.compiling.inspection import list_trials
+from tilescope.declare.discovery import opening
 from tilescope.declare.experiment import Experiment, find_kernel
 from tilescope.declare.knobs import ConfigError, quote
+from tilescope.declare.spec import shape_text
 from tilescope.inside.inspect import Inspection
 from tilescope.measure.session import Session
 from tilescope.results import Compiled, Failure
-from visualize.tours import tours
-from visualize.tours.guide import expand_stop
+from visualize.tours import expand_stop, tours
 from visualize.views import compare
-from visualize.views.opening import opening_config
 from visualize.views.panel import Panel, Slots, current_client, merge, run_in_slot
 from visualize.views.prediction_process import NEAR_S, PredictionProcess
-from visualize.views.prose import stage_title
+from visualize.views.result.view import draw_run, end_run
 from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
-from visualize.views.state import Snapshot, State, query, take_snapshot
-from visualize.views.tabs import SETTINGS, TABS
+from visualize.views.state import Snapshot, State, opening_config, query, take_snapshot
+from visualize.views.status import render_predicting
+from visualize.views.tabs import TABS, change_kernel, read_link, read_state, short_address
 from visualize.web.controls import apply_preset, experiment_form
 from visualize.web.scripts import Scripts
 
@@ -103,7 +104,8 @@ class Redraw:
             slots |= self._settings(state)
         if keeps_forms and state.pinned and before and before.experiment != state.experiment:
             # Next to the pinned run, an older run would look current.
-            slots |= self._fill_run(*self.take_snapshots(state))
+            snapshot, pinned = self.take_snapshots(state)
+            slots |= compare.pair_run(draw_run(snapshot), pinned)
         # A view that can't be drawn now may be drawn once the kernel is compiled.
         slots |= {"link": self._link(state), WATCH: ENABLED}
         drawing, has_more = self.draw(state)
@@ -112,7 +114,7 @@ class Redraw:
 
     def initial_slots(self) -> Slots:
         """Return the slots of a page without URL parameters, which a browser draws before it sends a message."""
-        state = SETTINGS.state(SETTINGS.opening, self.session.gpu)
+        state = read_state(opening(), self.session.gpu)
         # Without results: reading all recordings would delay the start.
         return self._settings(state) | draw_view(self.panels[state.view.tab], Snapshot(state), None)
 
@@ -120,7 +122,7 @@ class Redraw:
         """Return the state that the page showed before; None if it showed no experiment."""
         fields = shown_fields(message)
         try:
-            return SETTINGS.state(fields, self.session.gpu) if fields else None
+            return read_state(fields, self.session.gpu) if fields else None
         except ConfigError:
             return None
 
@@ -143,8 +145,8 @@ class Redraw:
         if {*names} & self.scripts.scripts.keys():
             # A script's other settings are not a kernel's. The Library shows no script.
             is_library = names[0] in self.scripts.scripts
-            opened = SETTINGS.opening if is_library else {"kernel": names[0]}
-            return SETTINGS.state({**opened, "tab": flat.get("tab")}, self.session.gpu)
+            opened = opening() if is_library else {"kernel": names[0]}
+            return read_state({**opened, "tab": flat.get("tab")}, self.session.gpu)
         kernel = find_kernel(flat.get("kernel"))
         if flat.get("preset") is not None:
             flat = {
@@ -152,13 +154,13 @@ class Redraw:
                 **apply_preset(flat, kernel, flat["preset"], self.session.gpu),
             }
         elif kernel.id != flat.get("form_of"):
-            flat = {"tab": flat.get("tab"), **SETTINGS.change_kernel(flat, kernel.id)}
-        state = SETTINGS.state(flat, self.session.gpu)
+            flat = {"tab": flat.get("tab"), **change_kernel(flat, kernel.id)}
+        state = read_state(flat, self.session.gpu)
         if before and before.gpu != state.gpu:
             opened = opening_config(kernel, state.experiment.problem, before.gpu)
             if state.experiment.config == opened:
                 flat = {name: value for name, value in flat.items() if name not in vars(opened)}
-                return SETTINGS.state(flat, self.session.gpu)
+                return read_state(flat, self.session.gpu)
         return state
 
     def _open(self, message: Mapping[str, Any]) -> tuple[State, dict[str, str]]:
@@ -174,8 +176,8 @@ class Redraw:
             for name in flat
             if not name.startswith("__") and name not in ("talk", "embed")
         }
-        described: Mapping[str, object] = flat or (SETTINGS.opening if "open" in message else {})
-        state, problems = SETTINGS.state_or_defaults(expand_stop(described), self.session.gpu)
+        described: Mapping[str, object] = flat or (opening() if "open" in message else {})
+        state, problems = read_link(expand_stop(described), self.session.gpu)
         if (tour := flat.get("tour", "")) not in ("", *tours()):
             problems["tour"] = f"tour is {quote(tour)}; allowed are {', '.join(tours())}."
         return state, problems
@@ -192,25 +194,20 @@ class Redraw:
         """Fill all forms. Show this state's run if it is known."""
         snapshot, pinned = self.take_snapshots(state)
         slots = self._settings(state) | merge(panel.fill(snapshot) for panel in self.all_panels)
-        return slots | self._fill_run(snapshot, pinned)
-
-    def _fill_run(self, snapshot: Snapshot, pinned: Snapshot | None) -> Slots:
-        run = merge(panel.draw_run(snapshot) for panel in self.all_panels)
-        return compare.pair_run(run, pinned, self.all_panels)
+        return slots | compare.pair_run(draw_run(snapshot), pinned)
 
     def end_run(self, state: State, outcome: Any) -> Slots:
         """Show a finished run. It names its experiment, so it appears even after a change of settings."""
         snapshot, pinned = self.take_snapshots(state)
-        run = merge(panel.on_run_end(outcome, snapshot) for panel in self.all_panels)
-        return compare.pair_run(run, pinned, self.all_panels)
+        return compare.pair_run(end_run(outcome, snapshot), pinned)
 
     def _link(self, state: State) -> str:
         # Browsers detect other experiments' results by the full address. Talk mode shows the title.
         full = query(state.to_address())
-        short = query(SETTINGS.short_address(state))
-        return json.dumps(
-            {"full": full, "short": short, "title": stage_title(state.experiment, state.gpu.name)}
-        )
+        short = query(short_address(state))
+        problem = state.experiment.problem
+        title = f"{state.kernel.id} · {shape_text(problem)} {problem.dtype} · {state.gpu.name}"
+        return json.dumps({"full": full, "short": short, "title": title})
 
     def draw(self, state: State) -> tuple[Slots, bool]:
         """Fill the open view, except slow predictions. Also return whether `stream` can add to it.
@@ -220,12 +217,11 @@ class Redraw:
         """
         panels = self.panels[state.view.tab]
         snapshots = self.take_snapshots(state)
-        is_slow = draw_seconds(panels, *snapshots) > NEAR_S
-        slots = (
-            merge(panel.draw_predicting(snapshots[0]) for panel in panels)
-            if is_slow
-            else draw_view(panels, *snapshots)
-        )
+        estimate_s = draw_seconds(panels, *snapshots)
+        is_slow = estimate_s > NEAR_S
+        slots: Slots = {f"{state.view.tab}-headline": render_predicting(estimate_s)}
+        if not is_slow:
+            slots = draw_view(panels, *snapshots)
         has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         is_missing = any(_find_missing(panels, snapshots)) or _has_trials(panels, snapshots[0])
         return slots, is_slow or has_live_updates or is_missing

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
+from tilescope.declare.experiment import Json
 from tilescope.reports import text
 from tilescope.reports.launch import Launches
 from visualize.views import slots, theme
@@ -97,9 +97,7 @@ def render_report(launches: Launches) -> str:
         "given": {
             "is_file": True,
             "needs_gpu": [],
-            "themes": theme.THEMES,
-            "scale": theme.LOAD_SCALE,
-            "to_come": theme.OPAQUE_TO_COME,
+            **theme.FOR_SCRIPTS,
         },
     }
     return _PAGE.format(
@@ -117,7 +115,7 @@ def render_report(launches: Launches) -> str:
 def _draw_views(launches: Launches, opened: LaunchView) -> Iterator[tuple[str, Slots]]:
     """Yield the slots of each view of a launch, by the view and the values on which they depend."""
     operations = len(launches.report().launches[opened.launch].ops)
-    choices: dict[str, Any] = {
+    choices: Json = {
         "operation": range(max(1, operations)),
         "model": ("compiled", "textbook"),
     }

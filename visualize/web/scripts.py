@@ -15,8 +15,7 @@ from tilescope.declare.discovery import examples
 from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
 from tilescope.reports.brief import to_json
 from visualize.views import slots
-from visualize.views.capture.controls import GPU_MENU, launch_form
-from visualize.views.capture.script import Recapture, Script
+from visualize.views.capture.script import GPU_MENU, Recapture, Script, launch_form
 from visualize.views.capture.view import TABS, LaunchView, clip, draw, most_wasteful
 from visualize.views.panel import Api, Slots
 from visualize.views.slots import DISABLED, WATCH

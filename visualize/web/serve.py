@@ -30,7 +30,7 @@ from tilescope.measure.pool import kill_fork_server
 from tilescope.measure.session import MAX_JOBS, Session
 from tilescope.results import Failure
 from visualize.startup import bypass_proxy, configure_logging, return_large_arrays
-from visualize.views.library.scoreboard import ScoredPart, compare_scores
+from visualize.views.library.scoreboard import ScoreFilter, compare_scores
 from visualize.views.prediction_process import PredictionProcess
 from visualize.web import assets
 from visualize.web.actions import Actions
@@ -38,7 +38,6 @@ from visualize.web.api import argument_defaults, offer_tools_alone
 from visualize.web.first_reply import FirstReply, first_picture
 from visualize.web.guard import Guard, allowed_hosts, framing_sites, trust_hub_proxies
 from visualize.web.mailboxes import limit_queue
-from visualize.web.messages import Messages
 from visualize.web.page import HEAD, OPENING, THEME, page
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts
@@ -130,7 +129,7 @@ def serve(
             "middleware": [guard, first_reply],
             "routes": [
                 Route("/healthz", Health(session).reply),
-                Messages(redraw, actions).route,
+                actions.route,
                 assets.ROUTE,
             ],
         },
@@ -144,7 +143,7 @@ def serve(
     elif mcp:
         sys.exit(f"The MCP server did not start: {blocks.mcp_error}")
     session.warm_up()
-    compare_scores(ScoredPart())  # fills the cache: the first call reads all recordings (3 s)
+    compare_scores(ScoreFilter())  # fills the cache: the first call reads all recordings (3 s)
     gc.freeze()  # a full collection would traverse the recordings for 0.4 s
     threading.Thread(target=return_memory, daemon=True).start()
     blocks.block_thread()  # until Ctrl+C

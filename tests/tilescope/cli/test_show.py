@@ -57,8 +57,7 @@ from tilescope.reports.launch import (
     read_report,
 )
 from tilescope.reports.text import markdown, markdown_growth, table
-from visualize.views.capture.controls import capture_options, changed_values, launch_form
-from visualize.views.capture.script import Script
+from visualize.views.capture.script import Script, capture_options, changed_values, launch_form
 from visualize.web.scripts import Scripts, shipped_scripts
 
 # One worker captures the scripts once

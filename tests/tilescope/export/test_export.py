@@ -28,7 +28,7 @@ from tilescope.export.sources import CannotBeWritten, Sources
 from tilescope.measure.check import check
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import records
-from visualize.views.result.export import chrome_trace
+from visualize.views.order.figures import chrome_trace
 
 SHAPE = (80, 96, 64)
 ODD = (37, 45, 29)

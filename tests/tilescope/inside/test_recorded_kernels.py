@@ -5,7 +5,7 @@ import pytest
 from tests.experiments import experiment_of
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
-from visualize.views.inside.program import match_counts
+from visualize.views.inside.figures import match_counts
 
 # Of these kernels, the installed Triton's code and the counted one access shared memory alike.
 RECORDED = [

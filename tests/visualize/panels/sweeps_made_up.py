@@ -7,7 +7,7 @@ from tests.waiting import PATIENCE_S, until
 from tilescope.declare.gpus import GPUS
 from tilescope.results.store import Store
 from tilescope.search.sweep_run import SweepRun
-from visualize.views.tabs import SETTINGS
+from visualize.views.tabs import read_state
 from visualize.views.tune.sweeps import Sweeps
 from visualize.views.tune.view import swept_space
 
@@ -20,7 +20,7 @@ NOTHING = Store(None)
 
 
 def state_of(vary=FEW, **flat):
-    return SETTINGS.state(
+    return read_state(
         {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": vary, **flat},
         None,
     )

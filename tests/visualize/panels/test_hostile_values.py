@@ -20,13 +20,12 @@ from tilescope.measure.run import RUN
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, records
 from visualize.views import status
-from visualize.views.capture.controls import changed_values
-from visualize.views.result.view import ResultPanel
+from visualize.views.capture.script import changed_values
+from visualize.views.result.view import draw_run
 from visualize.views.state import Snapshot
-from visualize.views.tabs import SETTINGS, TABS
-from visualize.web.actions import Actions
+from visualize.views.tabs import OPTIONS, TABS, TITLES, read_state
+from visualize.web.actions import Actions, encode
 from visualize.web.controls import presets
-from visualize.web.messages import encode
 from visualize.web.scripts import shipped_scripts
 
 pytestmark = pytest.mark.xdist_group("hostile")
@@ -43,7 +42,7 @@ ODD = [
     "../../etc/passwd",
     "\0",
 ]
-KNOWN = [*discover(), *GPUS, *SETTINGS.tabs, "float16", "TN"]
+KNOWN = [*discover(), *GPUS, *TITLES, "float16", "TN"]
 SCALARS = (
     st.none()
     | st.booleans()
@@ -63,7 +62,7 @@ FIELDS = sorted(
         for kernel in discover().values()
         for name in (*knobs(kernel.config), *kernel.problem_knobs())
     }
-    | {name for options in SETTINGS.options for name in knobs(options)}
+    | {name for options in OPTIONS for name in knobs(options)}
 )
 
 
@@ -148,7 +147,7 @@ def count_as_text(*markups):
 
 def draw(snapshot):
     """Return the HTML of all panels, drawn from a snapshot. The browser shows other values as text."""
-    slots = ResultPanel().draw_run(snapshot)
+    slots = draw_run(snapshot)
     for tab in TABS:
         for panel in tab.panels:
             slots |= panel().draw(snapshot)
@@ -164,7 +163,7 @@ def test_a_recording_is_text_on_every_panel(measurement, times):
     if hasattr(recorded, "tool"):
         fields["tool"] = HOSTILE
     hostile = replace(recorded, **fields)
-    state = SETTINGS.state({**recorded.experiment.to_address(), "gpu": "H200"}, None)
+    state = read_state({**recorded.experiment.to_address(), "gpu": "H200"}, None)
     state = replace(state, gpu=replace(GPUS["H200"], name=HOSTILE, caveat=HOSTILE))
     assert count_as_text(*draw(Snapshot(state, measured={measurement.name: hostile}))) >= times
     assert count_as_text(status.render_end(hostile)) == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from gradio.context import LocalContext
@@ -11,14 +12,18 @@ from starlette.testclient import TestClient
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.fair_queue import MAX_REQUESTS
 from visualize.views.panel import current_client
+from visualize.web.actions import Actions
 from visualize.web.assets import MESSAGES
-from visualize.web.messages import Messages
 
 
-class Page:
+class Page(Actions):
     """Replies to messages in place of the redraws and the actions."""
 
     def __init__(self):
+        redraw = SimpleNamespace(
+            session=None, all_panels=(), change=self.change, stream=self.stream
+        )
+        super().__init__(redraw)
         self.is_left = asyncio.Event()
 
     def change(self, message):
@@ -46,7 +51,7 @@ class Page:
 
 def send(**message):
     """Return the updates of the reply to a message."""
-    client = TestClient(Starlette(routes=[Messages(Page(), Page()).route]))
+    client = TestClient(Starlette(routes=[Page().route]))
     reply = client.post(MESSAGES, json=message, headers={"x-ip-token": "visitor"})
     return [json.loads(line) for line in reply.text.splitlines()]
 
@@ -98,7 +103,7 @@ class Connection:
     async def open(self, page):
         request = {"method": "POST", "path": MESSAGES, "headers": [(b"x-ip-token", b"")]}
         scope = {"type": "http", **request, "query_string": b"", "client": ("10.0.0.1", 1)}
-        await Starlette(routes=[Messages(page, page).route])(scope, self.receive, self.send)
+        await Starlette(routes=[page.route])(scope, self.receive, self.send)
 
 
 async def test_an_action_ends_when_its_client_leaves():

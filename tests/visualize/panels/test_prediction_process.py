@@ -27,7 +27,7 @@ from visualize.views import panel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, reuse_json
 from visualize.views.panel import Api
 from visualize.views.slots import WATCH
-from visualize.views.tabs import SETTINGS
+from visualize.views.tabs import TITLES
 from visualize.web.redraw import draw_in_process, draw_view
 
 pytestmark = pytest.mark.xdist_group("predictions")
@@ -40,7 +40,7 @@ TOO_MANY = f"{FAR} matmul.split_k_atomic BLOCK_M=16 BLOCK_N=16 SPLIT_K=16"
 
 
 def test_a_quick_prediction_is_drawn_immediately_and_starts_no_process(page):
-    for tab in SETTINGS.tabs:
+    for tab in TITLES:
         answer = page.change(settings_of(f"{NEAR} tab={tab}"))
         assert "Predicting (about" not in str(answer)
     assert len(page.predictions.pool) == 0

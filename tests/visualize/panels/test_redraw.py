@@ -19,9 +19,8 @@ from tilescope.measure.session import MEASUREMENTS
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, records
 from visualize.views.slots import ENABLED, NONE, REDRAW, WATCH
-from visualize.views.tabs import SETTINGS
-from visualize.web.actions import Actions
-from visualize.web.messages import encode
+from visualize.views.tabs import TITLES, read_state, short_address
+from visualize.web.actions import Actions, encode
 from visualize.web.page import layout
 from visualize.web.redraw import draw_view
 
@@ -248,7 +247,7 @@ def test_the_times_of_compiled_changes_follow_in_the_stream(compiling):
 
 def test_every_slot_that_a_handler_fills_is_on_the_page(page):
     html = layout(page)
-    for tab in SETTINGS.tabs:
+    for tab in TITLES:
         for measurement in MEASUREMENTS.values():
             recorded = records.experiments(measurement.form, "H200")[0]
             state = opened({**recorded.to_address(), "gpu": "H200", "tab": tab})
@@ -314,7 +313,7 @@ def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes
     assert operations == [["load of A"], ["load of B"], ["load of A", "load of A"]]
 
 
-@pytest.mark.parametrize("tab", SETTINGS.tabs)
+@pytest.mark.parametrize("tab", TITLES)
 def test_two_kernels_of_two_families_are_compared_on_every_tab(shared_page, tab):
     answer = change(shared_page, f"transpose.tiled tab={tab} operation=1 with={PINNED}")
     assert "kernel matmul.grouped → <b>transpose.tiled</b>" in answer["compare"]
@@ -342,8 +341,8 @@ def test_a_pinned_run_is_beside_the_current_experiment_and_not_beside_an_older_r
 
 def test_a_link_holds_both_swap_exchanges_them_and_another_kernel_keeps_the_pinned_one(shared_page):
     state = opened(SET)
-    for address in (state.to_address(), SETTINGS.short_address(state)):
-        assert SETTINGS.state(address, None) == state
+    for address in (state.to_address(), short_address(state)):
+        assert read_state(address, None) == state
     swapped = opened(dict(links(change(shared_page, SET)["compare"]))["Swap"])
     assert (swapped.experiment, swapped.pinned) == (state.pinned, state.experiment)
     other = {**state.to_settings(), "form_of": "matmul.grouped", "kernel": "matmul.persistent"}

@@ -14,7 +14,7 @@ from tilescope.declare.spec import Launch
 from tilescope.results import codec
 from visualize.predict import offer as offers
 from visualize.predict.offer import FOUND, NEIGHBOUR, RANKED, Offer, offer
-from visualize.views.opening import explain_opening, opening_config
+from visualize.views.state import explain_opening, opening_config
 
 
 def test_each_config_is_offered_for_the_shape_it_was_found_for():

@@ -12,9 +12,8 @@ from tilescope.declare.knobs import ConfigError
 from visualize.predict.costs import Textbook
 from visualize.predict.offer import offer
 from visualize.views.memory.flow import LaneView
-from visualize.views.opening import opening_config
-from visualize.views.state import ProgramOrderView, View
-from visualize.views.tabs import SETTINGS
+from visualize.views.state import ProgramOrderView, View, opening_config
+from visualize.views.tabs import change_kernel, read_link, short_address
 from visualize.web.controls import apply_preset, experiment_form, presets
 
 H100 = GPUS["H100"]
@@ -39,7 +38,7 @@ def test_a_kernel_without_a_config_opens_with_one_that_launches_and_its_links_ke
     chosen = opened("matmul.fused_add_relu gpu=RTXPRO6000", **vars(config()))
     assert chosen.experiment.config == config()
     for each in (state, chosen):
-        assert opened(SETTINGS.short_address(each)) == each
+        assert opened(short_address(each)) == each
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
     with pytest.raises(ConfigError, match="must be at most line_bytes, which is 8") as error:
         opened(flat)
     assert error.value.field == "element_bytes"
-    state, sentences = SETTINGS.state_or_defaults(flat, None)
+    state, sentences = read_link(flat, None)
     assert state.view.of(Textbook) == Textbook(line_bytes=8)
     assert state.view.tab == "requests"
     assert list(sentences) == ["element_bytes"]
@@ -97,12 +96,12 @@ def test_an_element_that_fits_in_no_line_is_refused_and_forgiven():
 def test_options_and_config_of_one_kernel_do_not_follow_to_another():
     state = opened("matmul.grouped M=96 operation=2 first=9 GROUP_SIZE=7")
     flat = {**state.to_address(), "form_of": "matmul.grouped"}
-    other = opened(SETTINGS.change_kernel(flat, "matmul.fused_add_relu"))
+    other = opened(change_kernel(flat, "matmul.fused_add_relu"))
     assert other.experiment.problem.M == 96, "an extended family keeps the problem"
     assert other.experiment.config == other.kernel.config()
     assert other.view.of(LaneView) == LaneView()
     assert other.view.of(ProgramOrderView).first == 9
-    other = opened(SETTINGS.change_kernel(flat, "transpose.tiled"))
+    other = opened(change_kernel(flat, "transpose.tiled"))
     assert other.experiment.problem.M == 1024, "another family has its own defaults"
 
 

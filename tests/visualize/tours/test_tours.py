@@ -7,8 +7,8 @@ import pytest
 
 from tests.messages import text_of
 from tilescope.numbers import format_number
-from visualize.tours import DIRECTORY, tour, tours
-from visualize.tours.guide import bar, sentence, show_stop
+from visualize import tours as tour
+from visualize.tours import DIRECTORY, bar, sentence, show_stop, tours
 from visualize.views.state import ProgramOrderView
 
 STOPS = [
@@ -121,7 +121,7 @@ def test_a_tour_has_four_to_eight_stops():
 
 def test_a_bar_escapes_its_texts_and_has_one_mark_for_each_source():
     question = tour.Question("<img 3>", [tour.Choice("<img 4>"), tour.Choice("", right=True)])
-    stop = tour.Stop("", "<img 2> **3**", ["predicted", "recorded"], question)
+    stop = tour.TourStop("", "<img 2> **3**", ["predicted", "recorded"], question)
     html = bar(tour.Tour("why", "<img 1>", "", 1, [stop]), 1)
     assert html.count('class="mark recorded"') == html.count('class="mark predicted"') == 1
     assert "<b>3</b>" in sentence(stop)

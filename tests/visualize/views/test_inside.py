@@ -19,10 +19,9 @@ from tilescope.inside.report import (
     SharedMap,
 )
 from tilescope.results import Failure
-from visualize.views.inside.figures import banks_figure, pipeline_figure
-from visualize.views.inside.program import captured_program
+from visualize.views.inside.figures import banks_figure, captured_program, pipeline_figure
 from visualize.views.inside.view import INSIDE
-from visualize.views.memory.shared_memory import inspection_slots, memory_map_figure
+from visualize.views.memory.compiler import inspection_slots, memory_map_figure
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 from visualize.web.scripts import shipped_scripts

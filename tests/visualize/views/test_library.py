@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import urllib.parse
 from collections import Counter
 from types import SimpleNamespace
@@ -9,6 +10,9 @@ from types import SimpleNamespace
 import orjson
 import plotly.graph_objects as go
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import escape
 
 from scripts.draw_scoreboard import summary
 from scripts.score_file import format_score
@@ -17,16 +21,17 @@ from tests.messages import decode
 from tests.waiting import run_coroutine
 from tilescope.declare.discovery import read_text
 from tilescope.declare.experiment import from_json, nest
+from tilescope.declare.knobs import ConfigError
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.numbers import key_numbers
 from tilescope.results import records, scores
 from tilescope.results.scores import Score, parse_scores, shipped_scores
 from visualize.views import compare
-from visualize.views.library import recorded, scoreboard, view
-from visualize.views.library.figures import scoreboard_figure
+from visualize.views.library import scoreboard, view
 from visualize.views.library.scoreboard import COUNTS, DRAM, MODELS, is_miss, scores_by_model
+from visualize.views.library.view import scoreboard_figure
 from visualize.views.state import Snapshot
-from visualize.views.tabs import SETTINGS
+from visualize.views.tabs import read_state
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 OWN = [score for count in COUNTS for score in scores_by_model()[count]]
@@ -35,7 +40,7 @@ READS = scores_by_model()[DRAM]
 
 
 def snapshot(tab="scoreboard", **flat):
-    return Snapshot(SETTINGS.state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
+    return Snapshot(read_state({"kernel": "matmul.grouped", "tab": tab, **flat}, None))
 
 
 def draw_scoreboard(**flat):
@@ -43,7 +48,7 @@ def draw_scoreboard(**flat):
 
 
 def state_at(query):
-    return SETTINGS.state(dict(urllib.parse.parse_qsl(query)), None)
+    return read_state(dict(urllib.parse.parse_qsl(query)), None)
 
 
 def ask(name, *values, **arguments):
@@ -63,18 +68,18 @@ def score(predicted, counted, part="load", gpu="H200", model="sectors", size=4, 
 
 
 def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
-    counts = Counter(entry.kind for entry in recorded.entries())
+    counts = Counter(entry.kind for entry in scoreboard.entries())
     assert counts == {word: len(records.shipped(form)) for word, form in FORMS.items()}
-    for entry in recorded.entries():
+    for entry in scoreboard.entries():
         assert 1 <= len(entry.numbers) <= 2
         assert all(number.source == "recorded" and number.value >= 0 for number in entry.numbers)
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_link_opens_the_state_that_has_the_recording(kind):
-    for entry in [entry for entry in recorded.entries() if entry.kind == kind][:40]:
-        state = state_at(recorded.address(entry.experiment, kind))
-        assert state.view.tab == recorded.TABS_BY_KIND[kind]
+    for entry in [entry for entry in scoreboard.entries() if entry.kind == kind][:40]:
+        state = state_at(scoreboard.address(entry.experiment, kind))
+        assert state.view.tab == scoreboard.TABS_BY_KIND[kind]
         assert state.gpu.name == entry.experiment.gpu
         assert (
             key_numbers(records.find(FORMS[kind], state.experiment, entry.experiment.gpu))
@@ -89,7 +94,7 @@ def test_an_old_address_of_the_recordings_opens_the_scoreboard():
 
 def test_the_endpoint_lists_every_recording_part_by_part():
     first = ask("recorded")
-    assert first["total"] == len(recorded.entries())
+    assert first["total"] == len(scoreboard.entries())
     assert len(json.dumps(first)) < 40_000
     starts = range(0, first["total"] + 1, 500)
     replies = [
@@ -97,7 +102,7 @@ def test_the_endpoint_lists_every_recording_part_by_part():
     ]
     assert replies[:50] == first["recorded"]
     experiments = [from_json(reply["experiment"]) for reply in replies]
-    assert experiments == [entry.experiment for entry in recorded.entries()]
+    assert experiments == [entry.experiment for entry in scoreboard.entries()]
     chosen = ("transpose.tiled", "H200", "counters")
     part = ask("recorded", *chosen, limit=2, offset=1)["recorded"]
     assert [(row["experiment"]["kernel"], row["gpu"], row["kind"]) for row in part] == [chosen] * 2
@@ -187,6 +192,24 @@ def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_
     assert f"of {len(READS):,}" in rows
     assert "flagged" in rows
     assert "flagged" not in exact
+    assert f"The first {view.MAX_ROWS} of " in exact
+    assert exact.count("<tr>") == 1 + view.MAX_ROWS
+
+
+@given(st.text(), st.text())
+def test_any_text_of_a_score_is_escaped(part, why):
+    cells = "".join(view.score_cells(score(None, 1, part, is_compared=False, why=why)))
+    for name, value in (("part", part), ("note", f"Not compared. {why}")):
+        text = escape(value)
+        assert f'<td class="{name}" data-value="{text}">{text}</td>' in cells
+
+
+def test_an_address_selects_scores_by_a_kernel_and_a_gpu_of_any_name():
+    chosen = snapshot(score_kernel="tiled", score_gpu="8").state.view.of(view.ScoreView)
+    assert pickle.loads(pickle.dumps(chosen)) == chosen == view.ScoreView("tiled", "8")
+    with pytest.raises(ConfigError) as error:
+        snapshot(score_gpu="8" * 101)
+    assert error.value.field == "score_gpu"
 
 
 def test_launches_that_cannot_be_compared_follow_the_errors_and_say_why():

@@ -17,7 +17,7 @@ from tilescope.results import records
 from visualize.predict.costs import LaunchCosts, Textbook
 from visualize.views import capture
 from visualize.views.capture.view import LaunchView, draw
-from visualize.views.memory import tables, text
+from visualize.views.memory import text
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
     Flow,
@@ -78,7 +78,7 @@ def costs_of(compile_kernel):
 def describe(costs):
     """Return the text about a launch: tables with reasons, sentences, and each operation's headline and bar."""
     parts = [
-        tables.declared_operations_table(costs),
+        text.declared_operations_table(costs),
         html(text.launch_sentences(costs)),
     ]
     for op in costs.textbook:

@@ -1,10 +1,7 @@
-"""Text as values, which render as HTML and as plain text; the glossary; and tables with facets."""
+"""Text as values, which render as HTML and as plain text; the glossary; and tables."""
 
-import dataclasses
 import html as unescaping
-import pickle
 import re
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import example, given
@@ -12,14 +9,11 @@ from hypothesis import strategies as st
 from markupsafe import Markup, escape
 
 from tests.experiments import experiment_of
-from tilescope.declare.gpus import GPUS
-from tilescope.declare.knobs import ConfigError, knobs, read_fields
 from tilescope.numbers import SOURCES
 from visualize.glossary import FILE, mark, meaning
 from visualize.views import prose
 from visualize.views.prose import Hint, Sourced, Strong, html, plain, say
-from visualize.views.state import State, View
-from visualize.views.tables import ALL, MAX_ROWS, Column, Table, table
+from visualize.views.tables import table
 from visualize.web.page import glossary_dialog
 
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")
@@ -30,96 +24,17 @@ ROWS = [
 ]
 
 
-@dataclass(frozen=True)
-class Run:
-    kernel: str
-    warps: int
-    ms: float | None
-    status: str = "timed"
-
-
-RUNS = Table[Run](
-    "runs",
-    "run",
-    (
-        Column("kernel", "Kernel", facet="The kernel that ran."),
-        Column("warps", "num_warps", facet="Warps per program."),
-        Column("time", Sourced("Time", "recorded"), lambda run: run.ms, unit="ms"),
-        Column(
-            "status",
-            "Status",
-            cell=lambda run: Strong(run.status),
-            facet="How it ended.",
-        ),
-    ),
-)
-RunsView = RUNS.make_options("RunsView", __name__)
-ALL_RUNS = [
-    Run("flat", 4, 0.2),
-    Run("tiled", 16, 0.05),
-    Run("tiled", 8, None, "failed"),
-    Run("flat", 8, 0.01),
-    Run("tiled", 4, 0.3),
-    Run("flat", 16, 1.5),
-    Run("tiled", 8, 0.1),
-]
-
-
-def state_of(**chosen):
-    """Return a state of the page with these options of RUNS."""
-    options = RunsView(**{f"runs_{name}": value for name, value in chosen.items()})
-    return State(experiment_of("matmul.grouped"), View("runs", (options,)), GPUS["H200"])
-
-
-def render(rows=ALL_RUNS, **chosen):
-    return str(
-        RUNS.render(rows, state_of(**chosen), lambda run: f"warps={run.warps}" if run.ms else "")
-    )
-
-
 def as_source(markup):
-    """Return HTML as text, with a line for each row and facet."""
-    return escape(re.sub("<(?=tr|nav|table)", " ¶ <", str(markup)))
-
-
-def test_options_are_knobs_for_each_facet():
-    assert knobs(RunsView).keys() == {"runs_kernel", "runs_warps", "runs_status"}
-    chosen = read_fields(RunsView, {"runs_kernel": "tiled"}, "runs")
-    assert pickle.loads(pickle.dumps(chosen)) == chosen == RunsView("tiled", ALL, ALL)
-    for field, value in (("kernel", 7), ("warps", "8" * 101)):
-        with pytest.raises(ConfigError) as error:
-            read_fields(RunsView, {f"runs_{field}": value}, "runs")
-        assert error.value.field == f"runs_{field}"
+    """Return HTML as text, with a line for each row."""
+    return escape(re.sub("<(?=tr|table)", " ¶ <", str(markup)))
 
 
 def test_tables_are_the_approved_ones(approve):
-    narrow = dataclasses.replace(RUNS, columns=RUNS.columns[:1])
-    flat = [run for run in ALL_RUNS if run.kernel == "flat"]
     tables = {
         "captioned": table(HEADER, ROWS, 'by "ncu" <2>'),
         "without rows": table(HEADER, []),
-        "all runs": render(),
-        "one run": render(ALL_RUNS[:1]),
-        "two facets": render(kernel="tiled", warps="8"),
-        "other facets": render(kernel="tiled", status="timed"),
-        "a value without rows": render(kernel="padded"),
-        "an unknown value": render(warps="32"),
-        "one kernel": render(flat),
-        "one kernel, which is selected": render(flat, kernel="flat"),
-        "one column": narrow.render(ALL_RUNS, state_of(kernel="flat", warps="4")),
     }
     approve("tables", {name: as_source(shown) for name, shown in tables.items()})
-    assert "The first 100 of 105 runs" in render(ALL_RUNS * 15)
-    assert render(ALL_RUNS * 15).count("<tr>") == 1 + MAX_ROWS
-
-
-@given(st.text(), st.text())
-def test_any_text_is_escaped_in_html(kernel, status):
-    rows = [Run(kernel, 1, 1.0, status), Run("b", 2, 2.0, "c")]
-    shown = str(RUNS.render(rows, state_of()))
-    for name, value, cell in (("kernel", kernel, "{}"), ("status", status, "<b>{}</b>")):
-        text = escape(value)
-        assert f'<td class="{name}" data-value="{text}">{cell.format(text)}</td>' in shown
 
 
 WRAPPED = {

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import CapturedLaunch, Content, Finding
+from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.evaluate import causes
@@ -30,17 +31,18 @@ from visualize.predict.schedule import player_steps, steps
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule
 from visualize.views.capture.script import Launches, Script
-from visualize.views.inside.program import captured_program
+from visualize.views.inside.figures import captured_program
 from visualize.views.inside.view import INSIDE
-from visualize.views.memory.compiler import list_texts, resource_slots
+from visualize.views.memory.compiler import inspection_slots, list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot
-from visualize.views.memory.shared_memory import inspection_slots
-from visualize.views.memory.tables import cost_row, operations_table
+from visualize.views.memory.text import cost_row, operations_table
+from visualize.views.memory.view import NO_CONTRAST
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
 from visualize.views.panel import Slots
 from visualize.views.prose import Code, Link, Mark, Strong, headline, say, term
 from visualize.views.result.predicted import plot_predicted, render_predicted
+from visualize.views.result.view import NO_PLOTS
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import query
 from visualize.views.status import render_alert
@@ -152,7 +154,7 @@ def draw_launch(
         before: the launch in the capture before the latest one, to compare with.
     """
     launch = launches.report().launches[view.launch]
-    summary = _headline(launches, launch, before)
+    summary = _headline(launch, before)
     drawn: Slots = {}
     match view.tab:
         case "requests":
@@ -160,12 +162,10 @@ def draw_launch(
             link = query({name: value for name, value in address.items() if name not in chosen})
             drawn = {
                 "requests-headline": summary,
-                "request-plot": _flow(launches, view),
+                "request-plot": _flow(launches, view) if launch.ops else NONE,
                 "flow-title": "",
                 "flow-launch": "",
-                "contrast-title": "",
-                "contrast": NONE,
-                "contrast-launch": "",
+                **NO_CONTRAST,
                 "requests-table": _operations(launches, view.launch, link),
                 "lanes-view": _lanes_form(launch, view),
             }
@@ -173,7 +173,7 @@ def draw_launch(
             drawn = {
                 "compiler-headline": summary,
                 "resources": "",
-                "listing": _listing(launches, view),
+                "listing": _listing(launches, view) if launch.ops else NONE,
                 **inspection_slots(launch, launches.caption),
             }
             if gpu := GPUS.get(launches.gpu):
@@ -183,7 +183,7 @@ def draw_launch(
         case "result":
             scoreboard = query({"tab": "scoreboard"})
             drawn = {
-                **dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE),
+                **NO_PLOTS,
                 "result": _result(launches.content.launches[view.launch]),
                 "predicted-time": render_predicted(launch, scoreboard),
                 "predicted-plot": plot_predicted(launch, launches.caption),
@@ -204,7 +204,7 @@ def launches_table(
         address: the URL parameters of each link, without the launch.
         chosen: the launch that is emphasized.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     report = launches.report()
     for numbers, launch in report.distinct:
         name = name_launches(numbers)
@@ -241,7 +241,7 @@ def launches_table(
     return wrong + Markup('<p class="note">{}</p>').format(sentences) + shown
 
 
-def _headline(launches: Launches, launch: LaunchReport, before: LaunchReport | None) -> Markup:
+def _headline(launch: LaunchReport, before: LaunchReport | None) -> Markup:
     ratio = f"{significant(launch.ratio)} ×" if launch.ratio else "–"
     findings = [row.finding for row in list_findings([((0,), launch)])]
     others = [finding for finding in findings if not finding.is_fault]  # see launches_table
@@ -295,8 +295,6 @@ def _lanes_form(launch: LaunchReport, view: LaunchView) -> str:
 
 
 def _flow(launches: Launches, view: LaunchView) -> str:
-    if not launches.report().launches[view.launch].ops:
-        return NONE
     op = launches.execution(view.launch, view.operation, view.program)
     code = op.instruction
     example = op.tally.example
@@ -316,14 +314,12 @@ def _flow(launches: Launches, view: LaunchView) -> str:
 
 
 def _listing(launches: Launches, view: LaunchView) -> str:
-    if not launches.report().launches[view.launch].ops:
-        return NONE
     listing = _list_texts(launches, view.launch)
     return json.dumps({**listing, "operation": view.operation}, ensure_ascii=False)
 
 
 @lru_cache(maxsize=2)
-def _list_texts(launches: Launches, launch: int) -> dict[str, Any]:
+def _list_texts(launches: Launches, launch: int) -> Json:
     kernel = launches.kernel(launch)
     name = Path(kernel.file).name
     lines = kernel.source.splitlines()

@@ -1,18 +1,136 @@
-"""The pictures of the Inside view: banks, registers and the pipeline."""
+"""The pictures of the Inside view, banks, registers and the pipeline, and their data for any launch."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tilescope.inside.banks import BANKS, count_wavefronts, serve_words
+from tilescope.captures.reader import CapturedKernel
+from tilescope.evaluate.instructions import CompiledFacts
+from tilescope.inside.banks import BANKS, BankAccess, count_wavefronts, serve_words
+from tilescope.inside.inspect import Inspection
 from tilescope.inside.pipeline import unroll
 from tilescope.inside.registers import count_live
-from tilescope.inside.report import Moment, Pipeline
+from tilescope.inside.report import Inside, Moment, Pipeline, SharedAccess
 from tilescope.numbers import count_noun
-from tilescope.sass.instructions import Instruction
+from tilescope.reports.launch import Launches
+from tilescope.results import Compiled, Counters, SharedCounts
+from tilescope.sass.instructions import Instruction, parse_sass
+from visualize.predict.costs import LaunchCosts
 from visualize.views import theme
-from visualize.views.inside.program import Program, place
+from visualize.views.prose import picture_caption
+from visualize.views.state import Snapshot
+from visualize.views.theme import Figure
+
+
+@dataclass(frozen=True)
+class Program:
+    """The inside of a launch's programs, with additional data for the pictures.
+
+    Attributes:
+        about: the caption of a saved picture.
+        accesses: one execution of each instruction that accesses shared memory, by index in the SASS.
+        counted: each access's wavefronts as the hardware counted them; empty without counts.
+        counted_by: the profiler and its GPU.
+    """
+
+    inside: Inside
+    facts: CompiledFacts | CapturedKernel
+    sass: str
+    about: str
+    accesses: Mapping[int, BankAccess] = field(default_factory=dict)
+    counted: Mapping[SharedAccess, int] = field(default_factory=dict)
+    counted_by: str = ""
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        return parse_sass(self.sass)
+
+    def find_worst_access(self) -> tuple[SharedAccess, BankAccess] | None:
+        """Return the warp access with the most bank conflicts on the worst line and opcode; None without conflicts."""
+        code = self.instructions
+        for row in sorted(self.inside.shared, key=lambda row: -(row.conflicts or 0)):
+            if not row.conflicts:
+                break
+            own = row.file, row.line, row.opcode
+            accesses = [
+                access
+                for index, access in self.accesses.items()
+                if (*code[index].source, code[index].name) == own
+            ]
+            warps = [
+                BankAccess(access.opcode, access.address[:, [warp]], access.active[:, [warp]])
+                for access in accesses
+                for warp in np.flatnonzero(access.active.any(axis=(0, 2)))
+            ]
+            worst = max(warps, key=lambda warp: count_wavefronts(warp).conflicts, default=None)
+            if worst and count_wavefronts(worst).conflicts:
+                return row, worst
+        return None
+
+
+def captured_program(launches: Launches, number: int) -> Program:
+    """Return the inside of the programs of a script's launch."""
+    kernel = launches.kernel(number)
+    inside, executions = launches.inspections(number)
+    return Program(
+        inside=inside,
+        facts=kernel,
+        sass=launches.capture.read_code(launches.content.launches[number].kernel, "sass"),
+        about=launches.caption,
+        accesses=executions.accesses if executions else {},
+    )
+
+
+class _Placed(Protocol):
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
+def place(item: _Placed) -> str:
+    """Return the source line of an item of the report, or the user's lines that call Triton's library there."""
+    lines = item.user_lines if isinstance(item, SharedAccess) else [(item.file, item.line)]
+    return " and ".join(f"{file}:{line}" for file, line in lines)
+
+
+def describe(snapshot: Snapshot, compiled: Compiled, inspection: Inspection) -> Program:
+    """Return the inside of an experiment's programs, as compiled."""
+    inside, executions = inspection
+    state = snapshot.state
+    counters = snapshot.result(Counters)
+    is_counted = LaunchCosts(state.kernel, state.launch, compiled, counters).counted_is_compiled
+    return Program(
+        inside=inside,
+        facts=compiled,
+        sass=compiled.sass,
+        about=picture_caption(state.experiment, state.gpu.name, "compiled"),
+        accesses=executions.accesses if executions else {},
+        counted=match_counts(inside.shared, counters.shared) if counters and is_counted else {},
+        counted_by=f"{counters.tool}, {counters.device.name}" if counters else "",
+    )
+
+
+def match_counts(
+    accesses: Sequence[SharedAccess], counts: Sequence[SharedCounts]
+) -> Mapping[SharedAccess, int]:
+    """Return the counted wavefronts of each access; {} if other lines and opcodes were counted.
+
+    Lines may have moved since the count, so their order identifies them.
+    """
+    counted = Counter[tuple[str, int, str]]()
+    for row in counts:
+        counted[*row.source, row.opcode.partition(".")[0]] += row.wavefronts
+    rows = sorted(key for key, wavefronts in counted.items() if wavefronts)
+    own = {(each.file, each.line, each.opcode): each for each in accesses if each.wavefronts != 0}
+    keys = sorted(key for key in own if key[2] != "ATOMS")  # Nsight Compute does not count them
+    if [(file, opcode) for file, _, opcode in keys] != [(file, opcode) for file, _, opcode in rows]:
+        return {}
+    return {own[key]: counted[row] for key, row in zip(keys, rows, strict=True)}
+
 
 # This number of wavefronts fills the picture's height.
 _FULL_HEIGHT = 8
@@ -32,7 +150,7 @@ _PIPELINE = {
 _WAITS = {"wait": "copies", "multiplication wait": "products"}
 
 
-def banks_figure(program: Program) -> dict[str, Any] | None:
+def banks_figure(program: Program) -> Figure | None:
     """Draw which lane's word each bank serves in each wavefront of the access with the most conflicts."""
     worst = program.find_worst_access()
     if worst is None:
@@ -47,7 +165,7 @@ def banks_figure(program: Program) -> dict[str, Any] | None:
         "z": np.where(lane < 0, np.nan, (number >= ideal)[:, None]),
         "zmin": 0,
         "zmax": 1,
-        "colorscale": theme.discrete_scale([theme.USED, theme.WASTED]),
+        "colorscale": [[0, theme.USED], [1, theme.WASTED]],
         "showscale": False,
         "xgap": 1,
         "ygap": 1,
@@ -74,29 +192,29 @@ def banks_figure(program: Program) -> dict[str, Any] | None:
     )
 
 
-def registers_figure(program: Program) -> dict[str, Any]:
+def registers_figure(program: Program) -> Figure:
     """Draw the live registers at each instruction, and mark the maximum and the spills."""
     instructions = program.instructions
     live = np.array(count_live(program.sass))
     peak = int(live.argmax())
     spills = [n for n, each in enumerate(instructions) if each.traits.lmem]
-    curve = {
-        "type": "scatter",
-        "mode": "lines",
-        "y": live,
-        "text": [f"{each.opcode}, {_source(each)}" for each in instructions],
-        "fill": "tozeroy",
-        "line": {"shape": "hv", "color": theme.USED, "width": 1.5},
-        "hovertemplate": "instruction %{x}: %{y} live registers<br>%{text}<extra></extra>",
-    }
-    marks = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [*spills, peak],
-        "y": live[[*spills, peak]],
-        "hoverinfo": "skip",
-        "marker": {"color": [*[theme.WRONG] * len(spills), theme.NEW], "size": 8},
-    }
+    curve = theme.scatter(
+        "live",
+        np.arange(len(live)),
+        live,
+        text=[f"{each.opcode}, {_source(each)}" for each in instructions],
+        fill="tozeroy",
+        line={"shape": "hv", "color": theme.USED, "width": 1.5},
+        hovertemplate="instruction %{x}: %{y} live registers<br>%{text}<extra></extra>",
+    )
+    marks = theme.scatter(
+        "peak and spills",
+        [*spills, peak],
+        live[[*spills, peak]],
+        "markers",
+        hoverinfo="skip",
+        marker={"color": [*[theme.WRONG] * len(spills), theme.NEW], "size": 8},
+    )
     highest = {
         "x": peak,
         "y": int(live[peak]),
@@ -106,14 +224,14 @@ def registers_figure(program: Program) -> dict[str, Any]:
         "arrowcolor": theme.BORDER,
     }
     allocated = program.facts.registers
-    layout = theme.layout(
+    return theme.figure(
         f"Live registers per thread ({allocated} allocated)",
-        xaxis={"title": {"text": "SASS instruction"}, "range": [0, len(live)]},
-        yaxis={"title": {"text": "live registers"}, "range": [0, 1.2 * max(allocated, live[peak])]},
+        [curve, marks],
+        xaxis=theme.axis("SASS instruction", range=[0, len(live)]),
+        yaxis=theme.axis("live registers", range=[0, 1.2 * max(allocated, live[peak])]),
         annotations=[highest],
         shapes=[theme.horizontal(allocated, theme.EDGE)],
     )
-    return {"data": [curve, marks], "layout": layout}
 
 
 def _source(instruction: Instruction) -> str:
@@ -121,7 +239,7 @@ def _source(instruction: Instruction) -> str:
     return f"{file}:{line}" if line else "no line"
 
 
-def pipeline_figure(program: Program) -> dict[str, Any] | None:
+def pipeline_figure(program: Program) -> Figure | None:
     """Draw copies, multiplications and waits in the first steps of the loop whose loads run the furthest ahead."""
     if not program.inside.pipelines:
         return None
@@ -136,13 +254,13 @@ def pipeline_figure(program: Program) -> dict[str, Any] | None:
     return theme.figure(
         f"First {count_noun(steps, 'step')} of the loop in {place(pipeline)}; maximum copies in flight: {most}",
         [_bar_trace(name, group) for name, group in bars.items() if group],
-        xaxis={
-            "range": [-1, steps + 1],
-            "tickvals": [number - 0.5 for number in range(len(ticks))],
-            "ticktext": ticks,
-            "tickangle": 0,
-            "title": {"text": "order of operations, not time"},
-        },
+        xaxis=theme.axis(
+            "order of operations, not time",
+            range=[-1, steps + 1],
+            tickvals=[number - 0.5 for number in range(len(ticks))],
+            ticktext=ticks,
+            tickangle=0,
+        ),
         yaxis={
             "type": "category",
             "categoryorder": "array",
@@ -152,9 +270,8 @@ def pipeline_figure(program: Program) -> dict[str, Any] | None:
         },
         bargap=0.15,
         shapes=[theme.vertical(step, theme.EDGE, yref="paper") for step in range(steps + 1)],
-        showlegend=True,
-        legend={"orientation": "h", "x": 0.5, "xanchor": "center", "y": 1.02, "yanchor": "bottom"},
-        margin={"l": 60, "r": 10, "t": 60, "b": 48},
+        legend=theme.LEGEND,
+        margin={"t": 60},
         **theme.OVERLAID_BARS,
     )
 
@@ -170,7 +287,7 @@ class _Bar(NamedTuple):
     step: int
 
 
-def _bar_trace(name: str, bars: Sequence[_Bar]) -> dict[str, Any]:
+def _bar_trace(name: str, bars: Sequence[_Bar]) -> Figure:
     return theme.BARS | {
         "name": name,
         "orientation": "h",

@@ -1,9 +1,12 @@
 """The Library: a scoreboard of predictions against what GPUs counted and measured."""
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 from markupsafe import Markup
 
 from tilescope.caching import once
@@ -12,13 +15,13 @@ from tilescope.declare.knobs import knob
 from tilescope.declare.spec import shape_text
 from tilescope.numbers import count_noun, format_number, join_names, percent, significant
 from tilescope.results.scores import Score, summarize
-from visualize.views import prose, slots
-from visualize.views.library.figures import scoreboard_figure
-from visualize.views.library.recorded import RECORDED, Part
+from visualize.views import prose, slots, theme
 from visualize.views.library.scoreboard import (
     MODELS,
+    RECORDED,
+    LaunchFilter,
     Model,
-    ScoredPart,
+    ScoreFilter,
     compare_scores,
     count_launches,
     is_miss,
@@ -31,7 +34,8 @@ from visualize.views.library.scoreboard import (
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
 from visualize.views.slots import NONE, plot, plot_value, slot
 from visualize.views.state import Snapshot, State
-from visualize.views.tables import ALL, Column, Table, table
+from visualize.views.tables import ALL, frame, table
+from visualize.views.theme import Figure
 
 
 def _describe_launch(score: Score) -> str:
@@ -50,39 +54,29 @@ def _note(score: Score) -> str:
     return f"Not compared. {score.why}"
 
 
-SCORES: Table[Score] = Table(
-    "score",
-    "score",
-    (
-        Column("kernel", "Kernel", kernel_of, facet="The kernel that was launched."),
-        Column("part", "Part"),
-        Column(
-            "predicted",
-            prose.Sourced("Predicted", "predicted"),
-            cell=lambda score: _value(score, score.predicted),
-        ),
-        Column(
-            "counted",
-            prose.Sourced("On the GPU", "recorded"),
-            cell=lambda score: _value(score, score.counted),
-        ),
-        Column(
-            "error",
-            "Error",
-            lambda score: 100 * score.error,
-            lambda score: _error(score),
-            unit="%",
-        ),
-        Column(
-            "gpu",
-            "GPU",
-            lambda score: score.launch["gpu"],
-            facet="The GPU that the kernel ran on.",
-        ),
-        Column("launch", "Launch", _describe_launch),
-        Column("note", "Note", _note),
-    ),
+# The CSS class and the title of each column of the list of scores.
+_COLUMNS = {
+    "kernel": "Kernel",
+    "part": "Part",
+    "predicted": prose.Sourced("Predicted", "predicted"),
+    "counted": prose.Sourced("On the GPU", "recorded"),
+    "error": "Error",
+    "gpu": "GPU",
+    "launch": "Launch",
+    "note": "Note",
+}
+# Maximum rows of the list. A row takes a kilobyte.
+MAX_ROWS = 100
+
+_SORT = Markup('<th scope="col"><button type="button">{}</button></th>')
+_CELL = Markup('<td class="{}" data-value="{}">{}</td>')
+_LIST = Markup(
+    '<div class="recordings"><div class="facets">{}</div><div class="quiet">{}</div>{}</div>'
 )
+_FACET = Markup('<nav aria-label="{0}"><b>{0}</b>{1}</nav>')
+_VALUE = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
+_CURRENT = Markup(' aria-current="true"')
+
 # Column titles of the table of models.
 _HEADER = (
     "scores",
@@ -93,30 +87,21 @@ _HEADER = (
     "predicted from",
     "compared with",
 )
-ScoreView = SCORES.make_options("ScoreView", __name__)
 
 
 @dataclass(frozen=True)
-class ModelView:
-    """The model whose scores the page shows."""
+class ScoreView:
+    """The scores that the page shows."""
 
+    score_kernel: str = knob(ALL, "", "The kernel that was launched.", longest=100)
+    score_gpu: str = knob(ALL, "", "The GPU that the kernel ran on.", longest=100)
     score_count: str = knob("sectors", "", "The predicted quantity.", choices=tuple(MODELS))
-
-
-def by_error(model: str) -> list[Score]:
-    """Return the scores of a model: the largest errors, then those that are not compared, then exact ones."""
-
-    def rank(score: Score) -> tuple[bool, bool, float]:
-        is_exact = score.is_compared and not score.error
-        return is_exact, not score.is_compared, -abs(score.error)
-
-    return sorted(scores_by_model()[model], key=rank)
 
 
 class ScoreboardPanel(Panel):
     """Predictions against what GPUs counted and measured."""
 
-    options = (ScoreView, ModelView)
+    options = (ScoreView,)
     uses_compiler = False
     is_compared = False
 
@@ -132,22 +117,22 @@ class ScoreboardPanel(Panel):
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
-        name = state.view.of(ModelView).score_count
         view = state.view.of(ScoreView)
-        part = Part(view.score_kernel, view.score_gpu)
+        name = view.score_count
+        part = LaunchFilter(view.score_kernel, view.score_gpu)
         return {
             "scoreboard-headline": scoreboard_headline(select_scores(name, part), MODELS[name]),
             "scoreboard-plot": scoreboard_picture(name, part),
             "scoreboard-models": render_models(state, name),
             "scoreboard-rows": prose.hint("Click a point of a recorded launch to open it.")
-            + SCORES.render(by_error(name), state, score_address),
+            + render_scores(state, name, part),
         }
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        return Endpoint("scoreboard", scoreboard_of, options=ScoredPart), RECORDED
+        return Endpoint("scoreboard", scoreboard_of, options=ScoreFilter), RECORDED
 
 
-def scoreboard_of(_: Api, options: ScoredPart) -> Reply:
+def scoreboard_of(_: Api, options: ScoreFilter) -> Reply:
     """Compares the prediction of every recorded launch with the counts from a GPU.
 
     `totals` has, per count (sectors, requests, dram_bytes), how many are compared, how many are equal, and the
@@ -159,8 +144,73 @@ def scoreboard_of(_: Api, options: ScoredPart) -> Reply:
     return compare_scores(options)
 
 
+def render_scores(state: State, model: str, part: LaunchFilter) -> Markup:
+    """Render a model's scores: the largest errors, then those that are not compared, then exact ones."""
+
+    def rank(score: Score) -> tuple[bool, bool, float]:
+        is_exact = score.is_compared and not score.error
+        return is_exact, not score.is_compared, -abs(score.error)
+
+    facets = (
+        _facet(state, model, part, "kernel", kernel_of),
+        _facet(state, model, part, "gpu", lambda score: str(score.launch["gpu"])),
+    )
+    scores = sorted(select_scores(model, part), key=rank)
+    count = count_noun(len(scores), "score") if scores else "No score matches."
+    if len(scores) > MAX_ROWS:
+        count = f"The first {MAX_ROWS} of {count}"
+    rows = frame(map(_SORT.format, _COLUMNS.values()), map(score_cells, scores[:MAX_ROWS]))
+    return _LIST.format(Markup("").join(facets), count, rows if scores else "")
+
+
+def score_cells(score: Score) -> Iterator[Markup]:
+    """Yield the cells of a score's row, each with the value by which the page sorts it."""
+    kernel = kernel_of(score)
+    address = score_address(score)
+    linked = prose.Link(kernel, address) if address else kernel
+    part = score.part
+    gpu = score.launch["gpu"]
+    launch = _describe_launch(score)
+    note = _note(score)
+    cells = (
+        (kernel, linked),
+        (part, part),
+        (score.predicted, _value(score, score.predicted)),
+        (score.counted, _value(score, score.counted)),
+        (100 * score.error, _error(score)),
+        (gpu, gpu),
+        (launch, launch),
+        (note, note),
+    )
+    for name, (value, cell) in zip(_COLUMNS, cells, strict=True):
+        yield _CELL.format(name, "" if value is None else value, cell)
+
+
+def _facet(
+    state: State, model: str, part: LaunchFilter, name: str, value_of: Callable[[Score], str]
+) -> Markup:
+    """Render links to the values of a filter, each with its number of scores; "" if all have one value."""
+    chosen = getattr(part, name)
+    values = sorted(set(map(value_of, scores_by_model()[model])))
+    if len(values) < 2 and chosen == ALL:
+        return Markup()
+    counts = Counter(map(value_of, select_scores(model, replace(part, **{name: ALL}))))
+    counts[ALL] = counts.total()
+    links = (
+        _VALUE.format(
+            state.link(**{f"score_{name}": value}),
+            _CURRENT if value == chosen else "",
+            "All" if value == ALL else value,
+            counts[value],
+        )
+        for value in dict.fromkeys([ALL, *values, chosen])
+        if counts[value] or value == chosen
+    )
+    return _FACET.format(_COLUMNS[name], Markup("").join(links))
+
+
 @functools.lru_cache(maxsize=64)
-def scoreboard_picture(name: str, part: Part) -> str:
+def scoreboard_picture(name: str, part: LaunchFilter) -> str:
     """Return the plot's value, which is the same for every experiment."""
     scores = [score for score in select_scores(name, part) if score.is_compared]
     if not scores:
@@ -268,3 +318,106 @@ def _error(score: Score) -> str:
         return "unknown"
     sign = "+" if score.error > 0 else "−"
     return f"{sign}{significant(abs(100 * score.error), 2)}\u00a0%" if score.error else "none"
+
+
+# Points of recorded sectors and requests are coloured by operation, others by whether the model flags them.
+_COLORS = theme.OPERATIONS | {"prediction": theme.MODEL, "flagged": theme.CATEGORIES[7]}
+_OUTLINE = {"color": "rgba(15,23,42,0.5)", "width": 0.7}
+# Fractions of the height: errors fill the part below _ERRORS_TOP, counts the part above _COUNTS_BOTTOM.
+_ERRORS_TOP = 0.19
+_COUNTS_BOTTOM = 0.24
+_MIN_ERROR_RANGE_PERCENT = 5.0
+
+
+def scoreboard_figure(scores: Sequence[Score], model: Model) -> Figure:
+    """Draw one point per score on logarithmic axes. Exact predictions lie on the diagonal, and at 0 % below.
+
+    The customdata of a point is its index in `scores`. Scores with a zero are omitted, because a logarithmic axis
+    cannot show it.
+    """
+    values = np.array(
+        [(score.predicted or 0, score.counted, 100 * score.error) for score in scores]
+    )
+    names = np.array([_name_color(score) for score in scores])
+    is_drawn = (values[:, :2] > 0).all(axis=1)
+    counts = values[is_drawn, :2] if is_drawn.any() else np.ones((1, 2))
+    ends = counts.min() / 2, 2 * counts.max()
+    error_range = 1.25 * max(_MIN_ERROR_RANGE_PERCENT, np.abs(values[is_drawn, 2]).max(initial=0))
+    traces = [_allowed_band(ends, model.allowed)] if model.allowed else []
+    for place, (name, color) in enumerate(_COLORS.items()):
+        (indices,) = np.nonzero(is_drawn & (names == name))
+        if len(indices):
+            x, y, errors = values[indices].T
+            # Later traces have smaller points, so that a point stays visible under another operation's.
+            marker = {"color": color, "size": 12 - place, "opacity": 0.9, "line": _OUTLINE}
+            shared = {
+                "marker": marker,
+                "customdata": indices,
+                "legendgroup": name,
+                "hovertemplate": "%{text}<extra></extra>",
+            }
+            below = {"marker": {**marker, "size": 7}, "yaxis": "y2", "showlegend": False}
+            traces.append(theme.scatter(name, x, y, "markers", **shared))
+            traces.append(theme.scatter(name, x, errors, "markers", **shared | below))
+    return theme.figure(
+        f"{model.noun[0].upper()}{model.noun[1:]}: predicted against {model.verb}",
+        traces,
+        hovermode="closest",
+        margin={"l": 70},
+        **_layout(model, ends, error_range),
+    )
+
+
+def _name_color(score: Score) -> str:
+    if score.is_flagged:
+        return "flagged"
+    return score.part if score.part in theme.OPERATIONS else "prediction"
+
+
+def _allowed_band(ends: tuple[float, float], allowed: float) -> Figure:
+    """Draw the area of predictions that are no misses."""
+    low, high = np.array(ends) / (1 + allowed), np.array(ends) / (1 - allowed)
+    return theme.scatter(
+        f"within {percent(allowed)}",
+        [*ends, *ends[::-1]],
+        [*low, *high[::-1]],
+        line={"width": 0},
+        fill="toself",
+        fillcolor="rgba(91,108,230,0.14)",
+        hoverinfo="skip",
+    )
+
+
+def _layout(model: Model, ends: tuple[float, float], error_range: float) -> Figure:
+    log = {
+        "type": "log",
+        "range": [math.log10(end) for end in ends],
+        "dtick": 1,
+        "tickformat": "~s",
+    }
+    return dict(
+        xaxis=theme.axis(f"{model.axis}, predicted", **log, anchor="y2", automargin=True),
+        yaxis=theme.axis(
+            f"{model.axis}, {model.verb}", **log, domain=[_COUNTS_BOTTOM, 1], automargin=True
+        ),
+        yaxis2=theme.axis(
+            "error, %",
+            range=[-error_range, error_range],
+            domain=[0, _ERRORS_TOP],
+            nticks=5,
+            zeroline=True,
+            zerolinecolor=theme.BORDER,
+            automargin=True,
+        ),
+        **theme.diagonal(*ends, f"predicted = {model.verb}", theme.HARDWARE),
+        # Where no point can be: far above the diagonal.
+        legend={
+            "yref": "paper",
+            "bgcolor": theme.NOTHING,
+            "itemsizing": "constant",
+            "tracegroupgap": 0,
+            "x": 0.005,
+            "y": 1,
+            "yanchor": "top",
+        },
+    )

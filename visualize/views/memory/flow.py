@@ -31,6 +31,7 @@ from visualize.views.memory.request_lines import USED, RequestLines
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
 from visualize.views.state import Snapshot, State
+from visualize.views.theme import Figure
 
 # From this ratio of efficiencies, another kernel's request is a contrast.
 _NOTABLE_RATIO = 1.1
@@ -90,7 +91,7 @@ class Flow:
         elements: number of elements of the block.
         lanes: its requests.
         is_compiled: whether the lanes are the compiler's, and not the textbook's.
-        pattern: of one of our kernels, how the access is carried out.
+        box: how a descriptor copies the block, which no lane issues; None for other operations.
     """
 
     op: str
@@ -99,12 +100,7 @@ class Flow:
     elements: int
     lanes: Requests
     is_compiled: bool
-    pattern: AccessPattern | None = None
-
-    @property
-    def is_box(self) -> bool:
-        """Whether the operation is a descriptor's copy, which no lane issues."""
-        return self.pattern is not None and self.pattern.instruction.layout is None
+    box: AccessPattern | None = None
 
     @property
     def block(self) -> str:
@@ -118,10 +114,10 @@ class Flow:
     @property
     def title(self) -> str:
         """The model and the request, with {} for the request's number."""
-        if self.pattern is None or not self.is_box:
+        if self.box is None:
             model = "Compiled" if self.is_compiled else "Textbook"
             return f"{model}: request {{}} of {len(self.lanes.address):,}"
-        boxes = self.pattern.box_count
+        boxes = self.box.box_count
         return f"Compiled: {'one TMA box' if boxes == 1 else f'{boxes} TMA boxes'}"
 
     def lines(self, numbers: np.ndarray) -> RequestLines:
@@ -130,9 +126,9 @@ class Flow:
         Lines below the last one that any of the requests touches are left out.
         """
         lines = request_lines.request_lines(self.lanes, numbers, _FEWEST_ROWS)
-        if self.pattern is None or not self.is_box:
+        if self.box is None:
             return lines
-        costs = RequestCosts(*self.pattern.count_execution(self.first))
+        costs = RequestCosts(*self.box.count_execution(self.first))
         return replace(lines, sectors=np.full_like(lines.sectors, costs.sectors))
 
 
@@ -147,8 +143,8 @@ def make_flow(kernel: Kernel, launch: Launch, op: DeclaredCounts) -> Flow:
     place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
     first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in access.axes)
     lanes = op.pattern.requests(first)
-    is_compiled = not op.is_textbook
-    return Flow(access.op, access.tensor, first, access.elements, lanes, is_compiled, op.pattern)
+    box = op.pattern if op.is_box else None
+    return Flow(access.op, access.tensor, first, access.elements, lanes, not op.is_textbook, box)
 
 
 def flow_plot(
@@ -189,7 +185,7 @@ def flow_plot(
         "other": None
         if other is None
         else request_lines.matching_requests(flow.lanes, numbers, other.lanes),
-        "holder": "16-byte piece" if flow.is_box else "lane",
+        "holder": "16-byte piece" if flow.box else "lane",
         "titles": request_titles(lines, flow.title),
         **select_fields(flow, "block", "model"),
         **select_fields(lines, "state", "line_bytes", "sector_bytes", "cell_bytes"),
@@ -236,7 +232,7 @@ def _line_ends(requests: RequestLines, flow: Flow) -> dict[str, np.ndarray]:
     There is a line per lane. A box has a line from one node to the first byte of each row. Without an access, and on a
     line of memory without a row, the byte is -1 and the height NaN. Lines to one row end below each other.
     """
-    if flow.is_box:
+    if flow.box:
         used = requests.state == USED
         active = used.any(axis=2)
         row = np.broadcast_to(np.arange(requests.rows), active.shape)
@@ -278,14 +274,13 @@ def _tick_rows(rows: int) -> np.ndarray:
     return np.arange(0, rows, -(-rows // _MOST_TICKS))
 
 
-def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
+def _flow_figure(requests: RequestLines, flow: Flow) -> Figure:
     """Return the figure without a request: the bytes, the lines and the lanes.
 
     A line of memory runs from x = 0 to 1, and the rows fill y = 0 to 1.
     """
     line = {"color": theme.BORDER, "width": 1.2, "simplify": False}
     lines = {"type": "scatter", "mode": "lines", "line": line, "hoverinfo": "skip"}
-    border = {"color": theme.BORDER, "width": 1, "dash": "dot"}
     figure = theme.figure(
         "",
         [_memory_cells(requests), lines, _lane_nodes(flow)],
@@ -295,7 +290,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> dict[str, Any]:
             f"address in {flow.tensor}, bytes", range=[1, 0], side="right",
             tickvals=(_tick_rows(requests.rows) + 0.5) / requests.rows, automargin=True,
         ),
-        shapes=[theme.vertical(at, border, yref="y") for at in _sector_starts(requests)],
+        shapes=[theme.vertical(at, theme.EDGE, yref="y") for at in _sector_starts(requests)],
     )  # fmt: skip
     # Plotly would lift the second line of the title above the title's place.
     figure["layout"]["title"] |= {"y": 1, "yref": "container", "pad": {"t": 26}}
@@ -308,12 +303,12 @@ def _sector_starts(requests: RequestLines) -> np.ndarray:
     return np.arange(0, width + 1, requests.sector_bytes) / width
 
 
-def _byte_axis(requests: RequestLines, flow: Flow) -> dict[str, Any]:
+def _byte_axis(requests: RequestLines, flow: Flow) -> Figure:
     longest = int(requests.lines.max())
     title = "byte within the line"
     if longest > requests.rows:
         title = f"first {requests.rows} of {longest:,} lines"
-    labels = {} if flow.is_box else {_LANES_AT: "lanes"}
+    labels = {} if flow.box else {_LANES_AT: "lanes"}
     labels |= {at: str(round(at * requests.line_bytes)) for at in _sector_starts(requests).tolist()}
     return theme.axis(
         title, range=[_LANES_AT - 0.03, 1], tickvals=list(labels), ticktext=list(labels.values()),
@@ -321,7 +316,7 @@ def _byte_axis(requests: RequestLines, flow: Flow) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _memory_cells(requests: RequestLines) -> dict[str, Any]:
+def _memory_cells(requests: RequestLines) -> Figure:
     rows = requests.rows
     cells = requests.cells
     colors = theme.NOTHING, theme.TO_COME, theme.WASTED, theme.USED
@@ -332,15 +327,15 @@ def _memory_cells(requests: RequestLines) -> dict[str, Any]:
         "zmax": USED,
         "showscale": False,
         **{"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows},
-        "colorscale": theme.discrete_scale(colors),
+        "colorscale": [[state / USED, color] for state, color in enumerate(colors)],
         "xgap": 1 if cells <= _SEPARATE_CELLS else 0,
         "ygap": 2 if rows <= _SEPARATE_ROWS else 1,
     }
 
 
-def _lane_nodes(flow: Flow) -> dict[str, Any]:
+def _lane_nodes(flow: Flow) -> Figure:
     names = ["TMA"]
-    if not flow.is_box:
+    if not flow.box:
         lanes = flow.lanes.address.shape[1]
         names = [str(lane) if lane % 4 == 0 else "" for lane in range(lanes)]
     count = len(names)
@@ -369,12 +364,9 @@ class Contrast:
     """
 
     experiment: Experiment
+    kernel: Kernel
     launch: Launch
     operations: tuple[DeclaredCounts, ...]
-
-    @property
-    def kernel(self) -> Kernel:
-        return discover()[self.experiment.kernel]
 
     @property
     def operation(self) -> DeclaredCounts:
@@ -447,5 +439,5 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
     if accesses != recorded_accesses:
         return None
     return Contrast(
-        experiment, launch, count_accesses(kernel, launch, counters.compiled.operations)
+        experiment, kernel, launch, count_accesses(kernel, launch, counters.compiled.operations)
     )

@@ -2,11 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.declare.experiment import Json, JsonSchema, argument_schemas
+from tilescope.declare.experiment import Json, argument_schemas
 from tilescope.declare.knobs import knobs
 from tilescope.evaluate.counts import sum_costs
 from tilescope.evaluate.declared import DeclaredCounts, count_accesses
@@ -16,7 +15,7 @@ from tilescope.results import Counters, Failure
 from tilescope.results.codec import to_json
 from visualize.predict.costs import LaunchCosts, Textbook, count_of, read_textbook
 from visualize.views import slots, status, theme
-from visualize.views.memory import flow, tables, text
+from visualize.views.memory import flow, text
 from visualize.views.memory.flow import LaneView
 from visualize.views.panel import (
     Action,
@@ -31,16 +30,6 @@ from visualize.views.panel import (
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE, button, fold, plot, slot
 from visualize.views.state import Snapshot, query
-
-# Further arguments of /coalescing.
-SCHEMAS: dict[str, JsonSchema] = {
-    "model": argument_schemas(LaneView)["model"],
-    "textbook": {
-        "type": "object",
-        "description": "The textbook model's machine. Default: a GPU's.",
-        "properties": argument_schemas(Textbook),
-    },
-}
 
 # Fields of a Cost in the reply of /coalescing.
 _AMOUNTS = (*COST_COLUMNS, "bytes_wanted")
@@ -59,6 +48,9 @@ SCRUBBER = Markup(
     '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend quiet">'
     '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
 ).format(theme.USED, theme.WASTED)
+
+
+NO_CONTRAST: Slots = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
 
 
 class RequestsPanel(Panel):
@@ -136,7 +128,7 @@ class RequestsPanel(Panel):
                 costs.compiled if main.is_compiled else costs.textbook,
             ),
             "lanes-view": lanes_form(snapshot),
-            "requests-table": tables.declared_operations_table(costs),
+            "requests-table": text.declared_operations_table(costs),
         }
 
     def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
@@ -172,8 +164,14 @@ class RequestsPanel(Panel):
         )
 
     def endpoints(self) -> tuple[Endpoint, ...]:
+        machine = {
+            "type": "object",
+            "description": "The textbook model's machine. Default: a GPU's.",
+            "properties": argument_schemas(Textbook),
+        }
+        schemas = {"model": argument_schemas(LaneView)["model"], "textbook": machine}
         return (
-            Endpoint("coalescing", coalescing, others=SCHEMAS),
+            Endpoint("coalescing", coalescing, others=schemas),
             reply_endpoint("counters", Api.reply_measured, counters_reply, measurement="counters"),
         )
 
@@ -211,8 +209,7 @@ def _launches(
     contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None:
         bar = text.launch_bar(own, own, count)
-        nothing = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
-        return {**drawn, "flow-launch": bar, **nothing}
+        return {**drawn, "flow-launch": bar, **NO_CONTRAST}
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "requests", "operation": op.number}
     other = flow.make_flow(contrast.kernel, contrast.launch, op)
@@ -282,7 +279,7 @@ def counters_reply(outcome: Counters, _: Snapshot) -> Json:
     return to_json(outcome)
 
 
-def textbook_reply(snapshot: Snapshot, machine: Textbook) -> dict[str, Any]:
+def textbook_reply(snapshot: Snapshot, machine: Textbook) -> Json:
     """Return the body of /coalescing with the textbook model."""
     costs = LaunchCosts(snapshot.state.kernel, snapshot.launch, None, None, machine)
     return {
@@ -302,7 +299,7 @@ def compiled_reply(snapshot: Snapshot) -> Reply:
     return {"model": "compiled", "triton": compiled.triton, **_costs(costs.compiled, costs)}
 
 
-def _costs(operations: Sequence[DeclaredCounts], costs: LaunchCosts) -> dict[str, Any]:
+def _costs(operations: Sequence[DeclaredCounts], costs: LaunchCosts) -> Json:
     rows = []
     for op in operations:
         file, line = op.access.source

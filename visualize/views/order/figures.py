@@ -1,28 +1,29 @@
-"""Charts of the Order view, as Plotly data and layout: DRAM reads, time, and the timeline."""
+"""Charts of the Order view, as Plotly data and layout: DRAM reads, time, and the timeline, also as a Chrome trace.
+
+Perfetto and chrome://tracing open such traces. Source of the format: Google's "Trace Event Format", complete events
+("X") and metadata events ("M").
+"""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tilescope.numbers import count_noun
+from tilescope.declare.experiment import Json, launch_of
+from tilescope.declare.gpus import Gpu
+from tilescope.numbers import count_noun, source
 from tilescope.results import GroupSizeRow, Timeline
 from tilescope.results.counters import assign_slots
 from visualize.predict.reuse import Reuse
 from visualize.predict.schedule import Schedule
 from visualize.views import theme
-from visualize.views.theme import note, scatter
+from visualize.views.theme import Figure, note, scatter
 
 # Colours of pids, first to last. Each is one filled shape.
 _SHADES = 16
 
-_LEGEND = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0.5, "xanchor": "center"}
-
 # The arrow to the last wave.
 _ARROW = {"showarrow": True, "arrowwidth": 2, "arrowhead": 2, "arrowcolor": theme.WRONG}
-
-Figure = dict[str, Any]
 
 
 def bytes_figure(
@@ -123,9 +124,8 @@ def _group_size_layout(last: int, own: int) -> Figure:
         "xaxis": theme.axis(
             "GROUP_SIZE (rows of tiles)", type="log", tickvals=powers, ticktext=powers
         ),
-        "showlegend": True,
-        "legend": _LEGEND,
-        "margin": {"l": 60, "r": 10, "t": 84, "b": 48},
+        "legend": theme.LEGEND,
+        "margin": {"t": 84},
         "shapes": [theme.vertical(own, {"color": theme.WRONG, "width": 1}, yref="paper")],
         "annotations": [label],
     }
@@ -214,3 +214,51 @@ def _tail_marks(timeline: Timeline, schedule: Schedule, sms: int) -> Figure:
             for first, last, at in zip(start, end, sm.astype(float), strict=True)
         ]
     return {"shapes": shapes, "annotations": [note(text, (left + right) / 2, row, **arrow)]}
+
+
+def chrome_trace(timeline: Timeline, gpu: Gpu) -> Json:
+    """Return a trace with one event per program: its SM and slot, start and duration in µs, and tiles.
+
+    The GPU reports only the SM, so slots are assigned: each program takes the lowest free slot when it starts. Programs
+    on the same track therefore never overlap.
+
+    Args:
+        gpu: the GPU that ran the launch. A persistent kernel's tiles depend on it.
+    """
+    kernel, launch = launch_of(timeline.experiment, gpu)
+    assigned = vars(kernel.tiles(np.arange(len(timeline.sm)), launch))
+    tiles: list[list[dict[str, int]]] = [[] for _ in timeline.sm]
+    for values in np.transpose([*assigned.values()]).tolist():
+        tile = dict(zip(assigned, values, strict=True))
+        tiles[tile.pop("program")].append(tile)
+    slots = assign_slots(timeline.sm, timeline.start_ns, timeline.end_ns)
+    events = list(_name_tracks(timeline.sm, slots))
+    programs = zip(timeline.sm, slots, timeline.start_ns, timeline.end_ns, tiles, strict=True)
+    for pid, (sm, slot, start, end, computed) in enumerate(programs):
+        first = computed[0]
+        more = f" +{len(computed) - 1}" if len(computed) > 1 else ""
+        name = f"pid {pid} ({first['pid_m']}, {first['pid_n']}){more}"
+        where = {"name": name, "cat": "program", "ph": "X", "pid": sm, "tid": slot}
+        when = {"ts": start / 1000, "dur": (end - start) / 1000}
+        events.append({**where, **when, "args": {"program": pid, "tiles": computed}})
+    about = {
+        "experiment": timeline.experiment.to_json(),
+        "kernel": kernel.title,
+        "gpu": gpu.name,
+        "source": source(timeline.backend),
+        "slots": "counted",
+    }
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}
+
+
+def _name_tracks(sms: Sequence[int], slots: Sequence[int]) -> Iterator[Json]:
+    """Yield the names and the order of SMs, and the names of their slots."""
+
+    def describe(kind: str, sm: int, slot: int, **value: object) -> Json:
+        return {"name": kind, "ph": "M", "pid": sm, "tid": slot, "args": value}
+
+    for sm in sorted(set(sms)):
+        yield describe("process_name", sm, 0, name=f"SM {sm}")
+        yield describe("process_sort_index", sm, 0, sort_index=sm)
+    for sm, slot in sorted(set(zip(sms, slots, strict=True))):
+        yield describe("thread_name", sm, slot, name=f"slot {slot}")

@@ -22,7 +22,7 @@ from visualize.predict.schedule import (
 )
 from visualize.views import theme
 from visualize.views.panel import select_fields
-from visualize.views.theme import note
+from visualize.views.theme import Figure, note
 
 # Maximum number of cells along each side, and of blocks along K that get a cell each. More than a screen resolves would
 # only slow the page down.
@@ -161,9 +161,7 @@ class _Map:
     is_output: bool
 
 
-def map_figure(
-    orders: Sequence[Order], axes_of: tuple[str, str] = ("pid_m", "pid_n")
-) -> dict[str, Any]:
+def map_figure(orders: Sequence[Order], axes_of: tuple[str, str] = ("pid_m", "pid_n")) -> Figure:
     """Return the map as a figure's data and layout: one heatmap per order or, without panels, per tensor.
 
     A tile has the colour of its program, in launch order, and a block that of the tile that reads it first. A map of
@@ -178,7 +176,7 @@ def map_figure(
     sides = (grid.down, axes_of[0]), (grid.across, axes_of[1])
     maps = list(_find_maps(orders, grid, sides))
     width = (1 + _BETWEEN) / len(maps) - _BETWEEN
-    axes = dict[str, Any]()
+    axes = Figure()
     notes = []
     for place, shown in enumerate(maps):
         start = place * (width + _BETWEEN)
@@ -214,7 +212,7 @@ def _find_maps(
         yield _Map(number, title, cells, rows, columns, is_output=tensor == output)
 
 
-def _heatmap(shown: _Map, launch: Schedule) -> dict[str, Any]:
+def _heatmap(shown: _Map, launch: Schedule) -> Figure:
     has_gaps = max(launch.extents) <= _MOST_WITH_GAPS
     trace = {
         "type": "heatmap", "name": shown.title, "xaxis": f"x{shown.number}", "yaxis": f"y{shown.number}",
@@ -230,7 +228,7 @@ def _is_numbered(launch: Schedule) -> bool:
     return max(launch.extents) <= _MOST_NUMBERED
 
 
-def _map_axes(shown: _Map, domain: list[float], matches: bool) -> dict[str, Any]:
+def _map_axes(shown: _Map, domain: list[float], matches: bool) -> Figure:
     """Return a map's axes.
 
     Args:
@@ -250,7 +248,7 @@ def _map_axes(shown: _Map, domain: list[float], matches: bool) -> dict[str, Any]
     }
 
 
-def _map_notes(shown: _Map, launch: Schedule, grid: MapGrid) -> list[dict[str, Any]]:
+def _map_notes(shown: _Map, launch: Schedule, grid: MapGrid) -> list[Figure]:
     """Return a map's title and, if it has panels, the tensors' names beside their blocks."""
     x = f"x{shown.number}"
     y = f"y{shown.number}"
@@ -294,7 +292,7 @@ def _cell_values(order: Order, grid: MapGrid) -> np.ma.MaskedArray:
     return cells
 
 
-def _positions(letter: str, side: MapSide, has_gaps: bool) -> dict[str, Any]:
+def _positions(letter: str, side: MapSide, has_gaps: bool) -> Figure:
     if has_gaps:
         return {letter: side.edges}
     return {f"{letter}0": float(side.edges[:2].mean()), f"d{letter}": side.stride}
@@ -306,7 +304,7 @@ def _range(side: MapSide) -> np.ndarray:
     return np.array([first, last + 0.004 * (last - first)])
 
 
-def _axis(side: MapSide, title: str) -> dict[str, Any]:
+def _axis(side: MapSide, title: str) -> Figure:
     """Number up to four tiles, at their middles."""
     step = 1
     while side.tiles > 4 * step:
@@ -320,7 +318,7 @@ def _axis(side: MapSide, title: str) -> dict[str, Any]:
     return {**ticks, "ticks": "", "automargin": True, "title": {"text": title, "standoff": 4}}
 
 
-def player_data(orders: Sequence[Order], step: int, first: int, bound: int) -> dict[str, Any]:
+def player_data(orders: Sequence[Order], step: int, first: int, bound: int) -> Figure:
     """Return the data from which `player.js` draws any step over `map_figure`.
 
     It holds every tile of each order, so that a cell that represents several tiles is exact in every step.
@@ -364,7 +362,7 @@ def _compared(order: Order, first: int) -> str:
     return f"the first {count}" if first else f"all {count}"
 
 
-def _handles(launch: KernelSchedule) -> dict[str, Any]:
+def _handles(launch: KernelSchedule) -> Figure:
     """Return the value and the allowed values of each knob that sets the size of a tile or of a group."""
     config = launch.launch.config
     declared = knobs(type(config))
@@ -403,7 +401,7 @@ def _outline(order: Order, first: int) -> str:
     return path
 
 
-def _order_data(order: Order, first: int) -> dict[str, Any]:
+def _order_data(order: Order, first: int) -> Figure:
     """Return an order's tiles (slice, pid_m and pid_n as one number), without the arrays that equal their defaults.
 
     By default, tiles are in their own order, a step has one tile, and a tile is its own program. With panels, `blocks`
@@ -412,7 +410,7 @@ def _order_data(order: Order, first: int) -> dict[str, Any]:
     """
     steps = order.steps
     timed = order.steps.timed
-    data: dict[str, Any] = {"title": order.name, "count": len(steps.tiles)}
+    data: Figure = {"title": order.name, "count": len(steps.tiles)}
     if not np.array_equal(timed.place, np.arange(len(timed.place))):
         data["places"] = theme.smallest(timed.place)
     if len(steps.tiles) != len(timed.place):

@@ -1,17 +1,19 @@
 """The Order view: the program → tile map step by step, the launch as it ran, and the DRAM reads of each GROUP_SIZE.
 
-Endpoints: /schedule, /timeline and /reuse.
+Endpoints: /schedule, /timeline, /trace and /reuse.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import Json
 from tilescope.declare.spec import Kernel
+from tilescope.measure.session import Session
 from tilescope.numbers import Number, count_noun, source
 from tilescope.results import GroupSizeStudy, Timeline
 from tilescope.results.codec import to_json
@@ -27,7 +29,7 @@ from visualize.predict.schedule import (
     row_major,
     steps,
 )
-from visualize.views import prose, slots, status
+from visualize.views import prose, slots
 from visualize.views.order import dram_reads, figures, text
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.panel import (
@@ -40,8 +42,8 @@ from visualize.views.panel import (
     select_fields,
 )
 from visualize.views.prose import Link, Sentence, picture_caption
-from visualize.views.slots import NONE, button, fold, plot, plot_value, slot
-from visualize.views.state import PlayerView, ProgramOrderView, Snapshot, query
+from visualize.views.slots import DISABLED, ENABLED, NONE, button, fold, plot, plot_value, slot
+from visualize.views.state import PlayerView, ProgramOrderView, Snapshot, State, query
 
 _MOST_LISTED_PROGRAMS = 8192
 _MOST_LISTED_TILES = 1 << 18
@@ -95,9 +97,6 @@ class ProgramOrderPanel(Panel):
         tiles = count_tiles(snapshot.state.kernel, snapshot.launch)
         return tiles * _TILE_S if tiles <= MAX_TILES else 0.0  # larger launches are refused
 
-    def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        return {"program-order-headline": status.render_predicting(self.seconds(snapshot))}
-
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
         launch = snapshot.schedule
@@ -132,8 +131,12 @@ class ProgramOrderPanel(Panel):
         return tuple(Number(name, count, "", "predicted") for name, count in counts.items())
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        how = {"allow_failure": True, "within_s": _COMPILE_WAIT_S}
-        return (reply_endpoint("schedule", Api.reply_compiled, schedule_json, **how),)
+        return (
+            reply_endpoint(
+                "schedule", Api.reply_compiled, schedule_json,
+                allow_failure=True, within_s=_COMPILE_WAIT_S,
+            ),
+        )  # fmt: skip
 
 
 def orders_of(snapshot: Snapshot) -> list[Order]:
@@ -181,7 +184,7 @@ def larger_preset(kernel: Kernel, tab: str, label: str) -> Link | str:
     return Link(label, query(address))
 
 
-def schedule_json(snapshot: Snapshot) -> dict[str, Any]:
+def schedule_json(snapshot: Snapshot) -> Json:
     """Predicts which program computes which tile, and in which wave.
 
     Returns the programs of the launch, how many are resident at once on all SMs, waves (rounded up), and the
@@ -226,16 +229,18 @@ class TimelinePanel(Panel):
             + slots.picture(
                 plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture"
             )
+            + slots.row(button("save-trace", "Save for Perfetto", is_enabled=False))
         )
 
     def actions(self) -> Mapping[str, Action]:
-        return {"record-timeline": "timeline"}
+        return {"record-timeline": "timeline", "save-trace": _save_trace}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         timeline = snapshot.result(Timeline)
         state = snapshot.state
         if timeline is None:
-            return {"timeline": text.timeline_hint(state), "gantt-plot": NONE}
+            hint = text.timeline_hint(state)
+            return {"timeline": hint, "gantt-plot": NONE, "save-trace": DISABLED}
         schedule = snapshot.schedule
         lead, *rest = text.timeline_sentences(timeline, schedule)
         revision = f"{query(state.experiment.to_address())} {timeline.backend} {timeline.span_ns}"
@@ -244,15 +249,17 @@ class TimelinePanel(Panel):
         return {
             "timeline": prose.lead(lead) + prose.lead(*rest),
             "gantt-plot": plot_value(chart, revision, about=about),
+            "save-trace": ENABLED,
         }
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             reply_endpoint("timeline", Api.reply_measured, timeline_json, measurement="timeline"),
+            reply_endpoint("trace", Api.reply_measured, trace_reply, measurement="timeline"),
         )
 
 
-def timeline_json(timeline: Timeline, _: Snapshot) -> dict[str, Any]:
+def timeline_json(timeline: Timeline, _: Snapshot) -> Json:
     """Returns when each program of a launch ran, and on which SM.
 
     `programs` has each program's SM, start and end in ns, measured on this machine's GPU by an instrumented
@@ -271,6 +278,22 @@ def timeline_json(timeline: Timeline, _: Snapshot) -> dict[str, Any]:
         "instrumented_ms": timeline.instrumented.median_ms,
         "note": f"{timeline.note} {text.TIMING_NOTE}".strip(),
     }
+
+
+def trace_reply(outcome: Timeline, snapshot: Snapshot) -> Json:
+    """Measures when each program of a launch ran and on which SM, as a Chrome trace, which Perfetto opens.
+
+    Needs a GPU; without one, a recorded timeline is returned, if there is one. A process of the trace is an
+    SM; times are in µs. `filename` is a name for it.
+    """
+    name = f"{outcome.experiment.kernel.replace('.', '_')}_{snapshot.state.gpu.name}_timeline.json"
+    return {"trace": figures.chrome_trace(outcome, snapshot.state.gpu), "filename": name}
+
+
+def _save_trace(session: Session, state: State) -> Iterator[Slots]:
+    if timeline := session.find_value(state.experiment, "timeline"):
+        reply = trace_reply(timeline, Snapshot(state))
+        yield slots.save_file(reply["filename"], json.dumps(reply["trace"]))
 
 
 class DramReadsPanel(Panel):
@@ -306,16 +329,13 @@ class DramReadsPanel(Panel):
             programs_per_sm(launch.gpu, launch.config.num_warps, compiled),
         )
 
-    def draw_predicting(self, snapshot: Snapshot) -> Slots:
-        return {"dram-reads-headline": status.render_predicting(self.seconds(snapshot))}
-
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
         traffic = dram_traffic(snapshot)
         counted = traffic.source("counted")
         timed = traffic.source("measured")
 
-        def value(figure: figures.Figure, *sources: str) -> str:
+        def value(figure: Json, *sources: str) -> str:
             about = picture_caption(state.experiment, state.gpu.name, *sources)
             return plot_value(figure, f"{state.kernel.id} {traffic.schedule.extents}", about=about)
 
@@ -356,8 +376,11 @@ class DramReadsPanel(Panel):
         return tuple(numbers)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        how = {"allow_failure": True, "seconds": self.seconds}
-        return (reply_endpoint("reuse", Api.reply_compiled, reuse_json, **how),)
+        return (
+            reply_endpoint(
+                "reuse", Api.reply_compiled, reuse_json, allow_failure=True, seconds=self.seconds
+            ),
+        )
 
 
 def dram_traffic(snapshot: Snapshot) -> DramTraffic:
@@ -370,7 +393,7 @@ def dram_traffic(snapshot: Snapshot) -> DramTraffic:
 _PEAK = "at the resource's peak rate"
 
 
-def reuse_json(snapshot: Snapshot) -> dict[str, Any]:
+def reuse_json(snapshot: Snapshot) -> Json:
     """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
 
     Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and

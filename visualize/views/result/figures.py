@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from tilescope.results.run import Check, Closeup, Diff, RunResult
 from visualize.predict.bounds import Point, Roof
 from visualize.views import theme
 from visualize.views.result.text import THIS_KERNEL, rate, timings
+from visualize.views.theme import Figure
 
 # Borders of more tiles than this along a side would hide the picture.
 _MAX_BORDERS = 64
@@ -26,7 +26,7 @@ _KERNEL = theme.HARDWARE
 _LIBRARY = theme.CATEGORIES[7]
 
 
-def error_figure(diff: Diff, check: Check, tensor: str) -> dict[str, Any]:
+def error_figure(diff: Diff, check: Check, tensor: str) -> Figure:
     """Draw a map of the error in units of each element's limit, with a ring around the worst element.
 
     The logarithmic colour scale ends at the largest error. For a kernel that only moves data, any difference is wrong.
@@ -46,7 +46,7 @@ def closeup_figure(
     check: Check,
     tensor: str,
     programs: Mapping[tuple[int, int], Sequence[int]],
-) -> dict[str, Any]:
+) -> Figure:
     """Draw the worst tile and its neighbours, each labelled with the programs that compute it.
 
     Args:
@@ -80,7 +80,7 @@ def _unit(diff: Diff) -> str:
 
 def _error_map(
     diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str
-) -> dict[str, Any]:
+) -> Figure:
     """Draw the cells of a map or a closeup, in the colours of the map, and the borders of its tiles."""
     low, high, ticks = _color_range(diff)
     cells = part.cells
@@ -162,9 +162,7 @@ def _color_scale(low: float, high: float) -> list[list[float | str]]:
     return (within if limit > 0 else []) + (beyond if limit < 1 else [])
 
 
-def _borders(
-    first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, int]
-) -> dict[str, Any]:
+def _borders(first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, int]) -> Figure:
     x, y = list[float | None](), list[float | None]()
     for axis, (along, across) in enumerate(((y, x), (x, y))):
         if shape[axis] > _MAX_BORDERS * tile[axis]:
@@ -179,7 +177,7 @@ def _borders(
     return theme.scatter("borders", x, y, line=line, hoverinfo="skip")
 
 
-def _ring(check: Check) -> dict[str, Any]:
+def _ring(check: Check) -> Figure:
     """Draw a white ring in a black one around the worst element: it is visible on every colour."""
     row, column = check.worst_index
     values = f"got {check.worst_got:.6g}, expected {check.worst_expected:.6g}"
@@ -198,7 +196,7 @@ def _ring(check: Check) -> dict[str, Any]:
     )
 
 
-def time_figure(result: RunResult) -> dict[str, Any]:
+def time_figure(result: RunResult) -> Figure:
     """Draw the median times of the kernel and of the library's call as bars, in µs below a tenth of a ms.
 
     Whiskers reach from the 20th to the 80th percentile.
@@ -211,8 +209,6 @@ def time_figure(result: RunResult) -> dict[str, Any]:
     p20, median, p80 = scale * np.array(parts).T
     whiskers = {"array": p80 - median, "arrayminus": median - p20}
     bars = dict(
-        type="bar",
-        orientation="h",
         width=0.5,
         y=names,
         x=median,
@@ -223,13 +219,8 @@ def time_figure(result: RunResult) -> dict[str, Any]:
     texts = [f" <b>{milliseconds(time.median_ms)}</b><br> {rate(time)}" for time in times.values()]
     # The axis title has two lines, because one would be too long for a phone.
     title = f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"
-    return theme.figure(
-        f"Time on {result.device.name}, {source(result.backend)}",
-        [bars, theme.bar_labels(names, p80, texts)],
-        xaxis=theme.bar_axis(title, p80.max()),
-        yaxis={"automargin": True, "autorange": "reversed"},
-        margin={"l": 60, "r": 10, "t": 34, "b": 66},
-    )
+    about = f"Time on {result.device.name}, {source(result.backend)}"
+    return theme.bar_figure(about, title, bars, texts, p80, margin={"b": 66})
 
 
 def roofline_figure(
@@ -237,7 +228,7 @@ def roofline_figure(
     recorded: Sequence[Point],
     own: Sequence[Point],
     gpu: str,
-) -> dict[str, Any]:
+) -> Figure:
     """Draw a line per GPU's roof, recorded launches as dots, and this launch and the library's calls.
 
     Args:
@@ -262,16 +253,15 @@ def roofline_figure(
     return theme.figure(
         "Roofline: rate over arithmetic intensity",
         traces,
-        showlegend=True,
         height=480,
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
-        margin={"l": 70, "r": 10, "t": 34, "b": 140},
+        margin={"l": 70, "b": 140},
         xaxis=theme.axis("FLOP per byte, each tensor moved once", type="log", dtick=1),
         yaxis=theme.axis("TFLOP/s", type="log", dtick=1),
     )
 
 
-def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> dict[str, Any]:
+def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> Figure:
     intensities = sorted({low, min(max(low, roof.ridge), high), high})
     return theme.scatter(
         f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
@@ -285,7 +275,7 @@ def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> dict[str, 
     )
 
 
-def _points_trace(points: Sequence[Point], name: str, marker: dict[str, Any]) -> dict[str, Any]:
+def _points_trace(points: Sequence[Point], name: str, marker: Figure) -> Figure:
     return theme.scatter(
         name,
         [point.intensity for point in points],

@@ -1,7 +1,6 @@
 """The predicted time of a launch, of our kernels and of scripts."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from markupsafe import Markup
 
@@ -15,6 +14,7 @@ from tilescope.timing.ranges import SOURCE, unseen_scores
 from visualize.views import theme
 from visualize.views.prose import Link, Mark, headline, say
 from visualize.views.slots import NONE, plot_value
+from visualize.views.theme import Figure
 
 # Shorter times than this part of the total have no bar.
 _LEAST_SHARE = 0.01
@@ -73,9 +73,7 @@ def plot_predicted(inside: Inside, about: str) -> str:
     return plot_value(figure, about=about)
 
 
-def resources_figure(
-    times_ms: Mapping[str, float], total_ms: float, is_bound: bool
-) -> dict[str, Any]:
+def resources_figure(times_ms: Mapping[str, float], total_ms: float, is_bound: bool) -> Figure:
     """Draw the time that each resource would take alone and, below, the launch's predicted time.
 
     Args:
@@ -92,17 +90,10 @@ def resources_figure(
         busiest = times.index(max(times[:-1]))
         texts[busiest] += "<br> bound by this"
         colors[busiest] = theme.NEW
-    trace = dict(
-        type="bar",
-        orientation="h",
+    bars = dict(
         y=names,
         x=times,
         marker={"color": colors},
         hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
     )
-    layout = theme.layout(
-        "Time each resource would take alone",
-        xaxis=theme.bar_axis(unit, max(times)),
-        yaxis={"automargin": True, "autorange": "reversed"},
-    )
-    return {"data": [trace, theme.bar_labels(names, times, texts)], "layout": layout}
+    return theme.bar_figure("Time each resource would take alone", unit, bars, texts, times)

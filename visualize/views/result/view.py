@@ -35,6 +35,8 @@ _PREDICTING = "Predicting the time from the compiled code…"
 NO_WORK = "This kernel does no arithmetic, so it has no roofline. It can be as fast as a copy of the same bytes."
 NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
 
+NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+
 
 class ResultPanel(Panel):
     """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
@@ -62,27 +64,6 @@ class ResultPanel(Panel):
                 plot("roofline-plot", roofline),
             )
         )
-
-    def on_run_end(self, outcome: RunResult, snapshot: Snapshot) -> Slots:
-        """Show a run that has just ended, and mark its tiles."""
-        slots = draw_result(outcome, snapshot.launch, snapshot.failure)
-        # A race that passes in the interpreter may have lost on the GPU.
-        recorded = outcome.recorded
-        marked = recorded if recorded and not recorded.check.passed else outcome
-        if marks := tile_marks(marked):
-            slots["card"] += str(
-                Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks))
-            )
-        return slots
-
-    def draw_run(self, snapshot: Snapshot) -> Slots:
-        """Show the experiment's run, if this machine or the recordings have one."""
-        if run := snapshot.result(RunResult):
-            return draw_result(run, snapshot.launch, snapshot.failure)
-        how = status.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
-        plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot", "roofline-plot"), NONE)
-        notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
-        return {**notes, "result": how, **plots}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
@@ -178,6 +159,28 @@ def layouts_reply(snapshot: Snapshot, session: Session) -> Reply:
     return {"rows": rows}
 
 
+def end_run(outcome: RunResult, snapshot: Snapshot) -> Slots:
+    """Show a run that has just ended, and mark its tiles."""
+    slots = draw_result(outcome, snapshot.launch, snapshot.failure)
+    # A race that passes in the interpreter may have lost on the GPU.
+    recorded = outcome.recorded
+    marked = recorded if recorded and not recorded.check.passed else outcome
+    if marks := tile_marks(marked):
+        slots["card"] += str(
+            Markup('<span hidden data-tiles="{}"></span>').format(json.dumps(marks))
+        )
+    return slots
+
+
+def draw_run(snapshot: Snapshot) -> Slots:
+    """Show the experiment's run, if this machine or the recordings have one."""
+    if run := snapshot.result(RunResult):
+        return draw_result(run, snapshot.launch, snapshot.failure)
+    how = status.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
+    notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
+    return {**notes, "result": how, **NO_PLOTS, "roofline-plot": NONE}
+
+
 def draw_result(result: RunResult, launch: Launch, failure: Failure | None = None) -> Slots:
     """Fill the slots of a run.
 
@@ -193,7 +196,7 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         about = picture_caption(experiment, launch.gpu.name, source(run.backend))
         return plot_value(figure, revision=query(experiment.to_address()), about=about)
 
-    plots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+    plots = dict(NO_PLOTS)
     values = Markup()
     timed = text.timed_run(result)
     if timed and check.passed:

@@ -8,7 +8,7 @@ from tilescope.declare.knobs import knob
 from tilescope.declare.space import Space
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results.store import ResultFilter, StoredResult, StoredSweep, experiment_key
-from visualize.views.library.recorded import address
+from visualize.views.library.scoreboard import address
 from visualize.views.panel import Api, select_fields
 from visualize.views.state import query
 from visualize.views.tables import ALL
