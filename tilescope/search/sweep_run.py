@@ -37,6 +37,7 @@ from tilescope.search.devices import (
     concurrent_compiles,
 )
 from tilescope.search.search import NO_HINTS, ConfigBuild, ConfigTrial, Hints, Search
+from tilescope.timing.constants import find_constants
 
 # A model: (kernel, launch) → the launch's time, estimated before its compile; None if the launch does not fit.
 Estimate = Callable[[Kernel, Launch], float | None]
@@ -206,13 +207,16 @@ class SweepRun:
                 notes.append(
                     f"Nothing was timed here: configs are ranked by their predicted time on {self.gpu.name}."
                 )
+                notes.append(find_constants(self.gpu)[1])
             if failed := sum(row.status == "failed" for row in search.rows):
                 notes.append(
                     f"{failed} of {len(search.rows)} configs failed; a resumed sweep tries them again."
                 )
             results = self._device.backend, self._device, tuple(search.rows), search.final
             seconds = time.monotonic() - self._began
-            return Sweep(self.space, self.strategy, *results, ended, seconds, " ".join(notes))
+            return Sweep(
+                self.space, self.strategy, *results, ended, seconds, " ".join(filter(None, notes))
+            )
 
     def _run(self) -> None:
         thread = threading.Thread(target=self._drive, daemon=True)
