@@ -110,10 +110,7 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
     """Call a function of torch. Results that do not fit in memory have addresses, but no values."""
     leaves = tree_leaves((arguments, options))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    sizes = [tensor.numel() for tensor in tensors]
-    sizes += [abs(leaf) for leaf in leaves if isinstance(leaf, int)]
-    max_elements = min(_MOST_UNASKED, recorder.max_bytes // 8)
-    is_small = math.prod(filter(None, sizes)) < max_elements
+    is_small = _multiply_sizes(leaves) < min(_MOST_UNASKED, recorder.max_bytes // 8)
     if is_small or function.__name__ in ("__get__", "data_ptr"):
         return function(*arguments, **options)
     outputs = list[torch.Tensor]()
@@ -128,9 +125,7 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
         outputs = list(find_tensors(result))
     storages = (output.untyped_storage() for output in outputs)
     new = [storage for storage in storages if storage._cdata not in shared]
-    memory = Path("/proc/meminfo").read_text()
-    free_bytes = int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
-    max_bytes = min(free_bytes, recorder.max_bytes)
+    max_bytes = min(_read_free_bytes(), recorder.max_bytes)
     is_large = any(storage.nbytes() > max_bytes for storage in new)
     is_written = any(output in inputs for output in outputs)
     is_reserved = not recorder.reserved.isdisjoint(map(recorder.storage, tensors))
@@ -142,6 +137,18 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
         return inputs[output] if output in inputs else _reserve(recorder, output)
 
     return tree_map_only(torch.Tensor, reserve, result)
+
+
+def _multiply_sizes(leaves: Sequence[Any]) -> int:
+    """Return an upper bound of the elements of a result: the product of all numbers and sizes of tensors."""
+    sizes = [leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    sizes += [abs(leaf) for leaf in leaves if isinstance(leaf, int)]
+    return math.prod(filter(None, sizes))
+
+
+def _read_free_bytes() -> int:
+    memory = Path("/proc/meminfo").read_text()
+    return int(re.findall(r"MemAvailable: *(\d+)", memory)[0]) << 10
 
 
 def _reserve(recorder: Recorder, output: torch.Tensor) -> torch.Tensor:
