@@ -443,6 +443,9 @@ def _run_worker(
     os.environ.update(environment)
     # A terminal's Ctrl-C is for the page, which kills the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a script prints must not mix with a command's results
+    with suppress(OSError):  # the shell closed it: `2>&-`
+        os.dup2(2, 1)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.declare.gpus import on_zero_gpu
+from tilescope.declare.knobs import ConfigError
 from tilescope.measure.check import InsufficientMemory
 from tilescope.results import Device, Failure
 
@@ -108,6 +109,8 @@ def to_failure(stage: str, error: Exception) -> Failure:
             f"{has}, which is too little for these tensors and their check. Make the shape smaller."
         )
         return Failure(stage, "out_of_memory", message)
+    if isinstance(error, ConfigError):
+        return Failure(stage, "error", str(error))
     lines = str(error).strip().splitlines() or ["no message"]
     is_cuda = isinstance(error, torch.AcceleratorError) or "CUDA" in lines[0]
     return Failure(

@@ -97,21 +97,13 @@ def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTu
         ConfigError: if `distributed` is not installed, the host has too few GPUs, the scheduler does not answer, no
             worker connects, or there is no such kind of GPU.
     """
-    if importlib.util.find_spec("distributed") is None:
-        message = 'Several GPUs need the package distributed: pip install "tilescope[cluster]"'
-        raise ConfigError("no_distributed", message)
+    _check_installed()
     import dask
     import distributed
 
     with contextlib.ExitStack() as stack:
         if address := os.environ.get(SCHEDULER):
-            try:
-                client = distributed.Client(address, timeout=ARRIVAL_S / 2, set_as_default=False)
-            except (OSError, ValueError, TimeoutError) as error:
-                raise ConfigError(
-                    "no_scheduler", f"No scheduler answers at {address!r} ({SCHEDULER})."
-                ) from error
-            stack.enter_context(client)
+            client = stack.enter_context(_open_client(address, SCHEDULER))
         else:
             devices = visible_devices()
             if not devices or gpus > len(devices):
@@ -136,6 +128,33 @@ def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTu
         kind = select_kind(kinds, base.gpu)
         gpu = GPUS[kind] if kind in GPUS else GPUS[DEFAULT_GPU]
         yield ClusterTuner(client, kind, gpu, rows)
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("distributed") is None:
+        message = 'Several GPUs need the package distributed: pip install "tilescope[cluster]"'
+        raise ConfigError("no_distributed", message)
+
+
+def _open_client(address: str, setting: str) -> Any:
+    """Return a client of a scheduler.
+
+    Args:
+        setting: the name of the address for error messages.
+    """
+    import distributed
+    from distributed.comm.addressing import get_address_host
+
+    try:
+        get_address_host(address)
+    except ValueError as error:
+        message = f"{setting} must be an address such as tcp://host:8786 (got {address!r})."
+        raise ConfigError("bad_address", message) from error
+    try:
+        return distributed.Client(address, timeout=ARRIVAL_S / 2, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        message = f"No scheduler answers at {address!r} ({setting})."
+        raise ConfigError("no_scheduler", message) from error
 
 
 def select_kind(kinds: Counter[str], named: str) -> str:
@@ -186,7 +205,13 @@ def start_workers(address: str, devices: Sequence[str]) -> Iterator[list[subproc
 
 
 def join(address: str) -> None:
-    """Work for a scheduler with all GPUs of this host, until it ends or until Ctrl+C."""
+    """Work for a scheduler with all GPUs of this host, until it ends or until Ctrl+C.
+
+    Raises:
+        ConfigError: if `distributed` is not installed, or the scheduler does not answer.
+    """
+    _check_installed()
+    _open_client(address, "--join").close()
     with (
         start_workers(address, visible_devices() or [""]) as workers,
         contextlib.suppress(KeyboardInterrupt),

@@ -76,7 +76,7 @@ def test_gpus_of_different_kinds_are_not_ranked_together():
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [
-        ("nonsense://127.0.0.1:1", "No scheduler answers at"),
+        ("nonsense://127.0.0.1:1", "TILESCOPE_SCHEDULER must be an address such as tcp"),
         ("", "--gpus is 2; this host has none"),
     ],
 )
