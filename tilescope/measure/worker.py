@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
         try:
             connection.send(call.function(*call.args))
         except Exception as error:
-            connection.send(to_failure(call.stage, error))
+            with suppress(ConnectionError):  # the other end is closed
+                connection.send(to_failure(call.stage, error))
 
 
 def to_failure(stage: str, error: Exception) -> Failure:
