@@ -81,7 +81,8 @@ class ClusterTuner:
             if ended.status == "finished":
                 done.set_result(pickle.loads(ended.result()))
             elif ended.status == "error":
-                done.set_exception(RuntimeError(f"{ended.exception()}"))
+                message = f"A task failed in its Dask worker: {ended.exception()}"
+                done.set_exception(ConfigError("task_failed", message))
             else:  # Dask cancels all tasks
                 done.set_exception(ConfigError("no_scheduler", _LOST))
 
