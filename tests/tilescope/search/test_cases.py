@@ -9,7 +9,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
 from tilescope.results import Failure
-from tilescope.search.cases import build, combine, describe_case
+from tilescope.search.cases import CaseTrial, build, combine, describe_case
 from tilescope.search.devices import LocalDevice
 from tilescope.search.search import ConfigTrial
 
@@ -160,6 +160,18 @@ def test_a_config_that_does_not_compile_says_why(pool, script):
     assert isinstance(refused, Failure)
     assert refused.kind == "compile_error"
     assert "power of 2" in refused.message
+
+
+def test_an_output_with_another_shape_than_expected_is_wrong(script):
+    import torch
+
+    trial = CaseTrial(ConfigTrial((experiment(script),)))
+    prepared = trial.prepare(experiment(script))
+    prepared._keywords = {"out": torch.ones(4)}
+    prepared._expected = {"out": torch.ones(4)}
+    assert prepared.explain_wrong() == ""
+    prepared._expected = {"out": torch.ones(2, 2)}
+    assert "out has not the shape (2, 2), which is expected." in prepared.explain_wrong()
 
 
 def test_values_are_combined_with_each_config_of_an_autotuner():
