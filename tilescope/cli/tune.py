@@ -123,9 +123,13 @@ def tune(arguments: Sequence[str]) -> None:
                 partial.write_text(json.dumps(tuned_json(done)) + "\n", encoding="utf-8")
     if session.store.problem:
         print(session.store.problem, file=sys.stderr)
+    _refuse_incomplete(sweeps)
+
+
+def _refuse_incomplete(sweeps: Sequence[Sweep | None]) -> None:
     if any(sweep is None or sweep.ended == "cancelled" for sweep in sweeps):
         raise CommandFailed("Cancelled. Finished rows are stored.", INTERRUPTED)
-    if failed := [sweep for sweep in done if not sweep.best]:
+    if failed := [sweep for sweep in sweeps if sweep and not sweep.best]:
         without = count_noun(len(failed), "problem")
         notes = " ".join(dict.fromkeys(sweep.note for sweep in failed))
         raise CommandFailed(f"{without} without a correct config. {notes}".strip(), FAILED)
