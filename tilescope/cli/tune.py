@@ -5,12 +5,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tqdm import tqdm
 
@@ -21,6 +23,7 @@ from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space, nearby_values, parse_varied, space
 from tilescope.declare.spec import format_duration
+from tilescope.export.script import OPTIONS
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, join_names
@@ -93,13 +96,14 @@ def tune(arguments: Sequence[str]) -> None:
         CommandFailed: with the exit status that the parser describes.
     """
     flags = make_parser().parse_args(arguments)
-    if flags.join:
-        cluster.join(flags.join)
-        return
     try:
         if flags.out is not None:
             check_output(flags.out, MARKER)
         with ExitStack() as stack:
+            stack.enter_context(_temporary_folder())
+            if flags.join:
+                cluster.join(flags.join)
+                return
             session = stack.enter_context(closing(Session.here(concurrent_compiles())))
             rows = StoredRows(session.store)
             gpu = GPUS[find_gpu(flags.gpu)] if flags.gpu else session.gpu or GPUS[DEFAULT_GPU]
@@ -112,7 +116,7 @@ def tune(arguments: Sequence[str]) -> None:
             sweeps = _tune(flags, session, spaces, tuner, rows)
     except (ConfigError, ValueError) as error:
         raise CommandFailed(str(error), USAGE) from error
-    done = [sweep for sweep in sweeps if sweep and sweep.best]
+    done = [sweep for sweep in sweeps if sweep and (sweep.best or sweep.ended != "cancelled")]
     if done:
         print(tuned_text(done))
         if flags.out is not None:
@@ -120,11 +124,15 @@ def tune(arguments: Sequence[str]) -> None:
                 partial.write_text(json.dumps(tuned_json(done)) + "\n", encoding="utf-8")
     if session.store.problem:
         print(session.store.problem, file=sys.stderr)
+    _refuse_incomplete(sweeps)
+
+
+def _refuse_incomplete(sweeps: Sequence[Sweep | None]) -> None:
     if any(sweep is None or sweep.ended == "cancelled" for sweep in sweeps):
         raise CommandFailed("Cancelled. Finished rows are stored.", INTERRUPTED)
-    if len(done) < len(sweeps):
-        problems = count_noun(len(sweeps) - len(done), "problem")
-        notes = " ".join(dict.fromkeys(sweep.note for sweep in sweeps if sweep and not sweep.best))
+    if failed := [sweep for sweep in sweeps if sweep and not sweep.best]:
+        problems = count_noun(len(failed), "problem")
+        notes = " ".join(dict.fromkeys(sweep.note for sweep in failed))
         raise CommandFailed(f"No config is correct for {problems}. {notes}".strip(), FAILED)
 
 
@@ -162,6 +170,16 @@ def _tune(
             left = format_duration(elapsed_s / ended * (len(spaces) - ended)) if ended else ""
             bar.set_postfix_str(f"about {left} left" if left else "")
     return sweeps
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[None]:
+    """Give the workers a folder for temporary files, because they are killed, and cannot remove theirs."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tilescope-", ignore_cleanup_errors=True) as name,
+        patch.dict(os.environ, TMPDIR=name),
+    ):
+        yield
 
 
 @contextmanager
@@ -243,13 +261,23 @@ def _case_spaces(
         raise ConfigError(
             "varied_twice", f"{join_names(sorted(both))}: give --over or --set, not both."
         )
-    combined, listed = combine(varied, described.configs)
-    if not combined:
-        has = join_names([*described.defaults]) or "no parameters"
+    if not (varied or described.configs):
+        has = join_names([*described.defaults]) if described.defaults else "no parameters"
         raise ConfigError(
             "nothing_varied",
             f"The kernel has no autotuner, so --set must vary a parameter of the case. It has {has}.",
         )
+    tuned = set().union(*described.configs)
+    if both := tuned & varied.keys():
+        names = join_names(sorted(both))
+        raise ConfigError(
+            "varied_twice", f"{names}: the configs of the kernel's autotuner set it; --set cannot."
+        )
+    # A config to paste includes the options of the launch
+    for name in OPTIONS:
+        if name in described.defaults and name not in {*varied, *problems, *tuned}:
+            varied[name] = [described.defaults[name]]
+    combined, listed = combine(varied, described.configs)
     config = {name: value for name, value in described.defaults.items() if name in varied}
     if described.configs:
         config |= described.configs[0]
@@ -278,7 +306,10 @@ def describe(target: str, gpu: Gpu, session: Session) -> CaseDescription:
     described = session.compilers.submit(Call("compile", describe_case, (target, {}, gpu)))
     result = described.result()
     if isinstance(result, Failure):
-        raise ConfigError("script_failed", result.message)
+        message = result.message
+        if result.kind in ("worker_died", "timeout"):
+            message = f"{Path(target).name}: {message}"
+        raise ConfigError("script_failed", message)
     return result
 
 
@@ -289,16 +320,17 @@ def parse_values(described: CaseDescription, name: str, texts: Sequence[str]) ->
         ConfigError: the case has no such parameter, or a value can't be converted.
     """
     if name not in described.defaults:
-        allowed = join_names([*described.defaults]) or "none"
+        allowed = join_names([*described.defaults]) if described.defaults else "none"
         raise ConfigError(
-            "unknown_field", f"The case has no parameter {name!r} with a default. It has {allowed}."
+            "unknown_field",
+            f"The case has no parameter {name!r} whose default is a number, text or bool. It has {allowed}.",
         )
     default = described.defaults[name]
-    kind = type(default)
+    kind: Callable[[str], Any] = type(default)
     try:
-        if kind is bool:
-            return [{"true": True, "false": False}[text.lower()] for text in texts]
-        return [kind(text) for text in texts]
+        if isinstance(default, bool):
+            kind = {"true": True, "false": False}.__getitem__
+        return list(dict.fromkeys(kind(text) for text in texts))
     except (KeyError, ValueError):
         message = f"{name} must have values like its default, {default!r} (got {', '.join(texts)})."
         raise ConfigError("bad_value", message) from None

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.captures.reader import BaseCapture, Content
+from tilescope.captures.reader import BaseCapture, CapturedLaunch, Content
 from tilescope.compiling.compile_cost import compile_seconds
 from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
 from tilescope.declare.experiment import Experiment, launch_of
@@ -100,13 +100,15 @@ def predict_experiment(experiment: Experiment, gpu: Gpu) -> SweepPrediction | No
     if isinstance(capture, Failure):
         return None
     try:
-        return predict_total(capture, experiment.run.l2 == "warm")
+        return predict_total(capture, capture.content.launches, experiment.run.l2 == "warm")
     except UnsupportedOperation:
         return None
 
 
-def predict_total(capture: BaseCapture, is_warm: bool) -> SweepPrediction:
-    """Predict the total time of a capture's launches, which follow each other.
+def predict_total(
+    capture: BaseCapture, launches: Sequence[CapturedLaunch], is_warm: bool
+) -> SweepPrediction:
+    """Predict the total time of launches of a capture, which follow each other.
 
     Args:
         is_warm: as for `predict_captured`.
@@ -114,11 +116,11 @@ def predict_total(capture: BaseCapture, is_warm: bool) -> SweepPrediction:
     Raises:
         UnsupportedOperation: as for `predict_captured`.
     """
-    launches = [predict_captured(capture, each, is_warm) for each in capture.content.launches]
-    total_us = sum(each.total_us for each in launches)
+    predicted = [predict_captured(capture, each, is_warm) for each in launches]
+    total_us = sum(each.total_us for each in predicted)
     by_resource = {
-        name: sum(each.by_resource_us[name] for each in launches) / 1e3
-        for name in launches[0].by_resource_us
+        name: sum(each.by_resource_us[name] for each in predicted) / 1e3
+        for name in predicted[0].by_resource_us
     }
     ms = total_us / 1e3
     return SweepPrediction(ms, find_bound(by_resource, ms), tuple(by_resource.items()))

@@ -142,6 +142,8 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
     >>> parse_varied(["BLOCK_M=64, 128 num_warps = 4"], "--vary")
     {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
 
+    A value given twice counts once.
+
     Args:
         setting: the name of the setting for error messages.
     """
@@ -154,7 +156,7 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
                 "not_a_knob", f"{setting} must be {example} (got {quote(text)}).", setting
             )
         varied.setdefault(name, []).extend(filter(None, values.split(",")))
-    return varied
+    return {name: list(dict.fromkeys(values)) for name, values in varied.items()}
 
 
 def space_from_json(payload: object) -> Space:

@@ -35,7 +35,7 @@ from tilescope.declare.spec import (
 from tilescope.export.sources import CannotBeWritten, Sources, function_name
 
 # The arguments of `triton.Config` that are not parameters of the kernel.
-_OPTIONS = "num_warps", "num_stages", "num_ctas", "maxnreg"
+OPTIONS = "num_warps", "num_stages", "num_ctas", "maxnreg"
 
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
@@ -374,7 +374,7 @@ def config_line(experiment: Experiment) -> str:
     triton.Config({"BLOCK_M": 64, "BLOCK_N": 128}, num_warps=4, num_stages=3),
     """
     fields = {name: value for name, value in vars(experiment.config).items() if value is not None}
-    options = [name for name in _OPTIONS if name in fields]
+    options = [name for name in OPTIONS if name in fields]
     launch = "".join(f", {name}={fields.pop(name)!r}" for name in options)
     parameters: Container[str] = fields
     if not experiment.is_case:

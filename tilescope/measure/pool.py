@@ -430,6 +430,12 @@ def _limit_stalls(connection: "Connection[Any, Any]") -> None:
             stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
 
 
+def end_with_parent() -> None:
+    """Have Linux kill this process when its parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _run_worker(
     connection: "Connection[Any, Any]", environment: Mapping[str, str], *arguments: Any
 ) -> None:
@@ -443,8 +449,11 @@ def _run_worker(
     os.environ.update(environment)
     # A terminal's Ctrl-C is for the page, which kills the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a script prints must not mix with a command's results
+    with suppress(OSError):  # the shell closed it: `2>&-`
+        os.dup2(2, 1)
+    end_with_parent()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     worker.start(*arguments)
     connection.send(os.getpid())  # ready

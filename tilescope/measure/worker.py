@@ -9,11 +9,13 @@ import importlib
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from tilescope.declare.gpus import on_zero_gpu
+from tilescope.declare.knobs import ConfigError
 from tilescope.measure.check import InsufficientMemory
 from tilescope.results import Device, Failure
 
@@ -88,7 +90,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
         try:
             connection.send(call.function(*call.args))
         except Exception as error:
-            connection.send(to_failure(call.stage, error))
+            with suppress(ConnectionError):  # the other end is closed
+                connection.send(to_failure(call.stage, error))
 
 
 def to_failure(stage: str, error: Exception) -> Failure:
@@ -108,6 +111,8 @@ def to_failure(stage: str, error: Exception) -> Failure:
             f"{has}, which is too little for these tensors and their check. Make the shape smaller."
         )
         return Failure(stage, "out_of_memory", message)
+    if isinstance(error, ConfigError):
+        return Failure(stage, "error", str(error))
     lines = str(error).strip().splitlines() or ["no message"]
     is_cuda = isinstance(error, torch.AcceleratorError) or "CUDA" in lines[0]
     return Failure(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import Capture
@@ -26,13 +26,21 @@ from tilescope.declare.discovery import PACKAGE
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
+from tilescope.numbers import join_names
 from tilescope.results import Failure
 from tilescope.search.search import ConfigBuild, ConfigTrial
+
+_VARIADIC = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 # Compile workers do not compute the values of larger tensors, because predictions rarely depend on them.
 _MAX_BYTES = 16 << 20
 
-_FORM = "It must return (kernel, grid, arguments) or (kernel, grid, arguments, expected)."
+_FORM = (
+    "It must return (kernel, grid, arguments) or (kernel, grid, arguments, expected), where arguments and expected are "
+    "dictionaries by name."
+)
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class CaseDescription:
     """A case of a script.
 
     Attributes:
-        defaults: the default value of each parameter that has one.
+        defaults: the default value of each parameter that has a number, text or bool as its default.
         configs: the configs of the kernel's autotuner; empty without an autotuner.
         source: a hash of the code of the script and the kernel.
     """
@@ -59,16 +67,49 @@ def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDesc
     Raises:
         ConfigError: the script has no such case, or the case does not return a launch.
     """
-    path = target.rpartition(":")[0]
-    with tempfile.TemporaryDirectory(prefix="tilescope-") as name, _without_gpu(Path(name), gpu):
-        function = _find_case(target)
-        kernel, *_ = _call_case(target, problem)
-        parameters = inspect.signature(function).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        configs = [config.all_kwargs() for config in getattr(kernel, "configs", ())]
-        texts = Path(path).read_bytes(), _innermost(kernel).cache_key.encode()
-    source = hashlib.sha256(b"\n".join(texts)).hexdigest()[:16]
-    return CaseDescription(defaults, tuple(configs), source)
+
+    def describe(most_bytes: int) -> CaseDescription:
+        with (
+            tempfile.TemporaryDirectory(prefix="tilescope-") as name,
+            _without_gpu(Path(name), gpu, most_bytes),
+        ):
+            defaults = _read_defaults(_find_case(target))
+            kernel, *_ = _call_case(target, problem)
+            configs = [config.all_kwargs() for config in getattr(kernel, "configs", ())]
+            path = target.rpartition(":")[0]
+            texts = Path(path).read_bytes(), _innermost(kernel).cache_key.encode()
+        source = hashlib.sha256(b"\n".join(texts)).hexdigest()[:16]
+        return CaseDescription(defaults, tuple(configs), source)
+
+    return _compute_what_is_read(describe)
+
+
+def _read_defaults(case: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(case).parameters.values()
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
+    if needed:
+        name = case.__name__
+        raise ConfigError(
+            "no_default", f"{name} has no default for {join_names(needed)}; all need one."
+        )
+    return {p.name: p.default for p in parameters if isinstance(p.default, int | float | str)}
+
+
+def _compute_what_is_read(function: Callable[[int], V]) -> V:
+    """Call a function of the largest tensor to compute, in bytes. There is no limit if the case reads larger tensors.
+
+    Raises:
+        ConfigError: the case reads a tensor that does not fit in memory, or the result of a launch.
+    """
+    from tilescope.record.recorder import HostRead
+
+    try:
+        return function(_MAX_BYTES)
+    except HostRead:
+        try:
+            return function(sys.maxsize)
+        except HostRead as error:
+            raise ConfigError("host_read", str(error)) from error
 
 
 def warm_up() -> None:
@@ -78,15 +119,7 @@ def warm_up() -> None:
 
 def build(experiment: Experiment, gpu: Gpu) -> ConfigBuild | Failure:
     """Compile a config of a case, and predict the launch's time. Runs in a compile worker."""
-    from tilescope.record.recorder import HostRead
-
-    try:
-        return _build(experiment, gpu, _MAX_BYTES)
-    except HostRead:  # the case reads a large tensor
-        try:
-            return _build(experiment, gpu, sys.maxsize)
-        except HostRead as error:
-            return Failure("compile", "error", str(error))
+    return _compute_what_is_read(functools.partial(_build, experiment, gpu))
 
 
 def _build(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild | Failure:
@@ -112,9 +145,10 @@ def _build(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild | Fa
         path = folder / "case.tilescope"
         write_capture(folder, path)
         capture = Capture(path)
-        compiled = capture.content.kernels[capture.content.launches[-1].kernel]
+        launch = capture.content.launches[-1]  # the script may launch kernels, too
+        compiled = capture.content.kernels[launch.kernel]
         try:
-            predicted = predict_total(capture, experiment.run.l2 == "warm")
+            predicted = predict_total(capture, [launch], experiment.run.l2 == "warm")
         except UnsupportedOperation:
             predicted = None
     sizes = compiled.registers, compiled.spilled_bytes, compiled.shared_bytes
@@ -144,8 +178,11 @@ def _find_case(target: str) -> Callable[..., Any]:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules["tuned_script"] = module
-    spec.loader.exec_module(module)
-    cases = [key for key in vars(module) if key.startswith("case")]
+    with _explain_errors(Path(name).name):
+        spec.loader.exec_module(module)
+    cases = [
+        key for key, value in vars(module).items() if key.startswith("case") and callable(value)
+    ]
     if case not in cases:
         has = f"Its cases are {', '.join(cases)}." if cases else "It has no cases."
         raise ConfigError("unknown_case", f"{Path(name).name} has no case {case!r}. {has}")
@@ -160,12 +197,41 @@ def _call_case(target: str, values: Mapping[str, Any]) -> tuple[Any, Any, dict[s
     function = _find_case(target)
     torch.manual_seed(0)  # so that all configs have the same inputs
     names = inspect.signature(function).parameters
-    parts = function(**{name: values[name] for name in names if name in values})
+    with _explain_errors(Path(target).name):
+        parts = function(**{name: values[name] for name in names if name in values})
+    case = target.rpartition(":")[2]
     is_launch = isinstance(parts, tuple) and 3 <= len(parts) <= 4 and hasattr(parts[0], "run")
-    if not is_launch:
-        raise ConfigError("no_launch", f"{target.rpartition(':')[2]} returned no launch. {_FORM}")
-    kernel, grid, keywords, *expected = parts
-    return kernel, grid, dict(keywords), expected[0] if expected else None
+    if not (is_launch and all(isinstance(part, Mapping | None) for part in parts[2:])):
+        raise ConfigError("no_launch", f"{case} returned no launch. {_FORM}")
+    kernel, grid, keywords, *rest = parts
+    expected = rest[0] if rest else None
+    if unknown := (expected or {}).keys() - keywords.keys():
+        missing = join_names(sorted(unknown))
+        raise ConfigError("no_argument", f"{case} expects {missing}, but no argument is called so.")
+    return kernel, grid, dict(keywords), expected
+
+
+@contextmanager
+def _explain_errors(title: str) -> Iterator[None]:
+    """Say where and why a script ended.
+
+    Raises:
+        ConfigError: it raised an exception, or called `sys.exit`.
+    """
+    import torch
+
+    from tilescope.record.recorder import HostRead
+    from tilescope.record.tracebacks import describe_place, describe_stop
+
+    try:
+        yield
+    except (ConfigError, HostRead, torch.AcceleratorError, torch.cuda.OutOfMemoryError):
+        raise  # the last two affect every config
+    except BaseException as error:
+        stop = describe_stop(error, title)
+        is_known = stop["line"] and stop["file"] != __file__
+        place = f" ({describe_place(stop)})" if is_known else ""
+        raise ConfigError("script_failed", f"{stop['message']}{place}") from error
 
 
 def _call_config(experiment: Experiment) -> tuple[Any, Any, dict[str, Any], Any]:
@@ -272,7 +338,9 @@ class PreparedCase:
         tensors = self.tensors
         for name, expected in self._trial.expected(self._expected).items():
             if name not in tensors or tensors[name].shape != expected.shape:
-                continue  # a workspace whose size depends on the config
+                if self._expected is None:
+                    continue  # a workspace whose size depends on the config
+                return f"The result is wrong: {name} has not the shape {tuple(expected.shape)}, which is expected."
             error = compare(tensors[name], expected)
             if not error["passed"]:
                 return f"The result is wrong: {name} has a relative RMS error of {error['relative_rms']:.2g}."

@@ -8,6 +8,7 @@ not end the worker. If a worker dies, another one resumes its sweeps from the ro
 import contextlib
 import functools
 import importlib.util
+import logging
 import os
 import pickle
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
 from tilescope.declare.knobs import ConfigError
+from tilescope.measure.pool import end_with_parent
 from tilescope.measure.session import Session
 from tilescope.results import Sweep
 from tilescope.search.devices import concurrent_compiles
@@ -33,10 +35,11 @@ SCHEDULER = "TILESCOPE_SCHEDULER"
 # Environment variable with the number of workers that share this host's cores.
 _WORKERS_PER_HOST = "TILESCOPE_WORKERS_PER_HOST"
 
-# Maximum number of seconds to wait for the first worker.
+# Maximum number of seconds without a worker.
 ARRIVAL_S = 60.0
 
 _POLL_S = 0.1
+_LOST = "The connection to the Dask scheduler is lost. Finished rows are stored."
 _ROWS = "tilescope-rows"
 
 
@@ -52,10 +55,20 @@ class ClusterTuner:
         self._client = client
         self._kind = kind
         self._futures: list[Any] = []
+        self._had_workers = time.monotonic()
         client.subscribe_topic(_ROWS, lambda event: rows.receive(*pickle.loads(event[1])))
 
     def capacity(self) -> int:
-        return SWEEPS_PER_GPU * max(1, count_kinds(self._client)[self._kind])
+        workers = count_kinds(self._client)[self._kind]
+        now = time.monotonic()
+        if workers:
+            self._had_workers = now
+        elif now - self._had_workers > ARRIVAL_S:
+            message = (
+                f"The cluster has had no worker for {ARRIVAL_S:g} s. Finished rows are stored."
+            )
+            raise ConfigError("no_workers", message)
+        return SWEEPS_PER_GPU * max(1, workers)
 
     def submit(self, task: Task) -> Future[Sweep]:
         done: Future[Sweep] = Future()
@@ -67,8 +80,11 @@ class ClusterTuner:
         def resolve(ended: Any) -> None:
             if ended.status == "finished":
                 done.set_result(pickle.loads(ended.result()))
-            else:
-                done.set_exception(RuntimeError(f"{ended.exception()}"))
+            elif ended.status == "error":
+                message = f"A task failed in its Dask worker: {ended.exception()}"
+                done.set_exception(ConfigError("task_failed", message))
+            else:  # Dask cancels all tasks
+                done.set_exception(ConfigError("no_scheduler", _LOST))
 
         submitted.add_done_callback(resolve)
         return done
@@ -94,26 +110,16 @@ def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTu
         rows: receives the rows of all sweeps.
 
     Raises:
-        ConfigError: if `distributed` is not installed, the host has too few GPUs, the scheduler does not answer, no
-            worker connects, or the GPU model is missing or ambiguous.
+        ConfigError: if `distributed` is not installed, the host has too few GPUs, the scheduler does not answer or
+            ends, no worker connects, or the GPU model is missing or ambiguous.
     """
-    if importlib.util.find_spec("distributed") is None:
-        message = (
-            'Tuning on several GPUs needs the package distributed: pip install "tilescope[cluster]"'
-        )
-        raise ConfigError("no_distributed", message)
+    _check_installed()
     import dask
     import distributed
 
     with contextlib.ExitStack() as stack:
         if address := os.environ.get(SCHEDULER):
-            try:
-                client = distributed.Client(address, timeout=ARRIVAL_S / 2, set_as_default=False)
-            except (OSError, ValueError, TimeoutError) as error:
-                raise ConfigError(
-                    "no_scheduler", f"No scheduler answers at {address!r} ({SCHEDULER})."
-                ) from error
-            stack.enter_context(client)
+            client = stack.enter_context(_open_client(address, SCHEDULER))
         else:
             devices = visible_devices()
             if not devices or gpus > len(devices):
@@ -137,7 +143,38 @@ def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTu
             time.sleep(_POLL_S)
         kind = select_kind(kinds, base.gpu)
         gpu = GPUS[kind] if kind in GPUS else GPUS[DEFAULT_GPU]
-        yield ClusterTuner(client, kind, gpu, rows)
+        try:
+            yield ClusterTuner(client, kind, gpu, rows)
+        except distributed.comm.CommClosedError as error:
+            raise ConfigError("no_scheduler", _LOST) from error
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec("distributed") is None:
+        message = 'Several GPUs need the package distributed: pip install "tilescope[cluster]"'
+        raise ConfigError("no_distributed", message)
+
+
+def _open_client(address: str, setting: str) -> Any:
+    """Return a client of a scheduler.
+
+    Args:
+        setting: the name of the address for error messages.
+    """
+    import distributed
+    from distributed.comm.addressing import get_address_host
+
+    try:
+        get_address_host(address)
+    except ValueError as error:
+        message = f"{setting} must be an address such as tcp://host:8786 (got {address!r})."
+        raise ConfigError("bad_address", message) from error
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    try:
+        return distributed.Client(address, timeout=ARRIVAL_S / 2, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        message = f"No scheduler answers at {address!r} ({setting})."
+        raise ConfigError("no_scheduler", message) from error
 
 
 def select_kind(kinds: Counter[str], named: str) -> str:
@@ -177,7 +214,12 @@ def start_workers(address: str, devices: Sequence[str]) -> Iterator[list[subproc
         command = [sys.executable, "-m", "distributed.cli.dask_worker", address, *flags]
         command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0"]
         workers.append(
-            subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+            subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                preexec_fn=end_with_parent,
+            )
         )
     try:
         yield workers
@@ -188,7 +230,13 @@ def start_workers(address: str, devices: Sequence[str]) -> Iterator[list[subproc
 
 
 def join(address: str) -> None:
-    """Work for a scheduler with all GPUs of this host until the scheduler ends, or until Ctrl+C."""
+    """Work for a scheduler with all GPUs of this host, until it ends or until Ctrl+C.
+
+    Raises:
+        ConfigError: if `distributed` is not installed, or the scheduler does not answer.
+    """
+    _check_installed()
+    _open_client(address, "--join").close()
     with (
         start_workers(address, visible_devices() or [""]) as workers,
         contextlib.suppress(KeyboardInterrupt),

@@ -174,7 +174,8 @@ def tune(
     waiting = list(range(len(spaces)))
     running = dict[Future[Sweep], int]()
     while waiting or running:
-        while waiting and len(running) < tuner.capacity():
+        capacity = tuner.capacity()
+        while waiting and len(running) < capacity:
             number = waiting.pop(0)
             space = spaces[number]
             stored = (

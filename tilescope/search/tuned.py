@@ -157,11 +157,15 @@ def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str
 
 
 def _explain_dropped(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return a line per reason for which configs were dropped, with their number."""
+    """Return a line per reason for which configs have no time, with their number."""
     reasons: dict[str, int] = {}
     for sweep in sweeps:
         for row in sweep.rows:
             if row.status in ("set aside", "failed", "wrong"):
                 reason = f"{row.status}: {row.reason[:120]}"
-                reasons[reason] = reasons.get(reason, 0) + 1
+            elif row.status == "predicted" and row.expected is None:
+                reason = "compiled, without a predicted time"
+            else:
+                continue
+            reasons[reason] = reasons.get(reason, 0) + 1
     return [f"{count_noun(count, 'config')} {reason}" for reason, count in reasons.items()]

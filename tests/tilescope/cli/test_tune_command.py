@@ -25,9 +25,18 @@ def copy(x, out, n, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + place, tl.load(x + place, mask=place < n), mask=place < n)
 
-def case(n=1 << 20, dtype="float32", BLOCK=1024):
+print("A line on stdout.")
+tuned = triton.autotune([triton.Config({"BLOCK": 256})], key=["n"])(copy)
+
+def case_tuned(n=1 << 20, num_warps=4):
+    x = torch.empty(n, device="cuda")
+    return tuned, (1024,), dict(x=x, out=torch.empty_like(x), n=n, num_warps=num_warps)
+
+def case(n=1 << 20, dtype="float32", shape=(1, 2), BLOCK=1024, num_warps=8):
     x = torch.empty(n, device="cuda", dtype=getattr(torch, dtype))
-    return copy, (triton.cdiv(n, BLOCK),), dict(x=x, out=torch.empty_like(x), n=n, BLOCK=BLOCK)
+    return copy, (triton.cdiv(n, BLOCK),), dict(
+        x=x, out=torch.empty_like(x), n=n, BLOCK=BLOCK, num_warps=num_warps
+    )
 """
 
 
@@ -79,7 +88,7 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     script = tmp_path / "copy.py"
     script.write_text(SCRIPT)
     out = tmp_path / "table.json"
-    flags = ["--over", "n=1048576,16777216", "--set", "BLOCK=128,1024,1000", "--out", out]
+    flags = ["--over", "n=1048576,16777216,1048576", "--set", "BLOCK=128,1024,1000", "--out", out]
     environment = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off"}
     done = python(
         ROOT, "app.py", "tune", f"{script}:case", *flags, **environment, CUDA_VISIBLE_DEVICES=""
@@ -90,7 +99,8 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     assert header.split() == ["n", "BLOCK", "time", "gain", "next", "best"]
     assert lines[0].split()[:2] == ["1048576", "1024"]
     assert any("2 configs set aside: " in line and "power of 2" in line for line in lines), lines
-    assert lines[-1] == 'triton.Config({"BLOCK": 1024}),'
+    assert lines[-1] == 'triton.Config({"BLOCK": 1024}, num_warps=8),'
+    assert "A line on stdout." in done.stderr
     result = json.loads(out.read_text())
     assert not result["is_timed"]
     small, large = result["problems"]
@@ -115,8 +125,10 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
         (["matmul.grouped", *SET, "--gpus", "2"], "--gpus is 2; this host has none."),
         (["matmul.grouped", *SET, "--gpus", "two"], "argument --gpus: must be a whole number from 1"),
         (["{script}:case", "--set", "BLOCK=x"], "BLOCK must have values like its default, 1024 (got x)"),
-        (["{script}:case", "--set", "B=1"], "The case has no parameter 'B' with a default. It has n, dtype and BLOCK."),
+        (["{script}:case", "--set", "B=1"], "is a number, text or bool. It has n, dtype, BLOCK and num_warps."),
         (["{script}:case", "--set", "n=1", "--over", "n=2"], "n: give --over or --set, not both."),
+        (["{script}:case_tuned", "--set", "num_warps=2"], "num_warps: the configs of the kernel's autotuner set it"),
+        (["--join", "nonsense"], "--join must be an address such as tcp://host:8786 (got 'nonsense')."),
         (["{script}:case", "--over", "n=1"], "The kernel has no autotuner, so --set must vary a parameter"),
     ],
 )  # fmt: skip
@@ -153,8 +165,9 @@ def test_without_a_correct_config_the_status_is_1_and_stderr_says_why(tune, monk
         "before",
         staticmethod(lambda device: device.__dict__.update(wrong=wrong.wrong)),
     )
-    status, _, err = tune("matmul.grouped", *OVER, *SET)
+    status, out, err = tune("matmul.grouped", *OVER, *SET)
     assert status == 1
+    assert "16 configs wrong: " in out
     assert "No config is correct for 2 problems." in err
 
 

@@ -1,5 +1,6 @@
 """Worker processes: deadlines, cancels, shared calls, deaths, and the end of the page."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from tests.trees import ROOT, children, is_alive, python
 from tests.waiting import PATIENCE_S, until
 from tilescope.measure.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
 from tilescope.measure.pool import Pool
+from tilescope.measure.worker import serve
 from tilescope.results import Failure
 
 PROCESS = Call("worker", os.getpid)
@@ -286,3 +288,10 @@ def test_no_process_outlives_a_page_that_is_killed_in_the_middle_of_work(tmp_pat
         finally:
             page.kill()
     until(lambda: not any(is_alive(process) for process in (server, *processes)))
+
+
+def test_a_worker_ends_quietly_if_the_page_ends_during_its_call():
+    ours, theirs = multiprocessing.Pipe()
+    ours.send(Call("worker", os.close, (ours.fileno(),)))
+    ours._handle = None  # the worker closes it
+    serve(theirs)

@@ -9,7 +9,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
 from tilescope.results import Failure
-from tilescope.search.cases import build, combine, describe_case
+from tilescope.search.cases import CaseTrial, build, combine, describe_case
 from tilescope.search.devices import LocalDevice
 from tilescope.search.search import ConfigTrial
 
@@ -49,8 +49,28 @@ def case_that_reads(n=8 << 20, BLOCK=1024):
     keywords["n"] = int((keywords["x"] > -100).sum())
     return scale, (triton.cdiv(n, BLOCK),), keywords
 
+def case_that_launches(n=1 << 24, BLOCK=1024):
+    kernel, grid, given = case_without_expected(n, BLOCK)
+    kernel[grid](**given)
+    return kernel, grid, given
+
 def case_without_launch():
     return 7
+
+def case_with_positions(n=4096, BLOCK=1024):
+    return scale, (4,), (n, BLOCK)
+
+def case_with_a_typo(n=4096, BLOCK=1024):
+    return *case_without_expected(n, BLOCK), {"output": None}
+
+def case_that_exits(n=4096):
+    raise SystemExit(3)
+
+def case_that_raises(n=4096):
+    raise ValueError("n must be odd")
+
+def case_of_objects(n, kind=torch.float32, shape=(1, 2)):
+    pass
 """
 
 
@@ -94,6 +114,14 @@ def test_a_case_is_described_by_its_defaults_and_its_autotuner(pool, script):
     [
         ("case_without_launch", "case_without_launch returned no launch. It must return (kernel, "),
         ("cases", "scale.py has no case 'cases'. Its cases are case, case_without_expected, case_"),
+        ("case_with_positions", "where arguments and expected are dictionaries by name."),
+        ("case_with_a_typo", "case_with_a_typo expects output, but no argument is called so."),
+        ("case_that_exits", "scale.py:case_that_exits exited with status 3 (scale.py:"),
+        (
+            "case_that_raises",
+            "scale.py:case_that_raises raised ValueError: n must be odd (scale.py:",
+        ),
+        ("case_of_objects", "case_of_objects has no default for n; all need one."),
     ],
 )
 def test_a_case_that_cannot_be_tuned_is_refused_with_a_sentence(pool, script, case, message):
@@ -111,9 +139,20 @@ def test_a_config_is_compiled_and_its_time_predicted(pool, script):
 
 
 def test_a_case_that_reads_a_large_tensor_is_compiled_with_its_values(pool, script):
+    described = call(pool, describe_case, f"{script}:case_that_reads", {}, GPU)
+    assert described.defaults == {"n": 8 << 20, "BLOCK": 1024}
     assert (
         call(pool, build, experiment(script, "case_that_reads", BLOCK=1024), GPU).predicted.ms > 0
     )
+
+
+def test_only_the_launch_that_a_case_returns_is_predicted(pool, script):
+    cases = [("case_that_launches", {}), ("case", {"n": 1 << 24})]
+    twice, once = (
+        call(pool, build, experiment(script, case, values, BLOCK=1024), GPU)
+        for case, values in cases
+    )
+    assert twice.predicted.ms == pytest.approx(once.predicted.ms, rel=0.01)
 
 
 def test_a_config_that_does_not_compile_says_why(pool, script):
@@ -121,6 +160,18 @@ def test_a_config_that_does_not_compile_says_why(pool, script):
     assert isinstance(refused, Failure)
     assert refused.kind == "compile_error"
     assert "power of 2" in refused.message
+
+
+def test_an_output_with_another_shape_than_expected_is_wrong(script):
+    import torch
+
+    trial = CaseTrial(ConfigTrial((experiment(script),)))
+    prepared = trial.prepare(experiment(script))
+    prepared._keywords = {"out": torch.ones(4)}
+    prepared._expected = {"out": torch.ones(4)}
+    assert prepared.explain_wrong() == ""
+    prepared._expected = {"out": torch.ones(2, 2)}
+    assert "out has not the shape (2, 2), which is expected." in prepared.explain_wrong()
 
 
 def test_values_are_combined_with_each_config_of_an_autotuner():

@@ -61,6 +61,20 @@ def test_workers_share_problems_and_a_killed_worker_loses_no_stored_row(workers,
     assert [sweep.count("checked") for sweep in stored] == [3, 3, 3]
 
 
+def test_a_cluster_whose_workers_have_ended_is_not_awaited_forever(workers, monkeypatch):
+    store = Store(None)
+    sizes = [
+        space(experiment_of(f"transpose.tiled M={size}"), {"num_warps": [4]}) for size in (33, 65)
+    ]
+    with cluster.connect(0, BASE, StoredRows(store)) as tuner:
+        for worker in workers:
+            worker.kill()
+        until(lambda: not cluster.count_kinds(tuner._client))
+        monkeypatch.setattr(cluster, "ARRIVAL_S", 0.5)
+        with pytest.raises(ConfigError, match=r"The cluster has had no worker for 0\.5 s"):
+            list(tune(tuner, sizes, store))
+
+
 def test_gpus_of_different_kinds_are_not_ranked_together():
     mixed = Counter({"H200": 2, "A100-80GB": 1})
     assert cluster.select_kind(mixed, "A100-80GB") == "A100-80GB"
@@ -76,7 +90,7 @@ def test_gpus_of_different_kinds_are_not_ranked_together():
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [
-        ("nonsense://127.0.0.1:1", "No scheduler answers at"),
+        ("nonsense://127.0.0.1:1", "TILESCOPE_SCHEDULER must be an address such as tcp"),
         ("", "--gpus is 2; this host has none"),
     ],
 )

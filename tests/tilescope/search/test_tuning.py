@@ -153,6 +153,17 @@ def test_few_configs_serve_most_problems():
     assert result["problems"][0]["gain"] is None, "the space does not contain the current config"
 
 
+def test_configs_without_a_predicted_time_are_counted():
+    sweep = swept(Strategy("grid"), FakeDevice(), within=SPACES[0])
+    rows = (
+        dataclasses.replace(row, status="predicted", predicted=None, estimate=None)
+        for row in sweep.rows
+    )
+    unknown = dataclasses.replace(sweep, rows=tuple(rows), final=None)
+    assert "16 configs compiled, without a predicted time" in tuned_text([unknown])
+    assert tuned_json([unknown])["problems"][0]["best"] is None
+
+
 def test_a_quarter_of_the_configs_is_timed_but_at_least_eight():
     assert choose_strategy(SPACES[0], False) == Strategy(budget=8, patience=8)
     assert choose_strategy(grid(), False).budget == 72
