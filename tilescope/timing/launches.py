@@ -435,6 +435,8 @@ def predict_captured(
     gpu = _find_gpu(capture)
     constants, _ = find_constants(gpu)
     counts = count_launch(capture, launch)
+    if counts.refused:
+        raise UnsupportedOperation(counts.refused)
     code = parse_sass(capture.read_code(launch.kernel, "sass"))
     executions = execute(code, make_launch(capture, launch))
     return predict_launch(capture, launch, counts, executions, gpu, constants, is_warm)

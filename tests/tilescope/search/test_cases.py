@@ -40,6 +40,10 @@ def case_without_expected(n=4096, BLOCK=1024, wrong=0):
 configs = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in ((256, 1), (512, 2))]
 tuned = triton.autotune(configs, key=["n"])(scale)
 
+def case_of_clusters(n=1 << 20, num_ctas=2):
+    given, expected = arguments(n, BLOCK=4096, WRONG=0, num_ctas=num_ctas)
+    return scale, (n // 4096,), given, expected
+
 def case_tuned(n=4096):
     keywords, expected = arguments(n, WRONG=0)
     return tuned, lambda meta: (triton.cdiv(n, meta["BLOCK"]),), keywords, expected
@@ -136,6 +140,12 @@ def test_a_config_is_compiled_and_its_time_predicted(pool, script):
     assert built.predicted.resource == "DRAM"
     tuned = call(pool, build, experiment(script, "case_tuned", BLOCK=512, num_warps=2), GPU)
     assert tuned.predicted.ms < built.predicted.ms
+
+
+def test_a_launch_that_is_not_evaluated_has_no_predicted_time(pool, script):
+    built = call(pool, build, experiment(script, "case_of_clusters", num_ctas=2), GPU)
+    assert built.registers > 0
+    assert built.predicted is None
 
 
 def test_a_case_that_reads_a_large_tensor_is_compiled_with_its_values(pool, script):
