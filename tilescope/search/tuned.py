@@ -117,7 +117,8 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
     title = f"{Path(base.kernel).name} on {first.rows[0].device}, {source} ({how})"
     names = varying_names([sweep.space for sweep in sweeps])
     knobs = [name for name, values in first.space.varied if len(values) > 1]
-    rows = [[*names, *knobs, "time", "gain", "next best", *["timed"] * first.is_timed]]
+    ratios = "current / best", "next / best"
+    rows = [[*names, *knobs, "time", *ratios, *["timed"] * first.is_timed]]
     rows += [_cells(sweep, names, knobs) for sweep in sweeps]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -125,7 +126,8 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
         for row in rows
     ]
     configs, served = short_list(sweeps)
-    lines = [title, "", *lines, "", *_explain_dropped(sweeps)]
+    notes = dict.fromkeys(sweep.note for sweep in sweeps if sweep.note)
+    lines = [title, "", *lines, "", *notes, *_explain_dropped(sweeps)]
     if configs:
         verb = "is" if len(configs) == 1 else "are"
         share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
@@ -149,9 +151,9 @@ def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str
     gain = sweep.slowdown(current) if current else math.inf
     ties = sum(each.is_tie for each in sweep.final.finalists) - 1 if sweep.final else 0
     others = sorted(sweep.slowdown(row) for row in sweep.ranked[1:])
-    next_best = "" if not others else "tie" if ties > 0 else f"{others[0]:.3f} ×"
+    next_best = "" if not others else "tie" if ties > 0 else f"{others[0]:.3f}"
     time = f"{significant(ms * scale, 3)} {unit}" if ms else "–"
-    gain_text = f"{gain:.2f} ×" if math.isfinite(gain) else "–"
+    gain_text = f"{gain:.2f}" if math.isfinite(gain) else "–"
     timed = [f"{sweep.count('timed')} of {len(sweep.rows)}"] * sweep.is_timed
     return [*problem, *config, time, gain_text, next_best, *timed]
 

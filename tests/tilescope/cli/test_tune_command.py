@@ -96,7 +96,7 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     assert done.returncode == 0, done.stderr
     title, _, header, *lines = done.stdout.splitlines()
     assert title == "copy.py:case on H200, predicted, not timed (cold L2)"
-    assert header.split() == ["n", "BLOCK", "time", "gain", "next", "best"]
+    assert header.split("  ")[-2:] == ["current / best", "next / best"]
     assert lines[0].split()[:2] == ["1048576", "1024"]
     assert any("2 configs set aside: " in line and "power of 2" in line for line in lines), lines
     assert lines[-1] == 'triton.Config({"BLOCK": 1024}, num_warps=8),'
