@@ -305,9 +305,10 @@ def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
 
 
 def _without_sizes(space: Space) -> Json:
-    """Return a space's JSON without the sizes of its problem and its own values of the varied knobs."""
+    """Return a space's JSON without its GPU, the sizes of its problem, and its own values of the varied knobs."""
     payload = space.to_json()
     experiment = payload["experiment"]
+    experiment.pop("gpu", None)  # the store's rows name theirs
     problem, config = experiment["problem"], experiment["config"]
     experiment["problem"] = {n: value for n, value in problem.items() if isinstance(value, str)}
     experiment["config"] = {n: value for n, value in config.items() if n not in payload["vary"]}
