@@ -449,7 +449,7 @@ def _run_worker(
     os.environ.update(environment)
     # A terminal's Ctrl-C is for the page, which kills the workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a script prints must not mix with a command's results
+    # Keep what scripts print out of the command's own output
     with suppress(OSError):  # the shell closed it: `2>&-`
         os.dup2(2, 1)
     end_with_parent()

@@ -30,7 +30,7 @@ _RESAMPLES = 1000
 # Turns per batch, unless the stream's queue holds fewer. The clock is read once per batch.
 MOST_TURNS = 20
 _BATCH_MS = 50.0
-# Measure at least ten turns. If ten exceed 10 s, measure as many as fit, but at least three.
+# Measure at least ten turns. If ten take longer than 10 s, measure as many as fit into 10 s, but at least three.
 _MIN_TURNS = 10
 _MIN_TURNS_MS = 10_000.0
 _MIN_LONG_TURNS = 3

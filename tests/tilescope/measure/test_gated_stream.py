@@ -113,7 +113,7 @@ def test_a_spaced_stream_rests_nine_times_as_long_as_each_turn_took(monkeypatch)
     batch = SpacedStream(device.stream, 4).batch(3)
     assert batch.times_ms.shape == (4, 3)
     assert rests == pytest.approx([0.01, 9 * 0.004, 9 * 0.004])
-    assert len(device.spins) == 3, "each turn has a gate of its own"
+    assert len(device.spins) == 3, "each turn has its own gate"
 
 
 @pytest.mark.parametrize("count", [2, 15, 16, 28, 320])

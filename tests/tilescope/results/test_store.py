@@ -234,7 +234,7 @@ def full(path):
 
 @contextlib.contextmanager
 def read_only(path):
-    """Take away the right to write the file and its folder. Root may write everything, so root acts as nobody."""
+    """Make the file and its folder read-only. Root ignores permissions, so the test then runs as nobody."""
     path.chmod(0o444)
     path.parent.chmod(0o555)
     user = os.geteuid()
