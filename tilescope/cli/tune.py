@@ -289,6 +289,7 @@ def _case_spaces(
             combined,
             listed,
             described.source,
+            described.parameters,
         )
         for problem in combinations(problems)
     ]

@@ -33,6 +33,7 @@ class Space:
         varied: (knob, values) in the kernel's knob order; numbers ascending, choices in the knob's order.
         listed: the combinations to try, each in the order of `varied`; empty for all combinations.
         source: a hash of the code of a script's case; "" for our kernels.
+        parameters: the kernel's parameters, for a script's case.
         load: "sustained" (launches follow each other, which may lower the clock) or "single" (the GPU rests).
     """
 
@@ -40,6 +41,7 @@ class Space:
     varied: tuple[tuple[str, tuple[Any, ...]], ...]
     listed: tuple[tuple[Any, ...], ...] = ()
     source: str = ""
+    parameters: tuple[str, ...] = ()
     load: str = "sustained"
 
     @property
@@ -62,7 +64,10 @@ class Space:
     def to_json(self) -> Json:
         """Return the API's payload. Only `tilescope tune` has spaces with further fields."""
         load = self.load if self.load != "sustained" else ""
-        more = {"listed": list(map(list, self.listed)), "source": self.source, "load": load}
+        more = {
+            "listed": list(map(list, self.listed)), "source": self.source, "parameters": list(self.parameters),
+            "load": load,
+        }  # fmt: skip
         return {
             "experiment": self.base.to_json(),
             "vary": {name: list(values) for name, values in self.varied},
@@ -180,7 +185,8 @@ def space_from_json(payload: object) -> Space:
         base = read_tried(payload["experiment"])
         varied = tuple((name, tuple(values)) for name, values in payload["vary"].items())
         listed = tuple(map(tuple, payload.get("listed", ())))
-        return Space(base, varied, listed, payload["source"], load)
+        parameters = tuple(payload.get("parameters", ()))
+        return Space(base, varied, listed, payload["source"], parameters, load)
     return replace(space(from_json(payload["experiment"]), payload["vary"]), load=load)
 
 

@@ -364,10 +364,13 @@ def _keywords(fields: Any) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in vars(fields).items())
 
 
-def config_line(experiment: Experiment) -> str:
+def config_line(experiment: Experiment, parameters: Container[str] = ()) -> str:
     """Return a config as a line of the list in `@triton.autotune(configs=[...])`.
 
     A knob that affects only the launch is not a parameter of the kernel. It becomes a comment, unless it is off.
+
+    Args:
+        parameters: the kernel's parameters, for a script's case.
 
     >>> from tilescope.declare.experiment import from_json
     >>> print(config_line(from_json({"kernel": "transpose.tiled"})))
@@ -376,7 +379,6 @@ def config_line(experiment: Experiment) -> str:
     fields = {name: value for name, value in vars(experiment.config).items() if value is not None}
     options = [name for name in OPTIONS if name in fields]
     launch = "".join(f", {name}={fields.pop(name)!r}" for name in options)
-    parameters: Container[str] = fields
     if not experiment.is_case:
         kernel = discover()[experiment.kernel]
         parameters = inspect.signature(kernel.jitted.fn).parameters

@@ -71,6 +71,9 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
         (*preload, "torch", "triton.backends.compiler") if backend == "compile" else preload
     ):
         importlib.import_module(name)
+    if backend == "compile":
+        # There is a worker per core
+        sys.modules["torch"].set_num_threads(1)
 
 
 def serve(connection: "Connection[Any, Any]") -> None:

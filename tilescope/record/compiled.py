@@ -87,36 +87,37 @@ def keep_source_lines(backend: Any = None, stages: Any = None, *_: Any) -> tuple
 STAGES_HOOK = keep_source_lines if VERSION >= (3, 8) else None
 
 
-def _run_tool(name: str, code: bytes, *flags: str) -> str:
-    """Return the messages of one of the CUDA tools in Triton's wheel for a file; "" if the tool fails."""
+@functools.lru_cache(64)
+def _run_tool(name: str, cubin: bytes, *flags: str) -> str:
+    """Return the messages of one of the CUDA tools in Triton's wheel for a kernel; "" if the tool fails.
+
+    Triton's cache keeps them, because nvdisasm takes 0.3 s even for a small kernel.
+    """
+    key = hashlib.sha256(f"{triton.__version__} {name} {flags}".encode() + cubin).hexdigest()
+    with suppress(OSError):
+        if path := get_cache_manager(key).get_file(name):
+            return Path(path).read_text()
     with tempfile.NamedTemporaryFile() as file, suppress(OSError, AttributeError):
-        Path(file.name).write_bytes(code)
+        Path(file.name).write_bytes(cubin)
         command = [getattr(triton.knobs.nvidia, name).path, *flags, file.name]
         done = subprocess.run(command, capture_output=True, text=True)
-        return done.stdout + done.stderr if done.returncode == 0 else ""
+        if done.returncode == 0:
+            messages = done.stdout + done.stderr
+            with suppress(OSError):
+                get_cache_manager(key).put(messages, name)
+            return messages
     return ""
 
 
-@functools.lru_cache(64)
 def disassemble(cubin: bytes) -> str:
-    """Return the SASS. Triton's cache keeps it, because nvdisasm takes 0.3 s even for a small kernel."""
-    key = hashlib.sha256(triton.__version__.encode() + cubin).hexdigest()
-    sass = ""
-    with suppress(OSError):
-        if path := get_cache_manager(key).get_file("kernel.sass"):
-            sass = Path(path).read_text()
-    if not sass:
-        sass = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
-        with suppress(OSError):
-            if sass:
-                get_cache_manager(key).put(sass, "kernel.sass")
+    """Return the SASS."""
+    sass = _run_tool("nvdisasm", cubin, "-g", "-c", "-ndf")
     if " BRX" in sass:  # the listing lacks the table of its targets
         dump = _run_tool("cuobjdump", cubin, "--dump-elf")
         sass += "".join(re.findall(r"^\.nv\.constant2\..*\n(?:0x.*\n)+", dump, re.MULTILINE))
     return sass
 
 
-@functools.lru_cache(64)
 def read_resources(cubin: bytes) -> tuple[int, int]:
     """Return a kernel's registers and spilled bytes, both per thread."""
     usage = _run_tool("cuobjdump", cubin, "--dump-resource-usage")

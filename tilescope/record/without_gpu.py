@@ -120,7 +120,10 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
         inputs = {meta: tensor for tensor, meta in metas.items()}
         given = list(arguments), {**options, "device": "meta"} if "device" in options else options
         given = tree_map_only(torch.Tensor, metas.__getitem__, given)
-        result = function(*given[0], **given[1])
+        # Meta tensors of these functions would import sympy, which takes seconds
+        is_random = function in (torch.rand, torch.randn)
+        named = {name: value for name, value in given[1].items() if name != "generator"}
+        result = (torch.empty if is_random else function)(*given[0], **named)
         shared = {meta.untyped_storage()._cdata for meta in inputs}
         outputs = list(find_tensors(result))
     storages = (output.untyped_storage() for output in outputs)

@@ -51,11 +51,13 @@ class CaseDescription:
         defaults: the default value of each parameter that has a number, text or bool as its default.
         configs: the configs of the kernel's autotuner; empty without an autotuner.
         source: a hash of the code of the script and the kernel.
+        parameters: the kernel's parameters.
     """
 
     defaults: Mapping[str, Any]
     configs: tuple[Mapping[str, Any], ...]
     source: str
+    parameters: tuple[str, ...]
 
 
 def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDescription:
@@ -77,9 +79,10 @@ def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDesc
             kernel, *_ = _call_case(target, problem)
             configs = [config.all_kwargs() for config in getattr(kernel, "configs", ())]
             path = target.rpartition(":")[0]
-            texts = Path(path).read_bytes(), _innermost(kernel).cache_key.encode()
+            jitted = _innermost(kernel)
+            texts = Path(path).read_bytes(), jitted.cache_key.encode()
         source = hashlib.sha256(b"\n".join(texts)).hexdigest()[:16]
-        return CaseDescription(defaults, tuple(configs), source)
+        return CaseDescription(defaults, tuple(configs), source, tuple(jitted.arg_names))
 
     return _compute_what_is_read(describe)
 
@@ -319,9 +322,10 @@ class PreparedCase:
             # Fill new outputs with NaN: their memory may still hold an earlier config's correct result
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                torch.use_deterministic_algorithms(True, warn_only=True)
+                # torch.use_deterministic_algorithms would import Inductor, which takes seconds
+                torch._C._set_deterministic_algorithms(True, warn_only=True)
                 kernel, grid, self._keywords, self._expected = _call_config(self.experiment)
-                torch.use_deterministic_algorithms(False)
+                torch._C._set_deterministic_algorithms(False)
             self._kernel = kernel[grid]
         self._kernel(**self._keywords)
 

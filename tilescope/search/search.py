@@ -8,7 +8,8 @@
 A guided search first orders configs by the model's estimate before compiling, and compiles the next few ahead. Without
 estimates, it compiles all configs, and orders them by the times predicted from the compiled code. Estimates and
 predictions are corrected by their errors so far and by the errors for a similar problem. The search waits for the
-compiles and then tries the best config first, so the order does not depend on which compile ends first.
+compiles and then tries the best config first, so the order does not depend on which compile ends first. Only a few
+compiles that take much longer than the others are not waited for.
 """
 
 import math
@@ -46,6 +47,9 @@ GUIDED_PER_TRIAL = 4
 # trial waits for all of them.
 _AHEAD_PER_COMPILE = 2
 MAX_AHEAD = 24
+
+# The search may skip one in _SKIPPED of the compiles that a trial waits for.
+_SKIPPED = 10
 
 # A config improves on the fastest so far only if it is faster by this share; less is noise.
 _IMPROVEMENT = 0.005
@@ -181,8 +185,10 @@ class Search:
         self._explored_per_trial = (
             (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
         )
-        has_estimates = any(row.estimate for row in rows)
-        ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if has_estimates else len(rows)
+        self._has_estimates = any(row.estimate for row in rows)
+        ahead = (
+            min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if self._has_estimates else len(rows)
+        )
         self._ahead = max(self._explored_per_trial, ahead if takes_times else 0)
         self._knobs = encode_knobs(experiments)
         self._built: set[int] = set()
@@ -241,11 +247,15 @@ class Search:
             if left := [place for place in old.numbers if place != number]:
                 self._queue.append(self._trial(left, old.phase, old.turns, old.is_retry))
 
-    def ask(self) -> ConfigTrial | None:
-        """Return the next trial, or None if nothing is ready or the search is over."""
+    def ask(self, skips_slow: bool = False) -> ConfigTrial | None:
+        """Return the next trial, or None if nothing is ready or the search is over.
+
+        Args:
+            skips_slow: whether the compiles in progress take much longer than the others.
+        """
         trial = self._next_queued()
         if not trial and self.phase == "explore":
-            trial = self._next_exploration()
+            trial = self._next_exploration(skips_slow)
         if not trial and self.phase == "race":
             if not self._queue:
                 self._start_round()
@@ -306,15 +316,20 @@ class Search:
         retries = sum(len(trial.numbers) for trial in self._queue if trial.phase == "explore")
         return max(0, self.strategy.budget - self._next_turn - retries)
 
-    def _next_exploration(self) -> ConfigTrial | None:
+    def _next_exploration(self, skips_slow: bool) -> ConfigTrial | None:
         room = min(self._explored_per_trial, self._remaining_budget())
         if not self._pending or not room:
             if not self._queue:
                 self._end_exploring()
             return None
-        window = self._pending[: self._ahead if self._is_guided else room]
-        if not self._built.issuperset(window):
+        # At first, nothing corrects the estimates, so the order is known
+        is_ordered = self._has_estimates and self._reference is None and not self._hints.log_errors
+        window = self._pending[: self._ahead if self._is_guided and not is_ordered else room]
+        built = [number for number in window if number in self._built]
+        missing = len(window) - len(built)
+        if missing > skips_slow * len(window) // _SKIPPED:
             return None
+        window = built
         chosen = self._sort_by_expectation(window)[:room] if self._is_guided else window
         for number in chosen:
             self._pending.remove(number)

@@ -45,6 +45,11 @@ Estimate = Callable[[Kernel, Launch], float | None]
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
 
+# Compiles in progress are slow if none has ended for _SLOW_S seconds, and for _SLOW times as long as the longest took.
+_SLOW_S = 3.0
+_SLOW = 3.0
+_POLL_S = 0.5
+
 # Consecutive failed trials after which a sweep stops using a device. Each config of a failed trial is retried alone, so
 # this must exceed the number of configs in two trials.
 _MAX_FAILURES = 40
@@ -135,6 +140,7 @@ class SweepRun:
         self._done_before = sum(row.status != "not tried" for row in rows)
         self._submitted: set[int] = set()
         self._compiled = 0
+        self._compiled_at = 0.0
         self._device = Device("none", self.gpu.name, torch="", triton="")
         self._notes: list[str] = []
         self._is_cancelled = self._has_stopped = False
@@ -304,13 +310,13 @@ class SweepRun:
         with self._condition:
             while not self._is_over():
                 phase = self._search.phase
-                trial = self._search.ask()
+                trial = self._search.ask(self._compiles_slowly())
                 if self._search.phase != phase:
                     self._condition.notify_all()
                 if trial is not None:
                     return trial
                 if not self._is_over():
-                    self._condition.wait()
+                    self._condition.wait(_POLL_S)
             return None
 
     def _on_compiled(self, number: int, future: Future[ConfigBuild | Failure]) -> None:
@@ -318,7 +324,10 @@ class SweepRun:
         outcome = future.result()
         status: Status = "predicted"
         with self._condition:
+            if self._has_stopped:
+                return
             self._compiled += 1
+            self._compiled_at = time.monotonic()
             if isinstance(outcome, ConfigBuild):
                 self._search.add_build(number, outcome)
                 reason = self._trial_device.refusal(self._search.experiments[number])
@@ -331,6 +340,10 @@ class SweepRun:
             self._condition.notify_all()
 
     # The caller of the methods below holds the lock of `_condition`.
+
+    def _compiles_slowly(self) -> bool:
+        longest_s = max(row.compile_s or 0.0 for row in self._search.rows)
+        return time.monotonic() - self._compiled_at > max(_SLOW_S, _SLOW * longest_s)
 
     def _is_over(self) -> bool:
         return self._is_cancelled or self._search.phase == "over"

@@ -23,9 +23,9 @@ from tilescope.measure.worker import interprets, to_failure
 from tilescope.search.cases import CaseTrial
 from tilescope.search.search import ConfigOutcome, ConfigTrial, Outcomes
 
-# Time the finalists until their ratios are known to 0.1 %, within these limits.
+# Time the finalists until their ratios are known to 0.2 %, within these limits.
 _FINAL_EFFORT = Effort(
-    half_width=0.001, fewest=40, most=2000, least_ms=50.0, most_s=0.8, warm_s=0.1
+    half_width=0.002, fewest=40, most=2000, least_ms=50.0, most_s=0.5, warm_s=0.1
 )
 
 MakeStream = Callable[[Sequence[Callable[[], Any]]], Stream]

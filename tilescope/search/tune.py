@@ -29,8 +29,8 @@ FEWEST_TIMED = 8
 # Number of the most similar problem's fastest configs to try first.
 _WINNERS = 3
 
-# Sweeps in progress per GPU: while one is timed, the next is compiled.
-SWEEPS_PER_GPU = 2
+# Sweeps in progress per GPU: while one is timed, the next two are compiled.
+SWEEPS_PER_GPU = 3
 
 # Maximum number of attempts of a sweep whose process dies; each resumes from the stored rows.
 _MAX_ATTEMPTS = 3

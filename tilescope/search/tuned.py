@@ -135,7 +135,7 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
             f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
             "@triton.autotune:"
         )
-        lines += [config_line(each) for each in configs]
+        lines += [config_line(each, first.space.parameters) for each in configs]
     return "\n".join(lines)
 
 

@@ -88,7 +88,8 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     script = tmp_path / "copy.py"
     script.write_text(SCRIPT)
     out = tmp_path / "table.json"
-    flags = ["--over", "n=1048576,16777216,1048576", "--set", "BLOCK=128,1024,1000", "--out", out]
+    chosen = ["--set", "BLOCK=128,1024,1000", "--set", "dtype=float32"]
+    flags = ["--over", "n=1048576,16777216,1048576", *chosen, "--out", out]
     environment = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off"}
     done = python(
         ROOT, "app.py", "tune", f"{script}:case", *flags, **environment, CUDA_VISIBLE_DEVICES=""
@@ -99,12 +100,12 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     assert header.split("  ")[-2:] == ["current / best", "next / best"]
     assert lines[0].split()[:2] == ["1048576", "1024"]
     assert any("2 configs set aside: " in line and "power of 2" in line for line in lines), lines
-    assert lines[-1] == 'triton.Config({"BLOCK": 1024}, num_warps=8),'
+    assert lines[-1] == "triton.Config({\"BLOCK\": 1024}, num_warps=8),  # launch: dtype='float32'"
     assert "A line on stdout." in done.stderr
     result = json.loads(out.read_text())
     assert not result["is_timed"]
     small, large = result["problems"]
-    assert large["problem"] == {"n": 1 << 24, "dtype": "float32"}
+    assert large["problem"] == {"n": 1 << 24}
     assert small["configs"][1]["predicted_ms"] < large["configs"][1]["predicted_ms"]
     assert [row["status"] for row in large["configs"]] == ["predicted", "predicted", "set aside"]
 

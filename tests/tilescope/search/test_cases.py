@@ -107,6 +107,8 @@ def test_a_case_is_described_by_its_defaults_and_its_autotuner(pool, script):
     described = call(pool, describe_case, f"{script}:case", {}, GPU)
     assert described.defaults == {"n": 1 << 20, "BLOCK": 1024, "num_warps": 4, "wrong": 0}
     assert described.configs == ()
+    assert {"n", "BLOCK"} <= {*described.parameters}
+    assert "wrong" not in described.parameters
     tuned = call(pool, describe_case, f"{script}:case_tuned", {}, GPU)
     blocks = [(config["BLOCK"], config["num_warps"]) for config in tuned.configs]
     assert blocks == [(256, 1), (512, 2)]

@@ -52,7 +52,7 @@ def test_workers_share_problems_and_a_killed_worker_loses_no_stored_row(workers,
 
     threading.Thread(target=kill).start()
     with cluster.connect(0, BASE, rows) as tuner:
-        until(lambda: tuner.capacity() == 4)
+        until(lambda: tuner.capacity() == 2 * cluster.SWEEPS_PER_GPU)
         *_, sweeps = tune(tuner, spaces, store)
     assert killed.wait(10)
     assert [sweep.count("checked") for sweep in sweeps] == [3, 3, 3]

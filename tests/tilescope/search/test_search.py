@@ -1,11 +1,14 @@
 """The search on devices with known, noisy times: the best config, ties, wrong results and failures."""
 
+from concurrent.futures import Future
+
 import numpy as np
 import pytest
 from fakes import ALL, FakeBuilder, FakeDevice, explored, grid, predicting, swept, true_ms
 
 from tilescope.results import Failure, Strategy
 from tilescope.results.sweep import PATIENCE
+from tilescope.search import sweep_run
 from tilescope.search.devices import DEVICE_LOST
 from tilescope.search.ranking import correct_estimates, encode_knobs, median_interval
 from tilescope.search.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS
@@ -70,6 +73,22 @@ def test_the_order_depends_on_predictions_and_not_on_the_order_of_compiles():
         swept(Strategy("guided", budget=20), device)
     assert explored(devices[0]) == explored(devices[1])
     assert true_ms(explored(devices[0])[0]) == BEST_MS
+
+
+def test_a_compile_that_takes_much_longer_than_the_others_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(sweep_run, "_SLOW_S", 0.1)
+    monkeypatch.setattr(sweep_run, "_SLOW", 0.1)
+    slowest = max(SQUARE.experiments, key=true_ms)
+
+    class SlowBuilder(FakeBuilder):
+        def submit(self, call):
+            return Future() if call.args[0] == slowest else super().submit(call)
+
+    device = FakeDevice()
+    sweep = swept(FIRST_8, device, within=SQUARE, builder=SlowBuilder())
+    assert len(explored(device)) == 8
+    assert sweep.best.median_ms == pytest.approx(min(map(true_ms, SQUARE.experiments)), rel=0.01)
+    assert next(row.status for row in sweep.rows if row.experiment == slowest) == "not tried"
 
 
 def test_a_race_gives_losers_few_samples_and_a_quarter_of_the_configs_more():
