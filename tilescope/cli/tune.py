@@ -107,12 +107,14 @@ def tune(arguments: Sequence[str]) -> None:
             session = stack.enter_context(closing(Session.here(concurrent_compiles())))
             rows = StoredRows(session.store)
             gpu = GPUS[find_gpu(flags.gpu)] if flags.gpu else session.gpu or GPUS[DEFAULT_GPU]
+            # Both start their workers now, which takes as long as reading a script
             tuner: Tuner | None = None
             if flags.gpus == 1 and not os.environ.get(cluster.SCHEDULER):
                 tuner = LocalTuner(session, gpu, rows)
+            else:
+                client = stack.enter_context(cluster.connect(flags.gpus))
             spaces = [replace(each, load=flags.load) for each in read_spaces(flags, session, gpu)]
-            if tuner is None:
-                tuner = stack.enter_context(cluster.connect(flags.gpus, spaces[0].base, rows))
+            tuner = tuner or cluster.ClusterTuner(client, spaces[0].base, rows)
             sweeps = _tune(flags, session, spaces, tuner, rows)
     except (ConfigError, ValueError) as error:
         raise CommandFailed(str(error), USAGE) from error

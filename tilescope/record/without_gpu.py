@@ -274,6 +274,7 @@ def _patch_cuda(gpu: Any) -> Iterator[Patch]:
     yield from ((torch.cuda, name, _returning(value)) for name, value in answers.items())
     kinds = "device", "device_of", "_DeviceGuard", "stream", "Stream", "Event"
     yield from ((torch.cuda, name, Stub) for name in kinds)
+    yield torch.cuda.random, "device_count", _returning(1)
     yield torch.cuda, "default_generators", (_Generator(),)
     yield torch.cuda, "_initialized", True
     yield torch.cuda.nvtx, "_nvtx", Stub()

@@ -6,13 +6,13 @@ not end the worker. If a worker dies, another one resumes its sweeps from the ro
 """
 
 import contextlib
-import functools
 import importlib.util
 import logging
 import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from tilescope.declare.experiment import Experiment
-from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, visible_devices, visible_gpus
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS, visible_devices, visible_gpus
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.pool import end_with_parent
 from tilescope.measure.session import Session
 from tilescope.results import Sweep
 from tilescope.search.devices import concurrent_compiles
 from tilescope.search.sweep_run import make_sweep
-from tilescope.search.tune import SWEEPS_PER_GPU, Relay, StoredRows, Task
+from tilescope.search.tune import SWEEPS_PER_GPU, Relay, StoredRows, Task, warm_up
 
 # Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
 SCHEDULER = "TILESCOPE_SCHEDULER"
@@ -47,13 +47,27 @@ class ClusterTuner:
     """A `Tuner` on the GPUs of one model in a Dask cluster.
 
     Args:
-        kind: the name of the GPU model, which is the workers' Dask resource; "none" for workers without a GPU.
+        client: of the scheduler.
+        base: the experiment whose `gpu` selects the model if there are several.
+        rows: receives the rows of all sweeps.
+
+    Raises:
+        ConfigError: if no worker connects, or the GPU model is missing or ambiguous.
     """
 
-    def __init__(self, client: Any, kind: str, gpu: Gpu, rows: StoredRows) -> None:
-        self.gpu = gpu
+    def __init__(self, client: Any, base: Experiment, rows: StoredRows) -> None:
+        deadline = time.monotonic() + ARRIVAL_S
+        while not (kinds := count_kinds(client)):
+            if time.monotonic() > deadline:
+                address = client.scheduler.address
+                raise ConfigError(
+                    "no_workers",
+                    f"The cluster has no worker: start `tilescope tune --join {address}` on each host.",
+                )
+            time.sleep(_POLL_S)
+        self._kind = select_kind(kinds, base.gpu)  # the workers' Dask resource
+        self.gpu = GPUS.get(self._kind, GPUS[DEFAULT_GPU])
         self._client = client
-        self._kind = kind
         self._futures: list[Any] = []
         self._had_workers = time.monotonic()
         client.subscribe_topic(_ROWS, lambda event: rows.receive(*pickle.loads(event[1])))
@@ -101,17 +115,15 @@ def count_kinds(client: Any) -> Counter[str]:
 
 
 @contextlib.contextmanager
-def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTuner]:
-    """Yield a tuner on the cluster that SCHEDULER names or, if it is unset, on this host's GPUs.
+def connect(gpus: int) -> Iterator[Any]:
+    """Yield a client of the cluster that SCHEDULER names or, if it is unset, of this host's GPUs.
 
     Args:
         gpus: the number of this host's GPUs; 0 for all.
-        base: the experiment whose `gpu` selects the model if there are several.
-        rows: receives the rows of all sweeps.
 
     Raises:
-        ConfigError: if `distributed` is not installed, the host has too few GPUs, the scheduler does not answer or
-            ends, no worker connects, or the GPU model is missing or ambiguous.
+        ConfigError: if `distributed` is not installed, the host has too few GPUs, or the scheduler does not answer or
+            ends.
     """
     _check_installed()
     import dask
@@ -133,18 +145,9 @@ def connect(gpus: int, base: Experiment, rows: StoredRows) -> Iterator[ClusterTu
             local = stack.enter_context(distributed.LocalCluster(**options))
             client = stack.enter_context(distributed.Client(local, set_as_default=False))
             stack.enter_context(start_workers(local.scheduler_address, devices[: gpus or None]))
-        deadline = time.monotonic() + ARRIVAL_S
-        while not (kinds := count_kinds(client)):
-            if time.monotonic() > deadline:
-                raise ConfigError(
-                    "no_workers",
-                    f"The cluster has no worker: start `tilescope tune --join {address}` on each host.",
-                )
-            time.sleep(_POLL_S)
-        kind = select_kind(kinds, base.gpu)
-        gpu = GPUS[kind] if kind in GPUS else GPUS[DEFAULT_GPU]
+        client.register_worker_callbacks(setup=prepare_session)
         try:
-            yield ClusterTuner(client, kind, gpu, rows)
+            yield client
         except distributed.comm.CommClosedError as error:
             raise ConfigError("no_scheduler", _LOST) from error
 
@@ -248,12 +251,32 @@ def join(address: str) -> None:
 # The functions below run in a Dask worker.
 
 
-@functools.cache
-def _session(source: str) -> Session:
-    """Return this process's session for a version of the code, because compile workers import a script only once."""
-    return Session.here(
-        max(1, concurrent_compiles() // int(os.environ.get(_WORKERS_PER_HOST, "1")))
-    )
+# Tasks that start together must share a session: two run workers would time on the same GPU.
+_starting = threading.Lock()
+# By the hash of the script's code, because compile workers import a script only once. None: not used yet.
+_sessions: dict[str | None, Session] = {}
+
+
+def prepare_session() -> None:
+    """Start this process's session before the first task."""
+    with _starting:
+        if not _sessions:
+            _sessions[None] = _start_session()
+
+
+def _find_session(source: str) -> Session:
+    with _starting:
+        if source not in _sessions:
+            is_prepared = None in _sessions
+            _sessions[source] = _sessions.pop(None) if is_prepared else _start_session()
+        return _sessions[source]
+
+
+def _start_session() -> Session:
+    sharing = int(os.environ.get(_WORKERS_PER_HOST, "1"))
+    session = Session.here(max(1, concurrent_compiles() // sharing))
+    warm_up(session)
+    return session
 
 
 _runs = list[Any]()
@@ -269,7 +292,7 @@ def run_task(payload: bytes) -> bytes:
 
     worker = get_worker()
     task: Task = pickle.loads(payload)
-    session = _session(task.space.source)
+    session = _find_session(task.space.source)
     relay = Relay(lambda *message: worker.log_event(_ROWS, pickle.dumps(message)))
     run = make_sweep(
         session, task.space, task.strategy, task.resume, session.compilers, relay, task.hints

@@ -13,6 +13,7 @@ compiles that take much longer than the others are not waited for.
 """
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -444,6 +445,10 @@ def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:
     """Return the indices of all configs in a strategy's order before any config is compiled."""
     if strategy.name == "random":
         return np.random.default_rng(strategy.seed).permutation(len(rows)).tolist()
-    if strategy.name == "guided":
+    if strategy.name == "guided" and any(row.estimate for row in rows):
         return sorted(range(len(rows)), key=lambda number: rows[number].estimate or math.inf)
+    if strategy.name == "guided":
+        # Concurrent sweeps share compiled kernels, so each sweep compiles them in another order
+        seed = zlib.crc32(repr(rows[0].experiment.problem).encode())
+        return np.random.default_rng(seed).permutation(len(rows)).tolist()
     return list(range(len(rows)))

@@ -108,6 +108,14 @@ class Relay(Store):
         return True
 
 
+def warm_up(session: Session) -> None:
+    """Start a session's workers in the background."""
+    for _ in range(session.compilers.max_concurrency):
+        session.compilers.submit(Call("worker", cases.warm_up))
+    if session.gpu:
+        session.runner.submit(Call("worker", worker.describe))
+
+
 class LocalTuner:
     """A `Tuner` on a session's GPU. The constructor starts the session's workers."""
 
@@ -118,10 +126,7 @@ class LocalTuner:
         self._threads = ThreadPoolExecutor(SWEEPS_PER_GPU)
         self._runs: list[SweepRun] = []
         self._is_cancelled = False
-        for _ in range(session.compilers.max_concurrency):
-            session.compilers.submit(Call("worker", cases.warm_up))
-        if session.gpu:
-            session.runner.submit(Call("worker", worker.describe))
+        warm_up(session)
 
     def capacity(self) -> int:
         return SWEEPS_PER_GPU

@@ -1,6 +1,8 @@
 """Cases of scripts: a worker compiles and predicts them without a GPU; on a GPU, they are checked."""
 
 import dataclasses
+from contextlib import closing
+from unittest import mock
 
 import pytest
 
@@ -11,7 +13,7 @@ from tilescope.measure.session import Session
 from tilescope.results import Failure
 from tilescope.search.cases import CaseTrial, build, combine, describe_case
 from tilescope.search.devices import LocalDevice
-from tilescope.search.search import ConfigTrial
+from tilescope.search.search import ConfigBuild, ConfigTrial
 
 GPU = GPUS["H200"]
 SCRIPT = """
@@ -132,6 +134,19 @@ def test_a_case_is_described_by_its_defaults_and_its_autotuner(pool, script):
 )
 def test_a_case_that_cannot_be_tuned_is_refused_with_a_sentence(pool, script, case, message):
     assert message in call(pool, describe_case, f"{script}:{case}", {}, GPU).message
+
+
+def build_on_a_host_with_two_gpus(*arguments):
+    from torch.cuda import random
+
+    with mock.patch.object(random, "device_count", return_value=2):
+        return build(*arguments)
+
+
+def test_the_random_seed_is_set_on_a_host_with_two_gpus(script, tilescope_cache):
+    with closing(Session(None, tilescope_cache)) as session:
+        built = call(session.compilers, build_on_a_host_with_two_gpus, experiment(script), GPU)
+    assert isinstance(built, ConfigBuild), built
 
 
 def test_a_config_is_compiled_and_its_time_predicted(pool, script):

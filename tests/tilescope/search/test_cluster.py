@@ -3,7 +3,9 @@
 import ctypes
 import sys
 import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -51,7 +53,8 @@ def test_workers_share_problems_and_a_killed_worker_loses_no_stored_row(workers,
         killed.set()
 
     threading.Thread(target=kill).start()
-    with cluster.connect(0, BASE, rows) as tuner:
+    with cluster.connect(0) as client:
+        tuner = cluster.ClusterTuner(client, BASE, rows)
         until(lambda: tuner.capacity() == 2 * cluster.SWEEPS_PER_GPU)
         *_, sweeps = tune(tuner, spaces, store)
     assert killed.wait(10)
@@ -66,13 +69,25 @@ def test_a_cluster_whose_workers_have_ended_is_not_awaited_forever(workers, monk
     sizes = [
         space(experiment_of(f"transpose.tiled M={size}"), {"num_warps": [4]}) for size in (33, 65)
     ]
-    with cluster.connect(0, BASE, StoredRows(store)) as tuner:
+    with cluster.connect(0) as client:
+        tuner = cluster.ClusterTuner(client, BASE, StoredRows(store))
         for worker in workers:
             worker.kill()
         until(lambda: not cluster.count_kinds(tuner._client))
         monkeypatch.setattr(cluster, "ARRIVAL_S", 0.5)
         with pytest.raises(ConfigError, match=r"The cluster has had no worker for 0\.5 s"):
             list(tune(tuner, sizes, store))
+
+
+def test_tasks_that_start_together_share_a_session(monkeypatch):
+    def make():
+        time.sleep(0.2)
+        return object()
+
+    monkeypatch.setattr(cluster, "_start_session", make)
+    monkeypatch.setattr(cluster, "_sessions", {})
+    with ThreadPoolExecutor(3) as threads:
+        assert len(set(threads.map(cluster._find_session, ["a script"] * 3))) == 1
 
 
 def test_gpus_of_different_kinds_are_not_ranked_together():
@@ -99,7 +114,7 @@ def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, s
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with (
         pytest.raises(ConfigError, match=message),
-        cluster.connect(2, BASE, StoredRows(Store(None))),
+        cluster.connect(2),
     ):
         pass
 
@@ -109,7 +124,7 @@ def test_without_dask_the_error_says_what_to_install(monkeypatch):
     install = r'pip install "tilescope\[cluster\]"'
     with (
         pytest.raises(ConfigError, match=install),
-        cluster.connect(2, BASE, StoredRows(Store(None))),
+        cluster.connect(2),
     ):
         pass
 
