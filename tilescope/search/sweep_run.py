@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from statistics import median
 
 from tilescope.compiling.compile_cost import explain_spill
 from tilescope.compiling.estimated_time import estimate_time
@@ -45,7 +46,7 @@ Estimate = Callable[[Kernel, Launch], float | None]
 # Compiles queued per worker: the second one keeps the worker busy until the next is submitted.
 _QUEUED_PER_WORKER = 2
 
-# Compiles in progress are slow if none has ended for _SLOW_S seconds, and for _SLOW times as long as the longest took.
+# Compiles in progress are slow if none has ended for _SLOW_S seconds, and for _SLOW times the median compile time.
 _SLOW_S = 3.0
 _SLOW = 3.0
 _POLL_S = 0.5
@@ -342,8 +343,9 @@ class SweepRun:
     # The caller of the methods below holds the lock of `_condition`.
 
     def _compiles_slowly(self) -> bool:
-        longest_s = max(row.compile_s or 0.0 for row in self._search.rows)
-        return time.monotonic() - self._compiled_at > max(_SLOW_S, _SLOW * longest_s)
+        times_s = [row.compile_s for row in self._search.rows if row.compile_s]
+        limit_s = max(_SLOW_S, _SLOW * median(times_s or [0.0]))
+        return time.monotonic() - self._compiled_at > limit_s
 
     def _is_over(self) -> bool:
         return self._is_cancelled or self._search.phase == "over"
