@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilescope.evaluate.instructions import MemoryInstruction
-from tilescope.evaluate.sectors import SECTOR_BYTES
+from tilescope.evaluate.sectors import SECTOR_BYTES, RequestCosts
 
 # Kinds of operations, and Nsight Compute's names of the instructions that it counts for each.
 KINDS = {
@@ -172,7 +172,7 @@ class Tally:
 
     Attributes:
         executions: number of executions with an active program, over all programs.
-        counts: (8,) int64: the sums of `RequestCosts`.
+        counts: (fields,) int64: the sums of `RequestCosts`.
         elements: active elements, summed over all executions.
         storages: the storages that it addresses.
         example: an early execution, the one with the most requests in the first batch.
@@ -192,7 +192,9 @@ class Tally:
     """
 
     executions: int = 0
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(8, np.int64))
+    counts: np.ndarray = field(
+        default_factory=lambda: np.zeros(len(RequestCosts._fields), np.int64)
+    )
     elements: int = 0
     storages: set[int] = field(default_factory=set)
     example: Example | None = None

@@ -113,7 +113,7 @@ class AccessPattern:
         return self.lanes[0].shape[1] // rows * -(-rows // _MOST_ROWS)
 
     def count_launch(self, extents: Mapping[str, int]) -> ndarray:
-        """Count the requests of all executions: (8,) int64, the sums of `RequestCosts`."""
+        """Count the requests of all executions: (fields,) int64, the sums of `RequestCosts`."""
         places, owner = self.lanes
         first = places[:, owner.any(axis=1), 0]
         if isinstance(self.access, FlatAccess):
@@ -123,7 +123,7 @@ class AccessPattern:
         return self._count(at, np.repeat(times, first.shape[1]))
 
     def count_execution(self, start: Sequence[int]) -> ndarray:
-        """Count the requests of the execution that begins at a position: (8,) int64, the sums of `RequestCosts`."""
+        """Count the requests of the execution that begins at a position: (fields,) int64, sums of `RequestCosts`."""
         places, owner = self.lanes
         at = places[:, owner.any(axis=1), 0] + np.array(start)[:, None]
         return self._count(at, np.ones(at.shape[1]))

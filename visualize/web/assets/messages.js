@@ -1,5 +1,5 @@
 // Messages to the server, and its updates. A message is JSON. Its reply has a line of JSON for each update: new values by
-// slot (see web/messages.py).
+// slot (see web/actions.py).
 import { emit, notify } from "./dom.js";
 import { inflateFigure } from "./figures.js";
 
