@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tilescope tune",
         description="Find the fastest configs of a kernel for many problems. Exit status: 0; 1 if a problem has no "
-        "correct config; 2 for invalid flags; 130 after Ctrl+C, which keeps finished rows.",
+        "correct config; 2 for invalid flags; 130 after Ctrl+C or SIGTERM, which keep finished rows.",
         epilog="Example: tilescope tune softmax.py:case --over rows=1024,4096 --over cols=1000,4096 "
         "--set BLOCK=1024,4096 --set num_warps=2,4,8 --out table.json",
     )
@@ -186,15 +186,20 @@ def _temporary_folder() -> Iterator[None]:
 
 @contextmanager
 def _collect_interrupts() -> Iterator[list[int]]:
-    """Collect Ctrl+C in a list. A KeyboardInterrupt could leave a lock held, which would block the sweeps' threads."""
+    """Collect SIGINT (Ctrl+C) and SIGTERM in a list.
+
+    A KeyboardInterrupt could leave a lock held, which would block the sweeps' threads.
+    """
     interrupts: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if before != signal.SIG_IGN:  # ignored in a background job of a script
-        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as Ctrl+C in a background job of a script
+            signal.signal(number, lambda number, _: interrupts.append(number))
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def read_spaces(flags: argparse.Namespace, session: Session, gpu: Gpu) -> list[Space]:

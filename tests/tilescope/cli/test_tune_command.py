@@ -172,14 +172,15 @@ def test_without_a_correct_config_the_status_is_1_and_stderr_says_why(tune, monk
     assert "No config is correct for 2 problems." in err
 
 
-def test_ctrl_c_ends_all_sweeps_and_keeps_their_rows(tune, monkeypatch, request):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_sweeps_and_keeps_their_rows(tune, monkeypatch, request, number):
     # A shell's background process ignores Ctrl+C
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
 
     def interrupt(device):
         if len(FakeLocalTuner.devices) == 2 and not device.is_cancelled:
-            _thread.interrupt_main()
+            _thread.interrupt_main(number)
             while not device.is_cancelled:
                 pass
 
