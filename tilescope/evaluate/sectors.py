@@ -162,8 +162,8 @@ def atomic_sectors(address: ndarray, active: ndarray) -> ndarray:
         np.flatnonzero(is_contended), -(-np.count_nonzero(is_contended) // _CHUNK) or 1
     ):
         passes[some] = _passes(line[some], np.where(active[some], bank[some], 4), place[some])
-    served = np.sort(np.where(active, address // SECTOR_BYTES * (lanes + 1) + passes, -1), axis=1)
-    return np.count_nonzero(served[:, 1:] != served[:, :-1], axis=1) + (served[:, 0] >= 0)
+    served = np.where(active, address // SECTOR_BYTES * (lanes + 1) + passes, _NOWHERE)
+    return _distinct(np.sort(served, axis=1), 1)
 
 
 def _passes(line: ndarray, bank: ndarray, place: ndarray) -> ndarray:

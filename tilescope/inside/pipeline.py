@@ -12,6 +12,7 @@ from itertools import chain
 
 from tilescope.captures.listings import Location
 from tilescope.evaluate.matching import find_instructions
+from tilescope.inside.layouts import Encodings
 from tilescope.inside.report import LoopLoad, Moment, Pipeline, PipelineEvent
 from tilescope.ttgir.graph import Graph
 from tilescope.ttgir.parser import LOOPS, Op, Region
@@ -26,10 +27,6 @@ _PENDING = re.compile(r"\b(?:num|pendings) = (\d+)")
 _SLOTS = re.compile(r"-> !ttg\.memdesc<(\d+)x")
 # } {tt.num_stages = 4 : i32}
 _STAGES = re.compile(r"tt\.num_stages = (\d+)")
-# #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
-_BLOCKED = re.compile(r"^(#\w+) = #ttg\.blocked<\{.*order = \[(\d)", re.MULTILINE)
-# #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = true, elementBitWidth = 16}>
-_TRANSPOSED = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{.*transposed = true", re.MULTILINE)
 # ttg.target = "cuda:90"
 _CAPABILITY = re.compile(r'ttg\.target = "cuda:(\d+)"')
 # ttg.local_alloc %y : (tensor<64x16xbf16, #blocked>) -> !ttg.memdesc<64x16xbf16, #shared, #smem>
@@ -115,8 +112,6 @@ class _Kernel:
 
     Attributes:
         loaded: the results of loads and copies.
-        transposed: the layouts in shared memory whose first dimension is contiguous.
-        contiguous: the contiguous dimension of each blocked layout.
         capability: the compute capability for which it is compiled, times ten.
         claimed: lines of the TTGIR in prologues and epilogues of inner loops.
     """
@@ -136,8 +131,7 @@ class _Kernel:
         target = _CAPABILITY.search(ttgir)
         self.capability = int(target[1]) if target else _FIRST_PIPELINED
         self.ptx = ptx
-        self.transposed = set(_TRANSPOSED.findall(ttgir))
-        self.contiguous = {name: int(dim) for name, dim in _BLOCKED.findall(ttgir)}
+        self.encodings = Encodings(ttgir)
         self.claimed = set[int]()
 
     def loops(self, region: Region) -> Iterator["_Loop"]:
@@ -284,8 +278,9 @@ class _Loop:
             )
         for user in self.kernel.graph.users[op.results[0]]:
             if allocation := _ALLOCATION.search(user.text):
-                contiguous = int(allocation[2] not in self.kernel.transposed)
-                is_turned = self.kernel.contiguous.get(allocation[1]) == 1 - contiguous
+                block, shared = map(self.kernel.encodings.expand, allocation.groups())
+                turned = "[1" if "transposed = true" in shared else "[0"
+                is_turned = block.startswith("#ttg.blocked") and f"order = {turned}" in block
                 if is_turned and op.element_bytes < _LEAST_COPY_BYTES:
                     return (
                         f"The multiplication needs the block loaded on line {line} transposed, which takes a copy per "
