@@ -16,11 +16,11 @@ from tilescope.declare.accesses import Access, AnyAccess, FlatAccess
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import occupancy
 from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch, format_duration
-from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
+from tilescope.evaluate.sectors import LANES, LEAST_COPY_BYTES, LINE_BYTES, SECTOR_BYTES
 from tilescope.results import Failure
 from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import RESULTS, find_constants
-from tilescope.timing.model import Execution, Traffic, time_launch
+from tilescope.timing.model import QUARTERS, Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
 
 MOST_REGISTERS = 255
@@ -52,7 +52,6 @@ _TMA_COPIES = 6
 _ISSUE_CYCLES = 1.75
 # Bytes that a lane copies with one instruction.
 _COPY_BYTES = 16
-_LEAST_COPY_BYTES = 4
 # Operands that are transposed on the way to shared memory, as compiled by Triton 3.7.1: sectors that copies of 4 bytes
 # move, relative to those of the block; elements of a row per wavefront of a store, by their bytes, and the most
 # wavefronts; instructions per store.
@@ -68,7 +67,6 @@ _WARP_PRODUCT_CYCLES = 20
 # Four warps multiply 64 rows together on compute capability 9.0, and read both operands from shared memory.
 _GROUP_WARPS = 4
 _GROUP_ROWS = 64
-_QUARTERS = 4
 # Simulated steps of each warp: about eight steps of K.
 _STEPS_PER_WARP = 60
 
@@ -184,7 +182,7 @@ def _estimate(kernel_id: str, launch: Launch) -> float | None:
         return None
     constants, _ = find_constants(launch.gpu)
     execution, _ = described
-    warps = max(1, execution.resident * execution.warps // _QUARTERS)
+    warps = max(1, execution.resident * execution.warps // QUARTERS)
     total_us, _ = time_launch(*described, launch.gpu, constants, warps * _STEPS_PER_WARP)
     first = kernel.first(launch)
     return total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
@@ -419,7 +417,7 @@ def _plan_copy(listing: _Listing, kind: str, access: AnyAccess) -> tuple[float, 
     if kind == "descriptor load" or not _is_across_k(launch, access):
         size = listing.move(kind, access)
         return size, size / LANES / _COPY_BYTES, size / _SHARED_BYTES_PER_CYCLE
-    if launch.element_bytes < _LEAST_COPY_BYTES:
+    if launch.element_bytes < LEAST_COPY_BYTES:
         return 0.0, 0.0, 0.0
     copies = listing.move(kind, access, _NARROW_SECTORS) / LANES / launch.element_bytes
     return copies * LANES * launch.element_bytes, copies, copies * _find_conflicts(launch, access)
@@ -433,7 +431,7 @@ def _add_transposition(listing: _Listing, times: float, kind: str, access: AnyAc
         size = access.elements * launch.element_bytes / listing.warps
         wavefronts = size / _SHARED_BYTES_PER_CYCLE
         listing.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(loaded,))
-    elif launch.element_bytes < _LEAST_COPY_BYTES:
+    elif launch.element_bytes < LEAST_COPY_BYTES:
         size = listing.move("load", access)
         nominal_bytes = math.ceil(size)
         listing.add(
@@ -465,7 +463,7 @@ def _add_product(
         single, _ = RESULTS[gpu.compute_capability]
         # A thread multiplies about 8 × 8 elements that it has loaded.
         operand = listing.add_operands(times, products / LANES / 8)
-        cycles = products / (single / _QUARTERS)
+        cycles = products / (single / QUARTERS)
         listing.add(times, "fma", cycles, _ARITHMETIC_CYCLES, reads=(operand, 0), writes=(0,))
         return
     cycles = products * kernel.family.matrix_passes(launch.problem) / _matrix_rate(launch)
@@ -489,4 +487,4 @@ def _add_product(
 def _matrix_rate(launch: Launch) -> float:
     """Return the products per cycle of the matrix unit in a quarter of an SM."""
     gpu = launch.gpu
-    return gpu.matrix_rate(launch.problem.dtype) * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS
+    return gpu.matrix_rate(launch.problem.dtype) * 1e6 / 2 / gpu.sms / gpu.clock_mhz / QUARTERS

@@ -117,8 +117,7 @@ def _fit(value: Value, bits: int) -> Value:
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Divide toward zero, as hardware does. Only inactive programs divide by zero."""
-    quotient = a // b
-    return quotient + ((quotient < 0) & (quotient * b != a))
+    return (a - np.fmod(a, b)) // b
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -327,12 +326,9 @@ _RULES: dict[str, Callable[..., Value]] = {
 
 
 def split(value: Value) -> list[Value]:
-    """Evaluate tl.split: the two halves of a block's last dimension."""
-
-    def take(table: np.ndarray, half: int) -> np.ndarray:
-        return np.asarray(table[..., min(half, table.shape[-1] - 1)])
-
-    return [value.map_blocks(partial(take, half=half)) for half in (0, 1)]
+    """Evaluate tl.split: the two halves of a block's last dimension, which are equal if its length is 1."""
+    halves = (partial(np.take, indices=half, axis=-1, mode="clip") for half in (0, 1))
+    return [value.map_blocks(half) for half in halves]
 
 
 def gather(op: Op, operands: list[Value]) -> Value:

@@ -19,6 +19,8 @@ SECTOR_BYTES = 32
 LINE_BYTES = 128
 # Lanes of a warp.
 LANES = 32
+# The fewest bytes that a lane's asynchronous copy moves (PTX ISA 9.0, "cp.async").
+LEAST_COPY_BYTES = 4
 # TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
 GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.

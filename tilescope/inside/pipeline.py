@@ -12,6 +12,7 @@ from itertools import chain
 
 from tilescope.captures.listings import Location
 from tilescope.evaluate.matching import find_instructions
+from tilescope.evaluate.sectors import LEAST_COPY_BYTES
 from tilescope.inside.layouts import Encodings
 from tilescope.inside.report import LoopLoad, Moment, Pipeline, PipelineEvent
 from tilescope.ttgir.graph import Graph
@@ -34,9 +35,6 @@ _ALLOCATION = re.compile(r"\(tensor<(?:\d+x){2}\w+, (#\w+)>\) -> !ttg\.memdesc<[
 
 # The first compute capability, times ten, for which Triton pipelines loops.
 _FIRST_PIPELINED = 80
-
-# The fewest bytes that an asynchronous copy moves (PTX ISA 9.0, "cp.async").
-_LEAST_COPY_BYTES = 4
 
 # Identifies a source operation. All its copies have the same key.
 _Key = tuple[str, Location]
@@ -270,21 +268,21 @@ class _Loop:
         if not op.shape:
             return f"Line {line} loads a scalar. Triton pipelines only loads of blocks."
         accesses = find_instructions(self.kernel.ptx).get(("load", op.location), ())
-        width = max((each.width_bytes for each in accesses), default=_LEAST_COPY_BYTES)
-        if width < _LEAST_COPY_BYTES:
+        width = max((each.width_bytes for each in accesses), default=LEAST_COPY_BYTES)
+        if width < LEAST_COPY_BYTES:
             return (
                 f"Each lane loads only {width} B at a time on line {line}. "
-                f"An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+                f"An asynchronous copy needs at least {LEAST_COPY_BYTES} B."
             )
         for user in self.kernel.graph.users[op.results[0]]:
             if allocation := _ALLOCATION.search(user.text):
                 block, shared = map(self.kernel.encodings.expand, allocation.groups())
                 turned = "[1" if "transposed = true" in shared else "[0"
                 is_turned = block.startswith("#ttg.blocked") and f"order = {turned}" in block
-                if is_turned and op.element_bytes < _LEAST_COPY_BYTES:
+                if is_turned and op.element_bytes < LEAST_COPY_BYTES:
                     return (
                         f"The multiplication needs the block loaded on line {line} transposed, which takes a copy per "
-                        f"element. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+                        f"element. An asynchronous copy needs at least {LEAST_COPY_BYTES} B."
                     )
         return ""
 
