@@ -193,7 +193,7 @@ def _quotient(op: Op, a: Value, b: Value) -> Value:
     """Divide or take the remainder. By a positive constant, whole multiples stay in `base` and need no term."""
     is_quotient = op.name == "arith.divsi"
     divisor = b.base[0] if len(b.base) == 1 and not b.terms else 0
-    if a.terms and divisor > 0 and a.bounds()[0] >= 0 and a.base.min() >= 0:
+    if a.terms and divisor > 0 and a.lower_bound >= 0 and a.base.min() >= 0:
         whole, rest = np.divmod(a.base, divisor)
         inner = apply(np.floor_divide if is_quotient else np.remainder, Value(rest, a.terms), b)
         return add(Value(whole), inner) if is_quotient else inner
@@ -205,7 +205,7 @@ def _compare_integers(op: Op, a: Value, b: Value) -> Value:
     predicate = _PREDICATES[name.lstrip("su")]
     if a.is_boolean:
         return apply(predicate, a, b)
-    if name.startswith("u") and min(a.bounds()[0], b.bounds()[0]) < 0:
+    if name.startswith("u") and min(a.lower_bound, b.lower_bound) < 0:
         return apply(_on_unsigned(predicate, bits_of(op.type)), a, b)
     return compare(predicate, a, b)
 
@@ -227,7 +227,7 @@ def _extend_unsigned(op: Op, a: Value) -> Value:
     if a.is_boolean:
         return apply(lambda x: x.astype(np.int64), a)
     bits = bits_of(_source_type(op))
-    return a if a.bounds()[0] >= 0 else apply(lambda x: x & ((1 << bits) - 1), a)
+    return a if a.lower_bound >= 0 else apply(lambda x: x & ((1 << bits) - 1), a)
 
 
 def _bitcast(op: Op, a: Value) -> Value:
