@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.compiling.estimated_time import estimate_time
+from tilescope.compiling.estimates import estimate_time
 from tilescope.declare.experiment import Experiment, Settings
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.declare.space import Space, space_from_json

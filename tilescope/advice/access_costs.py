@@ -31,11 +31,8 @@ from tilescope.evaluate.causes import (
 )
 from tilescope.evaluate.counts import OperationCounts, sum_costs
 from tilescope.evaluate.instructions import MemoryInstruction
-from tilescope.evaluate.sectors import SECTOR_BYTES
-from tilescope.ttgir.graph import Slice
+from tilescope.evaluate.sectors import LEAST_COPY_BYTES, SECTOR_BYTES
 
-# Bytes per lane of the narrowest asynchronous copy.
-_NARROWEST_COPY_BYTES = 4
 # An operation is wasteful if its count is at least this multiple of what is needed.
 _WASTEFUL = 2
 # Number of sectors whose bytes are searched in all requests of a launch.
@@ -239,15 +236,15 @@ class Diagnosis:
         if op.op != "load" or not copies or not is_in_loop:
             return []
         body = self.runner.module.body
-        inputs = Slice(body, {})
+        inputs = self.runner.module.slice
         own = {name for each in self.runner.find(op) for name in each.results}
         loads = (each for each in body.walk() if each.name == "tt.load" and each.location)
         users = {each.location[0][1] for each in loads if own & inputs.reach(each.operands[:1])}
         dots = (each.operands for each in body.walk() if each.name.startswith("tt.dot"))
         trials = []
-        if op.width_bytes < _NARROWEST_COPY_BYTES:
+        if op.width_bytes < LEAST_COPY_BYTES:
             width = count_bytes(op.width_bytes).replace(" ", " contiguous ")
-            why = f"each lane has only {width}, and a copy needs {_NARROWEST_COPY_BYTES}"
+            why = f"each lane has only {width}, and a copy needs {LEAST_COPY_BYTES}"
         elif users:
             stages = self.runner.num_stages
             why = f"the load on line {min(users)} depends on it, and num_stages is only {stages}"
@@ -346,11 +343,14 @@ class Diagnosis:
     def explain_repeats(self) -> Alternatives:
         """State that lanes, requests or warps load the same bytes."""
         repeats = dict(self.repeats)
-        is_load = self.op.op in ("load", "async copy")
         if abs(self.step) > self.op.width_bytes:
             # Requests with gaps fetch the same sectors.
             del repeats[_BY_REQUESTS]
-        if not is_load or math.prod(repeats.values()) < _WASTEFUL or not self.has_share():
+        if (
+            self.op.counter != "ld"
+            or math.prod(repeats.values()) < _WASTEFUL
+            or not self.has_share()
+        ):
             return []
         parts = [f"{what} {times:.3g} times" for what, times in repeats.items() if times > 1]
         text = f"In program {self.example.program}, {' and '.join(parts)}."
@@ -380,14 +380,15 @@ class Diagnosis:
         owner = self.owner
         if owner is None or self.runner.start(self.arguments[owner]) % SECTOR_BYTES:
             return []
-        body = self.runner.module.body
-        values = Slice(body, {})
-        pointer = body.arguments[owner]
+        module = self.runner.module
+        pointer = module.body.arguments[owner]
         inner = [
-            each for each in self.runner.find(self.op) if pointer in values.reach(each.operands[:1])
+            each
+            for each in self.runner.find(self.op)
+            if pointer in module.slice.reach(each.operands[:1])
         ]
         shape = self.example.address.shape
-        is_free = self.op.op in ("load", "async copy") and not any(each.mask for each in inner)
+        is_free = self.op.counter == "ld" and not any(each.mask for each in inner)
         if not inner or not (shape == (count,) or is_free):
             return []
         edits = tuple((Module.access_contiguously, each.line, owner, count) for each in inner)

@@ -160,7 +160,7 @@ class Outcome:
     launch: CapturedLaunch
     build: Build
     counts: LaunchCounts
-    inside: Inside | None = None
+    inside: Inside | None
 
     @cached_property
     def executions(self) -> Executions | None:
@@ -178,15 +178,10 @@ class Outcome:
         if self.executions:
             sass = self.build.codes["sass"]
             inside = add_executions(Inside(), sass, self.executions, self.counts)
-        if not inside or inside.not_executed:
+        if not inside or inside.not_executed or inside.bank_conflicts is None:
             return {}
-        conflicts = [each.conflicts for each in inside.shared]
-        if None in conflicts:
-            return {}
-        return {
-            "shared_wavefronts": sum(each.wavefronts or 0 for each in inside.shared),
-            "bank_conflicts": sum(filter(None, conflicts)),
-        }
+        wavefronts = inside.shared_wavefronts or 0
+        return {"shared_wavefronts": wavefronts, "bank_conflicts": inside.bank_conflicts}
 
 
 class TrialRunner:
@@ -504,11 +499,10 @@ def run_trials(compiler: Compiler, attempts: Iterable[Attempt]) -> None:
     new = [pair for pair in trials if pair[1] not in pair[0].outcomes]
     if not new:
         return
-    major, minor = new[0][0].capture.content.gpu["compute_capability"]
     modules = [runner.edit(trial) for runner, trial in new]
     texts = [json.dumps(module, sort_keys=True) for module in modules]
     distinct = dict(zip(texts, modules, strict=True))  # launches of a kernel share changes
-    request = {"modules": [*distinct.values()], "capability": 10 * major + minor}
+    request = {"modules": [*distinct.values()], "capability": new[0][0].capture.content.capability}
     replies = dict(zip(distinct, compiler(request), strict=True))
     for (runner, trial), text in zip(new, texts, strict=True):
         runner.count(trial, replies[text])

@@ -34,10 +34,12 @@ from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor, find_equal_launches
 from tilescope.declare.gpus import Gpu, occupancy
+from tilescope.evaluate.captured import find_storage
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
-from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
+from tilescope.evaluate.global_memory import storage_number
 from tilescope.inside.report import Inside, SharedMap
+from tilescope.numbers import count_noun
 from tilescope.timing.changes import MAX_WARPS, TIME_KIND, list_options
 from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import memory_ops, parse_ttgir
@@ -242,7 +244,7 @@ def _require_padding(runner: TrialRunner, trial: Trial) -> str:
     fills = dict[str, str]()
     for op in runner.counts.operations:
         is_masked = op.masked_by & changed or sets_bound
-        if is_masked and op.op in ("load", "async copy") and {*op.tensors} & {*tensors}:
+        if is_masked and op.counter == "ld" and {*op.tensors} & {*tensors}:
             name = name_tensors(op)
             for each in runner.find(op):
                 fill = runner.module.find_fill(each)
@@ -291,7 +293,7 @@ def _check_bounds(runner: TrialRunner, op: OperationCounts) -> Alternatives:
     address = int(example.address[index])
     number = int(storage_number(address))
     storage = runner.capture.content.storages[number]
-    start = (number + 1) * STORAGE_STEP + storage.address_bytes
+    start = find_storage(runner.capture, number)
     past = address - start - storage.bytes
     where = f"{count_bytes(past)} past its end"
     if address < start:
@@ -444,12 +446,10 @@ def _examine_resources(runner: TrialRunner) -> Alternatives:
     limits = " and ".join(sorted({"registers", "shared memory"}.intersection(each.limited_by)))
     if not limits or each.occupancy >= _LOW_OCCUPANCY:
         return []
-    s = "s" * (each.programs_per_sm != 1)
+    programs = count_noun(each.programs_per_sm, "program")
     warps = each.programs_per_sm * kernel.num_warps
     verb = "limit" if " and " in limits or limits == "registers" else "limits"
-    text = (
-        f"A program's {limits} {verb} an SM to {each.programs_per_sm} program{s} ({warps} warps)."
-    )
+    text = f"A program's {limits} {verb} an SM to {programs} ({warps} warps)."
 
     def count_free_warps(numbers: Numbers) -> int:
         return -numbers["resident_warps"]

@@ -6,15 +6,12 @@ import numpy as np
 
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 
-_LOADS = ("load", "async copy")
-
 # A kind of operation, and its file and line.
 Place = tuple[str, tuple[str, int]]
 
 
 def place_of(op: OperationCounts) -> Place:
-    kind = "load" if op.op in _LOADS else op.op
-    return kind, op.source
+    return "load" if op.counter == "ld" else op.op, op.source
 
 
 def count_elements(counts: LaunchCounts) -> Counter[Place]:

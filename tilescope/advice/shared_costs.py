@@ -16,7 +16,6 @@ from tilescope.advice.experiments import (
 )
 from tilescope.advice.ttir_edits import Module
 from tilescope.evaluate.counts import OperationCounts
-from tilescope.ttgir.graph import Slice
 
 _AXES = "first", "second"
 # The part of a launch's cost that idle stages are assumed to cause.
@@ -61,9 +60,8 @@ def explain_conflicts(runner: TrialRunner) -> Iterator[Alternatives]:
 
 def _transpose_operands(runner: TrialRunner, lines: Sequence[tuple[str, int]]) -> Iterator[Trial]:
     """Transpose the matrices that these lines load for a multiplication or, without any, all such matrices."""
-    values = Slice(runner.module.body, {})
     dots = (op.operands for op in runner.module.loops if op.name.startswith("tt.dot"))
-    used = values.reach(name for operands in dots for name in operands)
+    used = runner.module.slice.reach(name for operands in dots for name in operands)
     loads = [
         op
         for op, *_ in runner.counts.by_line()

@@ -7,6 +7,7 @@ named by their line.
 import math
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
@@ -44,6 +45,10 @@ class Module:
         self.loops = dict(self.body.walk_loops())
         self._definitions = {name: op for op in self.loops for name in op.results}
 
+    @cached_property
+    def slice(self) -> Slice:
+        return Slice(self.body, {})
+
     def find(self, source: tuple[str, int], kind: str) -> list[Op]:
         """Return the operations of a kind on a source line."""
         name = _NAMES.get(kind)
@@ -54,7 +59,7 @@ class Module:
 
     def computes_with(self, number: int) -> bool:
         """Return whether stored values depend on an argument, other than through addresses, masks and loop bounds."""
-        values = Slice(self.body, {})
+        values = self.slice
         opaque = {name for op in self.loops if op.name in _OPAQUE for name in op.results}
         stores = (op for op in self.loops if op.name in ("tt.store", "tt.atomic_rmw"))
         stored = values.reach((op.operands[1] for op in stores), without=values.trips | opaque)
@@ -78,7 +83,7 @@ class Module:
     def mask_bounds(self, ops: Sequence[Op]) -> dict[int, int]:
         """Return the constant upper bounds of operations' masks by the line of the comparison."""
         bounds = {}
-        for name in Slice(self.body, {}).reach(op.mask for op in ops if op.mask):
+        for name in self.slice.reach(op.mask for op in ops if op.mask):
             comparison = self._definitions.get(name)
             if (
                 comparison

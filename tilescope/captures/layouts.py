@@ -67,12 +67,11 @@ class Vectors:
     Attributes:
         place: (dimensions, requests, lanes) int64, coordinates in the block of the first element of each lane.
         owner: (requests, lanes) bool, false for lanes and warps that hold replicas.
-        register, warp: (requests,) int64, the first register moved, and the warp that issues the request.
+        warp: (requests,) int64, the warp that issues each request.
     """
 
     place: ndarray
     owner: ndarray
-    register: ndarray
     warp: ndarray
 
 
@@ -90,7 +89,7 @@ def vectors(layout: Layout, length: int) -> Vectors:
     place = np.moveaxis(place, 2, 0)
     warp = np.repeat(np.arange(len(warps)), len(registers))
     owner = lanes & warps[warp][:, None]
-    return Vectors(place, owner, np.tile(registers, len(warps)), warp)
+    return Vectors(place, owner, warp)
 
 
 def _is_original(bases: Bases) -> ndarray:

@@ -53,16 +53,6 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Bases:
-    """A linear layout: see `tilescope.captures.layouts.Layout`."""
-
-    shape: tuple[Extent, ...]
-    register: tuple[tuple[Count, ...], ...]
-    lane: tuple[tuple[Count, ...], ...]
-    warp: tuple[tuple[Count, ...], ...]
-
-
-@dataclass(frozen=True)
 class Tensor:
     """A tensor argument of a launch. Strides are in elements.
 
@@ -237,7 +227,7 @@ class CapturedKernel:
     shared_bytes: Count
     num_warps: Annotated[int, Field(ge=1, le=64)]
     num_ctas: Annotated[int, Field(ge=1, le=16)]
-    layouts: tuple[Bases | None, ...]
+    layouts: tuple[Layout | None, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     allocation: Allocation | None = None
 
@@ -340,6 +330,12 @@ class Content:
     launches: tuple[CapturedLaunch, ...]
     about: str = ""
 
+    @property
+    def capability(self) -> int:
+        """The GPU's compute capability, times ten."""
+        major, minor = self.gpu["compute_capability"]
+        return 10 * major + minor
+
 
 def find_equal_launches(content: Content) -> list[int]:
     """Return for each launch the number of the first that does the same, with the same results and counters.
@@ -409,26 +405,28 @@ class BaseCapture(ABC):
         codes = {stage: self.read_code(kernel, stage) for stage in ("ttgir", "ptx", "sass")}
         return Build(self.content.kernels[kernel], codes)
 
-    def layouts(self, kernel: CapturedKernel) -> list[Layout | None]:
+    def layouts(self, kernel: CapturedKernel) -> Sequence[Layout | None]:
         """Return a kernel's layouts.
 
         Raises:
             UnreadableCapture: a layout is inconsistent.
         """
-        for bases in filter(None, kernel.layouts):
-            sides = (*bases.register, *bases.lane, *bases.warp)
+        for layout in filter(None, kernel.layouts):
+            shape = layout.shape
+            bases = (*layout.register, *layout.lane, *layout.warp)
             fits = all(
-                len(base) == len(bases.shape) and all(map(int.__lt__, base, bases.shape))
-                for base in sides
+                len(base) == len(shape)
+                and all(0 <= at < size for at, size in zip(base, shape, strict=True))
+                for base in bases
             )
             if (
                 not fits
-                or len(bases.lane) != 5
-                or len(sides) > 22
-                or math.prod(bases.shape) > _MOST_ELEMENTS
+                or len(layout.lane) != 5
+                or len(bases) > 22
+                or math.prod(shape) > _MOST_ELEMENTS
             ):
                 raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
-        return [Layout(b.shape, b.register, b.lane, b.warp) if b else None for b in kernel.layouts]
+        return kernel.layouts
 
 
 class Capture(BaseCapture):

@@ -160,12 +160,11 @@ def find_allocations(capture: BaseCapture) -> Sequence[Allocation]:
     If the capture lacks the allocation, the Triton that this interpreter would import computes it.
     """
     content = capture.content
-    major, minor = content.gpu["compute_capability"]
     missing = {
         number: {
             "ttgir": capture.read_code(number, "ttgir"),
             "ttir": "",
-            "capability": 10 * major + minor,
+            "capability": content.capability,
             "options": {},
         }
         for number, kernel in enumerate(content.kernels)

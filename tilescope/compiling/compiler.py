@@ -12,19 +12,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
+from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.compiling.compile_cost import suggest_smaller_config
+from tilescope.compiling.estimates import estimate_shared_bytes
 from tilescope.compiling.instrumented import TIMED_FIELDS, add_timer
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import display_path
-from tilescope.declare.knobs import knobs
+from tilescope.declare.knobs import ConfigError, knobs
 from tilescope.declare.spec import Kernel, Launch, Specs, TensorSpec
 from tilescope.evaluate.matching import find_conversions, read_operations
 from tilescope.evaluate.sectors import LANES
@@ -153,6 +154,43 @@ def compile_kernel(declared: Kernel, launch: Launch) -> Any:
         message += f"; with {change} it should fit." if change else "."
         return _too_large(message, launch)
     return kernel
+
+
+def suggest_smaller_config(kernel: Kernel, launch: Launch, shared_bytes: int) -> str:
+    """Name the smallest change to a config that should fit in shared memory, such as "num_stages 2"; "" without one.
+
+    It changes as few knobs as possible. Among those changes, it picks the one that uses the most shared memory.
+
+    Args:
+        shared_bytes: shared memory of the compiled config. It corrects the estimate if that is too low.
+    """
+    config = launch.config
+    correction = max(1.0, shared_bytes / estimate_shared_bytes(kernel, launch))
+    lower = {
+        name: [
+            value
+            for value in reversed(knob.choices or range(knob.low, knob.high))
+            if value < getattr(config, name)
+        ]
+        for name, knob in knobs(type(config)).items()
+        if name.startswith("BLOCK") or name == "num_stages"
+    }
+    for count in range(1, len(lower) + 1):
+        fitting: dict[str, int] = {}
+        for names in combinations(reversed(lower), count):
+            for values in product(*(lower[name] for name in names)):
+                changes = dict(zip(names, values, strict=True))
+                smaller = replace(launch, config=replace(config, **changes))
+                with suppress(ConfigError):
+                    kernel.family.refuse(smaller.problem, smaller.config)
+                    needed = estimate_shared_bytes(kernel, smaller)
+                    if needed * correction <= launch.gpu.shared_bytes_per_program:
+                        fitting[", ".join(f"{name} {value}" for name, value in changes.items())] = (
+                            needed
+                        )
+        if fitting:
+            return max(fitting, key=lambda change: fitting[change])
+    return ""
 
 
 def _too_large(message: str, launch: Launch) -> Failure:

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import BaseCapture, CapturedLaunch, Content
-from tilescope.compiling.compile_cost import compile_seconds
 from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
+from tilescope.compiling.estimates import compile_seconds
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knobs, read_fields

@@ -117,8 +117,7 @@ def _fit(value: Value, bits: int) -> Value:
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Divide toward zero, as hardware does. Only inactive programs divide by zero."""
-    quotient = a // b
-    return quotient + ((quotient < 0) & (quotient * b != a))
+    return (a - np.fmod(a, b)) // b
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -194,7 +193,7 @@ def _quotient(op: Op, a: Value, b: Value) -> Value:
     """Divide or take the remainder. By a positive constant, whole multiples stay in `base` and need no term."""
     is_quotient = op.name == "arith.divsi"
     divisor = b.base[0] if len(b.base) == 1 and not b.terms else 0
-    if a.terms and divisor > 0 and a.bounds()[0] >= 0 and a.base.min() >= 0:
+    if a.terms and divisor > 0 and a.lower_bound >= 0 and a.base.min() >= 0:
         whole, rest = np.divmod(a.base, divisor)
         inner = apply(np.floor_divide if is_quotient else np.remainder, Value(rest, a.terms), b)
         return add(Value(whole), inner) if is_quotient else inner
@@ -206,7 +205,7 @@ def _compare_integers(op: Op, a: Value, b: Value) -> Value:
     predicate = _PREDICATES[name.lstrip("su")]
     if a.is_boolean:
         return apply(predicate, a, b)
-    if name.startswith("u") and min(a.bounds()[0], b.bounds()[0]) < 0:
+    if name.startswith("u") and min(a.lower_bound, b.lower_bound) < 0:
         return apply(_on_unsigned(predicate, bits_of(op.type)), a, b)
     return compare(predicate, a, b)
 
@@ -228,7 +227,7 @@ def _extend_unsigned(op: Op, a: Value) -> Value:
     if a.is_boolean:
         return apply(lambda x: x.astype(np.int64), a)
     bits = bits_of(_source_type(op))
-    return a if a.bounds()[0] >= 0 else apply(lambda x: x & ((1 << bits) - 1), a)
+    return a if a.lower_bound >= 0 else apply(lambda x: x & ((1 << bits) - 1), a)
 
 
 def _bitcast(op: Op, a: Value) -> Value:
@@ -327,12 +326,9 @@ _RULES: dict[str, Callable[..., Value]] = {
 
 
 def split(value: Value) -> list[Value]:
-    """Evaluate tl.split: the two halves of a block's last dimension."""
-
-    def take(table: np.ndarray, half: int) -> np.ndarray:
-        return np.asarray(table[..., min(half, table.shape[-1] - 1)])
-
-    return [value.map_blocks(partial(take, half=half)) for half in (0, 1)]
+    """Evaluate tl.split: the two halves of a block's last dimension, which are equal if its length is 1."""
+    halves = (partial(np.take, indices=half, axis=-1, mode="clip") for half in (0, 1))
+    return [value.map_blocks(half) for half in halves]
 
 
 def gather(op: Op, operands: list[Value]) -> Value:

@@ -278,9 +278,10 @@ def _find_merged_stores(
 
 
 def read_storages(capture: BaseCapture, launch: CapturedLaunch) -> list[Storage]:
-    """Return the memory that a launch's arguments point to. Storage number n starts at (n + 1) · STORAGE_STEP."""
+    """Return the memory that a launch's arguments point to."""
     storages = [
-        Storage(storage.bytes, storage.address_bytes) for storage in capture.content.storages
+        Storage(storage.bytes, find_storage(capture, number))
+        for number, storage in enumerate(capture.content.storages)
     ]
     for tensor in filter(None, (argument.own_tensor for argument in launch.arguments)):
         if not tensor.is_known:
@@ -299,10 +300,14 @@ def _read_array(capture: BaseCapture, number: int) -> np.ndarray:
         raise UnsupportedOperation(str(error)) from error
 
 
+def find_storage(capture: BaseCapture, number: int) -> int:
+    """Return the address of a storage's first byte: see `STORAGE_STEP`."""
+    return (number + 1) * STORAGE_STEP + capture.content.storages[number].address_bytes
+
+
 def find_start(capture: BaseCapture, tensor: Tensor) -> int:
-    """Return the address of a tensor's first byte: see `STORAGE_STEP`."""
-    storage = capture.content.storages[tensor.storage]
-    return (tensor.storage + 1) * STORAGE_STEP + storage.address_bytes + tensor.offset_bytes
+    """Return the address of a tensor's first byte."""
+    return find_storage(capture, tensor.storage) + tensor.offset_bytes
 
 
 def read_argument(capture: BaseCapture, argument: Argument) -> int | float | bool | Descriptor:

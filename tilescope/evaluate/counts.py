@@ -385,9 +385,9 @@ class Sampler:
         touches.high = max(touches.high, int(high.max()))
         touches.bytes += float(size.sum())
         number = self._count(touches, program)
-        chosen = _choose(low, self._scale)
-        touches.parts.append(tuple(each[chosen] for each in (program, low, high, size, number)))
-        self._kept += len(chosen)
+        part = _thin((program, low, high, size, number), self._scale)
+        touches.parts.append(part)
+        self._kept += len(part[0])
         while self._kept > _MAX_EXECUTIONS:
             self._scale *= 2
             for each in self._touches:
@@ -411,18 +411,14 @@ class Sampler:
         return number + np.arange(len(program)) - np.repeat(first, times)
 
 
-def _choose(low: np.ndarray, scale: int) -> np.ndarray:
-    """Return the numbers of the executions on one in `scale` pieces of memory. `scale` is a power of two."""
-    if scale == 1:
-        return np.arange(len(low))
-    # The product's highest bits are 0 for one in `scale` pieces.
-    bits = scale.bit_length() - 1
-    return np.flatnonzero((low // _PIECE_BYTES * _MULTIPLIER).view(np.uint64) >> 64 - bits == 0)
-
-
 def _thin(part: tuple[np.ndarray, ...], scale: int) -> tuple[np.ndarray, ...]:
-    chosen = _choose(part[1], scale)
-    return tuple(each[chosen] for each in part)
+    """Keep the executions on one in `scale` pieces of memory: see `Touches.parts`. `scale` is a power of two."""
+    if scale == 1:
+        return part
+    # The product's highest bits are 0 for one in `scale` pieces.
+    hashes = (part[1] // _PIECE_BYTES * _MULTIPLIER).view(np.uint64)
+    is_kept = hashes >> 65 - scale.bit_length() == 0
+    return tuple(each[is_kept] for each in part)
 
 
 class Probe:

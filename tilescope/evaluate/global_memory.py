@@ -35,7 +35,8 @@ from tilescope.evaluate.values import (
 )
 from tilescope.ttgir.parser import Op, Region, memory_ops
 
-# Storages are this far apart, so an address identifies its storage, even if it lies before the storage's start.
+# Storage number n starts near (n + 1) · STORAGE_STEP, so an address identifies its storage, even if it lies before the
+# storage's start.
 STORAGE_STEP = 1 << 40
 
 # Limit of an evaluation. A unit of work takes about 20 µs.
@@ -94,13 +95,13 @@ class Storage:
 
     Attributes:
         bytes: its size.
-        start_bytes: its start, from a multiple of STORAGE_STEP.
+        start: the address of its first byte.
         contents: for each size of an element, a function that returns the elements from its start.
         why_unknown: a sentence that says why its contents are unknown.
     """
 
     bytes: int
-    start_bytes: int = 0
+    start: int
     contents: dict[int, Callable[[], np.ndarray]] = field(default_factory=dict)
     why_unknown: str = "The capture holds no copy of the tensor's values."
 
@@ -193,7 +194,6 @@ class GlobalMemory:
     """Global memory and the tally of each operation on it.
 
     Args:
-        storages: storage number n starts at (n + 1) · STORAGE_STEP.
         instructions: for each operation its instruction, or why it is unknown.
         num_warps: warps of a program.
         programs: of the launch.
@@ -213,9 +213,7 @@ class GlobalMemory:
         self.instructions = instructions
         self.num_warps = num_warps
         self.work = 0
-        self.starts = np.array(
-            [n * STORAGE_STEP + storage.start_bytes for n, storage in enumerate(storages, 1)]
-        )
+        self.starts = np.array([storage.start for storage in storages], dtype=np.int64)
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
         self.sampler = Sampler(programs)
@@ -363,12 +361,9 @@ class GlobalMemory:
         if tally.outside is None and self._are_outside(np.array([low.min(), high.max()])).any():
             is_outside = self._are_outside(low) | self._are_outside(high)
             for member in running[is_outside][:1]:
-                tally.outside = self._find_outside(access.example(member))
-
-    def _find_outside(self, example: Example) -> tuple[Example, tuple[int, ...]]:
-        """Return an execution and the index of its first element outside its storage."""
-        wrong = np.argwhere(example.active & self._are_outside(example.address))
-        return example, tuple(wrong[0].tolist())
+                example = access.example(member)
+                wrong = np.argwhere(example.active & self._are_outside(example.address))
+                tally.outside = example, tuple(wrong[0].tolist())
 
     def _find_storages(self, op: Op, address: np.ndarray) -> None:
         """Add the storages of addresses to those that an operation accesses."""

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from pydantic import TypeAdapter
+
 from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import Location, UnsupportedOperation, lane_bytes, locate_lines
 from tilescope.declare.accesses import AnyAccess, FlatAccess
@@ -56,6 +58,8 @@ _CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)
 
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
+
+_LAYOUTS_TYPE = TypeAdapter(list[Layout | None])
 
 
 @dataclass
@@ -312,14 +316,7 @@ def _read_layouts(ttgir: str) -> list[Layout | None]:
     from tilescope.record.compiled import read_ttgir  # imports torch and Triton
 
     # Without its cache, which would grow in a worker.
-    layouts = read_ttgir.__wrapped__(ttgir).layouts
-    sides = ("register", "lane", "warp")
-    return [
-        Layout(tuple(bases["shape"]), *(tuple(map(tuple, bases[side])) for side in sides))
-        if bases
-        else None
-        for bases in layouts
-    ]
+    return _LAYOUTS_TYPE.validate_python(read_ttgir.__wrapped__(ttgir).layouts)
 
 
 def _check(op: Op, instruction: MemoryInstruction | str) -> MemoryInstruction:

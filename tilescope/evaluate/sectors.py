@@ -19,6 +19,8 @@ SECTOR_BYTES = 32
 LINE_BYTES = 128
 # Lanes of a warp.
 LANES = 32
+# The fewest bytes that a lane's asynchronous copy moves (PTX ISA 9.0, "cp.async").
+LEAST_COPY_BYTES = 4
 # TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
 GRANULE_BYTES = 16
 # The widest swizzle is also the widest box row.
@@ -162,8 +164,8 @@ def atomic_sectors(address: ndarray, active: ndarray) -> ndarray:
         np.flatnonzero(is_contended), -(-np.count_nonzero(is_contended) // _CHUNK) or 1
     ):
         passes[some] = _passes(line[some], np.where(active[some], bank[some], 4), place[some])
-    served = np.sort(np.where(active, address // SECTOR_BYTES * (lanes + 1) + passes, -1), axis=1)
-    return np.count_nonzero(served[:, 1:] != served[:, :-1], axis=1) + (served[:, 0] >= 0)
+    served = np.where(active, address // SECTOR_BYTES * (lanes + 1) + passes, _NOWHERE)
+    return _distinct(np.sort(served, axis=1), 1)
 
 
 def _passes(line: ndarray, bank: ndarray, place: ndarray) -> ndarray:

@@ -140,11 +140,10 @@ class Value:
             total = total & part if self.is_boolean else total + part
         return total
 
-    def bounds(self) -> tuple[int, int]:
-        """Return a lower and an upper bound of all elements of all programs."""
-        spans = [term.spans for term in self.terms]
-        low = int(self.base.min()) + sum(int(least.min()) for least, _ in spans)
-        return low, int(self.base.max()) + sum(int(greatest.max()) for _, greatest in spans)
+    @property
+    def lower_bound(self) -> int:
+        """A lower bound of all elements of all programs."""
+        return int(self.base.min()) + sum(int(term.spans[0].min()) for term in self.terms)
 
     def bounds_by_program(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a lower and an upper bound of each program's elements: (programs,), or (1,) if all have the same."""

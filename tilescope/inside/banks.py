@@ -148,7 +148,7 @@ def serve_words(access: BankAccess) -> np.ndarray:
 
 
 def count_copy_wavefronts(
-    opcode: str, source: np.ndarray, is_read: np.ndarray, access: BankAccess
+    source: np.ndarray, is_read: np.ndarray, access: BankAccess
 ) -> Wavefronts:
     """Return the wavefronts with which one execution of LDGSTS writes to shared memory.
 
@@ -162,7 +162,7 @@ def count_copy_wavefronts(
         is_read: (warps, 32) bool; other lanes write zeros.
     """
     target, active, width = access.parts
-    is_bypass = ".BYPASS" in opcode
+    is_bypass = ".BYPASS" in access.opcode
     is_read = is_read.reshape(target.shape) & active
     by_warp = is_read.reshape(-1, LANES)
     is_mixed = by_warp.any(axis=1) & (active.reshape(-1, LANES) & ~by_warp).any(axis=1) & is_bypass

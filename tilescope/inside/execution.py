@@ -260,27 +260,22 @@ class _Run:
         after = plan.find_reconvergence(start)
         if after is None:
             raise UnsupportedOperation(_explain(plan.planned[plan.blocks[start] - 1]))
-        self._mark_unknown(plan.find_between(start, after))
+        # Blocks in between are slow paths for rare operands, or functions, which compute floating-point numbers.
+        for planned in self._mark_uncertain(plan.find_between(start, after)):
+            self._forget(planned)
         if plan.code[after].effect == "end convergence":
             self.executions.uncertain.add(after)
         return after
 
-    def _mark_unknown(self, blocks: set[int]) -> None:
-        """Mark as unknown how often some blocks run, and what they write.
-
-        They are slow paths for rare operands, or functions. Triton's functions compute floating-point numbers.
-        """
-        self._mark_uncertain(blocks)
-        for block in blocks:
-            for planned in self.plan.planned[block : self.plan.blocks[block]]:
-                self._forget(planned)
-
-    def _mark_uncertain(self, blocks: set[int]) -> None:
-        for block in blocks:
-            for planned in self.plan.planned[block : self.plan.blocks[block]]:
-                self.executions.uncertain.add(planned.index)
-                if planned.instruction.traits.smem:
-                    self._refuse(planned, "The number of executions of an access")
+    def _mark_uncertain(self, blocks: set[int]) -> list[Planned]:
+        """Mark as unknown how often some blocks run, and return their instructions."""
+        plan = self.plan
+        marked = [each for block in blocks for each in plan.planned[block : plan.blocks[block]]]
+        for planned in marked:
+            self.executions.uncertain.add(planned.index)
+            if planned.instruction.traits.smem:
+                self._refuse(planned, "The number of executions of an access")
+        return marked
 
     def _condition(self, planned: Planned, active: Any) -> Any:
         """Return where a jump is taken; None if that is unknown."""

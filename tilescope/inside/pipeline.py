@@ -12,6 +12,8 @@ from itertools import chain
 
 from tilescope.captures.listings import Location
 from tilescope.evaluate.matching import find_instructions
+from tilescope.evaluate.sectors import LEAST_COPY_BYTES
+from tilescope.inside.layouts import Encodings
 from tilescope.inside.report import LoopLoad, Moment, Pipeline, PipelineEvent
 from tilescope.ttgir.graph import Graph
 from tilescope.ttgir.parser import LOOPS, Op, Region
@@ -26,10 +28,6 @@ _PENDING = re.compile(r"\b(?:num|pendings) = (\d+)")
 _SLOTS = re.compile(r"-> !ttg\.memdesc<(\d+)x")
 # } {tt.num_stages = 4 : i32}
 _STAGES = re.compile(r"tt\.num_stages = (\d+)")
-# #blocked = #ttg.blocked<{sizePerThread = [1, 8], threadsPerWarp = [4, 8], warpsPerCTA = [4, 1], order = [1, 0]}>
-_BLOCKED = re.compile(r"^(#\w+) = #ttg\.blocked<\{.*order = \[(\d)", re.MULTILINE)
-# #shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = true, elementBitWidth = 16}>
-_TRANSPOSED = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{.*transposed = true", re.MULTILINE)
 # ttg.target = "cuda:90"
 _CAPABILITY = re.compile(r'ttg\.target = "cuda:(\d+)"')
 # ttg.local_alloc %y : (tensor<64x16xbf16, #blocked>) -> !ttg.memdesc<64x16xbf16, #shared, #smem>
@@ -37,9 +35,6 @@ _ALLOCATION = re.compile(r"\(tensor<(?:\d+x){2}\w+, (#\w+)>\) -> !ttg\.memdesc<[
 
 # The first compute capability, times ten, for which Triton pipelines loops.
 _FIRST_PIPELINED = 80
-
-# The fewest bytes that an asynchronous copy moves (PTX ISA 9.0, "cp.async").
-_LEAST_COPY_BYTES = 4
 
 # Identifies a source operation. All its copies have the same key.
 _Key = tuple[str, Location]
@@ -115,8 +110,6 @@ class _Kernel:
 
     Attributes:
         loaded: the results of loads and copies.
-        transposed: the layouts in shared memory whose first dimension is contiguous.
-        contiguous: the contiguous dimension of each blocked layout.
         capability: the compute capability for which it is compiled, times ten.
         claimed: lines of the TTGIR in prologues and epilogues of inner loops.
     """
@@ -136,8 +129,7 @@ class _Kernel:
         target = _CAPABILITY.search(ttgir)
         self.capability = int(target[1]) if target else _FIRST_PIPELINED
         self.ptx = ptx
-        self.transposed = set(_TRANSPOSED.findall(ttgir))
-        self.contiguous = {name: int(dim) for name, dim in _BLOCKED.findall(ttgir)}
+        self.encodings = Encodings(ttgir)
         self.claimed = set[int]()
 
     def loops(self, region: Region) -> Iterator["_Loop"]:
@@ -276,20 +268,21 @@ class _Loop:
         if not op.shape:
             return f"Line {line} loads a scalar. Triton pipelines only loads of blocks."
         accesses = find_instructions(self.kernel.ptx).get(("load", op.location), ())
-        width = max((each.width_bytes for each in accesses), default=_LEAST_COPY_BYTES)
-        if width < _LEAST_COPY_BYTES:
+        width = max((each.width_bytes for each in accesses), default=LEAST_COPY_BYTES)
+        if width < LEAST_COPY_BYTES:
             return (
                 f"Each lane loads only {width} B at a time on line {line}. "
-                f"An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+                f"An asynchronous copy needs at least {LEAST_COPY_BYTES} B."
             )
         for user in self.kernel.graph.users[op.results[0]]:
             if allocation := _ALLOCATION.search(user.text):
-                contiguous = int(allocation[2] not in self.kernel.transposed)
-                is_turned = self.kernel.contiguous.get(allocation[1]) == 1 - contiguous
-                if is_turned and op.element_bytes < _LEAST_COPY_BYTES:
+                block, shared = map(self.kernel.encodings.expand, allocation.groups())
+                turned = "[1" if "transposed = true" in shared else "[0"
+                is_turned = block.startswith("#ttg.blocked") and f"order = {turned}" in block
+                if is_turned and op.element_bytes < LEAST_COPY_BYTES:
                     return (
                         f"The multiplication needs the block loaded on line {line} transposed, which takes a copy per "
-                        f"element. An asynchronous copy needs at least {_LEAST_COPY_BYTES} B."
+                        f"element. An asynchronous copy needs at least {LEAST_COPY_BYTES} B."
                     )
         return ""
 

@@ -382,7 +382,7 @@ def _count_copy(
             reads = reads.reshape(shape)[:, request]
             if is_taken:
                 reads = np.full_like(reads, predicate == "!P0")
-            each = count_copy_wavefronts(instruction.opcode, address, reads, access)
+            each = count_copy_wavefronts(address, reads, access)
             wavefronts += number * np.array(each)
     if reading > times:
         return None

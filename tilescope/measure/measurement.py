@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from tilescope.compiling import compile_cost, compiler
+from tilescope.compiling import compiler, estimates
 from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.measure import worker
@@ -164,11 +164,11 @@ class Job:
         if self._session.gpu is None:
             return
         kernel, launch = launch_of(self.experiment, self.gpu)
-        if refusal := compile_cost.refuse_compile(kernel, launch):
+        if refusal := estimates.refuse_compile(kernel, launch):
             raise Stopped(refusal)
         call = Call("compile", compiler.compile_into_cache, (self.experiment, self.gpu, is_timed))
         with self._in_stage("compile"):
-            estimate_s = compile_cost.compile_seconds(kernel, launch)
+            estimate_s = estimates.compile_seconds(kernel, launch)
             self._wait("compile", self._session.compilers.submit(call, self.client, estimate_s))
 
     def compile_all(self, *experiments: Experiment) -> tuple[Compiled, ...]:

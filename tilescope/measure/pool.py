@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tilescope.compiling.compile_cost import COMPILE_DEADLINE_S
+from tilescope.compiling.estimates import COMPILE_DEADLINE_S
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import INTERNAL, Call, Client, FairQueue, QueuedCall
 from tilescope.results import Failure

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilescope.compiling.compile_cost import estimate_shared_bytes
+from tilescope.compiling.estimates import estimate_shared_bytes
 from tilescope.declare.experiment import Experiment, launch_of, without_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tilescope.compiling import compile_cost
+from tilescope.compiling import estimates
 from tilescope.compiling.compiler import compile_experiment
 from tilescope.compiling.inspection import MAX_TRIALS, inspect_experiment, try_changes
 from tilescope.declare.discovery import discover
@@ -117,7 +117,7 @@ class Session:
         self.store = store or Store(None)
         self.cache = str(cache_directory or worker.default_cache_directory() / "triton")
         count = compilers or max(2, min(4, (os.cpu_count() or 2) // 2))
-        self.compilers = Pool("compile", self.cache, count, short_s=compile_cost.QUICK_COMPILE_S)
+        self.compilers = Pool("compile", self.cache, count, short_s=estimates.QUICK_COMPILE_S)
         self.runner = ZeroGpuPool(lend, self.cache) if lend else Pool(self.backend, self.cache)
         self.queue: list[Job] = []
         self.zero_gpu = lend is not None
@@ -221,7 +221,7 @@ class Session:
         gpu = resolve_gpu(experiment, self.gpu)
         launch = launch_of(experiment, gpu)
         key = launch_key(experiment, gpu.name)
-        outcome = self._compiled.get(key) or compile_cost.refuse_compile(*launch)
+        outcome = self._compiled.get(key) or estimates.refuse_compile(*launch)
         if not HAS_TRITON:
             outcome = Failure(
                 "compile", "no_triton", "Triton is not installed here, so nothing is compiled."
@@ -283,7 +283,7 @@ class Session:
                 cache(key, result)
 
         call = Call("compile", function, (experiment, gpu, *args), (function, key))
-        seconds = compiles * compile_cost.compile_seconds(*launch_of(experiment, gpu))
+        seconds = compiles * estimates.compile_seconds(*launch_of(experiment, gpu))
         return self.compilers.submit(call, client, seconds, on_result)
 
     def find_inspection(self, experiment: Experiment) -> Inspection | Failure | None:

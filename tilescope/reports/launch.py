@@ -248,9 +248,8 @@ class LaunchReport(Inside):
         self, place: LineRegisters | HeldRegisters | LineSpills | SharedAccess
     ) -> str:
         """Return a place as "line N", or as "FILE:N" outside the kernel's file."""
-        lines: Sequence[tuple[str, int]] = [(place.file, place.line)]
-        if isinstance(place, SharedAccess):
-            lines = place.user_lines
+        own = ((place.file, place.line),)
+        lines = place.user_lines if isinstance(place, SharedAccess) else own
         names = (
             f"line {line}" if file == self.source else f"{file}:{line}" for file, line in lines
         )

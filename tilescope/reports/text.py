@@ -94,9 +94,9 @@ def markdown(report: Report) -> str:
     parts = [section.markdown for section in sections(report)]
     title = f"**{_in_markdown(_title(report))}**"
     remarks = map(_in_markdown, report.remarks)
-    _, findings = describe_findings(report)
+    faults, findings = describe_findings(report)
     items = [f"- {_in_markdown(finding)}" for finding in findings]
-    return "\n\n".join([*_list_faults(report), "\n".join(items), title, *parts, *remarks])
+    return "\n\n".join([*_mark_faults(faults), "\n".join(items), title, *parts, *remarks])
 
 
 def html(text: str) -> str:
@@ -104,8 +104,7 @@ def html(text: str) -> str:
     return Markup('<pre style="white-space: pre">{}</pre>').format(text)
 
 
-def _list_faults(report: Report) -> list[str]:
-    faults, _ = describe_findings(report)
+def _mark_faults(faults: Iterable[str]) -> list[str]:
     return [f"- **{_in_markdown(fault)}**" for fault in faults]
 
 
@@ -122,8 +121,8 @@ def markdown_growth(title: str, changed: Sequence[Difference], report: Report) -
     heading = f"### {_in_markdown(title)}: {count_noun(len(rows), 'regression')}"
     tables = [markdown_table(headings, rows, 2)] if rows else []
     missing = [each for each in report.remarks if each != report.untried]
-    faults = _list_faults(report)
-    return "\n\n".join([*faults, heading, *tables, *map(_in_markdown, missing)])
+    faults, _ = describe_findings(report)
+    return "\n\n".join([*_mark_faults(faults), heading, *tables, *map(_in_markdown, missing)])
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], labels: int) -> str:

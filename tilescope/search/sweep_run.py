@@ -15,8 +15,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from statistics import median
 
-from tilescope.compiling.compile_cost import explain_spill
-from tilescope.compiling.estimated_time import estimate_time
+from tilescope.compiling.estimates import estimate_time, explain_spill
 from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import HAS_TRITON

@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilescope.caching import once
-from tilescope.compiling.compile_cost import estimate_shared_bytes
-from tilescope.compiling.estimated_time import estimate_time
+from tilescope.compiling.estimates import estimate_shared_bytes, estimate_time
 from tilescope.declare.discovery import read_text
 from tilescope.declare.experiment import Experiment, Json
 from tilescope.declare.gpus import GPUS, Gpu

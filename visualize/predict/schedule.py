@@ -12,7 +12,7 @@ import numpy as np
 
 from kernels import orders
 from tilescope.captures.reader import CapturedKernel
-from tilescope.compiling.compile_cost import panel_loads
+from tilescope.compiling.estimates import panel_loads
 from tilescope.declare.gpus import Gpu, Occupancy, occupancy
 from tilescope.declare.jit import on_arrays
 from tilescope.declare.knobs import ConfigError, knobs

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tilescope.compiling.compile_cost import estimate_shared_bytes, explain_spill, uses_matrix_units
+from tilescope.compiling.estimates import estimate_shared_bytes, explain_spill, uses_matrix_units
 from tilescope.declare import experiment
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Json

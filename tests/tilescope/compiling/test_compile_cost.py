@@ -8,13 +8,13 @@ import pytest
 
 from tests.experiments import experiment_of, launch_from
 from tests.messages import opened
-from tilescope.compiling.compile_cost import (
+from tilescope.compiling.compiler import suggest_smaller_config
+from tilescope.compiling.estimates import (
     COMPILE_DEADLINE_S,
     QUICK_COMPILE_S,
     compile_seconds,
     estimate_shared_bytes,
     refuse_compile,
-    suggest_smaller_config,
 )
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of, resolve_gpu

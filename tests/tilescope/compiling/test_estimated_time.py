@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from tests.experiments import launch_from
-from tilescope.compiling.compile_cost import estimate_shared_bytes, explain_spill
-from tilescope.compiling.estimated_time import estimate_time, expect_execution
+from tilescope.compiling.estimates import (
+    estimate_shared_bytes,
+    estimate_time,
+    expect_execution,
+    explain_spill,
+)
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of as experiment_launch
 from tilescope.declare.gpus import GPUS

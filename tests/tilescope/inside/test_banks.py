@@ -74,7 +74,7 @@ LANE = np.arange(32)
 def copy(target, source, is_read, opcode="LDGSTS.E.BYPASS.128"):
     """Return the wavefronts of a warp's copy, of which some lanes read and all write."""
     written = BankAccess(opcode, target.reshape(1, 1, 32), np.ones((1, 1, 32), bool))
-    return count_copy_wavefronts(opcode, source[None], is_read[None], written)
+    return count_copy_wavefronts(source[None], is_read[None], written)
 
 
 def test_a_copy_of_some_lanes_first_writes_zeros_for_all():

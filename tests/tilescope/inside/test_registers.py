@@ -8,7 +8,7 @@ import pytest
 from kernels.examples import EXAMPLES
 from tests.listings import make_listing
 from tilescope.captures.reader import Capture
-from tilescope.inside.registers import count_live, count_spills, measure_registers
+from tilescope.inside.inspect import count_live, count_spills, measure_registers
 from tilescope.inside.report import HeldRegisters, LineRegisters, LineSpills
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import LaunchReport, Report

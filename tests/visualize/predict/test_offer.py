@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.experiments import launch_from
-from tilescope.compiling.compile_cost import compile_seconds, estimate_shared_bytes
-from tilescope.compiling.estimated_time import estimate_time
+from tilescope.compiling.estimates import compile_seconds, estimate_shared_bytes, estimate_time
 from tilescope.declare.discovery import discover, read_text
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch

@@ -10,9 +10,8 @@ import numpy as np
 from tilescope.captures.reader import CapturedKernel
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.inside.banks import BANKS, BankAccess, count_wavefronts, serve_words
-from tilescope.inside.inspect import Inspection
+from tilescope.inside.inspect import Inspection, count_live
 from tilescope.inside.pipeline import unroll
-from tilescope.inside.registers import count_live
 from tilescope.inside.report import Inside, Moment, Pipeline, SharedAccess
 from tilescope.numbers import count_noun
 from tilescope.reports.launch import Launches

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.compiling.estimated_time import estimate_time
+from tilescope.compiling.estimates import estimate_time
 from tilescope.declare.experiment import Experiment, Json, JsonSchema
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knob

@@ -1,9 +1,9 @@
-"""Order configs by their expected times before they are compiled, by the model of `tilescope.timing`.
+"""Estimate what a config costs before it is compiled: its compile, its registers and shared memory, and its time.
 
-The model gets the steps that a warp is expected to execute: loads in a pipeline of `num_stages`, products, and stores.
-Registers, instructions and shared memory follow from the tile, and DRAM reads each input once.
-Omitted: bank conflicts except those of transposed operands, loads that are too narrow for asynchronous copies, spills,
-and the order of programs.
+The model of `tilescope.timing` predicts the times, by which configs are ordered, from the steps that a warp is expected
+to execute: loads in a pipeline of `num_stages`, products, and stores. Registers, instructions and shared memory follow
+from the tile, and DRAM reads each input once. Omitted: bank conflicts except those of transposed operands, loads that
+are too narrow for asynchronous copies, spills, and the order of programs.
 """
 
 import functools
@@ -12,22 +12,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilescope.compiling.compile_cost import (
-    MOST_REGISTERS,
-    accumulator_registers,
-    estimate_shared_bytes,
-    panel_loads,
-    uses_matrix_units,
-)
-from tilescope.declare.accesses import AnyAccess, FlatAccess
+from tilescope.declare.accesses import Access, AnyAccess, FlatAccess
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import occupancy
-from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch
-from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
+from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch, format_duration
+from tilescope.evaluate.sectors import LANES, LEAST_COPY_BYTES, LINE_BYTES, SECTOR_BYTES
+from tilescope.results import Failure
 from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import RESULTS, find_constants
-from tilescope.timing.model import Execution, Traffic, time_launch
+from tilescope.timing.model import QUARTERS, Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
+
+MOST_REGISTERS = 255
+
+# Seconds after which a compile is killed.
+COMPILE_DEADLINE_S = 60.0
+
+# Longest compile that may use the worker reserved for short jobs.
+QUICK_COMPILE_S = 5.0
+
+# Factor by which the estimate may be wrong, because machines differ and the model is incomplete.
+_UNCERTAINTY = 2.0
+
+# Largest part of a product's tile that changes its layout at once.
+_LARGEST_PART_BYTES = 64 * 1024
+
+# Compile time of a matrix-unit kernel whose accumulator fits in registers.
+_BASE_S = 3.0
 
 # Registers per thread besides the accumulator, and instructions per step of K besides copies and products, plus the
 # same per copy: fitted to 36 compiled float16 products (Triton 3.6.0, compute capability 9.0).
@@ -41,7 +52,6 @@ _TMA_COPIES = 6
 _ISSUE_CYCLES = 1.75
 # Bytes that a lane copies with one instruction.
 _COPY_BYTES = 16
-_LEAST_COPY_BYTES = 4
 # Operands that are transposed on the way to shared memory, as compiled by Triton 3.7.1: sectors that copies of 4 bytes
 # move, relative to those of the block; elements of a row per wavefront of a store, by their bytes, and the most
 # wavefronts; instructions per store.
@@ -57,9 +67,97 @@ _WARP_PRODUCT_CYCLES = 20
 # Four warps multiply 64 rows together on compute capability 9.0, and read both operands from shared memory.
 _GROUP_WARPS = 4
 _GROUP_ROWS = 64
-_QUARTERS = 4
 # Simulated steps of each warp: about eight steps of K.
 _STEPS_PER_WARP = 60
+
+
+def explain_spill(kernel: Kernel, launch: Launch) -> str:
+    """Explain that the config's accumulator does not fit in registers, or return "" if it fits.
+
+    Such a config is not worth compiling: it can take minutes, and the kernel then spills to local memory.
+    """
+    registers = accumulator_registers(kernel, launch)
+    if registers <= MOST_REGISTERS:
+        return ""
+    rows, columns = kernel.output_tile(launch) or (0, 0)
+    return (
+        f"The accumulator of a {rows} × {columns} tile takes {registers} registers per thread with num_warps "
+        f"{launch.config.num_warps}; a thread has {MOST_REGISTERS}, so it would spill. "
+        "Make the tile smaller or num_warps larger."
+    )
+
+
+def refuse_compile(kernel: Kernel, launch: Launch) -> Failure | None:
+    """Return a Failure if the kernel would spill and its compile would exceed the deadline."""
+    seconds = compile_seconds(kernel, launch)
+    spill = explain_spill(kernel, launch)
+    if not spill or seconds <= _UNCERTAINTY * COMPILE_DEADLINE_S:
+        return None
+    duration = f"Compiling it for {launch.gpu.name} would take about {format_duration(seconds)}"
+    reason = f"{spill} {duration}; the limit is {COMPILE_DEADLINE_S:.0f} s."
+    return Failure("compile", "too_slow_to_compile", reason)
+
+
+def accumulator_registers(kernel: Kernel, launch: Launch) -> int:
+    """Return the number of float32 accumulators per thread; 0 for a kernel without matrix products."""
+    tile = kernel.output_tile(launch)
+    if tile is None or not kernel.family.work(launch.problem):
+        return 0
+    return -(-math.prod(tile) // (LANES * launch.config.num_warps))
+
+
+def compile_seconds(kernel: Kernel, launch: Launch) -> float:
+    """Estimate the compile time on one core, in seconds.
+
+    The formulas are fitted to a dozen compiles with Triton 3.7.1 on an x86 server core. With matrix units, a compile
+    takes a few seconds while the accumulators fit in registers. Beyond that, doubling the accumulators takes ten times
+    as long. Without matrix units, each product is a separate instruction.
+    """
+    sums = accumulator_registers(kernel, launch)
+    if not sums:
+        most = max(access.elements for access in kernel.accesses(launch))
+        return 1.0 + 14.0 * (most // (LANES * launch.config.num_warps)) / 2048
+    if uses_matrix_units(kernel, launch):
+        return _BASE_S * max(1.0, sums / (MOST_REGISTERS + 1)) ** 3.3
+    rows, _ = kernel.output_tile(launch) or (1, 1)
+    depth = next((access.elements // rows for access in panel_loads(kernel, launch)), 1)
+    return 1.0 + 3.1 * (sums / 128) ** 1.45 * (depth / 16) ** 0.9
+
+
+def uses_matrix_units(kernel: Kernel, launch: Launch) -> bool:
+    """Return whether Triton multiplies on matrix units: from compute capability 8.0 on, except for IEEE float32."""
+    return (
+        launch.gpu.compute_capability >= (8, 0) and kernel.family.matrix_passes(launch.problem) > 0
+    )
+
+
+def panel_loads(kernel: Kernel, launch: Launch) -> list[Access]:
+    """Return the loads of the A and B panels in the loop over K, A first."""
+    accesses = kernel.accesses(launch) if kernel.family.panels else ()
+    return [access for access in accesses if isinstance(access, Access) and "k" in access.over]
+
+
+def estimate_shared_bytes(kernel: Kernel, launch: Launch) -> int:
+    """Estimate the shared memory of one program in bytes, usually from above.
+
+    The panels of A and B have a buffer per stage on compute capability 9.0 and 10.0, whose matrix units read shared
+    memory, one fewer elsewhere, and one before 8.0. With TMA, each tensor after the loop needs a tile; without it, one
+    tile may change its layout there. Of 740 recorded compiles (Triton 3.7.1, H100 and H200), six need 1 % to 20 % more.
+    """
+    panels = panel_loads(kernel, launch)
+    accesses = kernel.accesses(launch)
+    capability = launch.gpu.compute_capability
+    buffers = max(1, launch.config.num_stages - (capability not in ((9, 0), (10, 0))))
+    if capability < (8, 0):  # without asynchronous copies, loads are not pipelined
+        buffers = 1
+    uses_tma = any(access.op == "descriptor" for access in accesses)
+    blocks = [access for access in accesses if isinstance(access, Access) and access not in panels]
+    tiles = {access.tensor: access.elements for access in blocks if uses_tma}
+    pipelined = buffers * sum(access.elements for access in panels) + sum(tiles.values())
+    size = launch.element_bytes
+    largest = size * max(access.elements for access in accesses)
+    # A tile of a product changes its layout in parts.
+    return max(size * pipelined, min(largest, _LARGEST_PART_BYTES) if panels else largest)
 
 
 def estimate_time(kernel: Kernel, launch: Launch) -> float | None:
@@ -84,7 +182,7 @@ def _estimate(kernel_id: str, launch: Launch) -> float | None:
         return None
     constants, _ = find_constants(launch.gpu)
     execution, _ = described
-    warps = max(1, execution.resident * execution.warps // _QUARTERS)
+    warps = max(1, execution.resident * execution.warps // QUARTERS)
     total_us, _ = time_launch(*described, launch.gpu, constants, warps * _STEPS_PER_WARP)
     first = kernel.first(launch)
     return total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
@@ -247,8 +345,17 @@ class _Listing:
         if kind == "descriptor load":
             self._add_descriptor(times, kind, wavefronts)
             return
-        traffic: dict[str, Any] = {"traffic": kind, "nominal_bytes": math.ceil(size)}
-        self.add(times, "lsu", 0, 0, reads=reads, wavefronts=wavefronts, **traffic)
+        nominal_bytes = math.ceil(size)
+        self.add(
+            times,
+            "lsu",
+            0,
+            0,
+            reads=reads,
+            wavefronts=wavefronts,
+            traffic=kind,
+            nominal_bytes=nominal_bytes,
+        )
         self.add_wait(times, "commit")
 
 
@@ -310,7 +417,7 @@ def _plan_copy(listing: _Listing, kind: str, access: AnyAccess) -> tuple[float, 
     if kind == "descriptor load" or not _is_across_k(launch, access):
         size = listing.move(kind, access)
         return size, size / LANES / _COPY_BYTES, size / _SHARED_BYTES_PER_CYCLE
-    if launch.element_bytes < _LEAST_COPY_BYTES:
+    if launch.element_bytes < LEAST_COPY_BYTES:
         return 0.0, 0.0, 0.0
     copies = listing.move(kind, access, _NARROW_SECTORS) / LANES / launch.element_bytes
     return copies * LANES * launch.element_bytes, copies, copies * _find_conflicts(launch, access)
@@ -324,10 +431,12 @@ def _add_transposition(listing: _Listing, times: float, kind: str, access: AnyAc
         size = access.elements * launch.element_bytes / listing.warps
         wavefronts = size / _SHARED_BYTES_PER_CYCLE
         listing.add(times, "lsu", 0, _SHARED_CYCLES, wavefronts=wavefronts, writes=(loaded,))
-    elif launch.element_bytes < _LEAST_COPY_BYTES:
+    elif launch.element_bytes < LEAST_COPY_BYTES:
         size = listing.move("load", access)
-        more: dict[str, Any] = {"traffic": "load", "nominal_bytes": math.ceil(size)}
-        listing.add(times, "lsu", 0, 0, writes=(loaded,), **more)
+        nominal_bytes = math.ceil(size)
+        listing.add(
+            times, "lsu", 0, 0, writes=(loaded,), traffic="load", nominal_bytes=nominal_bytes
+        )
     else:
         return
     stores = size / launch.element_bytes / LANES
@@ -354,7 +463,7 @@ def _add_product(
         single, _ = RESULTS[gpu.compute_capability]
         # A thread multiplies about 8 × 8 elements that it has loaded.
         operand = listing.add_operands(times, products / LANES / 8)
-        cycles = products / (single / _QUARTERS)
+        cycles = products / (single / QUARTERS)
         listing.add(times, "fma", cycles, _ARITHMETIC_CYCLES, reads=(operand, 0), writes=(0,))
         return
     cycles = products * kernel.family.matrix_passes(launch.problem) / _matrix_rate(launch)
@@ -378,4 +487,4 @@ def _add_product(
 def _matrix_rate(launch: Launch) -> float:
     """Return the products per cycle of the matrix unit in a quarter of an SM."""
     gpu = launch.gpu
-    return gpu.matrix_rate(launch.problem.dtype) * 1e6 / 2 / gpu.sms / gpu.clock_mhz / _QUARTERS
+    return gpu.matrix_rate(launch.problem.dtype) * 1e6 / 2 / gpu.sms / gpu.clock_mhz / QUARTERS
