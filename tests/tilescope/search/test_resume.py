@@ -112,17 +112,6 @@ def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
     assert best not in {finalist.experiment for finalist in sweep.final.finalists}
 
 
-def test_updates_end_with_the_sweep():
-    run = make_run(GRID)
-    run.start()
-    *_, last = run.updates(0.01)
-    assert last.phase == "over"
-    assert last.done == last.total == len(ALL)
-    assert last.remaining_s == 0.0
-    assert last.best.experiment == run.result(0).best.experiment
-    assert run.changes > 0
-
-
 def test_rows_are_stored_before_anyone_sees_them(store):
     device = FakeDevice()
     reader = again(store)

@@ -124,15 +124,6 @@ def test_a_worker_that_dies_at_every_attempt_ends_the_tuning_with_its_error(stor
     assert len(tuner.tasks) == 3
 
 
-def test_a_repeated_tuning_resumes_from_its_rows_unless_it_starts_from_scratch(store):
-    run_tuning(FakeTuner(store), store, tries_all=True)
-    again, from_scratch = FakeTuner(store), FakeTuner(store)
-    run_tuning(again, store, tries_all=True)
-    run_tuning(from_scratch, store, tries_all=True, from_scratch=True)
-    assert [len(explored(device)) for device in again.devices] == [0, 0, 0]
-    assert [len(explored(device)) for device in from_scratch.devices] == [16, 16, 16]
-
-
 def test_few_configs_serve_most_problems():
     """Two problems need BLOCK_M = 128, the third a small one."""
 
