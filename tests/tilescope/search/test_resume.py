@@ -1,7 +1,5 @@
 """Cancelled, killed and resumed sweeps; what the store and files keep of them."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -18,7 +16,7 @@ from fakes import (
 )
 
 from tests.experiments import experiment_of
-from tests.stores import again
+from tests.stores import again, execute
 from tests.waiting import PATIENCE_S
 from tilescope.export.script import config_line
 from tilescope.results import Failure, Strategy, SweepRow
@@ -178,8 +176,7 @@ def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
 
 def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
     swept(GRID, within=SOME, store=store)
-    with closing(sqlite3.connect(store.path)) as connection, connection:
-        connection.execute("UPDATE sweep SET triton = '99.1'")
+    execute(store.path, "UPDATE sweep SET triton = '99.1'")
     sweep, resume_point = store.load_sweep(SOME, GPU)
     assert "with Triton 99.1. Triton 3" in sweep.note
     assert "is installed now, so the next sweep starts from scratch." in sweep.note
@@ -192,8 +189,7 @@ def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
 
 def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
     swept(GRID, within=SOME, store=store)
-    with closing(sqlite3.connect(store.path)) as connection, connection:
-        connection.execute("""UPDATE sweep_row SET row = '{"median_ms": "fast"}' WHERE place = 0""")
+    execute(store.path, """UPDATE sweep_row SET row = '{"median_ms": "fast"}' WHERE place = 0""")
     assert store.load_sweep(SOME, GPU) is None
     assert "A stored sweep can't be read" in caplog.text
     assert make_run(GRID, within=SOME, store=store).resumed == 0
