@@ -180,19 +180,13 @@ def test_the_store_returns_a_cases_space_and_rows_unchanged(store):
     assert within.size == 2
     other = dataclasses.replace(within, source="def")
     assert other.identity != within.identity
-    swept(Strategy("grid"), FakeCase(), within=within, builder=CaseBuilder(), store=store)
+    device = FakeDevice()
+    device.ms_of = lambda experiment: float(experiment.config.BLOCK)
+    swept(Strategy("grid"), device, within=within, builder=CaseBuilder(), store=store)
     loaded, _ = store.load_sweep(within, GPU)
     assert [row.experiment for row in loaded.rows] == list(within.experiments)
     assert loaded.best.experiment.config.BLOCK == 1
     assert store.load_sweep(other, GPU) is None
-
-
-class FakeCase(FakeDevice):
-    """A device whose times are the block sizes."""
-
-    def __init__(self):
-        super().__init__()
-        self.ms_of = lambda experiment: float(experiment.config.BLOCK)
 
 
 class CaseBuilder(FakeBuilder):
