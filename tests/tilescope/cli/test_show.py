@@ -245,7 +245,7 @@ def test_a_report_that_cannot_be_written_as_a_whole_leaves_the_earlier_one(
 
 
 def test_a_full_disk_behind_stdout_is_one_sentence(captured):
-    for command in ([*SHOW, str(captured), "--text"], [*SHOW, "--help"], [*APP, "--version"]):
+    for command in ([*SHOW, str(captured), "--text"], [*APP, "--version"]):
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
         assert (done.returncode, done.stderr) == (USAGE, "stdout: No space left on device.\n")
@@ -302,7 +302,7 @@ def recorder(tmp_path, captured):
     return tmp_path, [*SHOW, "script.py", *flags]
 
 
-SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGKILL
 PHASES = "starting", "capturing", "evaluating"
 
 
