@@ -17,6 +17,8 @@ from hypothesis import settings
 
 from scripts.record_examples import start_server
 from tilescope.captures.reader import Capture
+from tilescope.cli.command import run_command
+from tilescope.cli.show import show
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, this_gpu
 from tilescope.declare.knobs import ConfigError, knobs
@@ -253,6 +255,17 @@ def captured(request, capture_script):
 def launches(captured, capture_server):
     """Return the reports of the script's launches, with their findings."""
     return make_report(Capture(captured), capture_server.compile, most_seconds=math.inf).launches
+
+
+@pytest.fixture
+def run_show(capfd):
+    """Return a function that runs `tilescope show`, checks its exit status, and returns what it printed."""
+
+    def run(status, *arguments):
+        assert run_command(show, list(map(str, arguments))) == status
+        return capfd.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="session")

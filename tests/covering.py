@@ -5,13 +5,9 @@ Most defects need only one value, or two together, to appear. So the default tes
 """
 
 import itertools
-from collections.abc import Hashable
-from typing import TypeVar
 
 import numpy as np
 import pytest
-
-Case = TypeVar("Case", bound=tuple[Hashable, ...])
 
 
 def covering(cases, cost=lambda case: 1.0, together=None):
@@ -57,9 +53,3 @@ def pairs_of(cases, cost=lambda case: 1.0, together=None):
         pytest.param(*case, marks=[] if case in chosen else pytest.mark.all_combinations)
         for case in cases
     ]
-
-
-def values_of(cases):
-    """The same, where it is enough that every value is met: the mechanism is one, whatever the others are."""
-    cases = list(cases)
-    return pairs_of(cases, together=[(place, place) for place in range(len(cases[0]))])

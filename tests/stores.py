@@ -1,7 +1,9 @@
 """Write to a store and read from it, in this process and in others."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 
 from tests.experiments import experiment_of
@@ -33,6 +35,13 @@ def put_sweep(store, name, space, rows, ended="complete", began=START):
 def again(store):
     """Open the same file again, as another process would."""
     return Store(store.path)
+
+
+def execute(path, *statements):
+    """Execute SQL statements as another program would, and return the last one's rows."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        *_, rows = (connection.execute(statement).fetchall() for statement in statements)
+    return rows
 
 
 ALL = ResultFilter()

@@ -46,7 +46,6 @@ def python(tree, *arguments, stdin="", cwd=None, **variables):
         input=stdin,
         capture_output=True,
         text=True,
-        check=False,
     )
 
 

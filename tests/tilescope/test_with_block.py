@@ -6,8 +6,7 @@ import re
 import pytest
 
 from tests.trees import ROOT, python
-from tilescope.cli.command import FINE, USAGE, run_command
-from tilescope.cli.show import show
+from tilescope.cli.command import FINE, USAGE
 
 # One worker prepares what all tests use
 pytestmark = pytest.mark.xdist_group("with block")
@@ -109,7 +108,7 @@ print(json.dumps({
 
 def run_script(folder, text, cache):
     """Return the JSON that a script printed."""
-    (folder / "script.py").write_text(text, encoding="utf-8")
+    (folder / "script.py").write_text(text)
     done = python(ROOT, "script.py", cwd=folder, TRITON_CACHE_DIR=str(cache))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -158,33 +157,31 @@ def test_a_block_inside_another_is_refused_and_the_outer_one_loses_no_launch(blo
     assert not (folder / "inner.tilescope").exists()
 
 
-def test_a_block_in_a_script_that_show_runs_is_refused(tmp_path, monkeypatch, capfd):
+def test_a_block_in_a_script_that_show_runs_is_refused(tmp_path, monkeypatch, run_show):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     path = tmp_path / "script.py"
-    path.write_text("import tilescope\nwith tilescope.capture('own'):\n    pass", encoding="utf-8")
-    assert run_command(show, [str(path), "--text"]) == USAGE
-    assert "script.py raised RuntimeError: Captures cannot be nested" in capfd.readouterr().out
+    path.write_text("import tilescope\nwith tilescope.capture('own'):\n    pass")
+    output = run_show(USAGE, path, "--text")
+    assert "script.py raised RuntimeError: Captures cannot be nested" in output.out
 
 
-def test_reports_are_those_of_show_and_print_as_tables(block, capfd):
+def test_reports_are_those_of_show_and_print_as_tables(block, run_show):
     folder, printed = block
-    assert run_command(show, [str(folder / "unread.tilescope"), "--json"]) == FINE
-    (launch,) = json.loads(capfd.readouterr().out)["launches"]
+    path = folder / "unread.tilescope"
+    (launch,) = json.loads(run_show(FINE, path, "--json").out)["launches"]
     assert launch["totals"]["ld_sectors"] == 128
     assert {name: printed["unread"][name] for name in launch} == launch
-    assert run_command(show, [str(folder / "unread.tilescope"), "--text"]) == FINE
-    text = capfd.readouterr().out
+    text = run_show(FINE, path, "--text").out
     assert text == f"{printed['repr'][0]}\n"
     assert printed["repr"][1] in text
     assert re.search("script.py:10 +load +x +8 ", printed["html"])
 
 
-def test_a_capture_needs_no_suffix_and_its_path_is_that_at_the_blocks_start(block, capfd):
+def test_a_capture_needs_no_suffix_and_its_path_is_that_at_the_blocks_start(block, run_show):
     folder, _ = block
-    assert run_command(show, [str(folder / "outer"), "--text"]) == FINE
-    assert "L4: 2 launches\n" in capfd.readouterr().out
-    assert run_command(show, [f"{folder}/outer:case", "--text"]) == USAGE
-    assert "outer is a capture, so it cannot run the case 'case'." in capfd.readouterr().err
+    assert "L4: 2 launches\n" in run_show(FINE, folder / "outer", "--text").out
+    refused = run_show(USAGE, f"{folder}/outer:case", "--text")
+    assert "outer is a capture, so it cannot run the case 'case'." in refused.err
 
 
 @pytest.mark.gpu

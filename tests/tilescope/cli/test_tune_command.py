@@ -160,12 +160,10 @@ def test_stored_configs_are_tried_again_only_from_scratch(tune):
 
 
 def test_without_a_correct_config_the_status_is_1_and_stderr_says_why(tune, monkeypatch):
-    wrong = FakeDevice(wrong=lambda experiment: True)
-    monkeypatch.setattr(
-        FakeLocalTuner,
-        "before",
-        staticmethod(lambda device: device.__dict__.update(wrong=wrong.wrong)),
-    )
+    def make_wrong(device):
+        device.wrong = lambda experiment: True
+
+    monkeypatch.setattr(FakeLocalTuner, "before", staticmethod(make_wrong))
     status, out, err = tune("matmul.grouped", *OVER, *SET)
     assert status == 1
     assert "16 configs wrong: " in out

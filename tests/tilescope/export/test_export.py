@@ -72,7 +72,6 @@ def run_scripts(tmp_path, texts):
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        check=False,
     )
     assert run.returncode == 0, run.stderr
     return dict(zip(texts, map(tuple, json.loads(run.stdout).values()), strict=True))

@@ -757,18 +757,8 @@ threading.Thread(target=stop.wait, daemon=True).start()"""
     assert captured.content.stopped is None
 
 
-LATE = [
-    "import threading\nthreading.Thread(target=late).start()",
-    "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(1).submit(late).result()",
-    "import atexit\natexit.register(late)",
-]
-
-
-@pytest.mark.parametrize("text", LATE)
-def test_launches_of_threads_and_exit_handlers_are_recorded(capture, text):
-    _, launches, _ = capture(
-        f"def late():\n    launch(torch.zeros(512, device='cuda'))\nlaunch(x)\n{text}"
-    )
+def test_launches_of_exit_handlers_are_recorded(capture):
+    _, launches, _ = capture("import atexit\natexit.register(launch, x[:512])\nlaunch(x)")
     assert [launch.grid[0] for launch in launches] == [16, 2]
 
 
@@ -868,7 +858,6 @@ FAILING = [
     ("copy[(4 / 2,)](x, x, 4, BLOCK=256)  # here", "TypeError: 'float' object cannot be inter"),
     ("copy[(4,)](x, x, 4, BLOCK=256, kpack=2)  # here", "unrecognised'. This is an option for AMD"),
     ("torch.empty(4, device='xpu')  # here", 'for NVIDIA GPUs, so use device="cuda"'),
-    ("torch.empty(4, device='hip')  # here", 'for NVIDIA GPUs, so use device="cuda"'),
 ]
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.experiments import experiment_of
 from tests.results_made_up import INTERPRETER, START, run
-from tests.stores import ONE, OTHER, RUN, again, medians, put, put_sweep, writing
+from tests.stores import ONE, OTHER, RUN, again, execute, medians, put, put_sweep, writing
 from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import Run
 from tilescope.declare.gpus import GPUS
@@ -120,8 +120,7 @@ def test_an_experiment_that_this_version_does_not_know_is_none(text):
 def test_a_result_that_cannot_be_read_back_is_logged_and_ignored(store, caplog):
     put(store, run(ONE))
     put(store, run(OTHER))
-    with closing(sqlite3.connect(store.path)) as connection, connection:
-        connection.execute("UPDATE result SET recording = x'00' WHERE number = 1")
+    execute(store.path, "UPDATE result SET recording = x'00' WHERE number = 1")
     assert store.find(RUN, ONE, "H200") is None
     assert "result" in caplog.text
     assert median_ms(store, OTHER) == 0.1
@@ -141,11 +140,8 @@ def test_the_oldest_results_and_sweeps_are_deleted_when_the_file_is_full(store_p
         assert 20 < len(store.sweeps(1000)) < 150
         assert store_path.stat().st_size < 1.1 * 400_000
         assert store.sweeps(1)[0].name == "149"
-    with closing(sqlite3.connect(store_path)) as connection:
-        (rows,) = connection.execute(
-            "SELECT count(*) FROM sweep_row WHERE sweep NOT IN (SELECT number FROM sweep)"
-        )
-        assert rows == (0,), "a sweep's rows are deleted with it"
+    orphans = "SELECT * FROM sweep_row WHERE sweep NOT IN (SELECT number FROM sweep)"
+    assert execute(store_path, orphans) == [], "a sweep's rows are deleted with it"
     with closing(Store(store_path, max_bytes=1)) as small:
         assert small.count(ALL) == 1
         assert len(small.sweeps(9)) == 1, "the latest of each stays"
@@ -322,10 +318,9 @@ def test_a_corrupt_file_or_another_programs_or_versions_is_left_alone(
     store = Store(store_path)
     for place in range(40):
         put(store, run(experiment_of(M=1 + place)))
-    with closing(sqlite3.connect(store_path)) as connection:
-        if change.startswith("PRAGMA"):
-            connection.execute(change)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    if change.startswith("PRAGMA"):
+        execute(store_path, change)
+    execute(store_path, "PRAGMA wal_checkpoint(TRUNCATE)")
     if not is_open:
         store.close()
     if change == "truncate":
@@ -384,6 +379,5 @@ def test_a_killed_process_loses_at_most_the_result_in_progress(tmp_path, all_com
         assert acknowledged <= stored
         assert len(stored - acknowledged) <= 1, "the result in progress may or may not be stored"
         acknowledged = stored
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert execute(path, "PRAGMA integrity_check") == [("ok",)]
     assert len(acknowledged) > 5 * kills

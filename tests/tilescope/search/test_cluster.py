@@ -102,23 +102,6 @@ def test_gpus_of_different_kinds_are_not_ranked_together():
             cluster.select_kind(mixed, gpu)
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "message"),
-    [
-        ("nonsense://127.0.0.1:1", "TILESCOPE_SCHEDULER must be an address such as tcp"),
-        ("", "--gpus is 2; this host has none"),
-    ],
-)
-def test_a_cluster_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, scheduler, message):
-    monkeypatch.setenv(cluster.SCHEDULER, scheduler)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with (
-        pytest.raises(ConfigError, match=message),
-        cluster.connect(2),
-    ):
-        pass
-
-
 def test_without_dask_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ImportError
     install = r'pip install "tilescope\[cluster\]"'

@@ -1,7 +1,5 @@
 """Cancelled, killed and resumed sweeps; what the store and files keep of them."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -18,7 +16,7 @@ from fakes import (
 )
 
 from tests.experiments import experiment_of
-from tests.stores import again
+from tests.stores import again, execute
 from tests.waiting import PATIENCE_S
 from tilescope.export.script import config_line
 from tilescope.results import Failure, Strategy, SweepRow
@@ -112,17 +110,6 @@ def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
     assert best not in {finalist.experiment for finalist in sweep.final.finalists}
 
 
-def test_updates_end_with_the_sweep():
-    run = make_run(GRID)
-    run.start()
-    *_, last = run.updates(0.01)
-    assert last.phase == "over"
-    assert last.done == last.total == len(ALL)
-    assert last.remaining_s == 0.0
-    assert last.best.experiment == run.result(0).best.experiment
-    assert run.changes > 0
-
-
 def test_rows_are_stored_before_anyone_sees_them(store):
     device = FakeDevice()
     reader = again(store)
@@ -189,8 +176,7 @@ def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
 
 def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
     swept(GRID, within=SOME, store=store)
-    with closing(sqlite3.connect(store.path)) as connection, connection:
-        connection.execute("UPDATE sweep SET triton = '99.1'")
+    execute(store.path, "UPDATE sweep SET triton = '99.1'")
     sweep, resume_point = store.load_sweep(SOME, GPU)
     assert "with Triton 99.1. Triton 3" in sweep.note
     assert "is installed now, so the next sweep starts from scratch." in sweep.note
@@ -203,8 +189,7 @@ def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
 
 def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
     swept(GRID, within=SOME, store=store)
-    with closing(sqlite3.connect(store.path)) as connection, connection:
-        connection.execute("""UPDATE sweep_row SET row = '{"median_ms": "fast"}' WHERE place = 0""")
+    execute(store.path, """UPDATE sweep_row SET row = '{"median_ms": "fast"}' WHERE place = 0""")
     assert store.load_sweep(SOME, GPU) is None
     assert "A stored sweep can't be read" in caplog.text
     assert make_run(GRID, within=SOME, store=store).resumed == 0

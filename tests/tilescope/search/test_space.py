@@ -1,7 +1,5 @@
 """Spaces of configs: grid order, JSON, identity, rejected configs, and invalid spaces."""
 
-import json
-
 import pytest
 from fakes import GPU
 
@@ -22,11 +20,6 @@ def test_experiments_are_distinct_in_grid_order_and_keep_the_base_s_other_values
     assert varied == [(64, 4), (64, 8), (128, 4), (128, 8)]
     assert {config.BLOCK_N for config in configs} == {32}
     assert make_space().size == len(configs)
-
-
-def test_a_space_comes_back_from_json():
-    made = make_space("BLOCK_N=32")
-    assert space_from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_the_identity_ignores_the_base_s_values_of_varied_knobs_and_nothing_else():
@@ -54,11 +47,8 @@ def test_a_config_that_the_family_rejects_is_refused_with_the_reason():
             {"BLOCK_X": [1]},
             "The config of matmul.grouped has no field 'BLOCK_X'; it has BLOCK_M, BLOCK_N",
         ),
-        ({"K": [512, 1024]}, "no field 'K'"),
         ({"BLOCK_M": [63]}, "BLOCK_M must be 16, 32, 64, 128 or 256 (got 63)."),
-        ({"BLOCK_M": ["big"]}, "BLOCK_M must be 16, 32, 64, 128 or 256 (got 'big')."),
         ({"BLOCK_M": []}, "BLOCK_M must be a list of values to vary (got [])."),
-        ({"BLOCK_M": 64}, "BLOCK_M must be a list of values"),
         (
             {"GROUP_SIZE": list(range(1, 1000)), "num_stages": [1, 2, 3, 4, 5]},
             f"at most {MAX_CONFIGS:,} are allowed",

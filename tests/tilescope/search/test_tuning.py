@@ -124,15 +124,6 @@ def test_a_worker_that_dies_at_every_attempt_ends_the_tuning_with_its_error(stor
     assert len(tuner.tasks) == 3
 
 
-def test_a_repeated_tuning_resumes_from_its_rows_unless_it_starts_from_scratch(store):
-    run_tuning(FakeTuner(store), store, tries_all=True)
-    again, from_scratch = FakeTuner(store), FakeTuner(store)
-    run_tuning(again, store, tries_all=True)
-    run_tuning(from_scratch, store, tries_all=True, from_scratch=True)
-    assert [len(explored(device)) for device in again.devices] == [0, 0, 0]
-    assert [len(explored(device)) for device in from_scratch.devices] == [16, 16, 16]
-
-
 def test_few_configs_serve_most_problems():
     """Two problems need BLOCK_M = 128, the third a small one."""
 
@@ -189,19 +180,13 @@ def test_the_store_returns_a_cases_space_and_rows_unchanged(store):
     assert within.size == 2
     other = dataclasses.replace(within, source="def")
     assert other.identity != within.identity
-    swept(Strategy("grid"), FakeCase(), within=within, builder=CaseBuilder(), store=store)
+    device = FakeDevice()
+    device.ms_of = lambda experiment: float(experiment.config.BLOCK)
+    swept(Strategy("grid"), device, within=within, builder=CaseBuilder(), store=store)
     loaded, _ = store.load_sweep(within, GPU)
     assert [row.experiment for row in loaded.rows] == list(within.experiments)
     assert loaded.best.experiment.config.BLOCK == 1
     assert store.load_sweep(other, GPU) is None
-
-
-class FakeCase(FakeDevice):
-    """A device whose times are the block sizes."""
-
-    def __init__(self):
-        super().__init__()
-        self.ms_of = lambda experiment: float(experiment.config.BLOCK)
 
 
 class CaseBuilder(FakeBuilder):

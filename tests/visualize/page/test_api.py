@@ -77,37 +77,24 @@ MANY_PROGRAMS = {
     "problem": {"M": 16384, "N": 16384, "K": 16},
     "config": {"BLOCK_M": 16, "BLOCK_N": 16},
 }
-TOO_LARGE = {"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128, "num_stages": 4, "num_warps": 8}
-
-
 GROUPED = {"kernel": "matmul.grouped"}
 
 
 # All endpoints share the wrapper that refuses bad arguments, so each kind is sent to only one endpoint.
 @pytest.mark.parametrize(
-    ("endpoint", "arguments", "stage", "kind"),
+    ("endpoint", "arguments", "kind"),
     [
-        ("/coalescing", [{**GROUPED, "config": TOO_LARGE}], "compile", "out_of_resources"),
-        ("/coalescing", [GROUPED, "guessed"], "config", "not_a_choice"),
-        ("/coalescing", [GROUPED, "textbook", {"warp_size": 33}], "config", "not_a_choice"),
-        ("/schedule", [None], "config", "not_an_object"),
-        ("/counters", [{**GROUPED, "problem": {"M": 513}}], "config", "not_recorded"),
-        (
-            "/timeline",
-            [{"kernel": "matmul.grid_2d", **MANY_PROGRAMS}],
-            "config",
-            "too_many_programs",
-        ),
-        ("/run", [{**GROUPED, "problem": {"M": 17}, "gpu": "T4"}], "config", "not_recorded"),
-        ("/layouts", [{"kernel": "transpose.flat"}], "config", "not_a_choice"),
-        ("/compile", [{**GROUPED, "problem": {"M": {"a": 1}}}], "config", "not_a_number"),
+        ("/coalescing", [GROUPED, "guessed"], "not_a_choice"),
+        ("/schedule", [None], "not_an_object"),
+        ("/run", [{**GROUPED, "problem": {"M": 17}, "gpu": "T4"}], "not_recorded"),
+        ("/compile", [{**GROUPED, "problem": {"M": {"a": 1}}}], "not_a_number"),
     ],
 )
 def test_an_endpoint_refuses_what_it_cannot_compute_with_a_sentence(
-    client, endpoint, arguments, stage, kind
+    client, endpoint, arguments, kind
 ):
     failure = client.predict(*arguments, api_name=endpoint)["failure"]
-    assert failure["stage"] == stage
+    assert failure["stage"] == "config"
     assert failure["kind"] == kind
     assert failure["message"].endswith(".")
 
@@ -201,11 +188,7 @@ def test_not_a_number_becomes_null_with_a_count_beside_it():
 
 def test_the_guard_stands_in_front_of_gradio_and_of_the_health_check(app):
     call = f"{app.url}gradio_api/call/schedule"
-    upload = f"{app.url}gradio_api/upload"
     assert httpx.post(call, content=b"[" * 100_000).status_code == 413
-    assert httpx.post(upload, files={"files": b"anything"}).status_code == 404
-    assert httpx.get(app.url, headers={"origin": "http://evil.example"}).status_code == 403
-    assert httpx.get(app.url, headers={"origin": app.url.rstrip("/")}).status_code == 200
     assert httpx.get(f"{app.url}healthz", headers={"host": "evil.example"}).status_code == 400
     reply = httpx.get(f"{app.url}healthz", timeout=PATIENCE_S)
     assert reply.status_code == 200

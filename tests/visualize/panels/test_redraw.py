@@ -12,7 +12,6 @@ import pytest
 from tests.experiments import fields
 from tests.messages import decode, links, opened, settings_of, text_of, updates
 from tests.waiting import until
-from tilescope.declare.discovery import discover
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.measurement import Job
 from tilescope.measure.session import MEASUREMENTS
@@ -29,13 +28,6 @@ RUN = MEASUREMENTS["run"]
 
 # More than a schedule may have
 MANY_TILES = "transpose.tiled M=16384 N=16384 BLOCK_M=1 BLOCK_N=1"
-
-
-def preset(number):
-    """Return the message when a preset is clicked: the controls still hold the previous values."""
-    message = settings_of("")
-    message["settings"]["preset"] = number
-    return message
 
 
 def change(page, flat, shown=""):
@@ -59,12 +51,6 @@ def press(page, flat, action):
 
 
 RECORDED_RUN = records.find(RUN.form, records.experiments(RUN.form, "H200")[0], "H200")
-
-
-def test_a_preset_opens_its_own_shape_and_run_runs_it_too(page):
-    size = discover()["matmul.grouped"].presets[0].problem["M"]
-    assert f"M={size}&" in page.change(preset(0))["link"]
-    assert size == page.read(preset(0)).experiment.problem.M
 
 
 def test_a_config_that_nobody_chose_follows_the_gpu(page):

@@ -3,7 +3,6 @@
 import datetime
 import itertools
 import json
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ import pytest
 from tests.experiments import experiment_of
 from tests.messages import opened
 from tests.results_made_up import H200, INTERPRETER, NEWER, START, noisy, run
-from tests.stores import put_sweep
+from tests.stores import execute, put_sweep
 from tests.tilescope.search.fakes import GPU, FakeBuilder, FakeDevice, grid, predicting, swept
 from tests.visualize.panels.sweeps_made_up import space_of
 from tilescope.declare.knobs import ConfigError, read_fields
@@ -147,13 +146,11 @@ def test_the_address_of_a_sweep_opens_it(store):
 def test_a_result_of_a_removed_kernel_is_listed_without_an_address_and_its_sweeps_are_not(store):
     put_runs(store, [0.2])
     put_two_configs(store)
-    with closing(sqlite3.connect(store.path)) as connection, connection:
-        connection.execute(
-            """UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'"""
-        )
-        connection.execute(
-            "UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')"
-        )
+    execute(
+        store.path,
+        """UPDATE result SET kernel = 'old.one', experiment = '{"kernel":"old.one"}'""",
+        "UPDATE sweep SET details = replace(details, 'matmul.grouped', 'matmul.gone')",
+    )
     reply = ask(store)
     (result,) = reply["history"]
     assert result["kernel"] == "old.one"
