@@ -188,8 +188,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _check_combination(flags: argparse.Namespace) -> None:
     """Raise CommandFailed if a flag would have no effect."""
     formats = [name for name in ("text", "json", "markdown", "brief") if getattr(flags, name)]
-    if formats == ["text", "json"]:
-        formats = []
+    if formats[:2] == ["text", "json"]:
+        formats = formats[2:] and ["text", *formats[2:]]
     for names in (formats, [name for name in ("triton", "against") if getattr(flags, name)]):
         if len(names) > 1:
             message = f"--{names[0]} and --{names[1]} are mutually exclusive."

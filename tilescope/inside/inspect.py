@@ -83,7 +83,7 @@ def join_launches(first: Inspection, last: Inspection) -> Inspection:
     lists = {
         name: value + getattr(after, name)
         for name, value in vars(before).items()
-        if isinstance(value, tuple) and name != "range_us"
+        if isinstance(value, tuple) and name not in ("range_us", "changes")
     }
     joined = replace(
         after,

@@ -100,7 +100,7 @@ def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothi
     )
     shown.says(
         "#elsewhere",
-        f"ValueError: no data ({script.name}, line {line}). The report below is from an earlier version.",
+        f"ValueError: no data ({script.name}, line {line}). The report below is from before this change.",
     )
     gray = "getComputedStyle(document.querySelector('#launches')).filter"
     shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")

@@ -14,6 +14,7 @@ from tilescope.declare.gpus import GPUS
 from tilescope.measure.group_sizes import GROUP_SIZES
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, GroupSizeRow, records
+from visualize.predict.costs import Textbook
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.schedule import (
     FirstLoads,
@@ -24,7 +25,11 @@ from visualize.predict.schedule import (
     steps,
 )
 from visualize.views.order import figures
-from visualize.views.order.dram_reads import dram_reads_headline, reuse_sentences
+from visualize.views.order.dram_reads import (
+    dram_reads_funnel,
+    dram_reads_headline,
+    reuse_sentences,
+)
 from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
 from visualize.views.order.text import (
     loads_headline,
@@ -279,6 +284,14 @@ def test_the_sentences_are_the_approved_ones(approve):
     for name, reads in REUSE.items():
         texts[f"reads: {name}"] = dram_reads_headline(reads, "", Link("Result", ""))
     approve("order", texts)
+
+
+def test_the_loads_of_a_padded_input_are_among_the_requested_bytes():
+    reads = traffic("matmul.persistent M=1000 N=1001 K=513 PAD=auto")
+    operations = Textbook().count(reads.kernel, reads.launch)
+    vars(reads)["operations"] = operations
+    loaded = sum(op.launch.sectors for op in operations if op.access.op != "store")
+    assert f"{32 * loaded:,}" in str(dram_reads_funnel(reads))
 
 
 @pytest.mark.parametrize("reads", REUSE.values(), ids=REUSE)

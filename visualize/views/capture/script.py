@@ -127,8 +127,8 @@ class Script:
             content = new.content
             problem = "" if content.launches else "".join(content.not_captured[:1])
             if stopped := content.stopped:
-                place = f"{Path(stopped.file).name}, line {stopped.line}"
-                problem = f"{stopped.message} ({place})."
+                place = f" ({Path(stopped.file).name}, line {stopped.line})"
+                problem = f"{stopped.message.removesuffix('.')}{place if stopped.line else ''}."
             is_stale = bool(problem) and not content.launches
             new.report()  # so that no page waits for it
         except Exception as error:
@@ -139,7 +139,7 @@ class Script:
                 return
             if is_stale:
                 problem = (
-                    f"{problem.removesuffix('.')}. The report below is from an earlier version."
+                    f"{problem.removesuffix('.')}. The report below is from before this change."
                 )
             else:
                 self.before = latest

@@ -188,6 +188,11 @@ def _problem(snapshot: Snapshot) -> Markup:
     )
 
 
+def _direction(op: DeclaredCounts) -> tuple[str, bool]:
+    """Return an operation's tensor, and whether it reads it."""
+    return op.access.tensor, op.counter in ("ld", "tma_ld")
+
+
 def _launches(
     snapshot: Snapshot, costs: LaunchCosts, number: int, operations: Sequence[DeclaredCounts]
 ) -> Slots:
@@ -199,7 +204,7 @@ def _launches(
     state = snapshot.state
     is_textbook = state.view.of(LaneView).model == "textbook"
     textbook_op = costs.textbook[number]
-    own = [op for op in operations if flow.same_access(op.access, textbook_op.access)]
+    own = [op for op in operations if _direction(op) == _direction(textbook_op)]
     count = "" if is_textbook else text.count_sentence(costs, number)
     title = text.flow_title("This kernel:", state.kernel, state.experiment.config, textbook_op)
     drawn = {"flow-title": title}

@@ -189,9 +189,11 @@ def dram_reads_funnel(traffic: DramTraffic) -> Markup:
     """Render the bytes read at each level from lanes to DRAM, predicted and counted."""
     stages: list[tuple[Any, int, str]] = []
     if traffic.operations:
-        tensors = traffic.kernel.family.tensors(traffic.launch.problem)
+        tensors = traffic.kernel.tensors(traffic.launch)
         sectors = sum(
-            op.launch.sectors for op in traffic.operations if tensors[op.access.tensor].is_input
+            op.launch.sectors
+            for op in traffic.operations
+            if op.counter in ("ld", "tma_ld") and tensors[op.access.tensor].is_input
         )
         stages.append(
             ("sectors requested by loads (and TMA boxes)", SECTOR_BYTES * sectors, "predicted")
