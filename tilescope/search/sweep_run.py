@@ -211,10 +211,10 @@ class SweepRun:
             notes = list(self._notes)
             if not self._takes_times:
                 is_checked = any(row.status == "checked" for row in search.rows)
-                l2 = self.space.base.run.l2
+                unchecked = "" if is_checked else ", and no result was checked"
                 notes.append(
-                    f"Nothing was timed here{'' if is_checked else ', and no result was checked'}: configs are ranked by "
-                    f"their predicted time on {self.gpu.name} with a {l2} L2."
+                    f"Nothing was timed here{unchecked}: configs are ranked by their predicted time on {self.gpu.name} "
+                    f"with a {self.space.base.run.l2} L2."
                 )
                 notes.append(find_constants(self.gpu)[1])
             if failed := sum(row.status == "failed" for row in search.rows):

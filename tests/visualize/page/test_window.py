@@ -192,7 +192,7 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab):
     assert "tour=" not in tab.page.evaluate("location.search")
 
 
-def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_answer_until_next(
+def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_what_would_answer_it(
     tab,
 ):
     tab.open("?tour=why-grouping&stop=2")
@@ -208,6 +208,7 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_its_an
     assert tab.text(".choice.right").split() == ["b", "54"]
     assert tab.text(".choice.wrong").split() == ["a", "18"]
     tab.says(".verdict", "No")
+    assert is_visible(tab, "#program-order-headline .headline"), "the reader has answered"
     tab.key("Enter")  # on Next, which has the focus
     tab.says(".tour .said", "54")
     tab.says("#program-order-headline", "54")

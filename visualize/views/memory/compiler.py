@@ -115,6 +115,7 @@ def resource_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
     resident = occupancy_of(launch.gpu, launch.config.num_warps, compiled)
     return (
         Number("registers per thread", compiled.registers, "", "compiled"),
+        Number("spilled per thread", compiled.spilled_bytes, "bytes", "compiled"),
         Number("shared memory", compiled.shared_bytes, "bytes", "compiled"),
         Number("programs per SM", resident.programs_per_sm, "", "compiled"),
     )

@@ -51,7 +51,8 @@ _PHASES = {
 _EXPECTED = "The picture shows the expected order: 1 is the config expected to be the fastest."
 CANCELLED_EARLY = hint("The sweep was cancelled before its first result.", _EXPECTED)
 NOT_SWEPT = hint(
-    _EXPECTED, "Sweep tries the configs, except those that cannot launch or would spill."
+    _EXPECTED,
+    "Sweep tries the configs, except those that cannot launch or whose accumulator alone would spill.",
 )
 NO_RESULT = hint("No config has a result.")
 CLICK_HINT = hint("Click the picture to set a config.")
@@ -105,7 +106,7 @@ def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
     )
     sentence = f"{what}: {how}. About {format_duration(seconds)}."
     aside = (
-        f"{count_noun(skipped, 'config')} skipped: they can't launch or would spill."
+        f"{count_noun(skipped, 'config')} skipped: they can't launch, or their accumulator alone would spill."
         if skipped
         else ""
     )

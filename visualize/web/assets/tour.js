@@ -1,4 +1,4 @@
-// The bar of a guided tour (see tours/guide.py). It shows the stop that the page's address names, and first its question.
+// The bar of a guided tour (see tours.py). It shows the stop that the page's address names, and first its question.
 import { emit, given, listen } from "./dom.js";
 import { send } from "./messages.js";
 
@@ -34,6 +34,7 @@ export default function mountTour(element) {
   function updateQuestion() {
     const isOpen = !isRevealed && bar.querySelector(".question") !== null;
     document.body.classList.toggle("asked", isOpen);
+    document.body.classList.remove("answered");
     document.querySelector("#results").inert = isOpen;
   }
 
@@ -43,6 +44,8 @@ export default function mountTour(element) {
       choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
       choice.ariaPressed = choice === button;
     }
+    document.body.classList.add("answered");
+    document.querySelector("#results").inert = false;
     bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No. The right answer is marked ✓.";
     bar.querySelector(".next").focus();
   }
