@@ -456,5 +456,6 @@ def _run_worker(
     if sys.platform == "linux":
         os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
     worker.start(*arguments)
-    connection.send(os.getpid())  # ready
-    worker.serve(connection)
+    with suppress(BrokenPipeError):  # a command that refuses its arguments ends at once
+        connection.send(os.getpid())  # ready
+        worker.serve(connection)
