@@ -840,6 +840,7 @@ def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
         ("{script} --text --triton 3.2.0", "Tilescope needs Triton 3.6 or later"),
         ("{script} --triton 3.6.0 --against a", "--triton and --against are mutually"),
         ("{script} --markdown --text", "--text and --markdown are mutually exclusive."),
+        ("{script} --text --json --brief", "--text and --brief are mutually exclusive."),
         (
             "{capture} --triton 3.6.0 --set n=1 --gpu L4 --out x.tilescope -- 1",
             "is a capture, not a script: --gpu, --set, --out, --triton and arguments after -- can't be used.",

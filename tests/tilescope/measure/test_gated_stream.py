@@ -110,7 +110,7 @@ def test_no_batch_of_usual_launches_is_discarded(host_s):
 def test_a_spaced_stream_rests_nine_times_as_long_as_each_turn_took(monkeypatch):
     device = FakeDevice(5e-6)
     rests = []
-    # Threads of other tests may sleep meanwhile
+    # Only this module's sleeps: threads of other tests sleep, too
     clock = SimpleNamespace(**vars(time) | {"sleep": rests.append})
     monkeypatch.setattr(gated_stream, "time", clock)
     batch = SpacedStream(device.stream, 4).batch(3)
