@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from tilescope.declare.space import Space, nearby_values, parse_varied, space
 from tilescope.declare.spec import format_duration
 from tilescope.export.script import OPTIONS
 from tilescope.measure.fair_queue import Call
+from tilescope.measure.pool import preload_triton
 from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, join_names
 from tilescope.output import check_output, replacing
@@ -104,6 +106,8 @@ def tune(arguments: Sequence[str]) -> None:
             if flags.join:
                 cluster.join(flags.join)
                 return
+            if _is_script(flags.kernel):
+                preload_triton()
             session = stack.enter_context(closing(Session.here(concurrent_compiles())))
             rows = StoredRows(session.store)
             gpu = GPUS[find_gpu(flags.gpu)] if flags.gpu else session.gpu or GPUS[DEFAULT_GPU]
@@ -215,7 +219,7 @@ def read_spaces(flags: argparse.Namespace, session: Session, gpu: Gpu) -> list[S
     chosen = parse_varied(flags.set, "--set")
     name = flags.kernel or ""
     path, colon, case = name.rpartition(":")
-    if path.endswith(".py") or name.endswith(".py"):
+    if _is_script(name):
         target = f"{Path(path or name).resolve()}:{case if colon else 'case'}"
         run = Run(l2=flags.l2 or "cold")
         named = gpu.name if flags.gpu else ""
@@ -242,6 +246,10 @@ def read_spaces(flags: argparse.Namespace, session: Session, gpu: Gpu) -> list[S
         experiment = from_json(payload)
         spaces.append(space(experiment, chosen or nearby_values(experiment)))
     return spaces
+
+
+def _is_script(kernel: str | None) -> bool:
+    return bool(re.search(r"\.py(:[^:]*)?$", kernel or ""))
 
 
 def _read_experiment(path: Path) -> Experiment:

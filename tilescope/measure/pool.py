@@ -1,7 +1,8 @@
 """A pool of worker processes with one fair queue. `Pool.submit` runs a call in a worker, with a deadline.
 
 Workers are forked from a server that has imported torch, so a new worker is ready in 0.3 s instead of 2.3 s. The server
-creates no CUDA context. It never imports Triton, because importing Triton fixes whether a worker interprets kernels.
+creates no CUDA context. Importing Triton fixes whether a process interprets kernels, so the server imports Triton only
+after `preload_triton`, and interpreters then start on their own.
 """
 
 import ctypes
@@ -65,6 +66,7 @@ _PR_SET_PDEATHSIG = 1
 # Forking after importing torch is safe only on Linux.
 _CONTEXT: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
 _CONTEXT.set_forkserver_preload(["torch"])
+_INTERPRETING: Any = _CONTEXT  # starts interpreters
 
 # Process objects are not thread-safe: two threads that poll one can miss its exit status.
 _PROCESSES = threading.RLock()
@@ -76,6 +78,13 @@ class Stopped(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+def preload_triton() -> None:
+    """Have the fork server import Triton, unless it has started, so that the first compile in a worker is faster."""
+    global _INTERPRETING
+    _INTERPRETING = get_context("spawn")
+    _CONTEXT.set_forkserver_preload(["torch", worker.PRELOADED])
 
 
 class Worker:
@@ -94,11 +103,12 @@ class Worker:
     is_ready = False
     process_id = _stopped_polls = 0
 
-    def __init__(self, environment: Mapping[str, str], *arguments: Any) -> None:
-        self.connection, theirs = _CONTEXT.Pipe()
+    def __init__(self, environment: Mapping[str, str], backend: str, *arguments: Any) -> None:
+        context = _INTERPRETING if backend == "interpreter" else _CONTEXT
+        self.connection, theirs = context.Pipe()
         with _PROCESSES, theirs:
-            self._process = _CONTEXT.Process(
-                target=_run_worker, args=(theirs, environment, *arguments), daemon=True
+            self._process = context.Process(
+                target=_run_worker, args=(theirs, environment, backend, *arguments), daemon=True
             )
             self._process.start()
         self.process_id = self._process.pid
@@ -453,8 +463,9 @@ def _run_worker(
     with suppress(OSError):  # the shell closed it: `2>&-`
         os.dup2(2, 1)
     end_with_parent()
-    if sys.platform == "linux":
-        os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    alive_fd = forkserver._forkserver._forkserver_alive_fd  # type: ignore[attr-defined]
+    if alive_fd is not None:
+        os.close(alive_fd)
     worker.start(*arguments)
     with suppress(BrokenPipeError):  # a command that refuses its arguments ends at once
         connection.send(os.getpid())  # ready

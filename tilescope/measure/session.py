@@ -29,7 +29,7 @@ from tilescope.inside.report import Inside
 from tilescope.measure import counters, group_sizes, run, timeline, worker
 from tilescope.measure.fair_queue import INTERNAL, Call, Client
 from tilescope.measure.measurement import Job, Measurement
-from tilescope.measure.pool import Pool
+from tilescope.measure.pool import Pool, preload_triton
 from tilescope.measure.zero_gpu import Lend, ZeroGpuPool, make_lend, zero_gpu
 from tilescope.results import Compiled, Failure, Measured, RunResult
 from tilescope.results.store import Store, machine_store
@@ -139,7 +139,9 @@ class Session:
         store = machine_store(worker.default_cache_directory())
         if on_zero_gpu():
             return cls(zero_gpu(), store=store, lend=make_lend(), compilers=compilers)
-        return cls(this_gpu(), store=store, compilers=compilers)
+        if gpu := this_gpu():
+            preload_triton()
+        return cls(gpu, store=store, compilers=compilers)
 
     def submit(
         self,

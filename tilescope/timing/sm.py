@@ -98,11 +98,13 @@ class _MemoryPath:
 
     def access(self, access: GlobalAccess, time: float) -> tuple[float, float]:
         """Carry out an access to global memory. Return when the request is sent, and when its data have arrived."""
-        begin = max(self.data_path, time)
+        begin = self.data_path if self.data_path > time else time
         self.data_path = begin + access.data_path
-        sent = max(self._port, begin)
-        self._port = sent + access.port
-        self._l2 = max(self._l2, begin) + access.l2
+        sent = self._port if self._port > begin else begin
+        self._port = end = sent + access.port
+        self._l2 = (self._l2 if self._l2 > begin else begin) + access.l2
+        if self._l2 > end:
+            end = self._l2
         if self._dram < begin:  # idle DRAM writes what the L2 has deferred
             self._deferred = max(0.0, self._deferred - (begin - self._dram))
             self._dram = begin
@@ -111,7 +113,8 @@ class _MemoryPath:
         if self._deferred > self._write_buffer:
             self._dram += self._deferred - self._write_buffer
             self._deferred = self._write_buffer
-        end = max(self._port, self._l2, self._dram if access.dram_read else 0.0)
+        if access.dram_read and self._dram > end:
+            end = self._dram
         if access.atomic:
             self._atomics = max(self._atomics, time) + access.atomic
             end = max(end, self._atomics)
@@ -135,11 +138,10 @@ class _Simulator:
         self._programs = programs
         self._registers = 1 + max(max((*step.reads, *step.writes), default=0) for step in steps)
         self._memory = _MemoryPath(quarter)
-        self._issue = self._tensor = self._starting = 0.0
+        self._tensor = self._starting = 0.0
         self._pipes = [0.0] * len(PIPES)
-        self._ready: list[
-            tuple[float, int]
-        ] = []  # cycles from which warps can issue, and their numbers
+        # cycles from which warps can issue, and their numbers
+        self._waiting: list[tuple[float, int]] = []
         self._warps: list[_Warp] = []
         self._running: dict[int, int] = {}  # warps of each program
         self._arrived: dict[int, list[tuple[float, int]]] = {}  # at the barrier of each program
@@ -150,19 +152,50 @@ class _Simulator:
     def run(self) -> None:
         for _ in range(min(self._quarter.slots, self._programs)):
             self._start(0.0)
-        while self._ready:
-            time, number = heapq.heappop(self._ready)
-            warp = self._warps[number]
-            step = self._steps[warp.position]
-            time = self._issue_step(warp, step, time)
-            end = self._execute(warp, step, time)
-            for register in step.writes:
-                warp.ready[register] = end
-            warp.position += 1
-            if warp.position == len(self._steps):
-                self._finish(warp, time)
-            else:
-                self._schedule(warp, number, time + 1)
+        # Local names: most steps are plain, and take a microsecond each
+        steps, warps, waiting, pipes = self._steps, self._warps, self._waiting, self._pipes
+        matrix_issue_cycles = self._quarter.matrix_issue_cycles
+        issue = 0.0
+        is_plain = [
+            not (step.wavefronts or step.effect or access)
+            for step, access in zip(steps, self._accesses, strict=True)
+        ]
+        # Products occupy the tensor core instead of a pipe
+        busy = [step.busy * (step.effect not in PRODUCTS) for step in steps]
+        while waiting:
+            time, number = heapq.heappop(waiting)
+            while time >= 0:
+                warp = warps[number]
+                position = warp.position
+                step = steps[position]
+                if issue > time:
+                    time = issue
+                issue = time + 1
+                if self._tensor > time and step.effect != "group product":
+                    issue += matrix_issue_cycles
+                if busy[position]:
+                    if pipes[step.pipe] > time:
+                        time = pipes[step.pipe]
+                    pipes[step.pipe] = time + busy[position]
+                self.spent[position] += time - warp.issued
+                warp.issued = time
+                end = time + step.latency if is_plain[position] else self._execute(warp, step, time)
+                ready = warp.ready
+                for register in step.writes:
+                    ready[register] = end
+                warp.position = position = position + 1
+                if position == len(steps):
+                    self._finish(warp, time)
+                    break
+                step = steps[position]
+                time += 1
+                for register in step.reads:
+                    if ready[register] > time:
+                        time = ready[register]
+                if step.effect:
+                    time = self._delay(warp, number, step, time)
+                if time >= 0:
+                    time, number = heapq.heappushpop(waiting, (time, number))
 
     def _start(self, time: float) -> None:
         """Start a program when the GPU's scheduler is free."""
@@ -172,20 +205,8 @@ class _Simulator:
         self._running[program] = quarter.warps
         self.starts.append(time)
         for _ in range(quarter.warps):
-            heapq.heappush(self._ready, (self._starting + quarter.start_cycles, len(self._warps)))
+            heapq.heappush(self._waiting, (self._starting + quarter.start_cycles, len(self._warps)))
             self._warps.append(_Warp(program, time, [0.0] * self._registers))
-
-    def _issue_step(self, warp: _Warp, step: Step, time: float) -> float:
-        """Return the cycle in which a warp issues its step."""
-        time = max(time, self._issue)
-        is_slowed = self._tensor > time and step.effect != "group product"
-        self._issue = time + 1 + is_slowed * self._quarter.matrix_issue_cycles
-        if step.busy and step.effect not in PRODUCTS:
-            time = max(time, self._pipes[step.pipe])
-            self._pipes[step.pipe] = time + step.busy
-        self.spent[warp.position] += time - warp.issued
-        warp.issued = time
-        return time
 
     def _execute(self, warp: _Warp, step: Step, time: float) -> float:
         """Return the cycle from which a step's results can be read."""
@@ -225,33 +246,29 @@ class _Simulator:
         if not self._running[warp.program] and len(self._running) < self._programs:
             self._start(end)
 
-    def _schedule(self, warp: _Warp, number: int, time: float) -> None:
-        """Find when a warp can issue its next step, and whether it waits for the other warps of its program."""
-        step = self._steps[warp.position]
-        for register in step.reads:
-            if warp.ready[register] > time:
-                time = warp.ready[register]
-        waits = step.effect
-        if waits == "barrier":
+    def _delay(self, warp: _Warp, number: int, step: Step, time: float) -> float:
+        """Return when a warp can issue a step that waits; -1 if it waits for other warps of its program."""
+        effect = step.effect
+        if effect == "barrier":
             group = self._arrived.setdefault(warp.program, [])
             group.append((time, number))
             if len(group) == self._running[warp.program]:
                 time = max(group)[0] + self._quarter.barrier_cycles
                 for _, other in group:
-                    heapq.heappush(self._ready, (time, other))
+                    heapq.heappush(self._waiting, (time, other))
                 del self._arrived[warp.program]
-            return
-        if waits == "group product":
-            time = max(time, warp.product_begin)  # one product of a warp may queue
-        elif waits == "wait for copies":
-            time = _wait(warp.copies, step.pending, time)
-        elif waits == "wait for products":
-            time = _wait(warp.products, step.pending, time)
-        elif waits == "wait for descriptor" and warp.descriptors:
-            time = max(time, warp.descriptors.pop(0))
-        elif waits == "fence":
-            time = max(time, warp.stored) + self._quarter.fence_cycles
-        heapq.heappush(self._ready, (time, number))
+            return -1.0
+        if effect == "group product":
+            return max(time, warp.product_begin)  # one product of a warp may queue
+        if effect == "wait for copies":
+            return _wait(warp.copies, step.pending, time)
+        if effect == "wait for products":
+            return _wait(warp.products, step.pending, time)
+        if effect == "wait for descriptor" and warp.descriptors:
+            return max(time, warp.descriptors.pop(0))
+        if effect == "fence":
+            return max(time, warp.stored) + self._quarter.fence_cycles
+        return time
 
 
 def simulate(

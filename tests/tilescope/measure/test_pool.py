@@ -16,7 +16,7 @@ from tests.trees import ROOT, children, is_alive, python
 from tests.waiting import PATIENCE_S, until
 from tilescope.measure.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
 from tilescope.measure.pool import Pool
-from tilescope.measure.worker import serve
+from tilescope.measure.worker import PRELOADED, serve
 from tilescope.results import Failure
 
 PROCESS = Call("worker", os.getpid)
@@ -75,6 +75,33 @@ def test_a_worker_gets_the_environment_of_its_pool_and_comes_from_one_fork_serve
     parents = {result_of(pool, os.getppid) for pool in pools}
     assert len(parents) == 1
     assert os.getpid() not in parents
+
+
+def test_workers_that_start_with_triton_compile_and_interpreters_still_interpret(tmp_path):
+    script = f"""
+from tilescope.measure.fair_queue import Call
+from tilescope.measure.pool import Pool, preload_triton
+from tests.tilescope.measure.test_pool import describe_triton
+
+if __name__ == "__main__":
+    preload_triton()
+    for backend in ("compile", "interpreter"):
+        pool = Pool(backend, {str(tmp_path)!r})
+        print(*pool.submit(Call("worker", describe_triton)).result())
+        pool.close()
+"""
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    done = python(ROOT, str(path), PYTHONPATH=str(ROOT))
+    assert done.stdout.splitlines() == ["True JITFunction", "False InterpretedFunction"]
+
+
+def describe_triton():
+    """Return whether this process was forked from one that has imported Triton, and the class of a kernel."""
+    is_preloaded = PRELOADED in sys.modules
+    import triton.language as tl
+
+    return is_preloaded, type(tl.sum).__name__
 
 
 def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, held):
