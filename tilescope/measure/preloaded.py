@@ -1,13 +1,9 @@
-"""Slow imports of the workers on a GPU's machine, for the fork server. Triton will not interpret kernels.
-
-Cases run on torch's meta tensors. These import TorchDynamo, which imports Triton.
-"""
+"""Slow imports of the workers on a GPU's machine, for the fork server. Triton will not interpret kernels."""
 
 import os
 
 os.environ["TRITON_INTERPRET"] = "0"  # Triton's import reads it
 
-from torch import _dynamo  # noqa: F401
 from triton.runtime.cache import triton_key
 
 from tilescope.record import capture_file, patches  # noqa: F401

@@ -14,6 +14,8 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import _meta_registrations
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensor
 from torch.utils import _triton as torch_triton
 from torch.utils._device import DeviceContext
@@ -114,18 +116,21 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
     if is_small or function.__name__ in ("__get__", "data_ptr"):
         return function(*arguments, **options)
     outputs = list[torch.Tensor]()
-    # Tensors on the meta device have no values, so this fails if a shape depends on values.
-    with torch.device("meta"), suppress(Exception):
-        metas = {tensor: tensor.to("meta") for tensor in tensors}
-        inputs = {meta: tensor for tensor, meta in metas.items()}
-        given = list(arguments), {**options, "device": "meta"} if "device" in options else options
-        given = tree_map_only(torch.Tensor, metas.__getitem__, given)
-        # Meta tensors of these functions would import sympy, which takes seconds
-        is_random = function in (torch.rand, torch.randn)
-        named = {name: value for name, value in given[1].items() if name != "generator"}
-        result = (torch.empty if is_random else function)(*given[0], **named)
-        shared = {meta.untyped_storage()._cdata for meta in inputs}
-        outputs = list(find_tensors(result))
+    metas = {tensor: tensor.to("meta") for tensor in tensors}
+    inputs = {meta: tensor for tensor, meta in metas.items()}
+    given = list(arguments), {**options, "device": "meta"} if "device" in options else options
+    positional, named = tree_map_only(torch.Tensor, metas.__getitem__, given)
+    named.pop("generator", None)
+    # Meta tensors of random functions would import sympy, which takes seconds
+    infer = torch.empty if function in (torch.rand, torch.randn) else function
+    shared = {meta.untyped_storage()._cdata for meta in inputs}
+    # Tensors on the meta device have no values, so this fails if a shape depends on values. After
+    # `use_compiled_meta_functions`, it also fails for functions that exist only in Python.
+    for dispatcher in (nullcontext, enable_python_dispatcher):
+        with torch.device("meta"), dispatcher(), suppress(Exception):
+            result = infer(*positional, **named)
+            outputs = list(find_tensors(result))
+            break
     storages = (output.untyped_storage() for output in outputs)
     new = [storage for storage in storages if storage._cdata not in shared]
     max_bytes = min(_read_free_bytes(), recorder.max_bytes)
@@ -140,6 +145,14 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
         return inputs[output] if output in inputs else _reserve(recorder, output)
 
     return tree_map_only(torch.Tensor, reserve, result)
+
+
+def use_compiled_meta_functions() -> None:
+    """Find the shapes of results with torch's compiled functions. Those in Python import sympy, which takes seconds.
+
+    Afterwards, some functions of meta tensors exist only under torch's Python dispatcher.
+    """
+    _meta_registrations._meta_lib_dont_use_me_use_register_meta._destroy()
 
 
 def _multiply_sizes(leaves: Sequence[Any]) -> int:

@@ -162,7 +162,9 @@ def _build(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild | Fa
 def _without_gpu(folder: Path, gpu: Gpu, max_bytes: int = _MAX_BYTES) -> Iterator[None]:
     """Record launches instead of running them."""
     from tilescope.record.patches import recording
+    from tilescope.record.without_gpu import use_compiled_meta_functions
 
+    use_compiled_meta_functions()
     with recording(folder, asdict(gpu), max_bytes=max_bytes):
         yield
 

@@ -50,6 +50,16 @@ def case_tuned(n=4096):
     keywords, expected = arguments(n, WRONG=0)
     return tuned, lambda meta: (triton.cdiv(n, meta["BLOCK"]),), keywords, expected
 
+def case_of_many_functions(n=1 << 24, BLOCK=1024):
+    import sys
+
+    keywords, expected = arguments(n, BLOCK=BLOCK, WRONG=0)
+    x = torch.randn_like(keywords["x"]).float().square()
+    keywords["x"] = torch.rsqrt(x + x.mean()) * 2
+    assert "sympy" not in sys.modules
+    large = torch.where(x > 0, x, 0).expand(1 << 12, -1).abs()  # 256 GiB
+    return scale, (triton.cdiv(n, BLOCK),), keywords, {"out": large[0]}
+
 def case_that_reads(n=8 << 20, BLOCK=1024):
     keywords, _ = arguments(n, BLOCK=BLOCK, WRONG=0)
     keywords["n"] = int((keywords["x"] > -100).sum())
@@ -146,6 +156,12 @@ def build_on_a_host_with_two_gpus(*arguments):
 def test_the_random_seed_is_set_on_a_host_with_two_gpus(script, tilescope_cache):
     with closing(Session(None, tilescope_cache)) as session:
         built = call(session.compilers, build_on_a_host_with_two_gpus, experiment(script), GPU)
+    assert isinstance(built, ConfigBuild), built
+
+
+def test_the_shapes_of_large_tensors_are_found_without_slow_imports(script, tilescope_cache):
+    with closing(Session(None, tilescope_cache)) as session:
+        built = call(session.compilers, build, experiment(script, "case_of_many_functions"), GPU)
     assert isinstance(built, ConfigBuild), built
 
 
