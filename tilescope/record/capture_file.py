@@ -94,7 +94,7 @@ def _write_arrays(folder: Path, arrays: dict[str, Values], file: zipfile.ZipFile
 
 
 def _write_kernels(folder: Path, kernels: dict[str, Values], file: zipfile.ZipFile) -> None:
-    with ThreadPool() as pool:
+    with ThreadPool(min(len(kernels), os.cpu_count() or 1) or 1) as pool:
         read = pool.starmap(read_kernel, ((folder / key, kernels[key]) for key in kernels))
         pool.close()
         pool.join()  # no thread may be left when `serve` forks

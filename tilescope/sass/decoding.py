@@ -1,9 +1,9 @@
 """Decode SASS instructions on integers and predicates into steps that NumPy can compute."""
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -63,6 +63,7 @@ _SIGNS: dict[str, Callable[[Number], Number]] = {
 }
 
 
+@functools.lru_cache(maxsize=4096)
 def source(text: str, has_carry: bool = False) -> Source | None:
     """Return a 32-bit operand or a predicate; None if it is of another kind.
 
@@ -83,6 +84,7 @@ def source(text: str, has_carry: bool = False) -> Source | None:
     return None
 
 
+@functools.lru_cache(maxsize=4096)
 def wide_source(text: str) -> Source | None:
     """Return a 64-bit operand in two registers."""
     if match := _REGISTER.match(text):
@@ -100,6 +102,7 @@ def wide_source(text: str) -> Source | None:
     return None
 
 
+@functools.lru_cache(maxsize=4096)
 def address(text: str) -> Source:
     """Return the sum of an address's registers and offset."""
     match = _ADDRESS.search(text)
@@ -265,7 +268,7 @@ def _load_effective_address(parts: Words, writes: Words, reads: Words) -> Decode
 
 def _shift(parts: Words, writes: Words, reads: Words) -> Decoded:
     kind = ".".join(part for part in parts if part != "HI")
-    shift = partial(semantics.shift, kind, "HI" in parts)
+    shift = functools.partial(semantics.shift, kind, "HI" in parts)
     return writes, [source(each) for each in reads[:3]], lambda *values: (shift(*values),)
 
 

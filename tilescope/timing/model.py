@@ -1,5 +1,6 @@
 """Predict the time of a launch from its executed instructions and its memory traffic."""
 
+import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ class Request:
     dram_share: float = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Traffic:
     """Bytes that a launch moves.
 
@@ -67,7 +68,7 @@ class Traffic:
         return replace(self, read_bytes=read, written_bytes=written)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Execution:
     """The executed instructions of a launch.
 
@@ -208,6 +209,7 @@ def time_resources(
     return times
 
 
+@functools.lru_cache(maxsize=2)  # each simulation of a prediction needs the same requests
 def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | None]:
     """Return the request of each instruction that accesses global memory.
 
@@ -312,19 +314,12 @@ def _simulate_programs(
     slots = quarter.slots
     in_quarter = quarter.warps
     count = math.ceil(programs)
-    per_warp = [times / launched for times in executed]
-    copies = {
-        number: per_warp[number] * warps
-        for number, step in enumerate(execution.steps)
-        if step.traffic.startswith("descriptor")
-    }
-
     resident_warps = min(slots, count) * in_quarter
     budget = most_steps / resident_warps
-    most = max(slots, int(most_steps / (min(sum(per_warp), budget) * in_quarter)))
+    most = max(slots, int(most_steps / (min(sum(executed) / launched, budget) * in_quarter)))
     if count > most:
         count = most // slots * slots
-    trace, weights = trace_warp(execution.instructions, per_warp, budget, copies)
+    trace, weights = _trace(execution, tuple(executed), warps, budget)
     steps = [execution.steps[number] for number in trace]
     simulation = simulate(steps, [accesses[number] for number in trace], quarter, count)
     cycles = simulation.cycles
@@ -338,6 +333,20 @@ def _simulate_programs(
     # The weight of an instruction in the trace is the number of the launch's instructions that it represents.
     stretch = sum(map(operator.mul, weights, simulation.spent)) / sum(simulation.spent)
     return cycles * stretch
+
+
+@functools.lru_cache(maxsize=4)  # of each partition, for the simulations of one prediction
+def _trace(
+    execution: Execution, executed: tuple[float, ...], warps: int, budget: float
+) -> tuple[list[int], list[float]]:
+    launched = execution.programs * warps
+    per_warp = [times / launched for times in executed]
+    copies = {
+        number: per_warp[number] * warps
+        for number, step in enumerate(execution.steps)
+        if step.traffic.startswith("descriptor")
+    }
+    return trace_warp(execution.instructions, per_warp, budget, copies)
 
 
 def _cost_accesses(
