@@ -47,7 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tilescope tune",
         description="Find the fastest configs of a kernel for many problems. Exit status: 0; 1 if a problem has no "
-        "correct config; 2 for invalid flags; 130 after Ctrl+C or SIGTERM, which keep finished rows.",
+        "correct config, or the Dask cluster has ended; 2 for invalid flags; 130 after Ctrl+C or SIGTERM, which keep "
+        "finished rows.",
         epilog="Example: tilescope tune softmax.py:case --over rows=1024,4096 --over cols=1000,4096 "
         "--set BLOCK=1024,4096 --set num_warps=2,4,8 --out table.json",
     )
@@ -120,6 +121,8 @@ def tune(arguments: Sequence[str]) -> None:
             spaces = [replace(each, load=flags.load) for each in read_spaces(flags, session, gpu)]
             tuner = tuner or cluster.ClusterTuner(client, spaces[0].base, rows)
             sweeps = _tune(flags, session, spaces, tuner, rows)
+    except cluster.ClusterLost as error:
+        raise CommandFailed(str(error), FAILED) from error
     except (ConfigError, ValueError) as error:
         raise CommandFailed(str(error), USAGE) from error
     done = [sweep for sweep in sweeps if sweep and (sweep.best or sweep.ended != "cancelled")]

@@ -43,6 +43,10 @@ _LOST = "The connection to the Dask scheduler is lost. Finished rows are stored.
 _ROWS = "tilescope-rows"
 
 
+class ClusterLost(ConfigError):
+    """The scheduler, or every worker, has ended."""
+
+
 class ClusterTuner:
     """A `Tuner` on the GPUs of one model in a Dask cluster.
 
@@ -81,7 +85,7 @@ class ClusterTuner:
             message = (
                 f"The cluster has had no worker for {ARRIVAL_S:g} s. Finished rows are stored."
             )
-            raise ConfigError("no_workers", message)
+            raise ClusterLost("no_workers", message)
         return SWEEPS_PER_GPU * max(1, workers)
 
     def submit(self, task: Task) -> Future[Sweep]:
@@ -96,9 +100,9 @@ class ClusterTuner:
                 done.set_result(pickle.loads(ended.result()))
             elif ended.status == "error":
                 message = f"A task failed in its Dask worker: {ended.exception()}"
-                done.set_exception(ConfigError("task_failed", message))
+                done.set_exception(ClusterLost("task_failed", message))
             else:  # Dask cancels all tasks
-                done.set_exception(ConfigError("no_scheduler", _LOST))
+                done.set_exception(ClusterLost("no_scheduler", _LOST))
 
         submitted.add_done_callback(resolve)
         return done
@@ -149,7 +153,7 @@ def connect(gpus: int) -> Iterator[Any]:
         try:
             yield client
         except distributed.comm.CommClosedError as error:
-            raise ConfigError("no_scheduler", _LOST) from error
+            raise ClusterLost("no_scheduler", _LOST) from error
 
 
 def _check_installed() -> None:

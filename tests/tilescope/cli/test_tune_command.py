@@ -11,6 +11,7 @@ from tests.trees import ROOT, python
 from tilescope.cli import tune as command
 from tilescope.cli.command import run_command
 from tilescope.cli.main import run
+from tilescope.search.cluster import ClusterLost
 from tilescope.search.tune import LocalTuner, Relay
 
 OVER = ["--over", "M=256,512"]
@@ -168,6 +169,18 @@ def test_without_a_correct_config_the_status_is_1_and_stderr_says_why(tune, monk
     assert status == 1
     assert "16 configs wrong: " in out
     assert "No config is correct for 2 problems." in err
+
+
+def test_a_lost_cluster_is_no_mistake_of_the_user(tune, monkeypatch):
+    def lose(*arguments, **keywords):
+        raise ClusterLost("no_workers", "The cluster has had no worker for 60 s.")
+
+    monkeypatch.setattr(command, "tune_spaces", lose)
+    assert tune("matmul.grouped", *OVER, *SET) == (
+        1,
+        "",
+        "The cluster has had no worker for 60 s.\n",
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
