@@ -29,13 +29,13 @@ class Request:
     """A mean request of an operation.
 
     Attributes:
-        lines: 128-byte lines that it touches.
+        wavefronts: passes through the banks of the L1.
         l2_bytes: bytes that it moves between the SM and the L2.
         l1_share: the part of its bytes that the L1 holds.
         dram_share: the part of `l2_bytes` that the L2 reads from DRAM.
     """
 
-    lines: float
+    wavefronts: float
     l2_bytes: float
     l1_share: float = 0.0
     dram_share: float = 1.0
@@ -46,14 +46,14 @@ class Traffic:
     """Bytes that a launch moves.
 
     Attributes:
-        lines: 128-byte lines that the requests touch, by kind of access (see `Opcode.gmem`).
+        wavefronts: passes of the requests through the banks of the L1, by kind of access (see `Opcode.gmem`).
         l2_bytes: between the SMs and the L2, by kind of access.
         read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
         warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.
         requests: by kind of access and source line.
     """
 
-    lines: Mapping[str, float]
+    wavefronts: Mapping[str, float]
     l2_bytes: Mapping[str, float]
     read_bytes: float
     written_bytes: float
@@ -211,10 +211,10 @@ def time_resources(
 def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | None]:
     """Return the request of each instruction that accesses global memory.
 
-    The lines and bytes of each kind of access sum to those of the launch.
+    The wavefronts and bytes of each kind of access sum to those of the launch.
     """
     requests: list[Request | None] = []
-    lines: dict[str, float] = {}
+    wavefronts: dict[str, float] = {}
     moved: dict[str, float] = {}
     for step, instruction, executed in zip(
         execution.steps, execution.instructions, execution.executed, strict=True
@@ -226,14 +226,15 @@ def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | Non
             source = instruction.location[0][:2] if instruction.location else ()
             default = Request(max(1.0, bytes_of_lanes / 128), bytes_of_lanes)
             request = traffic.requests.get((kind, source), default)
-            lines[kind] = lines.get(kind, 0.0) + request.lines * executed
+            wavefronts[kind] = wavefronts.get(kind, 0.0) + request.wavefronts * executed
             moved[kind] = moved.get(kind, 0.0) + request.l2_bytes * executed
         requests.append(request)
     return [
         request
         and replace(
             request,
-            lines=request.lines * _ratio(traffic.lines.get(step.traffic, 0.0), lines[step.traffic]),
+            wavefronts=request.wavefronts
+            * _ratio(traffic.wavefronts.get(step.traffic, 0.0), wavefronts[step.traffic]),
             l2_bytes=request.l2_bytes
             * _ratio(traffic.l2_bytes.get(step.traffic, 0.0), moved[step.traffic]),
         )
@@ -397,5 +398,5 @@ def _cost_accesses(
 
 
 def _count_wavefronts(step: Step, request: Request | None) -> float:
-    """Return the wavefronts on the SM's data path of a request: one per line."""
-    return request.lines if request and step.traffic in ("load", "store", "atomic") else 0.0
+    """Return the wavefronts on the SM's data path of a request."""
+    return request.wavefronts if request and step.traffic in ("load", "store", "atomic") else 0.0

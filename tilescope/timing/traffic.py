@@ -86,7 +86,7 @@ def predict_traffic(
         pressure, is_staggered: see `l2.expected_timeline`.
     """
     hits = find_hits(operations, resident, math.ceil(programs / sms), l1_bytes)
-    lines: dict[str, float] = {}
+    wavefronts: dict[str, float] = {}
     moved: dict[str, float] = {}
     sizes = np.zeros(len(operations))
     loads = []
@@ -96,7 +96,7 @@ def predict_traffic(
             continue
         kind = find_kind(op)
         sizes[number] = _count_requested(op, kind) * (1 - hits[number])
-        lines[kind] = lines.get(kind, 0.0) + op.launch.lines
+        wavefronts[kind] = wavefronts.get(kind, 0.0) + op.wavefronts
         moved[kind] = moved.get(kind, 0.0) + float(sizes[number])
         if accesses is None:
             continue
@@ -113,7 +113,7 @@ def predict_traffic(
     distinct, reads = _predict_reads(loads, spans, schedule, written, l2_bytes, len(operations))
     read = float(reads.sum())
     traffic = Traffic(
-        lines,
+        wavefronts,
         moved,
         read,
         max(0.0, written - kept_bytes),
@@ -147,18 +147,18 @@ def _describe_requests(
     sums: dict[tuple[str, Source], np.ndarray] = {}
     for op, hit, size, read in zip(operations, hits, sizes, reads, strict=True):
         key = (find_kind(op), op.source)
-        amounts = np.array([op.requests, op.launch.lines, op.requests * hit, size, read])
+        amounts = np.array([op.requests, op.wavefronts, op.requests * hit, size, read])
         sums[key] = sums.get(key, 0.0) + amounts
     return {
         key: Request(
-            lines / requests,
+            wavefronts / requests,
             size / requests,
             hit / requests,
             # `read` may exceed `size`: it treats overlapping blocks of different shapes as distinct.
             min(1.0, read / max(size, 1.0)),
         )
         for key, amounts in sums.items()
-        for requests, lines, hit, size, read in (amounts.tolist(),)
+        for requests, wavefronts, hit, size, read in (amounts.tolist(),)
         if requests
     }
 
