@@ -20,6 +20,8 @@ _BOUND_SHARE = 0.6
 LOADS = ("load", "async copy", "descriptor load", "spill load")
 QUARTERS = 4
 _L2_SLICES = 96
+# Bytes of one line that an L2 slice serves per cycle. A request for fewer takes as long.
+SLICE_BYTES = 64
 _DESCRIPTOR_CYCLES = 200
 COPIES = ("async copy", "descriptor load", "descriptor store")
 
@@ -33,12 +35,14 @@ class Request:
         l2_bytes: bytes that it moves between the SM and the L2.
         l1_share: the part of its bytes that the L1 holds.
         dram_share: the part of `l2_bytes` that the L2 reads from DRAM.
+        slowdown: time of the L2 / its time for the same bytes of whole lines.
     """
 
     wavefronts: float
     l2_bytes: float
     l1_share: float = 0.0
     dram_share: float = 1.0
+    slowdown: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -191,10 +195,13 @@ def time_resources(
 ) -> dict[str, float]:
     """Return the microseconds for which a launch would occupy each resource at its peak rate."""
     cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
+    served = 0.0
     requests = _find_requests(execution, traffic)
     for step, executed, request in zip(execution.steps, execution.executed, requests, strict=True):
         cycles["issue"] += executed
         cycles[PIPES[step.pipe]] += step.busy * executed
+        if request:
+            served += request.l2_bytes * request.slowdown * executed
         # The counter of the data path excludes asynchronous copies.
         if step.traffic not in COPIES:
             own = step.wavefronts + _count_wavefronts(step, request)
@@ -202,8 +209,7 @@ def time_resources(
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, traffic, constants)
-    moved = sum(traffic.l2_bytes.values()) * (1 - merged)
-    times["L2"] = moved / constants.l2_tbps / 1e6
+    times["L2"] = served * (1 - merged) / constants.l2_tbps / 1e6
     times["DRAM"] = (traffic.read_bytes + traffic.written_bytes) / gpu.dram_gbps / 1e3
     return times
 
@@ -387,7 +393,7 @@ def _cost_accesses(
             GlobalAccess(
                 data_path=busy_quarters * _count_wavefronts(step, request),
                 port=busy_quarters * size / constants.port_bytes,
-                l2=size / l2,
+                l2=size * request.slowdown / l2,
                 dram_read=size * request.dram_share * read_ratio / dram * is_load,
                 dram_write=size * _ratio(traffic.written_bytes, stored) / dram * (not is_load),
                 atomic=step.elements * quarters / _L2_SLICES / constants.atomics_per_cycle,

@@ -25,7 +25,7 @@ from tilescope.timing.l2 import (
     sides,
     writes_in_parts,
 )
-from tilescope.timing.model import COPIES, LOADS, Request, Traffic
+from tilescope.timing.model import COPIES, LOADS, SLICE_BYTES, Request, Traffic
 from tilescope.ttgir.parser import Source
 
 
@@ -147,7 +147,8 @@ def _describe_requests(
     sums: dict[tuple[str, Source], np.ndarray] = {}
     for op, hit, size, read in zip(operations, hits, sizes, reads, strict=True):
         key = (find_kind(op), op.source)
-        amounts = np.array([op.requests, op.wavefronts, op.requests * hit, size, read])
+        served = _serve(op, size, hit)
+        amounts = np.array([op.requests, op.wavefronts, op.requests * hit, size, read, served])
         sums[key] = sums.get(key, 0.0) + amounts
     return {
         key: Request(
@@ -156,11 +157,26 @@ def _describe_requests(
             hit / requests,
             # `read` may exceed `size`: it treats overlapping blocks of different shapes as distinct.
             min(1.0, read / max(size, 1.0)),
+            served / max(size, 1.0),
         )
         for key, amounts in sums.items()
-        for requests, wavefronts, hit, size, read in (amounts.tolist(),)
+        for requests, wavefronts, hit, size, read, served in (amounts.tolist(),)
         if requests
     }
+
+
+def _serve(op: OperationCounts, size: float, hit: float) -> float:
+    """Return the bytes that slices of the L2 could move while they serve an operation's requests.
+
+    Args:
+        size: bytes that it moves between the SMs and the L2.
+        hit: the fraction that hits in the L1.
+    """
+    if op.op == "descriptor":
+        return size
+    served = max(size, op.launch.lines * (1 - hit) * SLICE_BYTES)
+    # A slice reads a sector, merges the new bytes and writes it.
+    return served * (2 - max(0.0, 2 * op.launch.efficiency - 1)) if op.op == "store" else served
 
 
 def _place(operations: Sequence[OperationCounts]) -> list[_Accesses | None]:
