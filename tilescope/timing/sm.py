@@ -97,12 +97,16 @@ class _MemoryPath:
         return begin
 
     def access(self, access: GlobalAccess, time: float) -> tuple[float, float]:
-        """Carry out an access to global memory. Return when the request is sent, and when its data have arrived."""
+        """Carry out an access to global memory.
+
+        Return when the L2 has received what it writes, and when its data have arrived.
+        """
         begin = max(self.data_path, time)
         self.data_path = begin + access.data_path
         sent = max(self._port, begin)
         self._port = sent + access.port
         self._l2 = max(self._l2, begin) + access.l2
+        sent = max(sent, self._l2)
         if self._dram < begin:  # idle DRAM writes what the L2 has deferred
             self._deferred = max(0.0, self._deferred - (begin - self._dram))
             self._dram = begin
