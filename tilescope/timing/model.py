@@ -33,14 +33,14 @@ class Request:
     Attributes:
         wavefronts: passes through the banks of the L1.
         l2_bytes: bytes that it moves between the SM and the L2.
-        l1_share: the part of its bytes that the L1 holds.
+        waits: the part of its bytes that the L1 does not hold yet.
         dram_share: the part of `l2_bytes` that the L2 reads from DRAM.
         slowdown: time of the L2 / its time for the same bytes of whole lines.
     """
 
     wavefronts: float
     l2_bytes: float
-    l1_share: float = 0.0
+    waits: float = 1.0
     dram_share: float = 1.0
     slowdown: float = 1.0
 
@@ -386,7 +386,7 @@ def _cost_accesses(
         latency = L1_CYCLES
         if size:
             missed = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
-            latency += (1 - request.l1_share) * (missed - L1_CYCLES)
+            latency += request.waits * (missed - L1_CYCLES)
         if step.traffic == "descriptor load":
             latency += _DESCRIPTOR_CYCLES
         accesses.append(

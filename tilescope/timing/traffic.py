@@ -7,6 +7,7 @@ Omitted: blocks of different shapes that overlap.
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -85,7 +86,7 @@ def predict_traffic(
         held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
         pressure, is_staggered: see `l2.expected_timeline`.
     """
-    hits = find_hits(operations, resident, math.ceil(programs / sms), l1_bytes)
+    hits, waits = find_hits(operations, resident, math.ceil(programs / sms), l1_bytes)
     wavefronts: dict[str, float] = {}
     moved: dict[str, float] = {}
     sizes = np.zeros(len(operations))
@@ -120,7 +121,7 @@ def predict_traffic(
         # This launch evicts the data that the previous one wrote.
         read,
         written,
-        _describe_requests(operations, hits, sizes, reads),
+        _describe_requests(operations, hits, waits, sizes, reads),
     )
     if distinct + written <= held_bytes:
         return replace(traffic, warm_read_bytes=read - distinct, warm_written_bytes=0.0)
@@ -136,31 +137,35 @@ def _count_requested(op: OperationCounts, kind: str) -> float:
 
 
 def _describe_requests(
-    operations: Sequence[OperationCounts], hits: np.ndarray, sizes: np.ndarray, reads: np.ndarray
+    operations: Sequence[OperationCounts],
+    hits: np.ndarray,
+    waits: np.ndarray,
+    sizes: np.ndarray,
+    reads: np.ndarray,
 ) -> dict[tuple[str, Source], Request]:
     """Return the mean request of the operations of each kind and source line.
 
     Args:
-        hits, sizes, reads: the part of each operation that the L1 holds, and its bytes from the L2 and from DRAM;
-            (operations,).
+        hits, waits: see `find_hits`.
+        sizes, reads: the bytes of each operation from the L2 and from DRAM, (operations,).
     """
     sums: dict[tuple[str, Source], np.ndarray] = {}
-    for op, hit, size, read in zip(operations, hits, sizes, reads, strict=True):
+    for op, hit, wait, size, read in zip(operations, hits, waits, sizes, reads, strict=True):
         key = (find_kind(op), op.source)
         served = _serve(op, size, hit)
-        amounts = np.array([op.requests, op.wavefronts, op.requests * hit, size, read, served])
+        amounts = np.array([op.requests, op.wavefronts, op.requests * wait, size, read, served])
         sums[key] = sums.get(key, 0.0) + amounts
     return {
         key: Request(
             wavefronts / requests,
             size / requests,
-            hit / requests,
+            wait / requests,
             # `read` may exceed `size`: it treats overlapping blocks of different shapes as distinct.
             min(1.0, read / max(size, 1.0)),
             served / max(size, 1.0),
         )
         for key, amounts in sums.items()
-        for requests, wavefronts, hit, size, read, served in (amounts.tolist(),)
+        for requests, wavefronts, wait, size, read, served in (amounts.tolist(),)
         if requests
     }
 
@@ -314,8 +319,11 @@ def _find_uses(
 
 def find_hits(
     operations: Sequence[OperationCounts], resident: int, per_sm: int, l1_bytes: float
-) -> np.ndarray:
-    """Return the fraction of each operation's sectors that hit in the L1, (operations,); 0 if it loads nothing.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the fraction of each operation's sectors that hit in the L1, and of those for which it waits.
+
+    Both are (operations,), and 0 and 1 if it loads nothing. A load waits for a sector that another load has fetched in
+    the same iteration of its loop: it is still under way.
 
     Args:
         resident: programs that run on an SM at a time.
@@ -334,25 +342,36 @@ def find_hits(
     for _, program, number, sectors in sorted(recorded, key=operator.itemgetter(0, 1)):
         executed[program] = executed.get(program, 0) + 1
         loads.append((executed[program], program, number, sectors))
+    longest = 2 * max(executed.values(), default=0)
     rank = {program: place for place, program in enumerate(sorted(executed))}
     loads.sort(key=lambda load: (rank[load[1]] // at_once, *load[:2]))
     skipped = at_once if per_sm > MAX_PROBED_PROGRAMS and len(rank) > at_once else 0
     asked = np.zeros(len(operations))
     missed = np.zeros(len(operations))
+    distinct = np.zeros(len(operations))
+    waited = np.zeros(len(operations))
     if not loads:
-        return missed
+        return missed, 1 - waited
     fits = l1_bytes * at_once / min(resident, per_sm) / SECTOR_BYTES
     _, index = np.unique(np.concatenate([load[3] for load in loads]), return_inverse=True)
     used = np.full(index.max(initial=0) + 1, -np.inf)
+    arrives = used.copy()
+    in_loop = Counter(op.loop for op in operations if op.tally.loads)
     fetched = 0
     begin = 0
-    for _, program, number, sectors in loads:
+    for time, program, number, sectors in loads:
         touched = np.unique(index[begin : begin + len(sectors)])
         begin += len(sectors)
-        misses = int(np.count_nonzero(fetched - used[touched] >= fits))
+        now = rank[program] // at_once * longest + time
+        is_missed = fetched - used[touched] >= fits
+        misses = int(np.count_nonzero(is_missed))
         fetched += misses
         used[touched] = fetched
+        arrives[touched[is_missed]] = now + in_loop[operations[number].loop]
         if rank[program] >= skipped:
             asked[number] += len(sectors)
             missed[number] += misses
-    return np.where(asked > 0, 1 - missed / np.maximum(asked, 1), 0.0)
+            distinct[number] += len(touched)
+            waited[number] += np.count_nonzero(arrives[touched] > now)
+    hits = np.where(asked > 0, 1 - missed / np.maximum(asked, 1), 0.0)
+    return hits, np.where(asked > 0, waited / np.maximum(distinct, 1), 1.0)
