@@ -35,6 +35,7 @@ class Request:
         l2_bytes: bytes that it moves between the SM and the L2.
         waits: the part of its bytes that the L1 does not hold yet.
         dram_share: the part of `l2_bytes` that the L2 reads from DRAM.
+        dram_waits: the part of `l2_bytes` that arrives from DRAM, also for another request.
         slowdown: time of the L2 / its time for the same bytes of whole lines.
     """
 
@@ -42,6 +43,7 @@ class Request:
     l2_bytes: float
     waits: float = 1.0
     dram_share: float = 1.0
+    dram_waits: float = 1.0
     slowdown: float = 1.0
 
 
@@ -382,7 +384,7 @@ def _cost_accesses(
             continue
         size = request.l2_bytes
         is_load = step.traffic in LOADS
-        misses = min(1.0, request.dram_share * read_ratio) * is_load
+        misses = min(1.0, request.dram_waits * read_ratio) * is_load
         latency = L1_CYCLES
         if size:
             missed = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)

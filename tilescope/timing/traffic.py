@@ -22,6 +22,7 @@ from tilescope.timing.l2 import (
     ExpectedTimeline,
     Uses,
     expected_timeline,
+    find_ticks,
     missed_shares,
     sides,
     writes_in_parts,
@@ -111,7 +112,9 @@ def predict_traffic(
     if stores:
         written = sum(_count_distinct(*each) for each in _split(_join(stores), spans))
     schedule = programs, sms, resident, pressure, is_staggered
-    distinct, reads = _predict_reads(loads, spans, schedule, written, l2_bytes, len(operations))
+    distinct, reads, late = _predict_reads(
+        loads, spans, schedule, written, l2_bytes, len(operations)
+    )
     read = float(reads.sum())
     traffic = Traffic(
         wavefronts,
@@ -121,7 +124,7 @@ def predict_traffic(
         # This launch evicts the data that the previous one wrote.
         read,
         written,
-        _describe_requests(operations, hits, waits, sizes, reads),
+        _describe_requests(operations, hits, waits, sizes, reads, late),
     )
     if distinct + written <= held_bytes:
         return replace(traffic, warm_read_bytes=read - distinct, warm_written_bytes=0.0)
@@ -142,18 +145,24 @@ def _describe_requests(
     waits: np.ndarray,
     sizes: np.ndarray,
     reads: np.ndarray,
+    late: np.ndarray,
 ) -> dict[tuple[str, Source], Request]:
     """Return the mean request of the operations of each kind and source line.
 
     Args:
         hits, waits: see `find_hits`.
-        sizes, reads: the bytes of each operation from the L2 and from DRAM, (operations,).
+        sizes: the bytes of each operation from the L2, (operations,).
+        reads, late: see `_predict_reads`.
     """
     sums: dict[tuple[str, Source], np.ndarray] = {}
-    for op, hit, wait, size, read in zip(operations, hits, waits, sizes, reads, strict=True):
+    for op, hit, wait, size, *from_dram in zip(
+        operations, hits, waits, sizes, reads, late, strict=True
+    ):
         key = (find_kind(op), op.source)
         served = _serve(op, size, hit)
-        amounts = np.array([op.requests, op.wavefronts, op.requests * wait, size, read, served])
+        amounts = np.array(
+            [op.requests, op.wavefronts, op.requests * wait, size, served, *from_dram]
+        )
         sums[key] = sums.get(key, 0.0) + amounts
     return {
         key: Request(
@@ -162,10 +171,11 @@ def _describe_requests(
             wait / requests,
             # `read` may exceed `size`: it treats overlapping blocks of different shapes as distinct.
             min(1.0, read / max(size, 1.0)),
+            min(1.0, awaited / max(size, 1.0)),
             served / max(size, 1.0),
         )
         for key, amounts in sums.items()
-        for requests, wavefronts, wait, size, read, served in (amounts.tolist(),)
+        for requests, wavefronts, wait, size, served, read, awaited in (amounts.tolist(),)
         if requests
     }
 
@@ -269,8 +279,10 @@ def _predict_reads(
     written: float,
     l2_bytes: float,
     operations: int,
-) -> tuple[float, np.ndarray]:
-    """Return the distinct bytes that loads need, and those that each operation reads from DRAM, (operations,).
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the distinct bytes that loads need, those that each operation reads from DRAM, and those it waits for.
+
+    The latter are (operations,). Programs that use a block at the same time all wait until one of them has read it.
 
     Args:
         spans: see `_measure_storages`.
@@ -278,13 +290,22 @@ def _predict_reads(
         written: bytes that the launch writes.
     """
     if not loads:
-        return 0.0, np.zeros(operations)
+        return 0.0, np.zeros(operations), np.zeros(operations)
     accesses = _join(loads)
     timeline = expected_timeline(accesses.program, *schedule)
     uses, distinct = _find_uses(accesses, spans, timeline)
     end = float((timeline.start + timeline.duration).max())
     (missed,) = missed_shares(uses, end, written, [l2_bytes])
-    return distinct, np.bincount(accesses.op, missed * uses.size, operations)
+    at_once = np.unique(
+        np.stack([uses.block, find_ticks(uses.time, end)]), axis=1, return_inverse=True
+    )[1]
+    late = np.zeros(at_once.max() + 1)
+    np.maximum.at(late, at_once, missed)
+    return (
+        distinct,
+        np.bincount(accesses.op, missed * uses.size, operations),
+        np.bincount(accesses.op, late[at_once] * uses.size, operations),
+    )
 
 
 def _find_uses(
