@@ -254,7 +254,7 @@ class OperationCounts:
     def launch(self) -> Cost:
         """The cost of the whole launch."""
         return replace(
-            Cost(*self.tally.counts[:-1].tolist()),
+            Cost(*self.tally.counts[:-2].tolist()),
             sector_bytes=self.sector_bytes,
             is_lower_bound=bool(self.tally.refused) and not self.tally.is_upper_bound,
             is_upper_bound=self.tally.is_upper_bound,
@@ -267,6 +267,11 @@ class OperationCounts:
     @property
     def sectors(self) -> int:
         return self.launch.sectors
+
+    @property
+    def wavefronts(self) -> int:
+        """Passes of its requests through the banks of the L1."""
+        return RequestCosts(*self.tally.counts.tolist()).wavefronts
 
     @property
     def width_bytes(self) -> int:

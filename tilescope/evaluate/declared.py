@@ -254,7 +254,7 @@ class DeclaredCounts(OperationCounts):
     def tile(self) -> Cost:
         """The cost of one execution, on the first tile."""
         counts = self.pattern.count_execution(self._first)
-        return replace(Cost(*counts[:-1].tolist()), sector_bytes=self.sector_bytes)
+        return replace(Cost(*counts[:-2].tolist()), sector_bytes=self.sector_bytes)
 
     @property
     def tile_requests(self) -> Requests:

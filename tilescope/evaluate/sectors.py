@@ -8,6 +8,7 @@ sector per 32 such bytes of a row, rounded up. A store omits them. These counts 
 `l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum` for every recorded launch on H200 and H100.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,10 @@ SECTOR_BYTES = 32
 LINE_BYTES = 128
 # Lanes of a warp.
 LANES = 32
+# Banks of the L1, which serve words of this size, and lines that one pass looks up, as for atomics.
+_BANKS_OF_WORDS = 32
+_WORD_BYTES = 4
+_LINES_AT_ONCE = 4
 # The fewest bytes that a lane's asynchronous copy moves (PTX ISA 9.0, "cp.async").
 LEAST_COPY_BYTES = 4
 # TMA requires row sizes that are multiples of 16 bytes, so box rows consist of 16-byte granules.
@@ -40,7 +45,11 @@ _CHUNK = 1 << 12
 class RequestCosts(NamedTuple):
     """The costs of requests, (requests,) int64 each, or their sums.
 
-    The first fields are those of `counts.Cost`, in order. The last one counts the sectors that a load would touch.
+    The first fields are those of `counts.Cost`, in order.
+
+    Attributes:
+        loaded: sectors that a load would touch.
+        wavefronts: passes through the banks of the L1.
     """
 
     requests: Any = 0
@@ -51,6 +60,7 @@ class RequestCosts(NamedTuple):
     extra: Any = 0
     repeated: Any = 0
     loaded: Any = 0
+    wavefronts: Any = 0
 
 
 _NOWHERE = np.iinfo(np.int64).min
@@ -99,13 +109,34 @@ def count_requests(
     used = np.count_nonzero(active, axis=1) * width_bytes
     lines = _distinct(ordered, line_bytes)
     ideal = -(-distinct // sector_bytes)
-    return RequestCosts(issued, sectors + extra, lines, ideal, used, extra, repeated, loaded)
+    wavefronts = np.maximum(_count_wavefronts(address, width_bytes), -(-lines // _LINES_AT_ONCE))
+    return RequestCosts(
+        issued, sectors + extra, lines, ideal, used, extra, repeated, loaded, wavefronts
+    )
 
 
 def _distinct(ordered: ndarray, unit_bytes: int) -> ndarray:
     """Return the number of distinct units in each row of sorted addresses."""
     units = ordered // unit_bytes
     return np.count_nonzero(units[:, 1:] != units[:, :-1], axis=1) + (ordered[:, 0] != _NOWHERE)
+
+
+def _count_wavefronts(address: ndarray, width_bytes: int) -> ndarray:
+    """Count the passes of each request through the banks of the L1. In a pass, each bank serves one word.
+
+    Lanes whose words would fill all banks take turns: quarters of a warp, if each lane moves 16 bytes.
+    """
+    requests, lanes = address.shape
+    words = max(1, width_bytes // _WORD_BYTES)
+    turns = math.gcd(words, lanes)
+    first = address.reshape(requests * turns, lanes // turns, 1)
+    word = np.where(first == _NOWHERE, -1, first // _WORD_BYTES + np.arange(words))
+    word = np.sort(word.reshape(requests * turns, lanes // turns * words), axis=1)
+    is_new = np.diff(word, axis=1, prepend=-1) > 0
+    turn, place = np.nonzero(is_new)
+    cells = turn * _BANKS_OF_WORDS + word[turn, place] % _BANKS_OF_WORDS
+    served = np.bincount(cells, minlength=len(word) * _BANKS_OF_WORDS)
+    return served.reshape(requests, turns, _BANKS_OF_WORDS).max(axis=2).sum(axis=1)
 
 
 def _bypassing_sectors(address: ndarray) -> ndarray:

@@ -188,7 +188,7 @@ def _fill_grid(execution: Execution, gpu: Gpu) -> Iterator[_Change]:
 def _scale(traffic: Traffic, share: float) -> Traffic:
     return replace(
         traffic,
-        lines={kind: number * share for kind, number in traffic.lines.items()},
+        wavefronts={kind: number * share for kind, number in traffic.wavefronts.items()},
         l2_bytes={kind: size * share for kind, size in traffic.l2_bytes.items()},
         read_bytes=traffic.read_bytes * share,
         written_bytes=traffic.written_bytes * share,

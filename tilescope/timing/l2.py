@@ -215,9 +215,8 @@ def missed_shares(
         written_bytes: bytes that the launch writes.
         capacities: L2 capacities to evaluate, in bytes of both halves together.
     """
-    per_program = min(_TICKS_PER_PROGRAM, _MOST_TICKS / end)
-    ticks = int(end * per_program) + 2
-    tick = (uses.time * per_program).astype(np.int64)
+    ticks = int(find_ticks(np.array(end), end)) + 2
+    tick = find_ticks(uses.time, end)
     spans = min(max(1, int(end)), _MAX_SPANS)
     bin_of = _tabulate_bins(ticks)
     bins = int(bin_of[-1])
@@ -241,6 +240,11 @@ def missed_shares(
         evicted[:, :-1] = evicted_share(touched / capacity, ways)
         evicted.take(middle, out=row)
     return shares
+
+
+def find_ticks(time: ndarray, end: float) -> ndarray:
+    """Return times as whole ticks, of a launch that ends at a time."""
+    return (time * min(_TICKS_PER_PROGRAM, _MOST_TICKS / end)).astype(np.int64)
 
 
 @functools.lru_cache(maxsize=8)

@@ -21,6 +21,8 @@ _BOUND_SHARE = 0.6
 LOADS = ("load", "async copy", "descriptor load", "spill load")
 QUARTERS = 4
 _L2_SLICES = 96
+# Bytes of one line that an L2 slice serves per cycle. A request for fewer takes as long.
+SLICE_BYTES = 64
 _DESCRIPTOR_CYCLES = 200
 COPIES = ("async copy", "descriptor load", "descriptor store")
 
@@ -30,16 +32,20 @@ class Request:
     """A mean request of an operation.
 
     Attributes:
-        lines: 128-byte lines that it touches.
+        wavefronts: passes through the banks of the L1.
         l2_bytes: bytes that it moves between the SM and the L2.
-        l1_share: the part of its bytes that the L1 holds.
+        waits: the part of its bytes that the L1 does not hold yet.
         dram_share: the part of `l2_bytes` that the L2 reads from DRAM.
+        dram_waits: the part of `l2_bytes` that arrives from DRAM, also for another request.
+        slowdown: time of the L2 / its time for the same bytes of whole lines.
     """
 
-    lines: float
+    wavefronts: float
     l2_bytes: float
-    l1_share: float = 0.0
+    waits: float = 1.0
     dram_share: float = 1.0
+    dram_waits: float = 1.0
+    slowdown: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +53,14 @@ class Traffic:
     """Bytes that a launch moves.
 
     Attributes:
-        lines: 128-byte lines that the requests touch, by kind of access (see `Opcode.gmem`).
+        wavefronts: passes of the requests through the banks of the L1, by kind of access (see `Opcode.gmem`).
         l2_bytes: between the SMs and the L2, by kind of access.
         read_bytes, written_bytes: between the L2 and DRAM, if the L2 holds none of the launch's data.
         warm_read_bytes, warm_written_bytes: the same if the same launch ran right before.
         requests: by kind of access and source line.
     """
 
-    lines: Mapping[str, float]
+    wavefronts: Mapping[str, float]
     l2_bytes: Mapping[str, float]
     read_bytes: float
     written_bytes: float
@@ -192,10 +198,13 @@ def time_resources(
 ) -> dict[str, float]:
     """Return the microseconds for which a launch would occupy each resource at its peak rate."""
     cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
+    served = 0.0
     requests = _find_requests(execution, traffic)
     for step, executed, request in zip(execution.steps, execution.executed, requests, strict=True):
         cycles["issue"] += executed
         cycles[PIPES[step.pipe]] += step.busy * executed
+        if request:
+            served += request.l2_bytes * request.slowdown * executed
         # The counter of the data path excludes asynchronous copies.
         if step.traffic not in COPIES:
             own = step.wavefronts + _count_wavefronts(step, request)
@@ -203,8 +212,7 @@ def time_resources(
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, traffic, constants)
-    moved = sum(traffic.l2_bytes.values()) * (1 - merged)
-    times["L2"] = moved / constants.l2_tbps / 1e6
+    times["L2"] = served * (1 - merged) / constants.l2_tbps / 1e6
     times["DRAM"] = (traffic.read_bytes + traffic.written_bytes) / gpu.dram_gbps / 1e3
     return times
 
@@ -213,10 +221,10 @@ def time_resources(
 def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | None]:
     """Return the request of each instruction that accesses global memory.
 
-    The lines and bytes of each kind of access sum to those of the launch.
+    The wavefronts and bytes of each kind of access sum to those of the launch.
     """
     requests: list[Request | None] = []
-    lines: dict[str, float] = {}
+    wavefronts: dict[str, float] = {}
     moved: dict[str, float] = {}
     for step, instruction, executed in zip(
         execution.steps, execution.instructions, execution.executed, strict=True
@@ -228,14 +236,15 @@ def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | Non
             source = instruction.location[0][:2] if instruction.location else ()
             default = Request(max(1.0, bytes_of_lanes / 128), bytes_of_lanes)
             request = traffic.requests.get((kind, source), default)
-            lines[kind] = lines.get(kind, 0.0) + request.lines * executed
+            wavefronts[kind] = wavefronts.get(kind, 0.0) + request.wavefronts * executed
             moved[kind] = moved.get(kind, 0.0) + request.l2_bytes * executed
         requests.append(request)
     return [
         request
         and replace(
             request,
-            lines=request.lines * _ratio(traffic.lines.get(step.traffic, 0.0), lines[step.traffic]),
+            wavefronts=request.wavefronts
+            * _ratio(traffic.wavefronts.get(step.traffic, 0.0), wavefronts[step.traffic]),
             l2_bytes=request.l2_bytes
             * _ratio(traffic.l2_bytes.get(step.traffic, 0.0), moved[step.traffic]),
         )
@@ -384,18 +393,18 @@ def _cost_accesses(
             continue
         size = request.l2_bytes
         is_load = step.traffic in LOADS
-        misses = min(1.0, request.dram_share * read_ratio) * is_load
+        misses = min(1.0, request.dram_waits * read_ratio) * is_load
         latency = L1_CYCLES
         if size:
             missed = constants.l2_cycles + misses * (constants.dram_cycles - constants.l2_cycles)
-            latency += (1 - request.l1_share) * (missed - L1_CYCLES)
+            latency += request.waits * (missed - L1_CYCLES)
         if step.traffic == "descriptor load":
             latency += _DESCRIPTOR_CYCLES
         accesses.append(
             GlobalAccess(
                 data_path=busy_quarters * _count_wavefronts(step, request),
                 port=busy_quarters * size / constants.port_bytes,
-                l2=size / l2,
+                l2=size * request.slowdown / l2,
                 dram_read=size * request.dram_share * read_ratio / dram * is_load,
                 dram_write=size * _ratio(traffic.written_bytes, stored) / dram * (not is_load),
                 atomic=step.elements * quarters / _L2_SLICES / constants.atomics_per_cycle,
@@ -406,5 +415,5 @@ def _cost_accesses(
 
 
 def _count_wavefronts(step: Step, request: Request | None) -> float:
-    """Return the wavefronts on the SM's data path of a request: one per line."""
-    return request.lines if request and step.traffic in ("load", "store", "atomic") else 0.0
+    """Return the wavefronts on the SM's data path of a request."""
+    return request.wavefronts if request and step.traffic in ("load", "store", "atomic") else 0.0

@@ -97,14 +97,16 @@ class _MemoryPath:
         return begin
 
     def access(self, access: GlobalAccess, time: float) -> tuple[float, float]:
-        """Carry out an access to global memory. Return when the request is sent, and when its data have arrived."""
-        begin = self.data_path if self.data_path > time else time
+        """Carry out an access to global memory.
+
+        Return when the L2 has received what it writes, and when its data have arrived.
+        """
+        begin = max(self.data_path, time)
         self.data_path = begin + access.data_path
-        sent = self._port if self._port > begin else begin
-        self._port = end = sent + access.port
-        self._l2 = (self._l2 if self._l2 > begin else begin) + access.l2
-        if self._l2 > end:
-            end = self._l2
+        sent = max(self._port, begin)
+        self._port = sent + access.port
+        self._l2 = max(self._l2, begin) + access.l2
+        sent = max(sent, self._l2)
         if self._dram < begin:  # idle DRAM writes what the L2 has deferred
             self._deferred = max(0.0, self._deferred - (begin - self._dram))
             self._dram = begin
@@ -113,8 +115,7 @@ class _MemoryPath:
         if self._deferred > self._write_buffer:
             self._dram += self._deferred - self._write_buffer
             self._deferred = self._write_buffer
-        if access.dram_read and self._dram > end:
-            end = self._dram
+        end = max(self._port, self._l2, self._dram if access.dram_read else 0.0)
         if access.atomic:
             self._atomics = max(self._atomics, time) + access.atomic
             end = max(end, self._atomics)

@@ -7,6 +7,7 @@ Omitted: blocks of different shapes that overlap.
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -21,11 +22,12 @@ from tilescope.timing.l2 import (
     ExpectedTimeline,
     Uses,
     expected_timeline,
+    find_ticks,
     missed_shares,
     sides,
     writes_in_parts,
 )
-from tilescope.timing.model import COPIES, LOADS, Request, Traffic
+from tilescope.timing.model import COPIES, LOADS, SLICE_BYTES, Request, Traffic
 from tilescope.ttgir.parser import Source
 
 
@@ -85,8 +87,8 @@ def predict_traffic(
         held_bytes: the L2 still holds all data of a launch that touched at most these bytes.
         pressure, is_staggered: see `l2.expected_timeline`.
     """
-    hits = find_hits(operations, resident, math.ceil(programs / sms), l1_bytes)
-    lines: dict[str, float] = {}
+    hits, waits = find_hits(operations, resident, math.ceil(programs / sms), l1_bytes)
+    wavefronts: dict[str, float] = {}
     moved: dict[str, float] = {}
     sizes = np.zeros(len(operations))
     loads = []
@@ -96,7 +98,7 @@ def predict_traffic(
             continue
         kind = find_kind(op)
         sizes[number] = _count_requested(op, kind) * (1 - hits[number])
-        lines[kind] = lines.get(kind, 0.0) + op.launch.lines
+        wavefronts[kind] = wavefronts.get(kind, 0.0) + op.wavefronts
         moved[kind] = moved.get(kind, 0.0) + float(sizes[number])
         if accesses is None:
             continue
@@ -110,17 +112,19 @@ def predict_traffic(
     if stores:
         written = sum(_count_distinct(*each) for each in _split(_join(stores), spans))
     schedule = programs, sms, resident, pressure, is_staggered
-    distinct, reads = _predict_reads(loads, spans, schedule, written, l2_bytes, len(operations))
+    distinct, reads, late = _predict_reads(
+        loads, spans, schedule, written, l2_bytes, len(operations)
+    )
     read = float(reads.sum())
     traffic = Traffic(
-        lines,
+        wavefronts,
         moved,
         read,
         max(0.0, written - kept_bytes),
         # This launch evicts the data that the previous one wrote.
         read,
         written,
-        _describe_requests(operations, hits, sizes, reads),
+        _describe_requests(operations, hits, waits, sizes, reads, late),
     )
     if distinct + written <= held_bytes:
         return replace(traffic, warm_read_bytes=read - distinct, warm_written_bytes=0.0)
@@ -136,31 +140,58 @@ def _count_requested(op: OperationCounts, kind: str) -> float:
 
 
 def _describe_requests(
-    operations: Sequence[OperationCounts], hits: np.ndarray, sizes: np.ndarray, reads: np.ndarray
+    operations: Sequence[OperationCounts],
+    hits: np.ndarray,
+    waits: np.ndarray,
+    sizes: np.ndarray,
+    reads: np.ndarray,
+    late: np.ndarray,
 ) -> dict[tuple[str, Source], Request]:
     """Return the mean request of the operations of each kind and source line.
 
     Args:
-        hits, sizes, reads: the part of each operation that the L1 holds, and its bytes from the L2 and from DRAM;
-            (operations,).
+        hits, waits: see `find_hits`.
+        sizes: the bytes of each operation from the L2, (operations,).
+        reads, late: see `_predict_reads`.
     """
     sums: dict[tuple[str, Source], np.ndarray] = {}
-    for op, hit, size, read in zip(operations, hits, sizes, reads, strict=True):
+    for op, hit, wait, size, *from_dram in zip(
+        operations, hits, waits, sizes, reads, late, strict=True
+    ):
         key = (find_kind(op), op.source)
-        amounts = np.array([op.requests, op.launch.lines, op.requests * hit, size, read])
+        served = _serve(op, size, hit)
+        amounts = np.array(
+            [op.requests, op.wavefronts, op.requests * wait, size, served, *from_dram]
+        )
         sums[key] = sums.get(key, 0.0) + amounts
     return {
         key: Request(
-            lines / requests,
+            wavefronts / requests,
             size / requests,
-            hit / requests,
+            wait / requests,
             # `read` may exceed `size`: it treats overlapping blocks of different shapes as distinct.
             min(1.0, read / max(size, 1.0)),
+            min(1.0, awaited / max(size, 1.0)),
+            served / max(size, 1.0),
         )
         for key, amounts in sums.items()
-        for requests, lines, hit, size, read in (amounts.tolist(),)
+        for requests, wavefronts, wait, size, served, read, awaited in (amounts.tolist(),)
         if requests
     }
+
+
+def _serve(op: OperationCounts, size: float, hit: float) -> float:
+    """Return the bytes that slices of the L2 could move while they serve an operation's requests.
+
+    Args:
+        size: bytes that it moves between the SMs and the L2.
+        hit: the fraction that hits in the L1.
+    """
+    if op.op == "descriptor":
+        return size
+    served = max(size, op.launch.lines * (1 - hit) * SLICE_BYTES)
+    # A slice reads a sector, merges the new bytes and writes it.
+    return served * (2 - max(0.0, 2 * op.launch.efficiency - 1)) if op.op == "store" else served
 
 
 def _place(operations: Sequence[OperationCounts]) -> list[_Accesses | None]:
@@ -248,8 +279,10 @@ def _predict_reads(
     written: float,
     l2_bytes: float,
     operations: int,
-) -> tuple[float, np.ndarray]:
-    """Return the distinct bytes that loads need, and those that each operation reads from DRAM, (operations,).
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the distinct bytes that loads need, those that each operation reads from DRAM, and those it waits for.
+
+    The latter are (operations,). Programs that use a block at the same time all wait until one of them has read it.
 
     Args:
         spans: see `_measure_storages`.
@@ -257,13 +290,22 @@ def _predict_reads(
         written: bytes that the launch writes.
     """
     if not loads:
-        return 0.0, np.zeros(operations)
+        return 0.0, np.zeros(operations), np.zeros(operations)
     accesses = _join(loads)
     timeline = expected_timeline(accesses.program, *schedule)
     uses, distinct = _find_uses(accesses, spans, timeline)
     end = float((timeline.start + timeline.duration).max())
     (missed,) = missed_shares(uses, end, written, [l2_bytes])
-    return distinct, np.bincount(accesses.op, missed * uses.size, operations)
+    at_once = np.unique(
+        np.stack([uses.block, find_ticks(uses.time, end)]), axis=1, return_inverse=True
+    )[1]
+    late = np.zeros(at_once.max() + 1)
+    np.maximum.at(late, at_once, missed)
+    return (
+        distinct,
+        np.bincount(accesses.op, missed * uses.size, operations),
+        np.bincount(accesses.op, late[at_once] * uses.size, operations),
+    )
 
 
 def _find_uses(
@@ -298,8 +340,11 @@ def _find_uses(
 
 def find_hits(
     operations: Sequence[OperationCounts], resident: int, per_sm: int, l1_bytes: float
-) -> np.ndarray:
-    """Return the fraction of each operation's sectors that hit in the L1, (operations,); 0 if it loads nothing.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the fraction of each operation's sectors that hit in the L1, and of those for which it waits.
+
+    Both are (operations,), and 0 and 1 if it loads nothing. A load waits for a sector that another load has fetched in
+    the same iteration of its loop: it is still under way.
 
     Args:
         resident: programs that run on an SM at a time.
@@ -318,25 +363,36 @@ def find_hits(
     for _, program, number, sectors in sorted(recorded, key=operator.itemgetter(0, 1)):
         executed[program] = executed.get(program, 0) + 1
         loads.append((executed[program], program, number, sectors))
+    longest = 2 * max(executed.values(), default=0)
     rank = {program: place for place, program in enumerate(sorted(executed))}
     loads.sort(key=lambda load: (rank[load[1]] // at_once, *load[:2]))
     skipped = at_once if per_sm > MAX_PROBED_PROGRAMS and len(rank) > at_once else 0
     asked = np.zeros(len(operations))
     missed = np.zeros(len(operations))
+    distinct = np.zeros(len(operations))
+    waited = np.zeros(len(operations))
     if not loads:
-        return missed
+        return missed, 1 - waited
     fits = l1_bytes * at_once / min(resident, per_sm) / SECTOR_BYTES
     _, index = np.unique(np.concatenate([load[3] for load in loads]), return_inverse=True)
     used = np.full(index.max(initial=0) + 1, -np.inf)
+    arrives = used.copy()
+    in_loop = Counter(op.loop for op in operations if op.tally.loads)
     fetched = 0
     begin = 0
-    for _, program, number, sectors in loads:
+    for time, program, number, sectors in loads:
         touched = np.unique(index[begin : begin + len(sectors)])
         begin += len(sectors)
-        misses = int(np.count_nonzero(fetched - used[touched] >= fits))
+        now = rank[program] // at_once * longest + time
+        is_missed = fetched - used[touched] >= fits
+        misses = int(np.count_nonzero(is_missed))
         fetched += misses
         used[touched] = fetched
+        arrives[touched[is_missed]] = now + in_loop[operations[number].loop]
         if rank[program] >= skipped:
             asked[number] += len(sectors)
             missed[number] += misses
-    return np.where(asked > 0, 1 - missed / np.maximum(asked, 1), 0.0)
+            distinct[number] += len(touched)
+            waited[number] += np.count_nonzero(arrives[touched] > now)
+    hits = np.where(asked > 0, 1 - missed / np.maximum(asked, 1), 0.0)
+    return hits, np.where(asked > 0, waited / np.maximum(distinct, 1), 1.0)

@@ -201,9 +201,10 @@ class Op:
 
     @cached_property
     def type(self) -> str:
-        """The type of its result."""
+        """The type of its result; "" without one."""
         marks = (mark for mark in (" -> ", " to ", " : ") if mark in self.text)
-        return self.text.rpartition(next(marks, self.text))[2].strip()
+        mark = next(marks, "")
+        return self.text.rpartition(mark)[2].strip() if mark else ""
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

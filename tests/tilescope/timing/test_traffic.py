@@ -91,18 +91,26 @@ def test_a_row_that_all_programs_read_is_fetched_once_while_their_own_rows_are_a
     programs = range(8)
     own = load(*((program, 1, 1000 * program + SECTORS) for program in programs))
     shared = load(*((program, 2, 100_000 + SECTORS) for program in programs))
-    hits = find_hits([own, shared], resident=8, per_sm=100, l1_bytes=1 << 17)
-    assert hits.tolist() == [0, 1]
+    hits, waits = find_hits([own, shared], resident=8, per_sm=100, l1_bytes=1 << 17)
+    assert (hits.tolist(), waits.tolist()) == ([0, 1], [1, 0])
 
 
 @pytest.mark.parametrize(("l1_bytes", "hit"), [(1 << 14, 1), (1 << 12, 0)])
 def test_a_second_pass_over_a_row_hits_only_if_the_row_fits(l1_bytes, hit):
     first = load((0, 1, SECTORS), (0, 2, 1000 + SECTORS))
     second = load((0, 3, SECTORS), (0, 4, 1000 + SECTORS))
-    hits = find_hits([first, second], resident=4, per_sm=1, l1_bytes=l1_bytes)
+    hits, _ = find_hits([first, second], resident=4, per_sm=1, l1_bytes=l1_bytes)
     assert hits.tolist() == [0, hit]
+
+
+def test_a_load_waits_for_the_sectors_that_the_load_before_it_has_just_requested():
+    left = load((0, 1, SECTORS))
+    right = load((0, 2, SECTORS))
+    hits, waits = find_hits([left, right], resident=1, per_sm=1, l1_bytes=1 << 17)
+    assert (hits.tolist(), waits.tolist()) == ([0, 1], [1, 1])
 
 
 def test_sectors_that_an_execution_requests_twice_are_fetched_once():
     strided = load((0, 1, np.repeat(SECTORS, 4)))
-    assert find_hits([strided], resident=1, per_sm=1, l1_bytes=1 << 17).tolist() == [0.75]
+    hits, _ = find_hits([strided], resident=1, per_sm=1, l1_bytes=1 << 17)
+    assert hits.tolist() == [0.75]
