@@ -84,7 +84,7 @@ def preload_triton() -> None:
     """Have the fork server import Triton, unless it has started, so that the first compile in a worker is faster."""
     global _INTERPRETING
     _INTERPRETING = get_context("spawn")
-    _CONTEXT.set_forkserver_preload(["torch", worker.PRELOADED])
+    _CONTEXT.set_forkserver_preload(["torch", *worker.PRELOADED])
 
 
 class Worker:

@@ -19,8 +19,8 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.measure.check import InsufficientMemory
 from tilescope.results import Device, Failure
 
-# A module whose import loads Triton.
-PRELOADED = "tilescope.measure.preloaded"
+# Modules that import Triton so that it compiles kernels, and does not interpret them.
+PRELOADED = "tilescope.record.capture_file", "tilescope.record.patches"
 
 # Added to the niceness of workers that do not time a GPU, so that the page's own process has priority.
 _NICENESS = 15
@@ -53,7 +53,8 @@ def start(backend: str, cache_directory: str, preload: tuple[str, ...] = ()) -> 
         backend: "cuda", "interpreter", "compile" or "model".
         preload: modules to import now, so that no later call waits for their imports.
     """
-    if "triton" in sys.modules and PRELOADED not in sys.modules:
+    is_preloaded = PRELOADED[0] in sys.modules and backend != "interpreter"
+    if "triton" in sys.modules and not is_preloaded:
         raise RuntimeError(
             "Triton was imported before the worker knew whether to interpret: a script that starts a Session must "
             'import kernels under `if __name__ == "__main__":`, as worker processes import it again.'

@@ -19,6 +19,7 @@ from tests.trees import ROOT, python
 from tilescope.captures.reader import Capture
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.global_memory import STORAGE_STEP
+from tilescope.evaluate.sectors import RequestCosts
 from tilescope.evaluate.values import choose, from_table
 
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
@@ -299,7 +300,7 @@ def compare_launch(capture, launch, executions, memory):
             instructions = {op.instruction for op in part}
             if own and len(instructions) > 1:
                 continue
-            expected = np.zeros(8, np.int64)
+            expected = np.zeros(len(RequestCosts._fields), np.int64)
             total = sum((op.tally.counts for op in part), expected)
             if own and instructions not in (set(), {None}):
                 expected = count_executions(*instructions, num_warps, own)
