@@ -1,8 +1,8 @@
 """Compare predicted times with measured ones: `python -m scripts.score_times FOLDER...`. No GPU needed.
 
 The folders hold FAMILY.jsonl.gz, a launch per line with its times and its `device` (an H100 if it has none), and the
-captures that its lines name. Writes the file whose errors the report and the page state, and prints the errors of
-docs/measurements.md. Without folders, it only prints them.
+captures that its lines name. Replaces the scores of these families in the file whose errors the report and the page
+state, and prints the errors of docs/measurements.md. Without folders, it only prints them.
 """
 
 from __future__ import annotations
@@ -187,6 +187,12 @@ def main(folders: Sequence[Path]) -> None:
             launch = score.launch
             print(f"{score.error:+.1%}", score.model, launch["gpu"], launch["case"], score.why)
     if scores:
+        families = {score.launch["family"] for score in scores}
+        scores += [
+            score
+            for score in shipped_scores()
+            if score.model in _MODELS and score.launch["family"] not in families
+        ]
         replace_scores(FILE, sorted(scores, key=lambda score: _MODELS.index(score.model)))
     print_errors()
     for name, each in stated_ranges().items():
