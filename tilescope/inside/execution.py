@@ -192,6 +192,11 @@ class _Run:
         last = planned.instruction
         jump = last.traits.jump
         condition: Any = False
+        if start in plan.convergent and not all(map(self._are_whole_warps, arriving)):
+            _, line = plan.convergent[start].instruction.source
+            raise UnsupportedOperation(
+                f"Lanes of a warp diverge before they exchange values on line {line}, which is not supported."
+            )
         waits = is_barrier(last)
         if waits or jump:
             condition = self._condition(planned, self.active)
@@ -251,6 +256,10 @@ class _Run:
         return [(each // INSTRUCTION_BYTES, where & (address == each)) for each in reached.tolist()]
 
     def _skip(self, start: int) -> int:
+    def _are_whole_warps(self, threads: Any) -> bool:
+        lanes = self._full(threads).reshape(-1, LANES)
+        return np.array_equal(lanes.any(axis=1), lanes.all(axis=1))
+
         """Skip the blocks between an unknown branch and the block where its paths reconverge, and return that block.
 
         Raises:

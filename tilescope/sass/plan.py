@@ -94,6 +94,13 @@ class Plan:
         self.blocks = dict(zip(self.starts, ends, strict=True))
         self.planned = [self._plan(index, each) for index, each in enumerate(code)]
         self._following = {start: self._find_successors(start) for start in self.starts}
+        # Blocks in which only warps with inactive lanes would branch.
+        self.convergent = {
+            start: planned
+            for start, end in self.blocks.items()
+            for planned in self.planned[start:end]
+            if planned.instruction.effect == "expect convergence"
+        }
         self._reconvergences = dict[int, int | None]()
         self.reads_shared = False
         self.allocates_tensor_memory = any(each.name == "UTCATOMSWS" for each in code)
@@ -169,7 +176,7 @@ class Plan:
         last = planned.instruction
         jump = last.traits.jump
         follows = list[int]()
-        if last.target is not None and last.effect != "begin convergence":
+        if jump and last.target is not None:
             follows = [last.target]
         if jump in INDIRECT:
             follows = self._return_points if jump == "return" else self._targets

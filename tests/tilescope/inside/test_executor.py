@@ -239,7 +239,30 @@ def test_lanes_that_leave_a_convergence_barrier_do_not_wait_for_the_others():
         EXIT
     """
     # Lanes 16 to 31 leave the loop after two iterations, the others after three.
-    assert times(text) == [1, 1, 3, 3, 3, 3, 2, 0, 2]
+    for form in ("BREAK P0, B0", "@P0 BREAK B0"):
+        assert times(text.replace("BREAK P0, B0", form)) == [1, 1, 3, 3, 3, 3, 2, 0, 2]
+
+
+SHUFFLE = """
+    S2R R0, SR_TID.X
+    ISETP.GE.AND P0, PT, R0, 0x20, PT
+    @P0 BRA `(.L_x_0)
+    BRA.DIV UR6, `(.L_x_1)
+    SHFL.BFLY PT, R1, R0, 0x10, 0x1f
+    .L_x_0:
+    EXIT
+    .L_x_1:
+    WARPSYNC.COLLECTIVE R4, `(.L_x_2)
+    SHFL.BFLY P0, R1, R0, R6, R7
+    .L_x_2:
+    BRA `(.L_x_0)
+"""
+
+
+def test_only_warps_whose_lanes_diverge_take_the_branch_before_a_shuffle():
+    assert times(SHUFFLE, threads=64) == [2, 2, 2, 1, 1, 2, 0, 0, 0]
+    with pytest.raises(UnsupportedOperation, match="Lanes of a warp diverge before they exchange"):
+        run(SHUFFLE.replace("0x20", "0x8"))
 
 
 def test_lanes_reconverge_where_a_warp_synchronizes():
