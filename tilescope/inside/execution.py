@@ -2,13 +2,13 @@
 
 All programs and threads run at once. A block of instructions runs when no thread that has yet to reach it is at a lower
 address, so divergent threads reconverge. Threads wait only at barriers of all warps (see `is_barrier`): others, and
-copies, always succeed.
+copies, always succeed. Once a line has stored to a tensor, the tensor's values are unknown.
 """
 
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,15 @@ from tilescope.inside.banks import WORD_BYTES, BankAccess, Wavefronts, count_by_
 from tilescope.sass import semantics
 from tilescope.sass.decoding import CONSTANT_REGISTERS, Source, next_register, register, source
 from tilescope.sass.instructions import Instruction
-from tilescope.sass.plan import INDIRECT, INSTRUCTION_BYTES, Budget, Plan, Planned, is_barrier
+from tilescope.sass.plan import (
+    GLOBAL_STORES,
+    INDIRECT,
+    INSTRUCTION_BYTES,
+    Budget,
+    Plan,
+    Planned,
+    is_barrier,
+)
 from tilescope.sass.semantics import LANES, Number
 
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
@@ -85,15 +93,18 @@ class LaunchInputs:
     Attributes:
         threads: of a program.
         read_constant: returns the 32-bit word of the constant bank at an offset; None if it is unknown.
-        load: returns the elements of global memory at (programs, threads) addresses, and where they are known.
+        load: returns the elements of global memory at (programs, threads) addresses, and where they are known. Takes
+            the addresses, the bytes of an element, and the storages whose values have changed.
         table: the words of constant bank 2.
+        find_stored: returns the storages to which a source line stores.
     """
 
     grid: tuple[int, int, int]
     threads: int
     read_constant: Callable[[int], int | None]
-    load: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+    load: Callable[[np.ndarray, int, Collection[int]], tuple[np.ndarray, np.ndarray]]
     table: Sequence[int] = ()
+    find_stored: Callable[[tuple[str, int]], Collection[int]] = lambda _: ()
 
 
 def execute(code: Sequence[Instruction], launch: LaunchInputs) -> Executions:
@@ -158,6 +169,8 @@ class _Run:
         self.waiting: _Queue = {}
         self.at_barriers: _Queue = {}
         self.shared: _SharedMemory | None = None
+        # The storages to which programs have stored.
+        self.stored = set[int]()
         self.counted: dict[tuple[int, int, int], Wavefronts] = {}
         # The threads that run the current block. Registers of other threads may hold any value.
         self.active: Any = True
@@ -179,6 +192,11 @@ class _Run:
         # Divergent lanes of a warp run one after the other, until they reconverge.
         times = np.sum([self._count_warps(threads) for threads in arriving], axis=0)
         self.executions.by_warp[:, start : plan.blocks[start]] += times[:, None]
+        if start in plan.convergent and not all(map(self._are_whole_warps, arriving)):
+            _, line = plan.convergent[start].instruction.source
+            raise UnsupportedOperation(
+                f"Lanes of a warp diverge before they exchange values on line {line}, which is not supported."
+            )
         for planned in plan.steps[start]:
             self._run(planned)
         is_converged = np.array_equal(times, self._count_warps(self.active))
@@ -192,11 +210,6 @@ class _Run:
         last = planned.instruction
         jump = last.traits.jump
         condition: Any = False
-        if start in plan.convergent and not all(map(self._are_whole_warps, arriving)):
-            _, line = plan.convergent[start].instruction.source
-            raise UnsupportedOperation(
-                f"Lanes of a warp diverge before they exchange values on line {line}, which is not supported."
-            )
         waits = is_barrier(last)
         if waits or jump:
             condition = self._condition(planned, self.active)
@@ -243,6 +256,10 @@ class _Run:
         times = rows.sum(axis=0) * (programs // len(rows))
         return np.broadcast_to(times, (-(-threads // LANES),))
 
+    def _are_whole_warps(self, threads: Any) -> bool:
+        lanes = self._full(threads).reshape(-1, LANES)
+        return np.array_equal(lanes.any(axis=1), lanes.all(axis=1))
+
     def _find_targets(self, planned: Planned, where: Any) -> list[tuple[int | None, Any]]:
         """Return the blocks to which an indirect jump leads, and the threads of each."""
         address, known = self._read(planned.sources[0])
@@ -256,10 +273,6 @@ class _Run:
         return [(each // INSTRUCTION_BYTES, where & (address == each)) for each in reached.tolist()]
 
     def _skip(self, start: int) -> int:
-    def _are_whole_warps(self, threads: Any) -> bool:
-        lanes = self._full(threads).reshape(-1, LANES)
-        return np.array_equal(lanes.any(axis=1), lanes.all(axis=1))
-
         """Skip the blocks between an unknown branch and the block where its paths reconverge, and return that block.
 
         Raises:
@@ -338,6 +351,10 @@ class _Run:
     def _run(self, planned: Planned) -> None:
         condition: Any = True
         traits = planned.instruction.traits
+        if traits.gmem in GLOBAL_STORES:
+            self.stored.update(self.launch.find_stored(planned.instruction.source))
+            if not planned.writes:
+                return
         if planned.predicate:
             condition, known = self._read(planned.predicate)
             if not self._is_known(known, self.active):
@@ -443,13 +460,13 @@ class _Run:
         place, known = self._read(planned.sources[-1])
         where = self.active & condition
         each = min(planned.instruction.lane_bytes, 4)
-        if known is not True:
+        if known is False:
             self._forget(planned, condition)
             return
         for k, name in enumerate(planned.writes):
             at = np.atleast_2d(place + 4 * k)
             on = np.broadcast_to(where, np.broadcast_shapes(at.shape, np.shape(where)))
-            values, is_loaded = self.launch.load(np.where(on, at, -1), each)
+            values, is_loaded = self.launch.load(np.where(on & known, at, -1), each, self.stored)
             if ".S8" in planned.instruction.opcode or ".S16" in planned.instruction.opcode:
                 values = semantics.extend(values, 8 * each, True)
             self.budget.spend(values.size)

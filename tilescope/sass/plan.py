@@ -21,6 +21,7 @@ from tilescope.sass.semantics import Number
 
 INDIRECT = ("indexed", "return")
 INSTRUCTION_BYTES = 16
+GLOBAL_STORES = ("store", "atomic", "descriptor store")
 
 
 class Budget:
@@ -93,7 +94,6 @@ class Plan:
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
         self.planned = [self._plan(index, each) for index, each in enumerate(code)]
-        self._following = {start: self._find_successors(start) for start in self.starts}
         # Blocks in which only warps with inactive lanes would branch.
         self.convergent = {
             start: planned
@@ -101,6 +101,7 @@ class Plan:
             for planned in self.planned[start:end]
             if planned.instruction.effect == "expect convergence"
         }
+        self._following = {start: self._find_successors(start) for start in self.starts}
         self._reconvergences = dict[int, int | None]()
         self.reads_shared = False
         self.allocates_tensor_memory = any(each.name == "UTCATOMSWS" for each in code)
@@ -109,11 +110,14 @@ class Plan:
             self.reads_shared = True
             needed = self._find_needed()
         self.needed_names = {name for index in needed for name in self.planned[index].reads}
+        loads = any(code[index].traits.gmem for index in needed)
         self.steps = {
             start: [
                 self.planned[index]
                 for index in range(start, end)
-                if index in needed or code[index].traits.smem
+                if index in needed
+                or code[index].traits.smem
+                or (loads and code[index].traits.gmem in GLOBAL_STORES)
             ]
             for start, end in self.blocks.items()
         }

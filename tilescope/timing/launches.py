@@ -438,7 +438,7 @@ def predict_captured(
     if counts.refused:
         raise UnsupportedOperation(counts.refused)
     code = parse_sass(capture.read_code(launch.kernel, "sass"))
-    executions = execute(code, make_launch(capture, launch))
+    executions = execute(code, make_launch(capture, launch, counts))
     return predict_launch(capture, launch, counts, executions, gpu, constants, is_warm)
 
 

@@ -18,7 +18,7 @@ WORDS = st.integers(0, 2**32 - 1)
 
 
 def run(text, grid=(1, 1, 1), threads=32, constants=None, table=()):
-    def load(address, width):
+    def load(address, width, stored):
         return np.zeros(address.shape, np.int64), np.zeros(address.shape, bool)
 
     return execute(

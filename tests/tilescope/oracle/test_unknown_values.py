@@ -219,3 +219,38 @@ def test_a_load_that_ptxas_moves_behind_an_early_return_is_an_upper_bound(captur
     assert (store.requests, store.refused) == (17, "")
     assert launch.totals["ld_requests"] is None
     assert launch.refused[0].why.startswith("The compiler moved this load behind a branch.")
+
+
+REREAD = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def in_place(p):
+    i = tl.load(p + tl.program_id(0))
+    if i > 2:
+        tl.store(p + tl.program_id(0), 0)
+
+
+@triton.jit
+def reread(p):
+    tl.store(p + tl.program_id(0), 7)
+    tl.debug_barrier()
+    in_place(p)
+
+
+in_place[(5,)](torch.arange(5, dtype=torch.int32, device="cuda"))
+reread[(5,)](torch.arange(5, dtype=torch.int32, device="cuda"))
+"""
+
+
+def test_executions_are_unknown_if_a_branch_depends_on_a_value_that_the_kernel_itself_stores(
+    capture_script,
+):
+    first, second = make_report(Capture(capture_script(REREAD, DEFAULT_GPU))).launches
+    assert first.instructions_executed
+    assert first.totals["st_requests"] == 2
+    assert second.instructions_executed is None
+    assert "depends on values that are unknown" in second.not_executed
