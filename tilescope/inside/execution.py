@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation
+from tilescope.evaluate.sectors import count_requests
 from tilescope.inside.banks import WORD_BYTES, BankAccess, Wavefronts, count_by_warp
 from tilescope.sass import semantics
 from tilescope.sass.decoding import CONSTANT_REGISTERS, Source, next_register, register, source
@@ -49,6 +50,8 @@ _ATOMICS = {"ATOMS.OR": operator.or_, "ATOMS.AND": operator.and_}
 _BLOCK_WORK = 5000
 _STEP_WORK = 2000
 _ACCESS_WORK = 25_000
+# Work to count the request of a thread.
+_REQUEST_WORK = 30
 
 
 @dataclass
@@ -59,8 +62,9 @@ class Executions:
         by_warp: (warps of a program, instructions) int64, over all programs.
         wavefronts: by the index of each instruction that accesses shared memory.
         accesses: for each of them, an example: its execution in one program.
-        refused: why the wavefronts of an instruction are unknown, by its index.
+        refused: why the wavefronts or the requests of an instruction are unknown, by its index.
         uncertain: the instructions whose number of executions depends on unknown values.
+        requests: the sums of the `RequestCosts` of each access to global memory that is counted.
     """
 
     by_warp: np.ndarray
@@ -68,6 +72,7 @@ class Executions:
     accesses: dict[int, BankAccess] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     uncertain: set[int] = field(default_factory=set)
+    requests: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def times(self) -> np.ndarray:
@@ -107,8 +112,13 @@ class LaunchInputs:
     find_stored: Callable[[tuple[str, int]], Collection[int]] = lambda _: ()
 
 
-def execute(code: Sequence[Instruction], launch: LaunchInputs) -> Executions:
+def execute(
+    code: Sequence[Instruction], launch: LaunchInputs, counted: Collection[int] = ()
+) -> Executions:
     """Execute a launch.
+
+    Args:
+        counted: the indices of loads and stores in global memory whose requests to count.
 
     Raises:
         UnsupportedOperation: a branch depends on an unknown value, the launch is too large, or there is no code.
@@ -116,7 +126,7 @@ def execute(code: Sequence[Instruction], launch: LaunchInputs) -> Executions:
     if not code:
         raise UnsupportedOperation("The capture has no SASS.")
     budget = Budget(_MOST_WORK)
-    plan = Plan(code, budget, launch.table)
+    plan = Plan(code, budget, launch.table, counted)
     grid = launch.grid
     sizes = [grid[axis] if name in plan.needed_names else 1 for name, axis in _AXES.items()]
     count = math.prod(sizes)
@@ -133,6 +143,8 @@ def execute(code: Sequence[Instruction], launch: LaunchInputs) -> Executions:
     executions.by_warp *= repeats
     for index, total in executions.wavefronts.items():
         executions.wavefronts[index] = Wavefronts(*(repeats * each for each in total))
+    for index in executions.requests:
+        executions.requests[index] *= repeats
     return executions
 
 
@@ -172,8 +184,10 @@ class _Run:
         # The storages to which programs have stored.
         self.stored = set[int]()
         self.counted: dict[tuple[int, int, int], Wavefronts] = {}
-        # The threads that run the current block. Registers of other threads may hold any value.
+        # The threads that run the current block, and those of them that run it together. Registers of other threads
+        # may hold any value.
         self.active: Any = True
+        self.groups: Sequence[Any] = ()
 
     def run(self) -> None:
         self._send(self.waiting, 0, True)
@@ -188,6 +202,7 @@ class _Run:
         """Execute a block, and return the groups of threads that leave it together."""
         plan = self.plan
         self.active = functools.reduce(operator.or_, arriving)
+        self.groups = arriving
         self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
         # Divergent lanes of a warp run one after the other, until they reconverge.
         times = np.sum([self._count_warps(threads) for threads in arriving], axis=0)
@@ -353,18 +368,18 @@ class _Run:
         traits = planned.instruction.traits
         if traits.gmem in GLOBAL_STORES:
             self.stored.update(self.launch.find_stored(planned.instruction.source))
-            if not planned.writes:
-                return
         if planned.predicate:
             condition, known = self._read(planned.predicate)
             if not self._is_known(known, self.active):
-                if traits.smem:
+                if traits.smem or planned.index in self.plan.counted:
                     self._refuse(planned, "The predicate of an access")
                 self._forget(planned)
                 return
+        if planned.index in self.plan.counted:
+            self._count_requests(planned, condition)
         if traits.smem:
             self._access_shared(planned, condition)
-        if condition is False:
+        if condition is False or not (planned.writes or traits.smem):
             return
         if planned.compute:
             self._compute(planned, planned.compute, condition)
@@ -471,6 +486,22 @@ class _Run:
                 values = semantics.extend(values, 8 * each, True)
             self.budget.spend(values.size)
             self._write(name, values, bool(is_loaded.all()) or (is_loaded | ~on), condition)
+
+    def _count_requests(self, planned: Planned, condition: Any) -> None:
+        place, known = self._read(planned.sources[0])
+        if not self._is_known(known, self.active & condition):
+            self._refuse(planned, "The address of an access")
+            return
+        width_bytes = planned.instruction.lane_bytes
+        for threads in self.groups:
+            self.budget.spend(_REQUEST_WORK * math.prod(self.shape))
+            address, active = (
+                np.broadcast_to(each, self.shape).reshape(-1, LANES)
+                for each in (place, np.asarray(threads & condition, bool))
+            )
+            costs = np.array(count_requests(address, active, width_bytes)).sum(axis=1)
+            requests = self.executions.requests
+            requests[planned.index] = requests.get(planned.index, 0) + costs
 
     # Shared and local memory.
 

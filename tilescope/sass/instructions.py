@@ -200,6 +200,7 @@ UCGABAR_WAIT  uniform    result=predicate
 
 BRA           control    jump=branch
 BRA.DIV       control    effect=expect-convergence
+BRA.CONV      control    jump=branch effect=expect-convergence
 EXIT          control    jump=exit
 CALL          control    jump=call widths=pair
 RET           control    jump=return widths=pair

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tilescope.captures.listings import UnsupportedOperation
@@ -72,10 +72,18 @@ class Plan:
 
     Args:
         table: the addresses to which indirect branches may lead.
+        counted: the indices of accesses to global memory whose addresses are needed.
     """
 
-    def __init__(self, code: Sequence[Instruction], budget: Budget, table: Sequence[int]) -> None:
+    def __init__(
+        self,
+        code: Sequence[Instruction],
+        budget: Budget,
+        table: Sequence[int],
+        counted: Collection[int] = (),
+    ) -> None:
         self.code = code
+        self.counted = counted
         self._budget = budget
         self._targets = [address // INSTRUCTION_BYTES for address in table]
         leaders = {0, *self._targets}
@@ -94,7 +102,7 @@ class Plan:
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
         self.planned = [self._plan(index, each) for index, each in enumerate(code)]
-        # Blocks in which only warps with inactive lanes would branch.
+        # Blocks with a branch that depends on whether all lanes of a warp are active.
         self.convergent = {
             start: planned
             for start, end in self.blocks.items()
@@ -116,6 +124,7 @@ class Plan:
                 self.planned[index]
                 for index in range(start, end)
                 if index in needed
+                or index in counted
                 or code[index].traits.smem
                 or (loads and code[index].traits.gmem in GLOBAL_STORES)
             ]
@@ -163,10 +172,11 @@ class Plan:
         )
 
     def _roots(self, planned: Planned) -> list[str]:
-        """Return the registers that decide whether an instruction jumps, or which shared memory it accesses."""
+        """Return the registers that decide whether an instruction jumps, or which memory it accesses."""
         instruction = planned.instruction
         traits = instruction.traits
-        if not (traits.jump or traits.smem or is_barrier(instruction)):
+        is_counted = planned.index in self.counted
+        if not (traits.jump or traits.smem or is_barrier(instruction) or is_counted):
             return []
         roots = [planned.predicate] if planned.predicate else []
         roots += planned.sources[:1]

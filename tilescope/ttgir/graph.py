@@ -171,7 +171,8 @@ def _find_roots(op: Op) -> Iterable[str]:
 def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
     """Return the loads directly in a region that more branches skip in the SASS than its other accesses.
 
-    Accesses behind a two-way branch are left out, because either path may skip others.
+    Accesses behind a two-way branch are left out, because either path may skip others. Loads of a number without a mask
+    are compared with the code itself: all other accesses may be behind the test for the thread that stores.
     """
     exits = {block.text for block, first in pairwise(region.ops) if first.name == "tt.return"}
     heights = dict[Op, int]()
@@ -184,20 +185,26 @@ def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
         elif op.name in ("tt.load", "tt.store") and op.source in depths:
             heights[op] = depths[op.source] - returns
     least = 0 if len(heights) == 1 and region.is_body else min(heights.values(), default=0)
-    return {op for op, height in heights.items() if height > least and op.name == "tt.load"}
+    return {
+        op
+        for op, height in heights.items()
+        if op.name == "tt.load" and height > (0 if region.is_body and _is_plain(op) else least)
+    }
+
+
+def _is_plain(load: Op) -> bool:
+    return not (load.shape or load.mask)
 
 
 def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op | None]]:
     """Yield each load that ptxas moves behind the test of the only loop or branch that uses it, and the loop or branch.
 
-    Whether ptxas moves it is visible in the SASS. The second operation is None if several loops or branches use a moved
-    scalar.
+    Whether ptxas moves it is visible in the SASS. The second operation is None for another moved number.
     """
     for op in region.ops:
         for inner in op.regions:
             yield from _sunk_loads(inner, depths)
     moved = _find_moved(region, depths)
-    returns = any(op.name == "cf.cond_br" for op in region.ops)
     users = defaultdict[str, set[Op]](set)
     for op in region.ops:
         for nested in op.walk():
@@ -227,5 +234,5 @@ def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[
         )
         if len(tests) == 1 and not is_in_else:
             yield load, tests.pop()
-        elif tests and not (load.shape or load.mask or returns):
+        elif _is_plain(load):
             yield load, None

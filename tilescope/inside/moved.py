@@ -1,0 +1,139 @@
+"""Correct the counts of loads and stores that the SASS executes more often or less often than the TTGIR.
+
+ptxas moves a load behind an early return, a branch or the test of a store's mask, makes it conditional if only one side
+of a selection needs it, and merges accesses in unrolled loops.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tilescope.captures.listings import UnsupportedOperation, isolate
+from tilescope.captures.reader import BaseCapture, CapturedLaunch
+from tilescope.evaluate.captured import MOVED, UNROLLED
+from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Touches
+from tilescope.evaluate.sectors import SECTOR_BYTES, RequestCosts
+from tilescope.inside.execution import Executions, execute
+from tilescope.inside.inspect import make_launch
+from tilescope.sass.instructions import Instruction, parse_sass
+from tilescope.ttgir.parser import Site
+
+# The operations of one kind on a source line, and the indices of their instructions.
+_Accesses = tuple[Sequence[OperationCounts], Sequence[int]]
+
+
+@isolate(lambda why, *args: replace(args[2], refused=why))
+def correct_counts(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    counts: LaunchCounts,
+    executions: Executions | None,
+) -> LaunchCounts:
+    """Count the loads and stores of source lines again from the SASS, if it may execute them more or less often.
+
+    If their addresses or predicates are unknown there, the counts of loads become bounds.
+
+    Args:
+        executions: of the launch; None if they are unknown. Then the counts stay the same.
+    """
+    if executions is None:
+        return counts
+    code = parse_sass(capture.read_code(launch.kernel, "sass"))
+    times = executions.times
+    suspects = {
+        site: (ops, numbers)
+        for site, (ops, numbers) in _find_accesses(code, counts).items()
+        if executions.uncertain.isdisjoint(numbers) and _may_differ(ops, numbers, code, times)
+    }
+    if not suspects:
+        return counts
+    suspected = [number for _, numbers in suspects.values() for number in numbers]
+    try:
+        counted = execute(code, make_launch(capture, launch, counts), suspected)
+    except UnsupportedOperation:
+        counted = replace(executions, requests={}, refused=dict.fromkeys(suspected, ""))
+    corrected = dict[int, OperationCounts]()
+    for ops, numbers in suspects.values():
+        executed = int(times[numbers].sum())
+        for op, new in zip(ops, _correct(ops, numbers, counted, executed), strict=True):
+            corrected[id(op)] = new
+    operations = tuple(corrected.get(id(op), op) for op in counts.operations)
+    return replace(counts, operations=operations)
+
+
+def _find_accesses(code: Sequence[Instruction], counts: LaunchCounts) -> Mapping[Site, _Accesses]:
+    """Return the loads and stores of each source line whose counts are exact, or bounds that the SASS may resolve."""
+    numbers = defaultdict[Site, list[int]](list)
+    for number, instruction in enumerate(code):
+        if instruction.traits.gmem in ("load", "store") and instruction.location:
+            numbers[instruction.traits.gmem, instruction.source].append(number)
+    groups = defaultdict[Site, list[OperationCounts]](list)
+    for op in counts.operations:
+        groups[op.op, op.source].append(op)
+    return {
+        site: (ops, numbers[site])
+        for site, ops in groups.items()
+        if site in numbers
+        and all(op.instruction and not op.instruction.swaps for op in ops)
+        and all(op.tally.refused in ("", MOVED.text, UNROLLED.text) for op in ops)
+    }
+
+
+def _may_differ(
+    ops: Sequence[OperationCounts],
+    numbers: Sequence[int],
+    code: Sequence[Instruction],
+    times: np.ndarray,
+) -> bool:
+    executed = times[numbers].sum()
+    requested = sum(op.requests for op in ops)
+    if any(op.tally.refused for op in ops):
+        return True
+    if not any(code[number].predicate for number in numbers):
+        return executed != requested
+    is_masked = ops[0].op == "store" or all(op.is_masked for op in ops)
+    return executed < requested or not is_masked
+
+
+def _correct(
+    ops: Sequence[OperationCounts], numbers: Sequence[int], counted: Executions, executed: int
+) -> Sequence[OperationCounts]:
+    """Return the operations of a source line with the costs of their instructions, or as bounds."""
+    requested = sum(op.requests for op in ops)
+    first, *copies = ops
+    assert first.instruction
+    places = {(op.tensors, op.width_bytes) for op in ops}
+    expected = sum(op.instruction.kept for op in ops if op.instruction)
+    # ptxas assigns some instructions to a neighbouring line.
+    is_whole = len(numbers) % max(1, expected) == 0 or first.tally.refused == UNROLLED.text
+    is_known = counted.refused.keys().isdisjoint(numbers)
+    if is_known and is_whole and len(places) == 1:
+        zero = np.zeros(len(RequestCosts._fields), np.int64)
+        costs = sum((counted.requests.get(number, zero) for number in numbers), zero)
+        if first.instruction.layout is None:  # all lanes want the same bytes
+            costs = np.array(RequestCosts(*costs)._replace(used=costs[0] * first.width_bytes))
+        if tuple(costs[:2]) == (requested, sum(op.sectors for op in ops)):
+            return [_confirm(op) for op in ops]
+        return [_set_costs(first, costs), *(_set_costs(op, zero) for op in copies)]
+    if executed > requested or first.op == "store":
+        return ops
+    return [_limit(op) for op in ops]
+
+
+def _limit(op: OperationCounts) -> OperationCounts:
+    refused = op.tally.refused or MOVED.text
+    return replace(op, tally=replace(op.tally, refused=refused, is_upper_bound=True))
+
+
+def _confirm(op: OperationCounts) -> OperationCounts:
+    return replace(op, tally=replace(op.tally, refused="", doubt="", is_upper_bound=False))
+
+
+def _set_costs(op: OperationCounts, costs: np.ndarray) -> OperationCounts:
+    """Set the costs of an access. The addresses of a block are no example, because not all warps load their part."""
+    tally = replace(_confirm(op).tally, counts=costs, example=None)
+    bytes_moved = min(tally.touches.bytes, float(RequestCosts(*costs).sectors * SECTOR_BYTES))
+    touches = replace(tally.touches, bytes=bytes_moved) if bytes_moved else Touches()
+    return replace(op, tally=replace(tally, touches=touches))
