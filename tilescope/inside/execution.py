@@ -331,8 +331,9 @@ class _Run:
     def _read(self, operand: Source) -> tuple[Number, Any]:
         """Return an operand's value, and where it is known."""
         if operand.constant is not None:
-            word = self.launch.read_constant(operand.constant)
-            return (0, False) if word is None else (operand.combine(word), True)
+            at = operand.constant
+            words = [self.launch.read_constant(at + 4 * k) for k in range(operand.words)]
+            return (0, False) if None in words else (operand.combine(*words), True)
         values = []
         known: Any = True
         for name in operand.registers:

@@ -19,6 +19,7 @@ from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import Accesses, find_live, reach, split_operands
 from tilescope.sass.semantics import Number
 
+_ADDRESS = re.compile(r"(\[U?R\d+|\.U32\+UR\d+)(?=(?:\+-?0x\w+)?\])")
 INDIRECT = ("indexed", "return")
 INSTRUCTION_BYTES = 16
 GLOBAL_STORES = ("store", "atomic", "descriptor store")
@@ -149,12 +150,13 @@ class Plan:
             result = writes[-1] if writes else ""
             if result not in ("RZ", "URZ"):
                 names = [next_register(result, k) for k in range(instruction.lane_registers)]
-            sources = [address(re.sub(r"^cx?\[\w+\]", "", each)) for each in reads if "[" in each]
+            places = [re.sub(r"^cx?\[\w+\]", "", each) for each in reads if "[" in each]
+            sources = [address(_widen(instruction, each)) for each in places]
             if "CAS" in instruction.opcode:
                 sources.append(source(reads[1]))
         elif traits.stores:
             names = []
-            sources = [address(instruction.operands[0])]
+            sources = [address(_widen(instruction, instruction.operands[0]))]
         elif traits.lanes:
             sources = [source(each) for each in reads]
             names = list(writes)
@@ -255,6 +257,13 @@ class Plan:
             for index, access in enumerate(accesses)
             if any(access.writes & live[each] for each in following[index])
         }
+
+
+def _widen(instruction: Instruction, place: str) -> str:
+    """Mark the 64-bit registers of an address: before compute capability 8.0, "[R2+0x4]" stands for "[R2.64+0x4]"."""
+    traits = instruction.traits
+    is_wide = traits.gmem and not traits.smem and ".E" in instruction.opcode
+    return _ADDRESS.sub(r"\1.64", place) if is_wide and ".64" not in place else place
 
 
 def is_barrier(instruction: Instruction) -> bool:

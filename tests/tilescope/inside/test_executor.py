@@ -277,6 +277,29 @@ def test_lanes_reconverge_where_a_warp_synchronizes():
     assert times(text) == [1, 1, 1, 2, 1]
 
 
+@pytest.mark.parametrize("place", ["[R2.64+0x8]", "[R2+0x8]", "desc[UR4][R2.64+0x8]"])
+def test_a_load_uses_all_64_bits_of_an_address_from_the_constant_bank(place):
+    addresses = set()
+
+    def load(address, width, stored):
+        addresses.update(address.ravel().tolist())
+        return np.zeros(address.shape, np.int64), np.ones(address.shape, bool)
+
+    text = f"""
+        IMAD.WIDE R2, RZ, RZ, c[0x0][0x160]
+        LDG.E R0, {place}
+        ISETP.NE.AND P0, PT, R0, RZ, PT
+        @P0 EXIT
+        EXIT
+    """
+    words = {0x160: 0x10, 0x164: 0x3}
+    executions = execute(
+        parse_sass(make_listing(text)), LaunchInputs((1, 1, 1), 32, words.get, load)
+    )
+    assert addresses == {0x3_0000_0018}
+    assert not executions.uncertain
+
+
 def test_a_loop_of_one_block_that_ends_at_an_unknown_value_is_uncertain():
     text = """
         .L_x_0:

@@ -234,9 +234,10 @@ store_large[(20,)](x, x, x.clone())
 """
 
 
-def test_loads_that_ptxas_moves_are_counted_where_the_sass_executes_them(capture_script):
+@pytest.mark.parametrize("gpu", [DEFAULT_GPU, "A100-40GB", "T4"])
+def test_loads_that_ptxas_moves_are_counted_where_the_sass_executes_them(capture_script, gpu):
     """Programs have four warps. One of them stores a number."""
-    late, never, select, large = make_report(Capture(capture_script(MOVED, DEFAULT_GPU))).launches
+    late, never, select, large = make_report(Capture(capture_script(MOVED, gpu))).launches
     assert (late.refused, never.refused, select.refused) == ((), (), ())
     # In the SASS, both loads follow the return of the last three of 20 programs.
     assert [(op.requests, op.sectors) for op in late.ops[:2]] == [
