@@ -56,9 +56,8 @@ def correct_counts(
         counted = replace(executions, requests={}, refused=dict.fromkeys(suspected, ""))
     corrected = dict[int, OperationCounts]()
     for ops, numbers in suspects.values():
-        executed = int(times[numbers].sum())
-        for op, new in zip(ops, _correct(ops, numbers, counted, executed), strict=True):
-            corrected[id(op)] = new
+        correct = _correct_known(ops, numbers, counted) or _limit(ops, numbers, code, times)
+        corrected |= {id(op): new for op, new in zip(ops, correct, strict=True)}
     operations = tuple(corrected.get(id(op), op) for op in counts.operations)
     return replace(counts, operations=operations)
 
@@ -93,38 +92,57 @@ def _may_differ(
         return True
     if not any(code[number].predicate for number in numbers):
         return executed != requested
-    is_masked = ops[0].op == "store" or all(op.is_masked for op in ops)
-    return executed < requested or not is_masked
+    if ops[0].op == "store":
+        return executed < requested
+    # All warps execute the first instruction once.
+    is_skipped = times[numbers].min() < times[0]
+    return is_skipped or not all(op.is_masked for op in ops)
 
 
-def _correct(
-    ops: Sequence[OperationCounts], numbers: Sequence[int], counted: Executions, executed: int
+def _correct_known(
+    ops: Sequence[OperationCounts], numbers: Sequence[int], counted: Executions
 ) -> Sequence[OperationCounts]:
-    """Return the operations of a source line with the costs of their instructions, or as bounds."""
-    requested = sum(op.requests for op in ops)
+    """Return the operations of a source line with the costs of their instructions; () if those are unknown."""
     first, *copies = ops
     assert first.instruction
     places = {(op.tensors, op.width_bytes) for op in ops}
-    expected = sum(op.instruction.kept for op in ops if op.instruction)
     # ptxas assigns some instructions to a neighbouring line.
-    is_whole = len(numbers) % max(1, expected) == 0 or first.tally.refused == UNROLLED.text
-    is_known = counted.refused.keys().isdisjoint(numbers)
-    if is_known and is_whole and len(places) == 1:
-        zero = np.zeros(len(RequestCosts._fields), np.int64)
-        costs = sum((counted.requests.get(number, zero) for number in numbers), zero)
-        if first.instruction.layout is None:  # all lanes want the same bytes
-            costs = np.array(RequestCosts(*costs)._replace(used=costs[0] * first.width_bytes))
-        if tuple(costs[:2]) == (requested, sum(op.sectors for op in ops)):
-            return [_confirm(op) for op in ops]
-        return [_set_costs(first, costs), *(_set_costs(op, zero) for op in copies)]
-    if executed > requested or first.op == "store":
+    alive = sum(int(op.tally.issued.sum()) for op in ops)
+    is_whole = len(numbers) % max(1, alive) == 0 or first.tally.refused == UNROLLED.text
+    if len(places) > 1 or not is_whole or not counted.refused.keys().isdisjoint(numbers):
+        return ()
+    zero = np.zeros(len(RequestCosts._fields), np.int64)
+    costs = sum((counted.requests.get(number, zero) for number in numbers), zero)
+    if first.instruction.layout is None:  # all lanes want the same bytes
+        costs = np.array(RequestCosts(*costs)._replace(used=costs[0] * first.width_bytes))
+    requested = sum(op.requests for op in ops), sum(op.sectors for op in ops)
+    if tuple(costs[:2]) == requested:
+        return [_confirm(op) for op in ops]
+    return [_set_costs(first, costs), *(_set_costs(op, zero) for op in copies)]
+
+
+def _limit(
+    ops: Sequence[OperationCounts],
+    numbers: Sequence[int],
+    code: Sequence[Instruction],
+    times: np.ndarray,
+) -> Sequence[OperationCounts]:
+    """Return the operations of a source line as bounds if the SASS executes them more or less often."""
+    executed = int(times[numbers].sum())
+    requested = sum(op.requests for op in ops)
+    is_upper_bound = executed <= requested
+    is_conditional = any(code[number].predicate for number in numbers)
+    if is_conditional and not is_upper_bound:
         return ops
-    return [_limit(op) for op in ops]
-
-
-def _limit(op: OperationCounts) -> OperationCounts:
-    refused = op.tally.refused or MOVED.text
-    return replace(op, tally=replace(op.tally, refused=refused, is_upper_bound=True))
+    text = f"The SASS executes this line {executed:,} times, {requested:,} expected."
+    why = f"{text} The count is {'an upper' if is_upper_bound else 'a lower'} bound."
+    if is_upper_bound and ops[0].op == "load":
+        why = MOVED.text
+    bounds = (replace(op.tally, refused=why, is_upper_bound=is_upper_bound) for op in ops)
+    return [
+        op if op.tally.refused else replace(op, tally=tally)
+        for op, tally in zip(ops, bounds, strict=True)
+    ]
 
 
 def _confirm(op: OperationCounts) -> OperationCounts:

@@ -226,18 +226,51 @@ def store_large(p, q, out):
         tl.store(out + pid, a)
 
 
+@triton.jit
+def hoist(p, out, n, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    i = pid * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(p + pid)
+    x = tl.load(p + i)
+    if s % 2 == 0:
+        tl.store(out + i, x)
+        for _ in range(s % 3):
+            x += tl.load(p + ((i + s) & 1023), mask=pid < n, other=0)
+    tl.store(out + i, x + s)
+
+
+@triton.jit
+def mask(p, q, out, n, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    i = pid * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(p + pid)
+    t = tl.load(q + pid)
+    x = tl.load(p + i)
+    x += tl.load(q + (i + s), mask=s > 3, other=0)
+    x += tl.load(p + (i * 2))
+    if pid >= n:
+        return
+    tl.atomic_add(out + i, x)
+    tl.store(out + i, x + t)
+
+
 x = torch.ones(4096, device="cuda")
+numbers = torch.arange(4096, dtype=torch.int32, device="cuda")
 late[(20,)](x, x.clone(), 17, BLOCK=128)
 late[(20,)](x, x.clone(), 0, BLOCK=128)
 select[(20,)](x, x, x.clone(), 17)
 store_large[(20,)](x, x, x.clone())
+hoist[(8,)](numbers, numbers.clone(), 6, BLOCK=64)
+mask[(8,)](numbers, numbers.clone(), numbers.clone(), 6, BLOCK=32, num_warps=2)
 """
 
 
 @pytest.mark.parametrize("gpu", [DEFAULT_GPU, "A100-40GB", "T4"])
 def test_loads_that_ptxas_moves_are_counted_where_the_sass_executes_them(capture_script, gpu):
     """Programs have four warps. One of them stores a number."""
-    late, never, select, large = make_report(Capture(capture_script(MOVED, gpu))).launches
+    late, never, select, large, hoist, mask = make_report(
+        Capture(capture_script(MOVED, gpu))
+    ).launches
     assert (late.refused, never.refused, select.refused) == ((), (), ())
     # In the SASS, both loads follow the return of the last three of 20 programs.
     assert [(op.requests, op.sectors) for op in late.ops[:2]] == [
@@ -247,6 +280,10 @@ def test_loads_that_ptxas_moves_are_counted_where_the_sass_executes_them(capture
     assert never.totals["ld_requests"] == 0
     # Three programs load the other side of the selection.
     assert [op.requests for op in select.ops] == [4 * 20, 4 * 3, 19]
+    # Triton moves a load before the loop, and ptxas moves it back: programs 2 and 4 load.
+    assert [op.requests for op in hoist.ops if op.op == "load"] == [4 * 8, 4 * 8, 4 * 2]
+    # Programs 4 and 5 load the block of q, and six programs its number.
+    assert [op.requests for op in mask.ops if op.tensor == "q"] == [2 * 6, 2 * 2]
     # Only warps that store load the number, but the executor compares no floating-point numbers.
     moved, test, store = large.ops
     assert (moved.requests, moved.is_upper_bound) == (4 * 20, True)
