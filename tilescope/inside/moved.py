@@ -56,7 +56,10 @@ def correct_counts(
         counted = replace(executions, requests={}, refused=dict.fromkeys(suspected, ""))
     corrected = dict[int, OperationCounts]()
     for ops, numbers in suspects.values():
-        correct = _correct_known(ops, numbers, counted) or _limit(ops, numbers, code, times)
+        is_conditional = any(code[number].predicate for number in numbers)
+        requests = None if is_conditional else int(times[numbers].sum())
+        known = _correct_known(ops, numbers, counted, requests)
+        correct = known or _limit(ops, numbers, code, times)
         corrected |= {id(op): new for op, new in zip(ops, correct, strict=True)}
     operations = tuple(corrected.get(id(op), op) for op in counts.operations)
     return replace(counts, operations=operations)
@@ -100,21 +103,34 @@ def _may_differ(
 
 
 def _correct_known(
-    ops: Sequence[OperationCounts], numbers: Sequence[int], counted: Executions
+    ops: Sequence[OperationCounts],
+    numbers: Sequence[int],
+    counted: Executions,
+    requests: int | None,
 ) -> Sequence[OperationCounts]:
-    """Return the operations of a source line with the costs of their instructions; () if those are unknown."""
+    """Return the operations of a source line with the costs of their instructions; () if those are unknown.
+
+    Args:
+        requests: that they issue; None if predicates decide.
+    """
     first, *copies = ops
     assert first.instruction
     places = {(op.tensors, op.width_bytes) for op in ops}
     # ptxas assigns some instructions to a neighbouring line.
     alive = sum(int(op.tally.issued.sum()) for op in ops)
     is_whole = len(numbers) % max(1, alive) == 0 or first.tally.refused == UNROLLED.text
-    if len(places) > 1 or not is_whole or not counted.refused.keys().isdisjoint(numbers):
+    if len(places) > 1 or not is_whole:
         return ()
     zero = np.zeros(len(RequestCosts._fields), np.int64)
-    costs = sum((counted.requests.get(number, zero) for number in numbers), zero)
-    if first.instruction.layout is None:  # all lanes want the same bytes
-        costs = np.array(RequestCosts(*costs)._replace(used=costs[0] * first.width_bytes))
+    is_number = first.instruction.layout is None
+    if counted.refused.keys().isdisjoint(numbers):
+        costs = sum((counted.requests.get(number, zero) for number in numbers), zero)
+        requests = int(costs[0])
+    elif requests is None or not is_number:
+        return ()
+    if is_number:  # all lanes want the same bytes
+        one = RequestCosts(1, 1, 1, 1, first.width_bytes, loaded=1)
+        costs = np.array(one) * requests
     requested = sum(op.requests for op in ops), sum(op.sectors for op in ops)
     if tuple(costs[:2]) == requested:
         return [_confirm(op) for op in ops]
