@@ -167,7 +167,7 @@ class Outcome:
         """The executions of a kernel that was compiled again; None if they are unknown."""
         if not self.inside:
             with suppress(UnsupportedOperation):
-                given = make_launch(self.capture, self.launch, self.build)
+                given = make_launch(self.capture, self.launch, self.counts, self.build)
                 return execute(parse_sass(self.build.codes["sass"]), given)
         return None
 

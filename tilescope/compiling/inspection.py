@@ -20,6 +20,7 @@ from tilescope.declare.knobs import ConfigError, knobs, read_fields
 from tilescope.declare.spec import Kernel, Launch, TensorSpec
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.inspect import Inspection, inspect, join_launches
+from tilescope.inside.moved import correct_counts
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.results import Failure, SweepPrediction
 from tilescope.timing.changes import LEAST_SAVING, list_options, name_options, sort_changes
@@ -42,6 +43,7 @@ def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure
     for each in launches:
         counts = count_launch(capture, each)
         inspection = inspect(capture, each, counts)
+        counts = correct_counts(capture, each, counts, inspection[1])
         inspections.append((add_time(capture, each, counts, inspection), inspection[1]))
     return functools.reduce(join_launches, inspections)
 

@@ -6,7 +6,6 @@ therefore bounds.
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,8 +66,10 @@ class Mismatch(NamedTuple):
     is_upper_bound: bool
 
 
-_MOVED = Mismatch(
-    "The compiler moved this load behind a branch. The count is an upper bound.", True
+MOVED = Mismatch("The compiler moved this load behind a branch. The count is an upper bound.", True)
+UNROLLED = Mismatch(
+    "The compiler unrolled this loop and may merge accesses across iterations. The count is an upper bound.",
+    True,
 )
 
 
@@ -100,8 +101,9 @@ def count_launch(
     place = kernel.file, kernel.line
     operations = []
     for op in memory_ops(body):
-        if evaluator.slice.sunk.get(op, op) is None:
-            mismatches.setdefault(op.site, _MOVED)
+        # The SASS may test the thread, too, before it loads a number.
+        if op in evaluator.slice.sunk and (evaluator.slice.sunk[op] is None or not op.shape):
+            mismatches.setdefault(op.site, MOVED)
         tally = memory.tallies[op]
         _apply(mismatches.get(op.site), tally)
         counts = _describe(op, instructions[op], launch, evaluator, place)
@@ -120,33 +122,6 @@ def count_launch(
         work=memory.work,
         overflows=tuple(evaluator.overflows.by_line.values()),
     )
-
-
-def limit_counts(
-    counts: LaunchCounts, code: Sequence[Instruction], times: Sequence[int]
-) -> LaunchCounts:
-    """Turn counts that exceed the executions of their instructions into upper bounds.
-
-    ptxas may move a load behind an early return, or behind the test of a store's mask.
-
-    Args:
-        times: how often the launch's warps execute each instruction of `code`.
-    """
-    executed = Counter[Site]()
-    for instruction, number in zip(code, times, strict=True):
-        if (kind := instruction.traits.operation) and instruction.location:
-            executed[kind, instruction.source] += number
-    requested = Counter[Site]()
-    for op in counts.operations:
-        requested[op.op, op.source] += op.requests
-
-    def limit(op: OperationCounts) -> OperationCounts:
-        site = op.op, op.source
-        if op.op != "load" or op.tally.refused or not 0 < executed[site] < requested[site]:
-            return op
-        return replace(op, tally=replace(op.tally, refused=_MOVED.text, is_upper_bound=True))
-
-    return replace(counts, operations=tuple(map(limit, counts.operations)))
 
 
 def _evaluate(
@@ -255,6 +230,7 @@ def _describe(
         masked_by=frozenset(argument.name for name, argument in arguments if name in mask),
         index_line=index_lines[-1] if index_lines else 0,  # of a chain of loads, the last
         loop=next((loop.line for loop in loops if op in memory_ops(loop)), 0),  # the outermost
+        is_masked=bool(op.mask),
     )
 
 
@@ -383,9 +359,8 @@ def find_mismatches(
             for site, counts in unlike.items():
                 text = f"This line's {kind} instructions: {counts.present} in the SASS, {counts.expected} expected."
                 mismatches.setdefault(site, Mismatch(f"{text} The count is {bound}.", total < 0))
-    text = "The compiler unrolled this loop and may merge accesses across iterations. The count is an upper bound."
     for site in _merged_in_unrolled_loops(body, tallies, sites, ptx, sass):
-        mismatches.setdefault(site, Mismatch(text, True))
+        mismatches.setdefault(site, UNROLLED)
     return mismatches
 
 

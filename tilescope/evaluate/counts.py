@@ -227,6 +227,7 @@ class OperationCounts:
             quotient.
         index_line: the source line of a load that its addresses depend on; 0 without one.
         loop: identifies the outermost loop around it; 0 outside loops.
+        is_masked: whether it has a mask.
     """
 
     op: str
@@ -239,6 +240,7 @@ class OperationCounts:
     masked_by: frozenset[str] = frozenset()
     index_line: int = 0
     loop: int = 0
+    is_masked: bool = False
     sector_bytes: int = SECTOR_BYTES
 
     @property

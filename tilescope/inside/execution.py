@@ -2,24 +2,33 @@
 
 All programs and threads run at once. A block of instructions runs when no thread that has yet to reach it is at a lower
 address, so divergent threads reconverge. Threads wait only at barriers of all warps (see `is_barrier`): others, and
-copies, always succeed.
+copies, always succeed. Once a line has stored to a tensor, the tensor's values are unknown.
 """
 
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation
+from tilescope.evaluate.sectors import count_requests
 from tilescope.inside.banks import WORD_BYTES, BankAccess, Wavefronts, count_by_warp
 from tilescope.sass import semantics
 from tilescope.sass.decoding import CONSTANT_REGISTERS, Source, next_register, register, source
 from tilescope.sass.instructions import Instruction
-from tilescope.sass.plan import INDIRECT, INSTRUCTION_BYTES, Budget, Plan, Planned, is_barrier
+from tilescope.sass.plan import (
+    GLOBAL_STORES,
+    INDIRECT,
+    INSTRUCTION_BYTES,
+    Budget,
+    Plan,
+    Planned,
+    is_barrier,
+)
 from tilescope.sass.semantics import LANES, Number
 
 _AXES = {"SR_CTAID.X": 0, "SR_CTAID.Y": 1, "SR_CTAID.Z": 2}
@@ -41,6 +50,8 @@ _ATOMICS = {"ATOMS.OR": operator.or_, "ATOMS.AND": operator.and_}
 _BLOCK_WORK = 5000
 _STEP_WORK = 2000
 _ACCESS_WORK = 25_000
+# Work to count the request of a thread.
+_REQUEST_WORK = 30
 
 
 @dataclass
@@ -51,8 +62,9 @@ class Executions:
         by_warp: (warps of a program, instructions) int64, over all programs.
         wavefronts: by the index of each instruction that accesses shared memory.
         accesses: for each of them, an example: its execution in one program.
-        refused: why the wavefronts of an instruction are unknown, by its index.
+        refused: why the wavefronts or the requests of an instruction are unknown, by its index.
         uncertain: the instructions whose number of executions depends on unknown values.
+        requests: the sums of the `RequestCosts` of each access to global memory that is counted.
     """
 
     by_warp: np.ndarray
@@ -60,6 +72,7 @@ class Executions:
     accesses: dict[int, BankAccess] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     uncertain: set[int] = field(default_factory=set)
+    requests: dict[int, np.ndarray] = field(default_factory=dict)
 
     @property
     def times(self) -> np.ndarray:
@@ -85,19 +98,27 @@ class LaunchInputs:
     Attributes:
         threads: of a program.
         read_constant: returns the 32-bit word of the constant bank at an offset; None if it is unknown.
-        load: returns the elements of global memory at (programs, threads) addresses, and where they are known.
+        load: returns the elements of global memory at (programs, threads) addresses, and where they are known. Takes
+            the addresses, the bytes of an element, and the storages whose values have changed.
         table: the words of constant bank 2.
+        find_stored: returns the storages to which a source line stores.
     """
 
     grid: tuple[int, int, int]
     threads: int
     read_constant: Callable[[int], int | None]
-    load: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+    load: Callable[[np.ndarray, int, Collection[int]], tuple[np.ndarray, np.ndarray]]
     table: Sequence[int] = ()
+    find_stored: Callable[[tuple[str, int]], Collection[int]] = lambda _: ()
 
 
-def execute(code: Sequence[Instruction], launch: LaunchInputs) -> Executions:
+def execute(
+    code: Sequence[Instruction], launch: LaunchInputs, counted: Collection[int] = ()
+) -> Executions:
     """Execute a launch.
+
+    Args:
+        counted: the indices of loads and stores in global memory whose requests to count.
 
     Raises:
         UnsupportedOperation: a branch depends on an unknown value, the launch is too large, or there is no code.
@@ -105,7 +126,7 @@ def execute(code: Sequence[Instruction], launch: LaunchInputs) -> Executions:
     if not code:
         raise UnsupportedOperation("The capture has no SASS.")
     budget = Budget(_MOST_WORK)
-    plan = Plan(code, budget, launch.table)
+    plan = Plan(code, budget, launch.table, counted)
     grid = launch.grid
     sizes = [grid[axis] if name in plan.needed_names else 1 for name, axis in _AXES.items()]
     count = math.prod(sizes)
@@ -122,6 +143,8 @@ def execute(code: Sequence[Instruction], launch: LaunchInputs) -> Executions:
     executions.by_warp *= repeats
     for index, total in executions.wavefronts.items():
         executions.wavefronts[index] = Wavefronts(*(repeats * each for each in total))
+    for index in executions.requests:
+        executions.requests[index] *= repeats
     return executions
 
 
@@ -158,9 +181,13 @@ class _Run:
         self.waiting: _Queue = {}
         self.at_barriers: _Queue = {}
         self.shared: _SharedMemory | None = None
+        # The storages to which programs have stored.
+        self.stored = set[int]()
         self.counted: dict[tuple[int, int, int], Wavefronts] = {}
-        # The threads that run the current block. Registers of other threads may hold any value.
+        # The threads that run the current block, and those of them that run it together. Registers of other threads
+        # may hold any value.
         self.active: Any = True
+        self.groups: Sequence[Any] = ()
 
     def run(self) -> None:
         self._send(self.waiting, 0, True)
@@ -175,10 +202,16 @@ class _Run:
         """Execute a block, and return the groups of threads that leave it together."""
         plan = self.plan
         self.active = functools.reduce(operator.or_, arriving)
+        self.groups = arriving
         self.budget.spend(_BLOCK_WORK + _STEP_WORK * len(plan.steps[start]))
         # Divergent lanes of a warp run one after the other, until they reconverge.
         times = np.sum([self._count_warps(threads) for threads in arriving], axis=0)
         self.executions.by_warp[:, start : plan.blocks[start]] += times[:, None]
+        if start in plan.convergent and not all(map(self._are_whole_warps, arriving)):
+            _, line = plan.convergent[start].instruction.source
+            raise UnsupportedOperation(
+                f"Lanes of a warp diverge before they exchange values on line {line}, which is not supported."
+            )
         for planned in plan.steps[start]:
             self._run(planned)
         is_converged = np.array_equal(times, self._count_warps(self.active))
@@ -238,6 +271,10 @@ class _Run:
         times = rows.sum(axis=0) * (programs // len(rows))
         return np.broadcast_to(times, (-(-threads // LANES),))
 
+    def _are_whole_warps(self, threads: Any) -> bool:
+        lanes = self._full(threads).reshape(-1, LANES)
+        return np.array_equal(lanes.any(axis=1), lanes.all(axis=1))
+
     def _find_targets(self, planned: Planned, where: Any) -> list[tuple[int | None, Any]]:
         """Return the blocks to which an indirect jump leads, and the threads of each."""
         address, known = self._read(planned.sources[0])
@@ -294,8 +331,9 @@ class _Run:
     def _read(self, operand: Source) -> tuple[Number, Any]:
         """Return an operand's value, and where it is known."""
         if operand.constant is not None:
-            word = self.launch.read_constant(operand.constant)
-            return (0, False) if word is None else (operand.combine(word), True)
+            at = operand.constant
+            words = [self.launch.read_constant(at + 4 * k) for k in range(operand.words)]
+            return (0, False) if None in words else (operand.combine(*words), True)
         values = []
         known: Any = True
         for name in operand.registers:
@@ -329,16 +367,20 @@ class _Run:
     def _run(self, planned: Planned) -> None:
         condition: Any = True
         traits = planned.instruction.traits
+        if traits.gmem in GLOBAL_STORES:
+            self.stored.update(self.launch.find_stored(planned.instruction.source))
         if planned.predicate:
             condition, known = self._read(planned.predicate)
             if not self._is_known(known, self.active):
-                if traits.smem:
+                if traits.smem or planned.index in self.plan.counted:
                     self._refuse(planned, "The predicate of an access")
                 self._forget(planned)
                 return
+        if planned.index in self.plan.counted:
+            self._count_requests(planned, condition)
         if traits.smem:
             self._access_shared(planned, condition)
-        if condition is False:
+        if condition is False or not (planned.writes or traits.smem):
             return
         if planned.compute:
             self._compute(planned, planned.compute, condition)
@@ -434,17 +476,33 @@ class _Run:
         place, known = self._read(planned.sources[-1])
         where = self.active & condition
         each = min(planned.instruction.lane_bytes, 4)
-        if known is not True:
+        if known is False:
             self._forget(planned, condition)
             return
         for k, name in enumerate(planned.writes):
             at = np.atleast_2d(place + 4 * k)
             on = np.broadcast_to(where, np.broadcast_shapes(at.shape, np.shape(where)))
-            values, is_loaded = self.launch.load(np.where(on, at, -1), each)
+            values, is_loaded = self.launch.load(np.where(on & known, at, -1), each, self.stored)
             if ".S8" in planned.instruction.opcode or ".S16" in planned.instruction.opcode:
                 values = semantics.extend(values, 8 * each, True)
             self.budget.spend(values.size)
             self._write(name, values, bool(is_loaded.all()) or (is_loaded | ~on), condition)
+
+    def _count_requests(self, planned: Planned, condition: Any) -> None:
+        place, known = self._read(planned.sources[0])
+        if not self._is_known(known, self.active & condition):
+            self._refuse(planned, "The address of an access")
+            return
+        width_bytes = planned.instruction.lane_bytes
+        for threads in self.groups:
+            self.budget.spend(_REQUEST_WORK * math.prod(self.shape))
+            address, active = (
+                np.broadcast_to(each, self.shape).reshape(-1, LANES)
+                for each in (place, np.asarray(threads & condition, bool))
+            )
+            costs = np.array(count_requests(address, active, width_bytes)).sum(axis=1)
+            requests = self.executions.requests
+            requests[planned.index] = requests.get(planned.index, 0) + costs
 
     # Shared and local memory.
 

@@ -4,7 +4,7 @@ import functools
 import re
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def _execute(
     capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inside: Inside
 ) -> Inspection:
     _, codes = capture.build(launch.kernel)
-    executions = execute(parse_sass(codes["sass"]), make_launch(capture, launch))
+    executions = execute(parse_sass(codes["sass"]), make_launch(capture, launch, counts))
     # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
     start_bytes = 1024 if capture.content.capability >= 90 else 0
     inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
@@ -175,11 +175,15 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
 
 
 def make_launch(
-    capture: BaseCapture, launch: CapturedLaunch, build: Build | None = None
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    counts: LaunchCounts,
+    build: Build | None = None,
 ) -> LaunchInputs:
     """Return a launch for `execute`.
 
     Args:
+        counts: the launch's requests to global memory.
         build: the compiled kernel, if it is not the captured one.
     """
     kernel, codes = build or capture.build(launch.kernel)
@@ -193,24 +197,49 @@ def make_launch(
     for at, numbers in ((threads_at, (threads, 1, 1)), (programs_at, launch.grid)):
         words |= {at + 4 * axis: number for axis, number in enumerate(numbers)}
     words[local_at] = 0
-    memory = _Memory(read_storages(capture, launch))
-    return LaunchInputs(launch.grid, threads, words.get, memory.load, read_table(codes["sass"]))
+    memory = _Memory(read_storages(capture, launch), counts)
+    return LaunchInputs(
+        launch.grid,
+        threads,
+        words.get,
+        memory.load,
+        read_table(codes["sass"]),
+        memory.find_stored,
+    )
 
 
 class _Memory:
     """The known values in global memory."""
 
-    def __init__(self, storages: Sequence[Storage]) -> None:
+    def __init__(self, storages: Sequence[Storage], counts: LaunchCounts) -> None:
         self._storages = storages
         self._read = functools.cache(self._read_bytes)
+        self._stored = defaultdict[tuple[str, int], set[int]](set)
+        all_storages = {*range(len(storages))}
+        for op in counts.operations:
+            if op.counter not in ("ld", "tma_ld"):
+                is_unknown = op.tally.refused and not op.tally.storages
+                self._stored[op.source] |= all_storages if is_unknown else op.tally.storages
 
-    def load(self, address: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the elements of `width` bytes at addresses, and where they are known."""
+    def find_stored(self, source: tuple[str, int]) -> set[int]:
+        """Return the storages to which a source line stores; those of all lines if it is unknown."""
+        if source in self._stored:
+            return self._stored[source]
+        return set[int]().union(*self._stored.values())
+
+    def load(
+        self, address: np.ndarray, width: int, stored: Collection[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the elements of `width` bytes at addresses, and where they are known.
+
+        Args:
+            stored: the storages whose values have changed.
+        """
         values = np.zeros(address.shape, np.int64)
         known = np.zeros(address.shape, bool)
         numbers = storage_number(address)
         for number in np.unique(numbers).tolist():
-            if not 0 <= number < len(self._storages):
+            if not 0 <= number < len(self._storages) or number in stored:
                 continue
             contents = self._read(number)
             place = address - self._storages[number].start

@@ -28,9 +28,10 @@ from tilescope.captures.reader import (
     Tuned,
     find_equal_launches,
 )
-from tilescope.evaluate.captured import count_launch, limit_counts
+from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from tilescope.inside.inspect import Inspection, inspect
+from tilescope.inside.moved import correct_counts
 from tilescope.inside.report import (
     INSIDE_COUNTERS,
     HeldRegisters,
@@ -41,7 +42,6 @@ from tilescope.inside.report import (
 )
 from tilescope.numbers import bytes_of, milliseconds, percent
 from tilescope.results.codec import from_json, parse_json, to_json
-from tilescope.sass.instructions import parse_sass
 from tilescope.timing.changes import add_times, describe_changes
 from tilescope.timing.launches import add_time
 
@@ -305,8 +305,9 @@ class Launches:
         self.capture = capture
         self.content = capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
-        self.counts = lru_cache(maxsize=256)(self._count)
+        self._evaluate = lru_cache(maxsize=256)(self._evaluate_ttgir)
         self.inspections = lru_cache(maxsize=256)(self._inspect)
+        self.counts = lru_cache(maxsize=256)(self._count)
         # The first call tries changes.
         self.report = once(lambda: make_report(capture, compiler, counted=self))
 
@@ -315,11 +316,18 @@ class Launches:
         """The line below a saved picture."""
         return f"{self.content.script}, {self.gpu}, Triton {self.content.triton}"
 
+    def _evaluate_ttgir(self, number: int, program: int | None, is_textbook: bool) -> LaunchCounts:
+        programs = None if program is None else np.array([program])
+        return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
+
     def _count(
         self, number: int, program: int | None = None, is_textbook: bool = False
     ) -> LaunchCounts:
-        programs = None if program is None else np.array([program])
-        return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
+        counts = self._evaluate(number, program, is_textbook)
+        if program is not None or is_textbook:
+            return counts
+        launch = self.content.launches[number]
+        return correct_counts(self.capture, launch, counts, self.inspections(number)[1])
 
     def execution(self, number: int, operation: int, program: int) -> OperationCounts:
         """Return an operation of a launch, numbered as in its report, in one program.
@@ -334,7 +342,9 @@ class Launches:
         return next((op for op in copies if op.tally.example), copies[0])
 
     def _inspect(self, number: int) -> Inspection:
-        return inspect(self.capture, self.content.launches[number], self.counts(number))
+        return inspect(
+            self.capture, self.content.launches[number], self._evaluate(number, None, False)
+        )
 
     def kernel(self, number: int) -> CapturedKernel:
         return self.content.kernels[self.content.launches[number].kernel]
@@ -358,16 +368,8 @@ def make_report(
     content = capture.content
     launches = content.launches
     counted = counted or Launches(capture)
+    counts = cache(counted.counts)
     inspections = cache(counted.inspections)
-
-    @cache
-    def counts(number: int) -> LaunchCounts:
-        executions = inspections(number)[1]
-        if executions is None or executions.uncertain:
-            return counted.counts(number)
-        code = parse_sass(capture.read_code(launches[number].kernel, "sass"))
-        return limit_counts(counted.counts(number), code, executions.times.tolist())
-
     firsts = find_equal_launches(content)
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))

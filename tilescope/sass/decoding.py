@@ -23,11 +23,12 @@ CONSTANT_REGISTERS = {"RZ": 0, "URZ": 0, "PT": True, "UPT": True, "SRZ": 0}
 
 @dataclass(frozen=True)
 class Source:
-    """A source operand: a constant, or a function of registers' values."""
+    """A source operand: a function of registers' values, or of words of the constant bank from an offset."""
 
     registers: tuple[str, ...]
     combine: Callable[..., Number]
     constant: int | None = None
+    words: int = 1
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def source(text: str, has_carry: bool = False) -> Source | None:
 
 @functools.lru_cache(maxsize=4096)
 def wide_source(text: str) -> Source | None:
-    """Return a 64-bit operand in two registers."""
+    """Return a 64-bit operand in two registers or two words of the constant bank."""
     if match := _REGISTER.match(text):
         name = match[2]
         if name in CONSTANT_REGISTERS:
@@ -99,6 +100,10 @@ def wide_source(text: str) -> Source | None:
     if _NUMBER.match(text):
         number = int(text, 0)
         return Source((), lambda: number)
+    if match := _CONSTANT.match(text):
+        factor = -1 if match[1] else 1
+        at = int(match[2], 0)
+        return Source((), lambda low, high: factor * semantics.pair(low, high), at, words=2)
     return None
 
 

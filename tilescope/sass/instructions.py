@@ -46,7 +46,7 @@ class Opcode:
         counter: the part of Nsight Compute's counter of its wavefronts that names it; "" if it is not counted alone.
         jump: "branch", "exit", "kill", "call", "return", "indexed" (by the words of constant bank 2) or "absolute".
         lanes: how it combines the values of a warp's lanes: "shuffle", "elect", "vote" or "match".
-        effect: what it waits for or changes besides registers, if a condition on its suffixes holds: see `when`.
+        effect: what it waits for, expects or changes besides registers, if `when` holds for its suffixes.
         when: the suffix that the effect needs; after "!", the suffix that it must not have.
         latency: cycles until its result can be read; 0 if the pipe determines them.
         wavefronts: on the SM's data path to shared memory; 0 if the width of the access determines them.
@@ -199,6 +199,8 @@ UTCATOMSWS    -          semantics=success
 UCGABAR_WAIT  uniform    result=predicate
 
 BRA           control    jump=branch
+BRA.DIV       control    effect=expect-convergence
+BRA.CONV      control    jump=branch effect=expect-convergence
 EXIT          control    jump=exit
 CALL          control    jump=call widths=pair
 RET           control    jump=return widths=pair
@@ -283,7 +285,7 @@ class Instruction:
 
     @property
     def traits(self) -> Opcode:
-        return find_opcode(self.name)
+        return OPCODES.get(self.opcode) or find_opcode(self.name)
 
     @property
     def effect(self) -> str:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tilescope.captures.listings import UnsupportedOperation
@@ -19,8 +19,10 @@ from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import Accesses, find_live, reach, split_operands
 from tilescope.sass.semantics import Number
 
+_ADDRESS = re.compile(r"(\[U?R\d+|\.U32\+UR\d+)(?=(?:\+-?0x\w+)?\])")
 INDIRECT = ("indexed", "return")
 INSTRUCTION_BYTES = 16
+GLOBAL_STORES = ("store", "atomic", "descriptor store")
 
 
 class Budget:
@@ -71,10 +73,18 @@ class Plan:
 
     Args:
         table: the addresses to which indirect branches may lead.
+        counted: the indices of accesses to global memory whose addresses are needed.
     """
 
-    def __init__(self, code: Sequence[Instruction], budget: Budget, table: Sequence[int]) -> None:
+    def __init__(
+        self,
+        code: Sequence[Instruction],
+        budget: Budget,
+        table: Sequence[int],
+        counted: Collection[int] = (),
+    ) -> None:
         self.code = code
+        self.counted = counted
         self._budget = budget
         self._targets = [address // INSTRUCTION_BYTES for address in table]
         leaders = {0, *self._targets}
@@ -93,6 +103,13 @@ class Plan:
         ends = [*self.starts[1:], len(code)]
         self.blocks = dict(zip(self.starts, ends, strict=True))
         self.planned = [self._plan(index, each) for index, each in enumerate(code)]
+        # Blocks with a branch that depends on whether all lanes of a warp are active.
+        self.convergent = {
+            start: planned
+            for start, end in self.blocks.items()
+            for planned in self.planned[start:end]
+            if planned.instruction.effect == "expect convergence"
+        }
         self._following = {start: self._find_successors(start) for start in self.starts}
         self._reconvergences = dict[int, int | None]()
         self.reads_shared = False
@@ -102,11 +119,15 @@ class Plan:
             self.reads_shared = True
             needed = self._find_needed()
         self.needed_names = {name for index in needed for name in self.planned[index].reads}
+        loads = any(code[index].traits.gmem for index in needed)
         self.steps = {
             start: [
                 self.planned[index]
                 for index in range(start, end)
-                if index in needed or code[index].traits.smem
+                if index in needed
+                or index in counted
+                or code[index].traits.smem
+                or (loads and code[index].traits.gmem in GLOBAL_STORES)
             ]
             for start, end in self.blocks.items()
         }
@@ -129,12 +150,13 @@ class Plan:
             result = writes[-1] if writes else ""
             if result not in ("RZ", "URZ"):
                 names = [next_register(result, k) for k in range(instruction.lane_registers)]
-            sources = [address(re.sub(r"^cx?\[\w+\]", "", each)) for each in reads if "[" in each]
+            places = [re.sub(r"^cx?\[\w+\]", "", each) for each in reads if "[" in each]
+            sources = [address(_widen(instruction, each)) for each in places]
             if "CAS" in instruction.opcode:
                 sources.append(source(reads[1]))
         elif traits.stores:
             names = []
-            sources = [address(instruction.operands[0])]
+            sources = [address(_widen(instruction, instruction.operands[0]))]
         elif traits.lanes:
             sources = [source(each) for each in reads]
             names = list(writes)
@@ -152,10 +174,11 @@ class Plan:
         )
 
     def _roots(self, planned: Planned) -> list[str]:
-        """Return the registers that decide whether an instruction jumps, or which shared memory it accesses."""
+        """Return the registers that decide whether an instruction jumps, or which memory it accesses."""
         instruction = planned.instruction
         traits = instruction.traits
-        if not (traits.jump or traits.smem or is_barrier(instruction)):
+        is_counted = planned.index in self.counted
+        if not (traits.jump or traits.smem or is_barrier(instruction) or is_counted):
             return []
         roots = [planned.predicate] if planned.predicate else []
         roots += planned.sources[:1]
@@ -169,7 +192,7 @@ class Plan:
         last = planned.instruction
         jump = last.traits.jump
         follows = list[int]()
-        if last.target is not None and last.effect != "begin convergence":
+        if jump and last.target is not None:
             follows = [last.target]
         if jump in INDIRECT:
             follows = self._return_points if jump == "return" else self._targets
@@ -234,6 +257,13 @@ class Plan:
             for index, access in enumerate(accesses)
             if any(access.writes & live[each] for each in following[index])
         }
+
+
+def _widen(instruction: Instruction, place: str) -> str:
+    """Mark the 64-bit registers of an address: before compute capability 8.0, "[R2+0x4]" stands for "[R2.64+0x4]"."""
+    traits = instruction.traits
+    is_wide = traits.gmem and not traits.smem and ".E" in instruction.opcode
+    return _ADDRESS.sub(r"\1.64", place) if is_wide and ".64" not in place else place
 
 
 def is_barrier(instruction: Instruction) -> bool:

@@ -27,6 +27,7 @@ from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import Inspection, make_launch
+from tilescope.inside.moved import correct_counts
 from tilescope.inside.report import Inside
 from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.timing.changes import estimate_changes
@@ -438,7 +439,8 @@ def predict_captured(
     if counts.refused:
         raise UnsupportedOperation(counts.refused)
     code = parse_sass(capture.read_code(launch.kernel, "sass"))
-    executions = execute(code, make_launch(capture, launch))
+    executions = execute(code, make_launch(capture, launch, counts))
+    counts = correct_counts(capture, launch, counts, executions)
     return predict_launch(capture, launch, counts, executions, gpu, constants, is_warm)
 
 

@@ -8,6 +8,8 @@ from typing import TypeVar
 from tilescope.ttgir.parser import COPIES, MEMORY_OPS, Op, Region, Source
 
 Node = TypeVar("Node")
+# The start of the names of operations on values, which need no memory.
+_COMPUTED = ("arith.", "math.", "tt.splat", "tt.broadcast")
 # Pairs of values: the first derives from the second.
 Links = Iterator[tuple[str, str]]
 
@@ -171,7 +173,8 @@ def _find_roots(op: Op) -> Iterable[str]:
 def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
     """Return the loads directly in a region that more branches skip in the SASS than its other accesses.
 
-    Accesses behind a two-way branch are left out, because either path may skip others.
+    Accesses behind a two-way branch are left out, because either path may skip others. Loads of a number without a mask
+    are compared with the code itself: all other accesses may be behind the test for the thread that stores.
     """
     exits = {block.text for block, first in pairwise(region.ops) if first.name == "tt.return"}
     heights = dict[Op, int]()
@@ -182,50 +185,58 @@ def _find_moved(region: Region, depths: Mapping[Source, int]) -> set[Op]:
                 break
             returns += 1
         elif op.name in ("tt.load", "tt.store") and op.source in depths:
-            heights[op] = depths[op.source] - returns
+            heights[op] = max(0, depths[op.source] - returns)
     least = 0 if len(heights) == 1 and region.is_body else min(heights.values(), default=0)
-    return {op for op, height in heights.items() if height > least and op.name == "tt.load"}
+    return {
+        op
+        for op, height in heights.items()
+        if op.name == "tt.load" and height > (0 if region.is_body and _is_plain(op) else least)
+    }
+
+
+def _is_plain(load: Op) -> bool:
+    return not (load.shape or load.mask)
 
 
 def _sunk_loads(region: Region, depths: Mapping[Source, int]) -> Iterator[tuple[Op, Op | None]]:
     """Yield each load that ptxas moves behind the test of the only loop or branch that uses it, and the loop or branch.
 
-    Whether ptxas moves it is visible in the SASS. The second operation is None if several loops or branches use a moved
-    scalar.
+    Whether ptxas moves it is visible in the SASS. The second operation is None for another moved number.
     """
     for op in region.ops:
         for inner in op.regions:
             yield from _sunk_loads(inner, depths)
     moved = _find_moved(region, depths)
-    returns = any(op.name == "cf.cond_br" for op in region.ops)
     users = defaultdict[str, set[Op]](set)
+    passed = {*region.yielded}
     for op in region.ops:
+        for _, names in op.targets:
+            passed.update(names)
         for nested in op.walk():
             for name in nested.uses:
                 users[name].add(op)
 
     def compute(name: str) -> Iterator[str]:
-        prefixes = ("arith.", "math.", "tt.splat", "tt.broadcast")
-        return (each for op in users[name] if op.name.startswith(prefixes) for each in op.results)
+        return (each for op in users[name] if op.name.startswith(_COMPUTED) for each in op.results)
 
     for load in region.ops:
         if load not in moved:
             continue
-        derived = reach(load.results, compute)
-        tests = {
-            op
-            for name in derived
-            for op in users[name]
-            if op.name.startswith("scf.") and not {*load.results} & {*op.uses}
-        }
+        derived = {*reach(load.results, compute)}
+        tests = {op for name in derived for op in users[name] if not op.name.startswith(_COMPUTED)}
+        # A loop passes the values that it starts with, and the evaluator skips loops and branches without accesses.
+        is_free = derived.isdisjoint(passed) and all(
+            op.regions and op.has_memory and derived.isdisjoint(op.uses) for op in tests
+        )
         is_in_else = any(
-            {*derived} & {*inner.operands}
+            derived & {*inner.uses, *nested.yielded}
             for op in tests
             if op.name == "scf.if"
             for region in op.regions[1:]
             for inner in region.walk()
+            for nested in (region, *inner.regions)
         )
-        if len(tests) == 1 and not is_in_else:
+        if len(tests) == 1 and is_free and not is_in_else:
             yield load, tests.pop()
-        elif tests and not (load.shape or load.mask or returns):
+        elif _is_plain(load):
             yield load, None

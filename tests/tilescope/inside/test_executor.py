@@ -18,7 +18,7 @@ WORDS = st.integers(0, 2**32 - 1)
 
 
 def run(text, grid=(1, 1, 1), threads=32, constants=None, table=()):
-    def load(address, width):
+    def load(address, width, stored):
         return np.zeros(address.shape, np.int64), np.zeros(address.shape, bool)
 
     return execute(
@@ -239,7 +239,30 @@ def test_lanes_that_leave_a_convergence_barrier_do_not_wait_for_the_others():
         EXIT
     """
     # Lanes 16 to 31 leave the loop after two iterations, the others after three.
-    assert times(text) == [1, 1, 3, 3, 3, 3, 2, 0, 2]
+    for form in ("BREAK P0, B0", "@P0 BREAK B0"):
+        assert times(text.replace("BREAK P0, B0", form)) == [1, 1, 3, 3, 3, 3, 2, 0, 2]
+
+
+SHUFFLE = """
+    S2R R0, SR_TID.X
+    ISETP.GE.AND P0, PT, R0, 0x20, PT
+    @P0 BRA `(.L_x_0)
+    BRA.DIV UR6, `(.L_x_1)
+    SHFL.BFLY PT, R1, R0, 0x10, 0x1f
+    .L_x_0:
+    EXIT
+    .L_x_1:
+    WARPSYNC.COLLECTIVE R4, `(.L_x_2)
+    SHFL.BFLY P0, R1, R0, R6, R7
+    .L_x_2:
+    BRA `(.L_x_0)
+"""
+
+
+def test_only_warps_whose_lanes_diverge_take_the_branch_before_a_shuffle():
+    assert times(SHUFFLE, threads=64) == [2, 2, 2, 1, 1, 2, 0, 0, 0]
+    with pytest.raises(UnsupportedOperation, match="Lanes of a warp diverge before they exchange"):
+        run(SHUFFLE.replace("0x20", "0x8"))
 
 
 def test_lanes_reconverge_where_a_warp_synchronizes():
@@ -252,6 +275,29 @@ def test_lanes_reconverge_where_a_warp_synchronizes():
         EXIT
     """
     assert times(text) == [1, 1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("place", ["[R2.64+0x8]", "[R2+0x8]", "desc[UR4][R2.64+0x8]"])
+def test_a_load_uses_all_64_bits_of_an_address_from_the_constant_bank(place):
+    addresses = set()
+
+    def load(address, width, stored):
+        addresses.update(address.ravel().tolist())
+        return np.zeros(address.shape, np.int64), np.ones(address.shape, bool)
+
+    text = f"""
+        IMAD.WIDE R2, RZ, RZ, c[0x0][0x160]
+        LDG.E R0, {place}
+        ISETP.NE.AND P0, PT, R0, RZ, PT
+        @P0 EXIT
+        EXIT
+    """
+    words = {0x160: 0x10, 0x164: 0x3}
+    executions = execute(
+        parse_sass(make_listing(text)), LaunchInputs((1, 1, 1), 32, words.get, load)
+    )
+    assert addresses == {0x3_0000_0018}
+    assert not executions.uncertain
 
 
 def test_a_loop_of_one_block_that_ends_at_an_unknown_value_is_uncertain():

@@ -8,7 +8,7 @@ import pytest
 
 from tilescope.captures.reader import Capture
 from tilescope.evaluate.captured import count_launch
-from tilescope.inside.inspect import inspect
+from tilescope.reports.launch import Launches
 from tilescope.timing.launches import add_time
 
 FOLDER = Path(__file__).parent / "counted_scripts"
@@ -27,6 +27,7 @@ def test_totals_are_exact_or_bounds(capture_server, script, tmp_path):
     path = tmp_path / "capture"
     capture_server.capture(path, [str(script)])
     recording = Capture(path)
+    launches = Launches(recording)
     counted = json.loads(script.with_suffix(".json").read_text())
     assert len(recording.content.launches) == len(counted)
     for number, (launch, expected) in enumerate(
@@ -34,7 +35,7 @@ def test_totals_are_exact_or_bounds(capture_server, script, tmp_path):
     ):
         if expected.get("triton", recording.content.triton) != recording.content.triton:
             continue  # another version compiles it to other instructions
-        counts = count_launch(recording, launch)
+        counts = launches.counts(number)
         totals = counts.totals()
         for name, value in expected["exact"].items():
             assert totals[name] == value, (number, name)
@@ -43,7 +44,7 @@ def test_totals_are_exact_or_bounds(capture_server, script, tmp_path):
             assert counts.lower_bound(name) <= value, (number, name)
         if expected["bounds"]:
             assert counts.refused or any(op.tally.refused for op in counts.operations)
-        timed = add_time(recording, launch, counts, inspect(recording, launch, counts))
+        timed = add_time(recording, launch, counts, launches.inspections(number))
         name = recording.content.kernels[launch.kernel].name
         assert bool(timed.not_predicted) == (name in UNPREDICTED), (number, timed.not_predicted)
 

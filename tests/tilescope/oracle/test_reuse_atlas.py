@@ -109,7 +109,8 @@ def predict_reads(capture, gpu):
     """Return the bytes that the launch of a capture is predicted to read from DRAM."""
     (launch,) = capture.content.launches
     counts = count_launch(capture, launch)
-    executions = execute(parse_sass(capture.read_code(0, "sass")), make_launch(capture, launch))
+    inputs = make_launch(capture, launch, counts)
+    executions = execute(parse_sass(capture.read_code(0, "sass")), inputs)
     constants, _ = find_constants(gpu)
     return describe_launch(capture, launch, counts, executions, gpu, constants)[1].read_bytes
 

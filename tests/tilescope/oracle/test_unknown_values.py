@@ -165,13 +165,13 @@ def test_the_reason_names_the_line_of_the_branch_or_loop(captures, number, mark,
 
 def test_a_launch_whose_counts_or_findings_fail_costs_no_other_launch_and_no_other_part(captures):
     capture = captures[0]
-    launches = capture.content.launches
+    unbroken = Launches(capture)
 
     @isolate(lambda why, _: LaunchCounts((), why))
     def count(number):
         if number == 1:
             return {}["missing"]
-        counts = count_launch(capture, launches[number])
+        counts = unbroken.counts(number)
         if number == 2:
             outside = Example(0, np.zeros(0), np.ones(0)), (0,)
             tally = replace(counts.operations[0].tally, outside=outside)
@@ -192,30 +192,135 @@ def test_a_launch_whose_counts_or_findings_fail_costs_no_other_launch_and_no_oth
     assert any("Internal error: " in finding.text for finding in report.launches[2].findings)
 
 
-EARLY_RETURN = """
+MOVED = """
 import torch
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def late(p, out, n):
+def late(p, out, n, BLOCK: tl.constexpr):
     pid = tl.program_id(0)
+    i = pid * BLOCK + tl.arange(0, BLOCK)
     s = tl.load(p + pid)
+    x = tl.load(p + i)
     if pid >= n:
         return
-    tl.store(out + pid, s * 2)
+    tl.store(out + i, x * s)
 
 
-late[(20,)](torch.ones(32, device="cuda"), torch.empty(32, device="cuda"), 17)
+@triton.jit
+def select(p, q, out, n):
+    pid = tl.program_id(0)
+    a = tl.load(p + pid)
+    b = tl.load(q + pid)
+    tl.store(out + pid, tl.where(pid < n, a, b), mask=pid != 5)
+
+
+@triton.jit
+def store_large(p, q, out):
+    pid = tl.program_id(0)
+    a = tl.load(p + pid)
+    b = tl.load(q + pid)
+    if b > 0.5:
+        tl.store(out + pid, a)
+
+
+@triton.jit
+def hoist(p, out, n, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    i = pid * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(p + pid)
+    x = tl.load(p + i)
+    if s % 2 == 0:
+        tl.store(out + i, x)
+        for _ in range(s % 3):
+            x += tl.load(p + ((i + s) & 1023), mask=pid < n, other=0)
+    tl.store(out + i, x + s)
+
+
+@triton.jit
+def mask(p, q, out, n, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    i = pid * BLOCK + tl.arange(0, BLOCK)
+    s = tl.load(p + pid)
+    t = tl.load(q + pid)
+    x = tl.load(p + i)
+    x += tl.load(q + (i + s), mask=s > 3, other=0)
+    x += tl.load(p + (i * 2))
+    if pid >= n:
+        return
+    tl.atomic_add(out + i, x)
+    tl.store(out + i, x + t)
+
+
+x = torch.ones(4096, device="cuda")
+numbers = torch.arange(4096, dtype=torch.int32, device="cuda")
+late[(20,)](x, x.clone(), 17, BLOCK=128)
+late[(20,)](x, x.clone(), 0, BLOCK=128)
+select[(20,)](x, x, x.clone(), 17)
+store_large[(20,)](x, x, x.clone())
+hoist[(8,)](numbers, numbers.clone(), 6, BLOCK=64)
+mask[(8,)](numbers, numbers.clone(), numbers.clone(), 6, BLOCK=32, num_warps=2)
 """
 
 
-def test_a_load_that_ptxas_moves_behind_an_early_return_is_an_upper_bound(capture_script):
-    """In the SASS, the load follows the return of the last three of 20 programs of four warps."""
-    (launch,) = make_report(Capture(capture_script(EARLY_RETURN, DEFAULT_GPU))).launches
-    load, store = launch.ops
-    assert (load.requests, load.is_upper_bound) == (80, True)
-    assert (store.requests, store.refused) == (17, "")
-    assert launch.totals["ld_requests"] is None
-    assert launch.refused[0].why.startswith("The compiler moved this load behind a branch.")
+@pytest.mark.parametrize("gpu", [DEFAULT_GPU, "A100-40GB", "T4"])
+def test_loads_that_ptxas_moves_are_counted_where_the_sass_executes_them(capture_script, gpu):
+    """Programs have four warps. One of them stores a number."""
+    late, never, select, large, hoist, mask = make_report(
+        Capture(capture_script(MOVED, gpu))
+    ).launches
+    assert (late.refused, never.refused, select.refused) == ((), (), ())
+    # In the SASS, both loads follow the return of the last three of 20 programs.
+    assert [(op.requests, op.sectors) for op in late.ops[:2]] == [
+        (4 * 17, 4 * 17),
+        (4 * 17, 16 * 17),
+    ]
+    assert never.totals["ld_requests"] == 0
+    # Three programs load the other side of the selection.
+    assert [op.requests for op in select.ops] == [4 * 20, 4 * 3, 19]
+    # Triton moves a load before the loop, and ptxas moves it back: programs 2 and 4 load.
+    assert [op.requests for op in hoist.ops if op.op == "load"] == [4 * 8, 4 * 8, 4 * 2]
+    # Programs 4 and 5 load the block of q, and six programs its number.
+    assert [op.requests for op in mask.ops if op.tensor == "q"] == [2 * 6, 2 * 2]
+    # Only warps that store load the number, but the executor compares no floating-point numbers.
+    moved, test, store = large.ops
+    assert (moved.requests, moved.is_upper_bound) == (4 * 20, True)
+    assert moved.refused.startswith("The compiler moved this load behind a branch.")
+    assert (test.requests, store.requests, store.refused) == (4 * 20, 20, "")
+
+
+REREAD = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def in_place(p):
+    i = tl.load(p + tl.program_id(0))
+    if i > 2:
+        tl.store(p + tl.program_id(0), 0)
+
+
+@triton.jit
+def reread(p):
+    tl.store(p + tl.program_id(0), 7)
+    tl.debug_barrier()
+    in_place(p)
+
+
+in_place[(5,)](torch.arange(5, dtype=torch.int32, device="cuda"))
+reread[(5,)](torch.arange(5, dtype=torch.int32, device="cuda"))
+"""
+
+
+def test_executions_are_unknown_if_a_branch_depends_on_a_value_that_the_kernel_itself_stores(
+    capture_script,
+):
+    first, second = make_report(Capture(capture_script(REREAD, DEFAULT_GPU))).launches
+    assert first.instructions_executed
+    assert first.totals["st_requests"] == 2
+    assert second.instructions_executed is None
+    assert "depends on values that are unknown" in second.not_executed
