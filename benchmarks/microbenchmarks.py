@@ -347,7 +347,7 @@ def run_benchmarks(out: Path, names: list[str]) -> None:
 
 def _write(out: Path, name: str, result: dict[str, Any]) -> None:
     results = json.loads(out.read_text()) if out.exists() else {}
-    out.write_text(json.dumps({**results, name: result}, indent=1))
+    out.write_text(json.dumps({**results, name: result}))
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

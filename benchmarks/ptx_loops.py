@@ -85,7 +85,8 @@ def chain(is_l2: bool, warps: int) -> Loop:
 def repeated_load() -> Loop:
     """Load a word, and another word of the sector at least `s` cycles later.
 
-    `end - start` is the latency of the second load, and `sink` the cycles between both, of all iterations.
+    `end - start` is the latency of the second load, and `sink` the cycles between both, of all iterations. The latency
+    includes the comparison and the branch that await the load: 20 cycles according to the stall counts in the SASS.
     """
     body = f"""mov.u64 t0, %clock64;
 ld.global.b32 v0, [a];
@@ -108,7 +109,10 @@ add.s64 a, a, {ADVANCE_BYTES};"""
 
 
 def simultaneous_load() -> Loop:
-    """Load a word when the GPU's timer ticks, together with all programs. `end - start` sums the latencies."""
+    """Load a word when the GPU's timer ticks, together with all programs. `end - start` sums the latencies.
+
+    Each includes 34 cycles of other instructions, according to the stall counts in the SASS.
+    """
     body = f"""WAIT:
 mov.u64 t0, %globaltimer;
 shr.u64 t0, t0, {_TICK_BIT};

@@ -246,8 +246,8 @@ class LoopTimer:
         """
         per_sm = math.ceil(len(offsets) / self.sms)
         derive = derive or functools.partial(sm_cycles, per_sm=per_sm)
-        self.warm_up()
         self.run(loop, offsets, trips[0], step, is_cold)
+        self.warm_up()
         cycles = [
             [derive(self.run(loop, offsets, number, step, is_cold)) for number in trips]
             for _ in range(REPEATS)
