@@ -15,10 +15,15 @@ import triton
 import triton.language as tl
 from numpy import ndarray
 
-from benchmarks.timed_loops import REPEATS, WARPS, Row, Sample, make_row
+from benchmarks.timed_loops import REPEATS, WARM_UP_CYCLES, WARPS, Row, Sample, make_row
 from tilescope.declare.gpus import Gpu
-from tilescope.evaluate.sectors import LANES
+from tilescope.evaluate.sectors import LANES, LINE_BYTES
+from tilescope.record.compiled import disassemble
+from tilescope.sass.instructions import parse_sass
 from tilescope.timing.constants import Constants
+from tilescope.timing.launches import HELD_SHARE
+from tilescope.timing.model import Execution, Traffic, time_launch
+from tilescope.timing.steps import read_steps
 
 _MEGABYTES = (1, 2, 4, 8, 16, 32, 64, 128)
 _BLOCK = 2048
@@ -27,6 +32,7 @@ _WORDS_PER_MEGABYTE = (1 << 20) // 4
 _WARPS_PER_SM = 64
 _WAVES = (4, 12)
 _SPIN_CYCLES = 2000
+_SIMULATED_STEPS = 5000
 
 SPIN = """{
 .reg .pred p;
@@ -78,10 +84,13 @@ Call = Callable[[], Any]
 
 def _time(calls: Sequence[Call], l2: str, device: Any = None) -> tuple[ndarray, float]:
     """Return the microseconds of each call, (calls, REPEATS), and the clock in GHz."""
+    import torch
+
     from tilescope.measure.gated_stream import GatedStream
 
     batch_stream = GatedStream(calls, l2, "events", device)
     batch_stream.batch(2)
+    torch.cuda._sleep(WARM_UP_CYCLES)
     batch = batch_stream.batch(REPEATS)
     return batch.times_ms * 1e3, (batch.clock_mhz or np.nan) / 1e3
 
@@ -94,7 +103,10 @@ def measure_streams(gpu: Gpu, constants: Constants) -> Iterator[Row]:
     import torch
 
     words = _MEGABYTES[-1] * _WORDS_PER_MEGABYTE
-    x, y, *others = (torch.zeros(words, dtype=torch.int32, device="cuda") for _ in range(4))
+    # No word is the value that `stream` looks for.
+    x, y, *others = (
+        torch.randint(2, 1 << 30, (words,), dtype=torch.int32, device="cuda") for _ in range(4)
+    )
     states = {
         "warm": ("warm", ()),
         "cold": ("cold", ()),
@@ -103,45 +115,74 @@ def measure_streams(gpu: Gpu, constants: Constants) -> Iterator[Row]:
     }
     for writes in (False, True):
         times = {}
+        expected = {}
+        compiled = stream.warmup(x, y, writes, _BLOCK, grid=(1,))
+        sass = disassemble(compiled.asm["cubin"])
         for state, (l2, touched) in states.items():
             rows = []
+            modelled = []
             for size in _MEGABYTES:
                 grid = (size * _WORDS_PER_MEGABYTE // _BLOCK,)
                 call = partial(stream[grid], x, y, writes, _BLOCK)
                 device = _touching_device(gpu, *touched, size) if touched else None
                 rows.append(_time([call], l2, device)[0][0])
+                modelled.append(predict_stream(sass, size, writes, l2, gpu, constants))
                 labels = {"megabytes": size, "writes": writes, "l2": state}
-                yield make_row("stream", "µs", Sample(rows[-1]), **labels)
+                yield make_row("stream", "µs", Sample(rows[-1]), modelled[-1], **labels)
             times[state] = np.array(rows)
-        times["cold - warm"] = times["cold"] - times["warm"]
-        yield from fit_streams(times, writes, gpu, constants)
+            expected[state] = np.array(modelled)
+        for curves in (times, expected):
+            curves["cold - warm"] = curves["cold"] - curves["warm"]
+        for state in times:
+            yield from fit_stream(times[state], expected[state], writes=writes, l2=state)
 
 
-def fit_streams(
-    times: dict[str, ndarray], writes: bool, gpu: Gpu, constants: Constants
-) -> Iterator[Row]:
-    """Yield intercept and slope of the times over the size, of short and of long launches.
+def fit_stream(times: ndarray, modelled: ndarray, **labels: Any) -> Iterator[Row]:
+    """Yield intercept and slope of the time over the size, of short and of long launches.
 
     Args:
-        times: microseconds for each state of the L2, (sizes, repeats).
+        times: in microseconds, (sizes, repeats).
+        modelled: (sizes,).
     """
     sizes = np.array(_MEGABYTES, dtype=float)
-    # A copy reads as much as it writes. The L2 keeps what short ones write.
-    turnaround = 1 + constants.turnaround / 2 if writes else 1
-    us_per_megabyte = (1 << 20) / (constants.dram_share * gpu.dram_gbps * 1e3)
-    for (l2, samples), (span, where) in product(
-        times.items(), (("1 to 16 MB", sizes <= 16), ("16 to 128 MB", sizes >= 16))
-    ):
-        slope, intercept = np.polyfit(sizes[where], samples[where], 1)
-        is_long = span.startswith("16")
-        modelled = us_per_megabyte * (turnaround * (1 + writes) if is_long else 1)
-        labels = {"writes": writes, "l2": l2, "span": span}
-        waits = (constants.dram_cycles - constants.l2_cycles) / constants.clock_ghz / 1e3
-        fixed = waits if l2 == "cold - warm" else constants.launch_us
-        yield make_row("stream intercept", "µs", Sample(intercept), fixed, **labels)
-        yield make_row(
-            "stream slope", "µs/MB", Sample(slope), None if l2 == "warm" else modelled, **labels
-        )
+    for span, where in (("1 to 16 MB", sizes <= 16), ("16 to 128 MB", sizes >= 16)):
+        slope, intercept = np.polyfit(sizes[where], times[where], 1)
+        expected = np.polyfit(sizes[where], modelled[where], 1)
+        for name, unit, values, model in (
+            ("stream intercept", "µs", intercept, expected[1]),
+            ("stream slope", "µs/MB", slope, expected[0]),
+        ):
+            yield make_row(name, unit, Sample(values), float(model), span=span, **labels)
+
+
+def predict_stream(
+    sass: str, megabytes: int, writes: bool, l2: str, gpu: Gpu, constants: Constants
+) -> float:
+    """Return the time model's microseconds."""
+    instructions = parse_sass(sass)
+    last = next(
+        number
+        for number, each in enumerate(instructions)
+        if each.name == "EXIT" and not each.predicate
+    )
+    programs = megabytes * _WORDS_PER_MEGABYTE // _BLOCK
+    executed = [float(programs * WARPS * (number <= last)) for number in range(len(instructions))]
+    read = megabytes * _WORDS_PER_MEGABYTE * 4
+    written = read * writes
+    is_held = read + written <= HELD_SHARE * gpu.l2_bytes
+    traffic = Traffic(
+        wavefronts={"load": read / LINE_BYTES, "store": written / LINE_BYTES},
+        l2_bytes={"load": read, "store": written},
+        read_bytes=read,
+        written_bytes=max(0.0, written - constants.kept_bytes),
+        warm_read_bytes=0.0 if is_held else read,
+        warm_written_bytes=0.0 if is_held else written,
+    )
+    if l2 == "warm":
+        traffic = traffic.after_same_launch
+    resident = _WARPS_PER_SM // WARPS
+    execution = Execution(instructions, read_steps(sass), executed, programs, WARPS, resident)
+    return time_launch(execution, traffic, gpu, constants, _SIMULATED_STEPS)[0]
 
 
 def _touching_device(gpu: Gpu, x: Any, y: Any, megabytes: int) -> Any:

@@ -30,7 +30,7 @@ WARPS = 4
 # What a thread writes: its clock before and after the loop, its SM and a value that depends on all results.
 FIELDS = 4
 _SIMULATED = 30
-_WARM_UP_CYCLES = 20_000_000
+WARM_UP_CYCLES = 20_000_000
 _POINTER_BYTES = 8
 
 _PTX = """{{
@@ -200,7 +200,7 @@ class LoopTimer:
 
     def warm_up(self) -> None:
         """Keep the GPU busy, as an idle one lowers its clock, and loads from the L2 and DRAM then take fewer cycles."""
-        self._torch.cuda._sleep(_WARM_UP_CYCLES)
+        self._torch.cuda._sleep(WARM_UP_CYCLES)
 
     def fill_zeros(self) -> None:
         self._buffer.zero_()

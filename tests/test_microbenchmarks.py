@@ -186,10 +186,25 @@ def test_lanes_access_the_sectors_and_lines_that_a_row_names():
 
 def test_the_ramp_of_streams_is_the_intercept_of_their_times():
     sizes = np.array([1, 2, 4, 8, 16, 32, 64, 128], float)
-    times = {"cold": np.repeat(5 + 0.25 * sizes[:, np.newaxis], REPEATS, axis=1)}
-    rows = list(launch_costs.fit_streams(times, False, GPUS["H200"], H200))
-    for row in rows:
-        assert row.value == pytest.approx(5 if row.name == "stream intercept" else 0.25)
+    times = np.repeat(5 + 0.25 * sizes[:, np.newaxis], REPEATS, axis=1)
+    for row in launch_costs.fit_stream(times, 2 + 0.5 * sizes, writes=False, l2="cold"):
+        is_intercept = row.name == "stream intercept"
+        assert row.value == pytest.approx(5 if is_intercept else 0.25)
+        assert row.modelled == pytest.approx(2 if is_intercept else 0.5)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_the_model_predicts_streams_at_the_rate_of_dram_if_the_l2_is_cold(writes):
+    tensor = torch.empty(1, dtype=torch.int32, device="meta")
+    sass = disassemble(
+        compile_kernel(launch_costs.stream, tensor, tensor, writes, 2048, num_warps=4)
+    )
+    warm, cold, twice = (
+        launch_costs.predict_stream(sass, size, writes, l2, GPUS["H200"], H200)
+        for size, l2 in ((8, "warm"), (8, "cold"), (16, "cold"))
+    )
+    assert warm < cold < twice
+    assert twice - cold > (8 << 20) / GPUS["H200"].dram_gbps / 1e3
 
 
 def test_the_simulated_time_of_an_iteration_is_that_of_its_busiest_resource():
