@@ -54,7 +54,7 @@ _SPILLED_SHARE = 0.46
 # Fraction of the L1 that keeps blocks between two uses: measured, 0.65 of it did, and 0.96 did not.
 _L1_SHARE = 0.8
 # Part of the L2 whose data survive until the next launch: measured, 34 MB did, and 39 MB did not.
-_HELD_SHARE = 0.7
+HELD_SHARE = 0.7
 _SYSTEM_SHARED_BYTES = 1024
 # Excess of the spilled registers over their share of the L2 from which all of them reach DRAM. Measured: with 20 % to
 # 35 % more than fit, some do; with 41 % more, all do.
@@ -197,7 +197,7 @@ def describe_launch(
         l1_bytes=_L1_SHARE * (gpu.shared_bytes_per_sm - shared),
         l2_bytes=gpu.l2_bytes,
         kept_bytes=constants.kept_bytes,
-        held_bytes=_HELD_SHARE * gpu.l2_bytes,
+        held_bytes=HELD_SHARE * gpu.l2_bytes,
         pressure=_find_pressure(counts.operations, products, gpu),
         is_staggered=products > 0
         and is_staggered(_has_half(counts.operations), resident, kernel.num_warps),

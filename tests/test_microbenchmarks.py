@@ -1,0 +1,216 @@
+"""The microbenchmarks' kernels, compiled for an H200, and their results from made-up times."""
+
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from benchmarks import launch_costs, microbenchmarks, ptx_loops
+from benchmarks.timed_loops import (
+    FIELDS,
+    REPEATS,
+    WARPS,
+    LoopTimer,
+    Sample,
+    find_body,
+    per_trip,
+    run_loop,
+    simulate_trip,
+    sm_cycles,
+)
+from tilescope.declare.gpus import GPUS
+from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
+from tilescope.record.compiled import disassemble, read_resources
+from tilescope.sass.instructions import parse_sass
+from tilescope.timing.constants import H200
+from tilescope.timing.sm import GlobalAccess
+from tilescope.timing.steps import find_loops
+
+pytestmark = pytest.mark.xdist_group("benchmark")
+SMS = GPUS["H200"].sms
+# The registers of a thread if an SM runs 64 warps.
+MOST_REGISTERS = 32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def target():
+    """Let Triton compile for compute capability 9.0."""
+    stand_in = SimpleNamespace(
+        get_current_stream=lambda device: 0,
+        get_current_target=lambda: GPUTarget("cuda", 90, 32),
+        get_current_device=lambda: 90,
+    )
+    with mock.patch.object(driver, "_active", stand_in):
+        yield
+
+
+def compile_kernel(kernel, *arguments, num_warps):
+    return kernel.warmup(*arguments, num_warps=num_warps, grid=(1,)).asm["cubin"]
+
+
+def compile_loop(loop):
+    tensor = torch.empty(1, dtype=torch.int64, device="meta")
+    arguments = (tensor, tensor, tensor, 2, 0, loop.ptx, loop.warps * LANES)
+    return compile_kernel(run_loop, *arguments, num_warps=loop.warps)
+
+
+class MadeUpTimer(LoopTimer):
+    """Each iteration takes seven cycles per program of the SM."""
+
+    def __init__(self):
+        self.sms = SMS
+        self.loops = set()
+
+    def warm_up(self):
+        pass
+
+    def fill_zeros(self):
+        pass
+
+    def fill_pointers(self, end_bytes, distance_bytes):
+        assert end_bytes <= microbenchmarks.BUFFER_BYTES
+
+    def run(self, loop, offsets, trips, step=0, is_cold=False):
+        self.loops.add(loop)
+        assert offsets.shape[1] == loop.warps * LANES
+        assert 0 <= offsets.min() <= offsets.max() + trips * step < microbenchmarks.BUFFER_BYTES
+        fields = np.zeros((len(offsets), loop.warps, FIELDS), np.int64)
+        fields[..., 2] = np.arange(len(offsets))[:, np.newaxis] % SMS
+        fields[..., 1] = 1000 + 7 * trips * -(-len(offsets) // SMS)
+        return fields
+
+    def simulate(self, loop, access, warps, quarters=4):
+        return simulate_trip(disassemble(compile_loop(loop)), access, warps, quarters)
+
+
+@pytest.mark.parametrize("name", ptx_loops.all_loops())
+def test_each_loop_contains_the_instructions_that_it_times(name):
+    loop = ptx_loops.all_loops()[name]
+    cubin = compile_loop(loop)
+    instructions = parse_sass(disassemble(cubin))
+    body = [instructions[number] for number in find_body(instructions)]
+    for opcode, count in loop.opcodes:
+        parts = opcode.split(".")
+        assert sum(each.opcode.split(".")[: len(parts)] == parts for each in body) == count, opcode
+    # Barriers of convergence aside, each memory instruction is one of those
+    accesses = [each for each in body if each.traits.gmem or each.traits.lmem]
+    expected = [
+        count for opcode, count in loop.opcodes if opcode[:3] in ("LDG", "STG", "STL", "LDL")
+    ]
+    assert len(accesses) == sum(expected)
+    registers, _ = read_resources(cubin)
+    if loop.warps == WARPS:
+        assert registers <= MOST_REGISTERS
+
+
+def test_unrolling_is_off_in_loops_of_arithmetic():
+    for classes in ptx_loops.ARITHMETIC:
+        loop = ptx_loops.arithmetic(classes, ptx_loops.SHORT_LOOP)
+        instructions = parse_sass(disassemble(compile_loop(loop)))
+        body = find_body(instructions)
+        assert find_loops(instructions, [1.0] * len(instructions)) == {body[0]: body[-1]}
+        # A subtraction, a comparison and a branch
+        assert len(body) == ptx_loops.SHORT_LOOP + 3
+
+
+def test_streams_move_16_bytes_per_lane_and_programs_store_only_if_asked():
+    tensor = torch.empty(1, dtype=torch.int32, device="meta")
+    cubin = compile_kernel(launch_costs.stream, tensor, tensor, True, 2048, num_warps=4)
+    counts = Counter(each.opcode for each in parse_sass(disassemble(cubin)))
+    assert counts["LDG.E.128"] == counts["STG.E.128"] == 4
+    for stores in (False, True):
+        arguments = (tensor, 2000, launch_costs.SPIN, stores, 1024)
+        cubin = compile_kernel(launch_costs.spin, *arguments, num_warps=32)
+        instructions = parse_sass(disassemble(cubin))
+        names = Counter(each.name for each in instructions)
+        assert names["STG"] == stores
+        assert "CS2R" in {instructions[number].name for number in find_body(instructions)}
+        assert read_resources(cubin)[0] <= MOST_REGISTERS
+    compile_kernel(launch_costs.touch, tensor, tensor, 3, 1 << 19, num_warps=4)
+
+
+def test_every_benchmark_of_loops_derives_its_rows_from_made_up_times():
+    timer = MadeUpTimer()
+    bench = microbenchmarks.Bench(timer, GPUS["H200"], H200)
+    for name, measure in microbenchmarks.BENCHMARKS.items():
+        if name in ("streams", "programs"):
+            continue
+        rows = list(measure(bench))
+        assert rows
+        for row in rows:
+            assert row.low == row.value == row.high, name
+            assert row.modelled is None or row.modelled > 0 or row.name == "rest of an iteration"
+    assert timer.loops == set(ptx_loops.all_loops().values())
+
+
+def test_the_slope_between_two_numbers_of_iterations_excludes_the_rest_of_a_launch():
+    noise = np.arange(REPEATS)
+    sample = per_trip(500 + noise, 500 + noise + 8 * 30, (2, 10))
+    assert sample.interval == (sample.median, sample.median) == (30, 30)
+    assert (Sample(np.array([100.0, *range(8)])) / 2).interval == (0.5, 3.5)
+
+
+def test_an_sm_is_busy_from_its_first_start_to_its_last_end():
+    fields = np.zeros((5, WARPS, FIELDS), np.int64)
+    fields[..., 2] = np.array([0, 0, 1, 1, 2])[:, np.newaxis]  # the last SM has one program
+    fields[..., 0] = np.array([10, 20, 5, 7, 0])[:, np.newaxis]
+    fields[..., 1] = np.array([110, 130, 105, 107, 900])[:, np.newaxis]
+    assert sm_cycles(fields, 2) == np.median([120, 102])
+    with pytest.raises(RuntimeError, match="exactly 3 of 5"):
+        sm_cycles(fields, 3)
+
+
+def test_the_costs_of_an_instruction_and_of_the_rest_of_an_iteration_add_up():
+    short, long = (np.array([4 * (0.5 * count + 9)]) for count in (20, 60))
+    instruction, rest = microbenchmarks.split_iteration(short, long, 4)
+    assert instruction == 0.5
+    assert rest == 9
+
+
+def test_lanes_access_the_sectors_and_lines_that_a_row_names():
+    for size in (4, 8, 16, 32):
+        for sectors in (1, 2, 3, 4):
+            offsets = microbenchmarks.place_sectors(size, sectors)
+            touched = np.unique(offsets // SECTOR_BYTES)
+            lines = microbenchmarks.count_lines(offsets)
+            assert len(touched) == lines * sectors
+            assert len(np.unique(offsets)) == len(touched) * size // 4
+            assert offsets.max() < LANES * LINE_BYTES
+
+
+def test_the_ramp_of_streams_is_the_intercept_of_their_times():
+    sizes = np.array([1, 2, 4, 8, 16, 32, 64, 128], float)
+    times = np.repeat(5 + 0.25 * sizes[:, np.newaxis], REPEATS, axis=1)
+    for row in launch_costs.fit_stream(times, 2 + 0.5 * sizes, writes=False, l2="cold"):
+        is_intercept = row.name == "stream intercept"
+        assert row.value == pytest.approx(5 if is_intercept else 0.25)
+        assert row.modelled == pytest.approx(2 if is_intercept else 0.5)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_the_model_predicts_streams_at_the_rate_of_dram_if_the_l2_is_cold(writes):
+    tensor = torch.empty(1, dtype=torch.int32, device="meta")
+    sass = disassemble(
+        compile_kernel(launch_costs.stream, tensor, tensor, writes, 2048, num_warps=4)
+    )
+    warm, cold, twice = (
+        launch_costs.predict_stream(sass, size, writes, l2, GPUS["H200"], H200)
+        for size, l2 in ((8, "warm"), (8, "cold"), (16, "cold"))
+    )
+    assert warm < cold < twice
+    assert twice - cold > (8 << 20) / GPUS["H200"].dram_gbps / 1e3
+
+
+def test_the_simulated_time_of_an_iteration_is_that_of_its_busiest_resource():
+    loop = ptx_loops.hit_loads(4)
+    sass = disassemble(compile_loop(loop))
+    cycles = simulate_trip(sass, GlobalAccess(data_path=4 * 10, latency=40), warps=4)
+    assert cycles == pytest.approx(ptx_loops.LOADS * 4 * 4 * 10, rel=0.02)
+    one_warp = simulate_trip(sass, replace(GlobalAccess(), latency=1000), warps=1)
+    assert 1000 < one_warp < 1100
