@@ -1,7 +1,6 @@
 """The microbenchmarks' kernels, compiled for an H200, and their results from made-up times."""
 
 from collections import Counter
-from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -25,12 +24,10 @@ from benchmarks.timed_loops import (
     sm_cycles,
 )
 from tilescope.declare.gpus import GPUS
-from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
+from tilescope.evaluate.sectors import LANES
 from tilescope.record.compiled import disassemble, read_resources
 from tilescope.sass.instructions import parse_sass
 from tilescope.timing.constants import H200
-from tilescope.timing.sm import GlobalAccess
-from tilescope.timing.steps import find_loops
 
 pytestmark = pytest.mark.xdist_group("benchmark")
 SMS = GPUS["H200"].sms
@@ -109,16 +106,6 @@ def test_each_loop_contains_the_instructions_that_it_times(name):
         assert registers <= MOST_REGISTERS
 
 
-def test_unrolling_is_off_in_loops_of_arithmetic():
-    for classes in ptx_loops.ARITHMETIC:
-        loop = ptx_loops.arithmetic(classes, ptx_loops.SHORT_LOOP)
-        instructions = parse_sass(disassemble(compile_loop(loop)))
-        body = find_body(instructions)
-        assert find_loops(instructions, [1.0] * len(instructions)) == {body[0]: body[-1]}
-        # A subtraction, a comparison and a branch
-        assert len(body) == ptx_loops.SHORT_LOOP + 3
-
-
 def test_streams_move_16_bytes_per_lane_and_programs_store_only_if_asked():
     tensor = torch.empty(1, dtype=torch.int32, device="meta")
     cubin = compile_kernel(launch_costs.stream, tensor, tensor, True, 2048, num_warps=4)
@@ -166,24 +153,6 @@ def test_an_sm_is_busy_from_its_first_start_to_its_last_end():
         sm_cycles(fields, 3)
 
 
-def test_the_costs_of_an_instruction_and_of_the_rest_of_an_iteration_add_up():
-    short, long = (np.array([4 * (0.5 * count + 9)]) for count in (20, 60))
-    instruction, rest = microbenchmarks.split_iteration(short, long, 4)
-    assert instruction == 0.5
-    assert rest == 9
-
-
-def test_lanes_access_the_sectors_and_lines_that_a_row_names():
-    for size in (4, 8, 16, 32):
-        for sectors in (1, 2, 3, 4):
-            offsets = microbenchmarks.place_sectors(size, sectors)
-            touched = np.unique(offsets // SECTOR_BYTES)
-            lines = microbenchmarks.count_lines(offsets)
-            assert len(touched) == lines * sectors
-            assert len(np.unique(offsets)) == len(touched) * size // 4
-            assert offsets.max() < LANES * LINE_BYTES
-
-
 def test_the_ramp_of_streams_is_the_intercept_of_their_times():
     sizes = np.array([1, 2, 4, 8, 16, 32, 64, 128], float)
     times = np.repeat(5 + 0.25 * sizes[:, np.newaxis], REPEATS, axis=1)
@@ -191,26 +160,3 @@ def test_the_ramp_of_streams_is_the_intercept_of_their_times():
         is_intercept = row.name == "stream intercept"
         assert row.value == pytest.approx(5 if is_intercept else 0.25)
         assert row.modelled == pytest.approx(2 if is_intercept else 0.5)
-
-
-@pytest.mark.parametrize("writes", [False, True])
-def test_the_model_predicts_streams_at_the_rate_of_dram_if_the_l2_is_cold(writes):
-    tensor = torch.empty(1, dtype=torch.int32, device="meta")
-    sass = disassemble(
-        compile_kernel(launch_costs.stream, tensor, tensor, writes, 2048, num_warps=4)
-    )
-    warm, cold, twice = (
-        launch_costs.predict_stream(sass, size, writes, l2, GPUS["H200"], H200)
-        for size, l2 in ((8, "warm"), (8, "cold"), (16, "cold"))
-    )
-    assert warm < cold < twice
-    assert twice - cold > (8 << 20) / GPUS["H200"].dram_gbps / 1e3
-
-
-def test_the_simulated_time_of_an_iteration_is_that_of_its_busiest_resource():
-    loop = ptx_loops.hit_loads(4)
-    sass = disassemble(compile_loop(loop))
-    cycles = simulate_trip(sass, GlobalAccess(data_path=4 * 10, latency=40), warps=4)
-    assert cycles == pytest.approx(ptx_loops.LOADS * 4 * 4 * 10, rel=0.02)
-    one_warp = simulate_trip(sass, replace(GlobalAccess(), latency=1000), warps=1)
-    assert 1000 < one_warp < 1100
