@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
+import pytest
 
 from tests.experiments import experiment_of
 from tests.messages import decode, opened, text_of
@@ -255,10 +256,19 @@ def test_a_predicted_time_begins_with_the_spills_and_the_change_that_saves_most(
     assert list_options(inside, num_warps=4, num_stages=3) == [{"num_warps": 8}]
 
 
-def test_a_time_beyond_the_predicted_range_is_said_to_be_missed():
+@pytest.mark.parametrize(
+    ("known_ms", "is_warm", "error"),
+    [(0.016, False, ""), (0.0198, False, "misses"), (0.0072, False, "overstates"),
+     (0.0072, True, ""), (0.015, True, "misses"), (0.006, True, "overstates")],
+)  # fmt: skip
+def test_a_known_time_is_compared_with_the_range_of_its_state_of_the_l2(known_ms, is_warm, error):
     inside = Inside(
-        predicted_us=10.0, range_us=(8.0, 17.0), bound_by="L2", by_resource_us={"L2": 9.0}
+        predicted_us=10.0,
+        predicted_warm_us=8.0,
+        range_us=(8.0, 17.0),
+        bound_by="L2",
+        by_resource_us={"L2": 9.0},
     )
-    near, far = (text_of(render_predicted(inside, "", known_ms)) for known_ms in (0.016, 0.0198))
-    assert "misses" not in near
-    assert "The launch took 19.8 µs, so the model misses a cost here." in far
+    shown = text_of(render_predicted(inside, "", known_ms, is_warm))
+    assert re.findall(r"so the model (\w+) a cost here", shown) == [error] * bool(error)
+    assert shown.count("For back-to-back launches, the predicted time is 8.00 µs.") == 1

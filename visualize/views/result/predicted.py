@@ -20,32 +20,45 @@ from visualize.views.theme import Figure
 _LEAST_SHARE = 0.01
 
 
-def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = None) -> Markup:
+def render_predicted(
+    inside: Inside, scoreboard: str, known_ms: float | None = None, is_warm: bool = False
+) -> Markup:
     """Render the predicted time of a launch, or the reason why there is none.
 
     Args:
         scoreboard: the address of the scoreboard.
         known_ms: the time that was measured or recorded; None if it is unknown.
+        is_warm: whether this time is of launches that follow each other.
     """
     if inside.predicted_us is None or inside.range_us is None:
         return headline("", "", f"No predicted time: {inside.not_predicted}")
     low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
     cold = milliseconds(inside.predicted_us / 1e3)
-    warm = milliseconds((inside.predicted_warm_us or inside.predicted_us) / 1e3)
+    warm_us = inside.predicted_warm_us or inside.predicted_us
+    warm = milliseconds(warm_us / 1e3)
     first, *others = describe_savings(inside) or [describe_changes(inside)]
-    miss = ""
-    if known_ms and known_ms * 1e3 > inside.range_us[1]:
-        miss = f"The launch took {milliseconds(known_ms)}, so the model misses a cost here."
+    back_to_back = f"For back-to-back launches, the predicted time is {warm}." * (warm != cold)
+    comparison = ""
+    if known_ms:
+        scale = warm_us / inside.predicted_us if is_warm else 1.0
+        shortest, longest = (scale * time_us / 1e3 for time_us in inside.range_us)
+        if not shortest <= known_ms <= longest:
+            error = "misses" if known_ms > longest else "overstates"
+            comparison = (
+                f"The launch took {milliseconds(known_ms)}, so the model {error} a cost here."
+            )
+    is_compared = bool(known_ms) and is_warm
     errors = summarize(unseen_scores())
     number, unit = cold.split()
     bound = name_resource(inside.bound_by)
     sentences = [
-        " ".join(filter(None, [miss, describe_spills(inside), first])),
+        " ".join(
+            filter(None, [describe_spills(inside), first, back_to_back * is_compared, comparison])
+        ),
         *others,
         f"For nine in ten of {errors.launches} launches of kernels that the model was not fitted to, such a range "
         f"contains the measured time. The median error is {percent(errors.median)}.",
-        "The prediction assumes a cold L2 cache."
-        + f" If the same launch ran just before, the predicted time is {warm}." * (warm != cold),
+        back_to_back * (not is_compared),
         inside.assumed,
         say(
             "{} shows predicted and measured times on {}.",
@@ -53,7 +66,9 @@ def render_predicted(inside: Inside, scoreboard: str, known_ms: float | None = N
             SOURCE,
         ),
     ]
-    what = say("{} ({} to {}), bound by {} {}", unit, low, high, bound, Mark("predicted"))
+    what = say(
+        "{} with a cold L2 ({} to {}), bound by {} {}", unit, low, high, bound, Mark("predicted")
+    )
     return headline(number, what, *filter(None, sentences))
 
 

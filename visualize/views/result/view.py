@@ -82,9 +82,11 @@ class ResultPanel(Panel):
         result = snapshot.result(RunResult)
         run = text.timed_run(result) if result else None
         known_ms = run.timing.median_ms if run and run.timing else None
+        scoreboard = state.link(tab="scoreboard")
+        is_warm = state.experiment.run.l2 == "warm"
         return {
             **values,
-            "predicted-time": render_predicted(inside, state.link(tab="scoreboard"), known_ms),
+            "predicted-time": render_predicted(inside, scoreboard, known_ms, is_warm),
             "predicted-plot": plot_predicted(inside, about),
         }
 
