@@ -202,7 +202,8 @@ def describe_launch(
         is_staggered=products > 0
         and is_staggered(_has_half(counts.operations), resident, kernel.num_warps),
     )
-    spilled = resident * kernel.num_warps * LANES * kernel.spilled_bytes
+    at_once = min(resident, math.ceil(programs / gpu.sms))
+    spilled = at_once * kernel.num_warps * LANES * kernel.spilled_bytes
     if spilled > gpu.shared_bytes_per_sm - shared:
         excess = spilled * gpu.sms / (_SPILLED_SHARE * gpu.l2_bytes) - 1
         traffic = _add_spills(

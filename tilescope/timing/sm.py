@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilescope.timing.steps import PIPES, PRODUCTS, Step
+from tilescope.timing.steps import BRANCH_CYCLES, BRANCH_READ_CYCLES, PIPES, PRODUCTS, Step
 
 
 @dataclass(frozen=True)
@@ -267,6 +267,9 @@ class _Simulator:
             return _wait(warp.products, step.pending, time)
         if effect == "wait for descriptor" and warp.descriptors:
             return max(time, warp.descriptors.pop(0))
+        if effect == "branch":
+            ready = max((warp.ready[register] for register in step.reads), default=0.0)
+            return max(time, ready + BRANCH_READ_CYCLES) + BRANCH_CYCLES
         if effect == "fence":
             return max(time, warp.stored) + self._quarter.fence_cycles
         return time

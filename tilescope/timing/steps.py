@@ -36,6 +36,10 @@ PIPES = tuple(_PIPES)
 PRODUCTS = ("product", "group product")
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
 _WIDE_PRODUCT_CYCLES = 4
+# Cycles by which a branch needs its predicate earlier than other instructions do, and cycles until the next one. ptxas
+# writes them into the code as stall counts, 12 or 13 after a comparison (`nvdisasm -hex`).
+BRANCH_READ_CYCLES = 7.5
+BRANCH_CYCLES = 5
 # Latency of a load that finds its block in the L1 (Luo et al.), and of a fence of device scope (assumed).
 L1_CYCLES = 40.0
 FENCE_CYCLES = 600
@@ -131,6 +135,8 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             traits.wavefronts,
             traits.gmem,
         )
+        if traits.jump == "branch" and not step.effect:
+            step.effect = "branch"
         if step.effect in ("wait for copies", "wait for products"):
             step.pending = int(instruction.operands[1], 0)
         if traits.gmem or traits.lmem:
