@@ -47,7 +47,7 @@ _WARP = np.arange(WARPS, dtype=np.int64)[:, np.newaxis]
 
 @dataclass(frozen=True)
 class Bench:
-    """What the benchmarks of loops share."""
+    """The timer, the GPU and its constants, for all benchmarks of loops."""
 
     timer: LoopTimer
     gpu: Gpu

@@ -27,7 +27,7 @@ from tilescope.timing.steps import find_loops, read_steps
 # Launches per value. The second and the last but one of nine sorted samples bound the median with 96 % confidence.
 REPEATS = 9
 WARPS = 4
-# What a thread writes: its clock before and after the loop, its SM and a value that depends on all results.
+# A thread writes four numbers: its clock before and after the loop, its SM and a value that depends on all results.
 FIELDS = 4
 _SIMULATED = 30
 WARM_UP_CYCLES = 20_000_000

@@ -81,7 +81,7 @@ class Stopped(Exception):
 
 
 def preload_triton() -> None:
-    """Have the fork server import Triton, unless it has started, so that the first compile in a worker is faster."""
+    """Let the fork server import Triton when it starts, so that the first compile in a worker is faster."""
     global _INTERPRETING
     _INTERPRETING = get_context("spawn")
     _CONTEXT.set_forkserver_preload(["torch", *worker.PRELOADED])

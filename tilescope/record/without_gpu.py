@@ -116,21 +116,22 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
     if is_small or function.__name__ in ("__get__", "data_ptr"):
         return function(*arguments, **options)
     outputs = list[torch.Tensor]()
-    metas = {tensor: tensor.to("meta") for tensor in tensors}
-    inputs = {meta: tensor for tensor, meta in metas.items()}
-    given = list(arguments), {**options, "device": "meta"} if "device" in options else options
-    positional, named = tree_map_only(torch.Tensor, metas.__getitem__, given)
-    named.pop("generator", None)
-    # Meta tensors of random functions would import sympy, which takes seconds
-    infer = torch.empty if function in (torch.rand, torch.randn) else function
-    shared = {meta.untyped_storage()._cdata for meta in inputs}
-    # Tensors on the meta device have no values, so this fails if a shape depends on values. After
-    # `use_compiled_meta_functions`, it also fails for functions that exist only in Python.
-    for dispatcher in (nullcontext, enable_python_dispatcher):
-        with torch.device("meta"), dispatcher(), suppress(Exception):
+    # Tensors on the meta device have no values, so this fails if a shape depends on values.
+    with torch.device("meta"), suppress(Exception):
+        metas = {tensor: tensor.to("meta") for tensor in tensors}
+        inputs = {meta: tensor for tensor, meta in metas.items()}
+        given = list(arguments), {**options, "device": "meta"} if "device" in options else options
+        positional, named = tree_map_only(torch.Tensor, metas.__getitem__, given)
+        named.pop("generator", None)
+        # Meta tensors of random functions would import sympy, which takes seconds
+        infer = torch.empty if function in (torch.rand, torch.randn) else function
+        try:
             result = infer(*positional, **named)
-            outputs = list(find_tensors(result))
-            break
+        except NotImplementedError:  # see `use_compiled_meta_functions`
+            with enable_python_dispatcher():
+                result = infer(*positional, **named)
+        shared = {meta.untyped_storage()._cdata for meta in inputs}
+        outputs = list(find_tensors(result))
     storages = (output.untyped_storage() for output in outputs)
     new = [storage for storage in storages if storage._cdata not in shared]
     max_bytes = min(_read_free_bytes(), recorder.max_bytes)
@@ -150,7 +151,7 @@ def _compute(recorder: Recorder, function: Any, arguments: Sequence[Any], option
 def use_compiled_meta_functions() -> None:
     """Find the shapes of results with torch's compiled functions. Those in Python import sympy, which takes seconds.
 
-    Afterwards, some functions of meta tensors exist only under torch's Python dispatcher.
+    Afterwards, functions of meta tensors that exist only in Python need torch's Python dispatcher.
     """
     _meta_registrations._meta_lib_dont_use_me_use_register_meta._destroy()
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation, isolate
-from tilescope.captures.reader import BaseCapture, Build, Capture, CapturedLaunch
+from tilescope.captures.reader import BaseCapture, Build, Capture, CapturedKernel, CapturedLaunch
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
@@ -202,8 +202,7 @@ def describe_launch(
         is_staggered=products > 0
         and is_staggered(_has_half(counts.operations), resident, kernel.num_warps),
     )
-    at_once = min(resident, math.ceil(programs / gpu.sms))
-    spilled = at_once * kernel.num_warps * LANES * kernel.spilled_bytes
+    spilled = find_spilled_bytes(kernel, programs, resident, gpu)
     if spilled > gpu.shared_bytes_per_sm - shared:
         excess = spilled * gpu.sms / (_SPILLED_SHARE * gpu.l2_bytes) - 1
         traffic = _add_spills(
@@ -229,6 +228,12 @@ def describe_launch(
         partitions,
     )
     return execution, traffic
+
+
+def find_spilled_bytes(kernel: CapturedKernel, programs: int, resident: int, gpu: Gpu) -> int:
+    """Return the bytes of spilled registers of the programs that run on an SM at a time."""
+    at_once = min(resident, math.ceil(programs / gpu.sms))
+    return at_once * kernel.num_warps * LANES * kernel.spilled_bytes
 
 
 def _count_executed(

@@ -36,8 +36,9 @@ PIPES = tuple(_PIPES)
 PRODUCTS = ("product", "group product")
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
 _WIDE_PRODUCT_CYCLES = 4
-# Cycles by which a branch needs its predicate earlier than other instructions do, and cycles until the next one. ptxas
-# writes them into the code as stall counts, 12 or 13 after a comparison (`nvdisasm -hex`).
+# Cycles by which a branch needs its predicate earlier than other instructions do, and cycles until its warp continues.
+# ptxas writes them as stall counts into the code of compute capability 9.0: 12 or 13 cycles from a comparison to its
+# branch, and 5 after it (`nvdisasm -hex`).
 BRANCH_READ_CYCLES = 7.5
 BRANCH_CYCLES = 5
 # Latency of a load that finds its block in the L1 (Luo et al.), and of a fence of device scope (assumed).

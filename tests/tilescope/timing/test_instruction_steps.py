@@ -1,11 +1,14 @@
 """The pipes of instructions, the trace of an average warp, and the time of launches with shorter traces."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.listings import make_listing
 from tilescope.declare.gpus import GPUS
 from tilescope.sass.instructions import find_opcode, parse_sass
 from tilescope.timing.constants import H100
+from tilescope.timing.launches import find_spilled_bytes
 from tilescope.timing.model import Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, Step, read_steps, trace_warp
 
@@ -138,3 +141,9 @@ def test_more_iterations_take_longer_however_short_the_simulation_is():
     times = [time_nested(blocks, 300) for blocks in (128, 500, 512, 2048, 1 << 20)]
     assert times == sorted(times)
     assert times[-1] == pytest.approx(times[-2] * 512, rel=0.25)
+
+
+@pytest.mark.parametrize(("programs", "at_once"), [(32, 1), (133, 2), (10_000, 4)])
+def test_an_sm_holds_the_spilled_registers_of_the_programs_that_run_on_it(programs, at_once):
+    kernel = SimpleNamespace(num_warps=2, spilled_bytes=632)
+    assert find_spilled_bytes(kernel, programs, 4, GPUS["H200"]) == at_once * 2 * 32 * 632
