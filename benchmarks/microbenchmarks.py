@@ -28,7 +28,7 @@ from benchmarks.timed_loops import WARPS, LoopTimer, Row, Sample, make_row, sm_c
 from tilescope.declare.gpus import Gpu, this_gpu
 from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES, count_requests
 from tilescope.timing.constants import Constants, find_constants
-from tilescope.timing.model import QUARTERS, SLICE_BYTES
+from tilescope.timing.model import MERGED_BYTES, QUARTERS, SLICE_BYTES, STORED_BYTES
 from tilescope.timing.sm import GlobalAccess
 from tilescope.timing.steps import L1_CYCLES
 
@@ -135,9 +135,9 @@ def measure_l2(bench: Bench) -> Iterator[Row]:
         )
         sample = bench.timer.time(loop, offsets, (20, 100))
         moved = sectors * SECTOR_BYTES
-        # See `traffic._serve`: a slice reads a sector of which a part is stored.
-        slowdown = 2 - max(0.0, 2 * size / SECTOR_BYTES - 1) if kind == "store" else 1
-        served = max(moved, SLICE_BYTES) * slowdown
+        served = max(moved, SLICE_BYTES)
+        if kind == "store":  # see `traffic._serve`
+            served = (sectors + 1) * (STORED_BYTES if size == SECTOR_BYTES else MERGED_BYTES)
         modelled = max(moved / bench.constants.port_bytes, served * sms / bench.l2_bytes)
         lines_per_trip = lines * WARPS * ptx_loops.L2_ACCESSES
         yield make_row(

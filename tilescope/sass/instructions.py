@@ -270,6 +270,7 @@ class Instruction:
         operands: as written, without `.reuse`.
         location: its source places, innermost first; () if unknown.
         target: index of the instruction that it names, as a branch does; None without a label.
+        kept: indices of the operands with `.reuse`, which a later instruction can read without the register file.
     """
 
     predicate: str
@@ -277,6 +278,7 @@ class Instruction:
     operands: tuple[str, ...]
     location: Location
     target: int | None = None
+    kept: frozenset[int] = frozenset()
 
     @functools.cached_property
     def name(self) -> str:
@@ -342,11 +344,13 @@ def parse_sass(sass: str) -> tuple[Instruction, ...]:
             parts.append((match[2] or "", match[3], match[4], location))
     instructions = []
     for predicate, opcode, text, location in parts:
-        text = _CONTROL.sub("", text).replace(".reuse", "").strip()
+        text = _CONTROL.sub("", text).strip()
         label = _TARGET.search(text)
-        operands = tuple(part.strip() for part in text.split(","))
+        written = [part.strip() for part in text.split(",")]
+        kept = frozenset(number for number, part in enumerate(written) if ".reuse" in part)
+        operands = tuple(part.replace(".reuse", "") for part in written)
         target = labels.get(label[1]) if label else None
         instructions.append(
-            Instruction(predicate, opcode, operands if text else (), location, target)
+            Instruction(predicate, opcode, operands if text else (), location, target, kept)
         )
     return tuple(instructions)

@@ -34,7 +34,7 @@ class Constants:
         shared_requests: fraction of requests that the crossbar merges if programs run in lockstep (one per SM).
         port_bytes: bytes per cycle that an SM receives from the L2.
         l2_cycles, dram_cycles: latencies of loads.
-        drift: how far SMs drift apart if DRAM is not busy: 0 if all load at the same time, 1 if at random times.
+        drift: how far SMs drift apart if the L2 or DRAM is not busy: 0 if all load at once, 1 if at random times.
         queue_cycles: service time of a queued load.
         barrier_cycles: from the last warp's arrival until all warps continue.
         atomics_per_cycle: elements that atomics update per cycle in an L2 slice.
@@ -75,9 +75,9 @@ H100 = Constants(
     turnaround=0.28,
     kept_bytes=20e6,
     l2_tbps=7.7,
-    shared_requests=0.45,
+    shared_requests=0.6,
     port_bytes=60,
-    l2_cycles=330,
+    l2_cycles=286,
     dram_cycles=650,
     drift=0.3,
     queue_cycles=330,

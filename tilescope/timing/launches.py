@@ -203,13 +203,15 @@ def describe_launch(
         and is_staggered(_has_half(counts.operations), resident, kernel.num_warps),
     )
     spilled = find_spilled_bytes(kernel, programs, resident, gpu)
-    if spilled > gpu.shared_bytes_per_sm - shared:
+    if spilled:
+        # Stores write through the L1. Loads miss if it does not hold all spilled registers.
+        is_held = spilled <= gpu.shared_bytes_per_sm - shared
+        kinds = {"store": "spill store"} if is_held else _SPILLS
         excess = spilled * gpu.sms / (_SPILLED_SHARE * gpu.l2_bytes) - 1
-        traffic = _add_spills(
-            traffic, instructions, times, min(1.0, max(0.0, excess / _SPILL_RAMP))
-        )
+        dram_share = 0.0 if is_held else min(1.0, max(0.0, excess / _SPILL_RAMP))
+        traffic = _add_spills(traffic, instructions, times, kinds, dram_share)
         steps = [
-            replace(step, traffic=_SPILLS.get(instruction.traits.lmem, step.traffic))
+            replace(step, traffic=kinds.get(instruction.traits.lmem, step.traffic))
             for step, instruction in zip(steps, instructions, strict=True)
         ]
     partitions = []
@@ -272,18 +274,26 @@ def _read_steps(
 
 
 def _add_spills(
-    traffic: Traffic, instructions: Sequence[Instruction], times: Sequence[int], dram_share: float
+    traffic: Traffic,
+    instructions: Sequence[Instruction],
+    times: Sequence[int],
+    kinds: Mapping[str, str],
+    dram_share: float,
 ) -> Traffic:
-    """Add the spilled registers that do not fit in the L1. They reach the L2, which moves a share of them to DRAM."""
-    moved = dict.fromkeys(_SPILLS, 0.0)
+    """Add the spilled registers that reach the L2, which moves a share of them to DRAM.
+
+    Args:
+        kinds: names of these accesses, by `Opcode.lmem`.
+    """
+    moved = dict.fromkeys(kinds, 0.0)
     for instruction, executed in zip(instructions, times, strict=True):
-        if kind := instruction.traits.lmem:
-            moved[kind] += executed * instruction.lane_bytes * LANES
-    read = moved["load"] * dram_share
-    written = moved["store"] * dram_share
+        if instruction.traits.lmem in kinds:
+            moved[instruction.traits.lmem] += executed * instruction.lane_bytes * LANES
+    read = moved.get("load", 0.0) * dram_share
+    written = moved.get("store", 0.0) * dram_share
     return replace(
         traffic,
-        l2_bytes={**traffic.l2_bytes, **{_SPILLS[kind]: size for kind, size in moved.items()}},
+        l2_bytes={**traffic.l2_bytes, **{kinds[kind]: size for kind, size in moved.items()}},
         read_bytes=traffic.read_bytes + read,
         written_bytes=traffic.written_bytes + written,
         warm_read_bytes=traffic.warm_read_bytes + read,

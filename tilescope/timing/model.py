@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilescope.declare.gpus import Gpu
+from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import GlobalAccess, Quarter, simulate
@@ -23,6 +24,10 @@ QUARTERS = 4
 _L2_SLICES = 96
 # Bytes of one line that an L2 slice serves per cycle. A request for fewer takes as long.
 SLICE_BYTES = 64
+# A store of a line takes as long as loads of so many bytes for the address and for each sector. Partial sectors take
+# longer: a slice reads a sector, and merges the new bytes. Measured on an H200.
+STORED_BYTES = 40
+MERGED_BYTES = 57
 _DESCRIPTOR_CYCLES = 200
 COPIES = ("async copy", "descriptor load", "descriptor store")
 
@@ -147,9 +152,12 @@ def time_launch(
         for step, executed in zip(execution.steps, execution.executed, strict=True)
         if step.effect in PRODUCTS
     )
-    moved = sum(traffic.l2_bytes.values())
     clock = constants.matrix_clock_ghz if products else constants.clock_ghz
+    moved = sum(traffic.l2_bytes.values())
     merged = _merged(execution, traffic, constants)
+    l2 = moved * (1 - merged) / constants.l2_tbps / 1e3
+    requests_us = time_resources(execution, traffic, gpu, constants, clock)["L2"]
+    l2_busy = requests_us * 1e3 + traffic.read_bytes / constants.l2_tbps / 1e3
     dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
 
     def simulate(constants: Constants, most_steps: int) -> float:
@@ -161,15 +169,17 @@ def time_launch(
 
     def add_queues(cycles: float) -> Constants:
         """Return the constants under the load of a launch that takes this many cycles."""
-        l2_load = moved * (1 - merged) / constants.l2_tbps / 1e3 * clock / cycles
+        l2_load = l2 * clock / cycles
         dram_load = min(1.0, dram * clock / cycles)
+        l2_idle = max(0.0, 1 - l2_busy * clock / cycles)
+        # SMs that drift apart share bandwidth with fewer others.
         return replace(
             constants,
             l2_cycles=constants.l2_cycles + constants.queue_cycles * _queue(l2_load),
             dram_cycles=constants.dram_cycles
             + constants.queue_cycles * _queue(max(dram_load, l2_load)),
-            # SMs that drift apart share the bandwidth with fewer others.
             dram_share=constants.dram_share / (1 - constants.drift * (1 - dram_load)),
+            l2_tbps=constants.l2_tbps / (1 - constants.drift * l2_idle),
         )
 
     first_steps = min(_FIRST_STEPS, most_steps)
@@ -234,7 +244,11 @@ def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | Non
         if kind:
             bytes_of_lanes = step.nominal_bytes or execution.warps
             source = instruction.location[0][:2] if instruction.location else ()
-            default = Request(max(1.0, bytes_of_lanes / 128), bytes_of_lanes)
+            # A line is an address and four sectors
+            slowdown = 5 * STORED_BYTES / LINE_BYTES if kind in ("store", "spill store") else 1.0
+            default = Request(
+                max(1.0, bytes_of_lanes / LINE_BYTES), bytes_of_lanes, slowdown=slowdown
+            )
             request = traffic.requests.get((kind, source), default)
             wavefronts[kind] = wavefronts.get(kind, 0.0) + request.wavefronts * executed
             moved[kind] = moved.get(kind, 0.0) + request.l2_bytes * executed
@@ -385,7 +399,7 @@ def _cost_accesses(
     quarters = gpu.sms * busy_quarters
     dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarters / clock / share
     merged = _merged(execution, traffic, constants)
-    l2 = constants.l2_tbps * 1e3 / (1 - merged) / quarters / clock / share
+    l2 = constants.l2_tbps * 1e3 / quarters / clock / share
     accesses: list[GlobalAccess | None] = []
     for step, request in zip(execution.steps, requests, strict=True):
         if request is None:
@@ -400,13 +414,17 @@ def _cost_accesses(
             latency += request.waits * (missed - L1_CYCLES)
         if step.traffic == "descriptor load":
             latency += _DESCRIPTOR_CYCLES
+        read_bytes = size * request.dram_share * read_ratio * is_load
+        written_bytes = size * _ratio(traffic.written_bytes, stored) * (not is_load)
+        # The L2 also stores what it reads from DRAM.
+        served = size * request.slowdown * (1 - merged) + read_bytes
         accesses.append(
             GlobalAccess(
                 data_path=busy_quarters * _count_wavefronts(step, request),
                 port=busy_quarters * size / constants.port_bytes,
-                l2=size * request.slowdown / l2,
-                dram_read=size * request.dram_share * read_ratio / dram * is_load,
-                dram_write=size * _ratio(traffic.written_bytes, stored) / dram * (not is_load),
+                l2=served / l2,
+                dram_read=read_bytes / dram,
+                dram_write=written_bytes / dram,
                 atomic=step.elements * quarters / _L2_SLICES / constants.atomics_per_cycle,
                 latency=latency,
             )
@@ -416,4 +434,6 @@ def _cost_accesses(
 
 def _count_wavefronts(step: Step, request: Request | None) -> float:
     """Return the wavefronts on the SM's data path of a request."""
+    if step.traffic == "async copy":
+        return 1.0
     return request.wavefronts if request and step.traffic in ("load", "store", "atomic") else 0.0

@@ -161,6 +161,8 @@ class _Simulator:
             not (step.wavefronts or step.effect or access)
             for step, access in zip(steps, self._accesses, strict=True)
         ]
+        even, odd = zip(*(step.banks for step in steps), strict=True)
+        even_free = odd_free = 0.0
         # Products occupy the tensor core instead of a pipe
         busy = [step.busy * (step.effect not in PRODUCTS) for step in steps]
         while waiting:
@@ -171,6 +173,14 @@ class _Simulator:
                 step = steps[position]
                 if issue > time:
                     time = issue
+                if even[position]:
+                    if even_free > time:
+                        time = even_free
+                    even_free = time + even[position]
+                if odd[position]:
+                    if odd_free > time:
+                        time = odd_free
+                    odd_free = time + odd[position]
                 issue = time + 1
                 if self._tensor > time and step.effect != "group product":
                     issue += matrix_issue_cycles

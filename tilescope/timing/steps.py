@@ -3,7 +3,7 @@
 The rates are those of compute capability 9.0.
 Sources of the rates: CUDA C++ Programming Guide 13.0, "Arithmetic Instructions"; of the latencies: Luo et al.,
 "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking" (2024).
-Omitted: register banks, the operand cache and the instruction cache.
+Omitted: the instruction cache.
 """
 
 import functools
@@ -16,6 +16,9 @@ from tilescope.evaluate.sectors import LANES, LINE_BYTES
 from tilescope.sass.instructions import PRODUCT_CYCLES, Instruction, parse_sass
 from tilescope.sass.registers import count_group_rows, find_accesses, list_registers, split_operands
 
+_PLAIN = re.compile(r"[-!|~]*R(\d+)\|?")
+# A register file has two banks: one for even registers, and one for odd ones.
+_EVEN = int("01" * 128, 2)
 # Uniform registers and predicates.
 _OTHER = re.compile(r"(?<!\w)(?:UR\d+|U?P\d)\b")
 
@@ -41,8 +44,8 @@ _WIDE_PRODUCT_CYCLES = 4
 # branch, and 5 after it (`nvdisasm -hex`).
 BRANCH_READ_CYCLES = 7.5
 BRANCH_CYCLES = 5
-# Latency of a load that finds its block in the L1 (Luo et al.), and of a fence of device scope (assumed).
-L1_CYCLES = 40.0
+# Latency of a load that finds its block in the L1 (measured on an H200), and of a fence of device scope (assumed).
+L1_CYCLES = 34.0
 FENCE_CYCLES = 600
 # Products that one warp issues reach this share of the rate of those that a warp group issues (Luo et al.).
 WARP_PRODUCT_RATE = 0.62
@@ -69,6 +72,8 @@ class Step:
         nominal_bytes: bytes of 32 lanes.
         elements: elements that an atomic updates.
         pending: number of groups that may be in flight after a wait.
+        banks: registers that it reads from either bank of the register file, each in one cycle. 0 for matrix
+            instructions, whose reads are in `matrix_issue_cycles`.
     """
 
     effect: str
@@ -82,6 +87,7 @@ class Step:
     nominal_bytes: int = 0
     elements: int = 0
     pending: int = 0
+    banks: tuple[int, int] = (0, 0)
 
 
 def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
@@ -111,6 +117,34 @@ def _describe_group_product(step: Step, instruction: Instruction, columns: int) 
     return [f"R{first + offset}" for offset in range(4)]
 
 
+def _count_reads(instructions: Sequence[Instruction]) -> list[tuple[int, int]]:
+    """Return the registers that each instruction reads from the banks of even and of odd registers.
+
+    An operand marked `.reuse` stays in a cache until the same operand of another instruction replaces it, or reads it
+    without the mark.
+    """
+    counts = []
+    cache: dict[int, str] = {}
+    for instruction in instructions:
+        reads, _ = find_accesses(instruction)
+        results, _ = split_operands(instruction)
+        for number, operand in enumerate(instruction.operands):
+            place = number - len(results)
+            match = _PLAIN.fullmatch(operand)
+            if not match:
+                continue
+            if cache.get(place) == match[1]:
+                reads &= ~(1 << int(match[1]))
+                if number not in instruction.kept:
+                    del cache[place]
+            if number in instruction.kept:
+                cache[place] = match[1]
+        if instruction.traits.jump:
+            cache.clear()
+        counts.append(((reads & _EVEN).bit_count(), (reads >> 1 & _EVEN).bit_count()))
+    return counts
+
+
 @functools.lru_cache(maxsize=8)
 def read_steps(sass: str) -> tuple[Step, ...]:
     """Return the steps of a listing, one per instruction."""
@@ -120,7 +154,9 @@ def read_steps(sass: str) -> tuple[Step, ...]:
         return tuple({numbers.setdefault(name, len(numbers)) for name in names})
 
     steps = []
-    for instruction in parse_sass(sass):
+    instructions = parse_sass(sass)
+    banks = _count_reads(instructions)
+    for instruction, own in zip(instructions, banks, strict=True):
         opcode = instruction.opcode
         traits = instruction.traits
         pipe = traits.pipe or "control"
@@ -161,6 +197,8 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             step.latency = step.busy + _WARP_PRODUCT_CYCLES
         step.reads = number(reads)
         step.writes = number(writes)
+        if step.effect not in PRODUCTS:
+            step.banks = own
         steps.append(step)
     return tuple(steps)
 

@@ -27,7 +27,15 @@ from tilescope.timing.l2 import (
     sides,
     writes_in_parts,
 )
-from tilescope.timing.model import COPIES, LOADS, SLICE_BYTES, Request, Traffic
+from tilescope.timing.model import (
+    COPIES,
+    LOADS,
+    MERGED_BYTES,
+    SLICE_BYTES,
+    STORED_BYTES,
+    Request,
+    Traffic,
+)
 from tilescope.ttgir.parser import Source
 
 
@@ -189,9 +197,11 @@ def _serve(op: OperationCounts, size: float, hit: float) -> float:
     """
     if op.op == "descriptor":
         return size
-    served = max(size, op.launch.lines * (1 - hit) * SLICE_BYTES)
-    # A slice reads a sector, merges the new bytes and writes it.
-    return served * (2 - max(0.0, 2 * op.launch.efficiency - 1)) if op.op == "store" else served
+    if op.op == "store":
+        whole = max(0.0, 2 * op.launch.efficiency - 1)
+        sector_bytes = STORED_BYTES * whole + MERGED_BYTES * (1 - whole)
+        return (size / SECTOR_BYTES + op.launch.lines) * sector_bytes
+    return max(size, op.launch.lines * (1 - hit) * SLICE_BYTES)
 
 
 def _place(operations: Sequence[OperationCounts]) -> list[_Accesses | None]:
