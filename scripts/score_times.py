@@ -26,7 +26,7 @@ from tilescope.numbers import percent
 from tilescope.results.scores import FILE, Score, shipped_scores, summarize
 from tilescope.timing.constants import find_constants
 from tilescope.timing.launches import predict_launch
-from tilescope.timing.ranges import stated_ranges
+from tilescope.timing.ranges import UNFITTED, stated_ranges
 
 # With all constants, and with those that were fitted to other families.
 _MODELS = ("time", "held_out_time")
@@ -162,15 +162,15 @@ def print_errors() -> None:
     """Print the errors of each family and GPU, as a table of Markdown."""
     groups = defaultdict[tuple[str, str], dict[str, list[Score]]](lambda: defaultdict(list))
     for score in shipped_scores():
-        if score.model in (*_MODELS, "unseen_time") and score.is_compared:
+        if score.model in (*_MODELS, *UNFITTED) and score.is_compared:
             groups[score.launch["family"], score.launch["gpu"]][score.model].append(score)
     print("| kernels | GPU | launches | median | 9 of 10 within | share within 25 % | median, all fitted | "
           "9 of 10 within, all fitted |")  # fmt: skip
     print(f"|{' --- |' * 8}")
     for (family, gpu), scores in groups.items():
-        unseen = scores["unseen_time"]
-        held_out = summarize(unseen or scores["held_out_time"])
-        fitted = summarize(unseen or scores["time"])
+        unfitted = next((scores[name] for name in UNFITTED if name in scores), [])
+        held_out = summarize(unfitted or scores["held_out_time"])
+        fitted = summarize(unfitted or scores["time"])
         shares = held_out.median, held_out.high, held_out.within, fitted.median, fitted.high
         print(f"| {family} | {gpu} | {fitted.launches} | {' | '.join(map(percent, shares))} |")
 

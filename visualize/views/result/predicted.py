@@ -10,7 +10,7 @@ from tilescope.reports.launch import describe_spills
 from tilescope.reports.text import name_resource
 from tilescope.results.scores import summarize
 from tilescope.timing.changes import describe_changes, describe_savings
-from tilescope.timing.ranges import SOURCE, unseen_scores
+from tilescope.timing.ranges import SOURCE, unfitted_scores, unseen_scores
 from visualize.views import theme
 from visualize.views.prose import Link, Mark, headline, say
 from visualize.views.slots import NONE, plot_value
@@ -56,8 +56,9 @@ def render_predicted(
             filter(None, [describe_spills(inside), first, back_to_back * is_compared, comparison])
         ),
         *others,
-        f"For nine in ten of {errors.launches} launches of kernels that the model was not fitted to, such a range "
-        f"contains the measured time. The median error is {percent(errors.median)}.",
+        f"For nine in ten of {len(unfitted_scores())} launches of kernels that the model was not fitted to, such a "
+        f"range contains the measured time. {errors.launches} of them were timed after the model was final: their "
+        f"median error is {percent(errors.median)}.",
         back_to_back * (not is_compared),
         inside.assumed,
         say(
