@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.captures.listings import UnsupportedOperation
+from tilescope.captures.listings import UnsupportedOperation, read_rows
 from tilescope.evaluate.counts import Overflow
 from tilescope.evaluate.global_memory import CHUNK
 from tilescope.evaluate.values import (
@@ -120,43 +120,63 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a - np.fmod(a, b)) // b
 
 
+# The NumPy functions of operations, of operations on unsigned numbers, and of comparisons.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arith.ceildivsi": lambda a, b: -(-a // b),
-    "arith.floordivsi": np.floor_divide,
-    "arith.minsi": np.minimum,
-    "arith.maxsi": np.maximum,
-    "arith.ori": np.bitwise_or,
-    "arith.xori": np.bitwise_xor,
-    "arith.shrsi": np.right_shift,
-    "arith.select": np.where,
-    "arith.addf": np.add,
-    "arith.subf": np.subtract,
-    "arith.mulf": np.multiply,
-    "arith.divf": np.divide,
-    "arith.negf": np.negative,
-    "arith.maxnumf": np.fmax,
-    "arith.minnumf": np.fmin,
-    "arith.maximumf": np.maximum,
-    "arith.minimumf": np.minimum,
-    "math.absi": np.abs,
-    "math.absf": np.abs,
     "math.fma": lambda a, b, c: a * b + c,
     "math.rsqrt": lambda x: 1 / np.sqrt(x),
-    **{
-        f"math.{name}": getattr(np, name)
-        for name in ("exp", "exp2", "log", "log2", "sqrt", "floor", "ceil")
-    },
+    **read_rows(
+        """
+arith.floordivsi  floor_divide
+arith.minsi       minimum
+arith.maxsi       maximum
+arith.ori         bitwise_or
+arith.xori        bitwise_xor
+arith.shrsi       right_shift
+arith.select      where
+arith.addf        add
+arith.subf        subtract
+arith.mulf        multiply
+arith.divf        divide
+arith.negf        negative
+arith.maxnumf     fmax
+arith.minnumf     fmin
+arith.maximumf    maximum
+arith.minimumf    minimum
+math.absi         abs
+math.absf         abs
+math.exp          exp
+math.exp2         exp2
+math.log          log
+math.log2         log2
+math.sqrt         sqrt
+math.floor        floor
+math.ceil         ceil
+""",
+        partial(getattr, np),
+    ),
 }
-_UNSIGNED_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "arith.shrui": np.right_shift,
-    "arith.minui": np.minimum,
-    "arith.maxui": np.maximum,
-    "arith.divui": np.floor_divide,
-    "arith.remui": np.remainder,
-}
-_PREDICATES = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
-}  # fmt: skip
+_UNSIGNED_FUNCTIONS = read_rows(
+    """
+arith.shrui  right_shift
+arith.minui  minimum
+arith.maxui  maximum
+arith.divui  floor_divide
+arith.remui  remainder
+""",
+    partial(getattr, np),
+)
+_PREDICATES = read_rows(
+    """
+eq  equal
+ne  not_equal
+lt  less
+le  less_equal
+gt  greater
+ge  greater_equal
+""",
+    partial(getattr, np),
+)
 
 
 def constant(op: Op) -> Value:

@@ -36,6 +36,12 @@ _MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
 
 # Bytes per element of `tensormap.replace`'s .elemtype (PTX ISA 9.0). Its numbers differ from CUtensorMapDataType's.
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+# The descriptor copies that are not counted, as kernels call them.
+_UNCOUNTED = {
+    "ttng.async_tma_gather": "gather",
+    "ttng.async_tma_scatter": "scatter",
+    "ttng.async_tma_reduce": "atomic",
+}
 # Operations that write values to a buffer in shared memory.
 _BUFFER_WRITES = ("ttg.async_copy_global_to_local", "ttg.local_store")
 
@@ -156,9 +162,10 @@ class Evaluator:
             self._load(op, active)
         elif op.name == "ttng.tensormap_create":
             self._create_descriptor(op, active)
-        elif op.traits.uncounted:
-            why = f"{op.traits.uncounted} is not evaluated. {arithmetic.COUNT_IT}"
-            raise UnsupportedOperation(why)
+        elif op.name in _UNCOUNTED:
+            raise UnsupportedOperation(
+                f"A descriptor's {_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}"
+            )
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
         elif op.name in ("ttg.warp_specialize", "tt.call"):
