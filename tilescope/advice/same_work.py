@@ -52,8 +52,8 @@ def find_races(counts: LaunchCounts) -> dict[Place, tuple[int, int]]:
 
 def find_refusals(counts: LaunchCounts) -> set[Place | None]:
     """Return the operations whose counts are incomplete or bounds; None is the launch."""
-    refused = (place_of(op) for op in counts.operations if op.tally.refused)
-    return {*refused, *([None] if counts.refused else [])}
+    refused = {place_of(op) for op in counts.operations if op.tally.refused}
+    return refused | {None} if counts.refused else {*refused}
 
 
 def find_same(op: OperationCounts, counts: LaunchCounts) -> list[OperationCounts]:

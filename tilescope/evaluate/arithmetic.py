@@ -301,8 +301,15 @@ def _join(op: Op, a: Value, b: Value) -> Value:
     )
 
 
-def _to_float(op: Op, a: Value) -> Value:
-    return apply(lambda x: x.astype(_float(op.type)), a)
+def _gather(op: Op, *operands: Value) -> Value:
+    """Evaluate tl.gather: elements of a block along an axis."""
+    first, index = group(keys_of(*operands))
+    check_size(len(first), *op.shape)
+    source, at = (
+        value.full_blocks(first, shape)
+        for value, shape in zip(operands, (op.shape, shape_of(op.type)), strict=True)
+    )
+    return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
 
 
 _UNCHANGED = (
@@ -325,7 +332,10 @@ _RULES: dict[str, Callable[..., Value]] = {
     "arith.trunci": lambda op, a: (
         apply(lambda x: x & 1 == 1, a) if bits_of(op.type) == 1 else _fit(a, bits_of(op.type))
     ),
-    **dict.fromkeys(("arith.sitofp", "arith.extf", "arith.truncf"), _to_float),
+    **dict.fromkeys(
+        ("arith.sitofp", "arith.extf", "arith.truncf"),
+        lambda op, a: apply(lambda x: x.astype(_float(op.type)), a),
+    ),
     "arith.uitofp": lambda op, a: apply(
         lambda x: _unsigned(x, bits_of(_source_type(op))).astype(_float(op.type)), a
     ),
@@ -342,6 +352,7 @@ _RULES: dict[str, Callable[..., Value]] = {
     "tt.trans": _transpose,
     "tt.reshape": _reshape,
     "tt.join": _join,
+    "tt.gather": _gather,
 }
 
 
@@ -349,17 +360,6 @@ def split(value: Value) -> list[Value]:
     """Evaluate tl.split: the two halves of a block's last dimension, which are equal if its length is 1."""
     halves = (partial(np.take, indices=half, axis=-1, mode="clip") for half in (0, 1))
     return [value.map_blocks(half) for half in halves]
-
-
-def gather(op: Op, operands: list[Value]) -> Value:
-    """Evaluate tl.gather: elements of a block along an axis."""
-    first, index = group(keys_of(*operands))
-    shapes = (op.shape, shape_of(op.type))
-    check_size(len(first), *op.shape)
-    source, at = (
-        value.full_blocks(first, shape) for value, shape in zip(operands, shapes, strict=True)
-    )
-    return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
 
 
 def fold(op: Op, operands: list[Value], values: dict[str, Value]) -> list[Value]:

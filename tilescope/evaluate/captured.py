@@ -93,11 +93,7 @@ def count_launch(
     instructions, evaluator = _evaluate(capture, launch, build, programs, is_textbook)
     body = evaluator.body
     memory = evaluator.memory
-    mismatches = (
-        {}
-        if is_textbook
-        else find_mismatches(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
-    )
+    mismatches = {} if is_textbook else _find_mismatches(instructions, evaluator, codes)
     place = kernel.file, kernel.line
     operations = []
     for op in memory_ops(body):
@@ -241,15 +237,12 @@ def _find_merged_stores(
 
     The compiler merges stores in different branches.
     """
-    known = {
-        op.type: instruction
-        for op, instruction in instructions.items()
-        if op.name == "tt.store" and isinstance(instruction, MemoryInstruction)
-    }
+    stores = {op: each for op, each in instructions.items() if op.name == "tt.store"}
+    known = {op.type: each for op, each in stores.items() if not isinstance(each, str)}
     return {
         op: known[op.type]
-        for op, instruction in instructions.items()
-        if op.name == "tt.store" and isinstance(instruction, str) and op.type in known
+        for op, each in stores.items()
+        if isinstance(each, str) and op.type in known
     }
 
 
@@ -331,21 +324,21 @@ class _SiteCounts:
         return not self.extra or self.alive <= self.present
 
 
-def find_mismatches(
-    body: Region,
-    instructions_of: Mapping[Op, MemoryInstruction | str],
-    tallies: Mapping[Op, Tally],
-    ptx: str,
-    sass: str,
+def _find_mismatches(
+    instructions: Mapping[Op, MemoryInstruction | str],
+    evaluator: Evaluator,
+    codes: Mapping[str, str],
 ) -> dict[Site, Mismatch]:
     """Find the source lines whose PTX or SASS has other instructions than those that were counted."""
-    known = {(op.traits.kind, op.location) for op in memory_ops(body)}
+    sass = codes["sass"]
+    known = {(op.traits.kind, op.location) for op in instructions}
     text = "Inline assembly or a mathematical function accesses memory here, which is not counted."
     mismatches: dict[Site, Mismatch] = {
         (kind, location[0][:2] if location else ()): Mismatch(text, False)
-        for kind, location in find_instructions(ptx).keys() - known
+        for kind, location in find_instructions(codes["ptx"]).keys() - known
     }
-    sites = _count_sites(body, instructions_of, tallies, sass)
+    tallies = evaluator.memory.tallies
+    sites = _count_sites(instructions, tallies, sass)
     for kind in {kind for kind, _ in sites} if find_opcodes(sass) else ():
         own = {site: counts for site, counts in sites.items() if site[0] == kind}
         unlike = {site: counts for site, counts in own.items() if not counts.fits}
@@ -359,20 +352,18 @@ def find_mismatches(
             for site, counts in unlike.items():
                 text = f"This line's {kind} instructions: {counts.present} in the SASS, {counts.expected} expected."
                 mismatches.setdefault(site, Mismatch(f"{text} The count is {bound}.", total < 0))
-    for site in _merged_in_unrolled_loops(body, tallies, sites, ptx, sass):
+    for site in _merged_in_unrolled_loops(evaluator.body, tallies, sites, codes):
         mismatches.setdefault(site, UNROLLED)
     return mismatches
 
 
 def _count_sites(
-    body: Region,
-    instructions_of: Mapping[Op, MemoryInstruction | str],
+    instructions: Mapping[Op, MemoryInstruction | str],
     tallies: Mapping[Op, Tally],
     sass: str,
 ) -> dict[Site, _SiteCounts]:
     sites: dict[Site, _SiteCounts] = {}
-    for op in memory_ops(body):
-        instruction = instructions_of[op]
+    for op, instruction in instructions.items():
         if not isinstance(instruction, str):
             counts = sites.setdefault(op.site, _SiteCounts(op.site[0]))
             counts.expected += instruction.kept
@@ -390,8 +381,7 @@ def _merged_in_unrolled_loops(
     body: Region,
     tallies: Mapping[Op, Tally],
     sites: Mapping[Site, _SiteCounts],
-    ptx: str,
-    sass: str,
+    codes: Mapping[str, str],
 ) -> set[Site]:
     """Return accesses that ptxas merged: in an unrolled loop, they appear less often than its other instructions.
 
@@ -410,12 +400,12 @@ def _merged_in_unrolled_loops(
         lines = _only_in(loop, additions)
         in_ptx = sum(
             bool(_ADDITION.search(line))
-            for line, at in locate_lines(ptx, "ptx")
+            for line, at in locate_lines(codes["ptx"], "ptx")
             if at and at[0][:2] in lines
         )
         in_sass = sum(
             each.traits.semantics == "float addition" and each.source in lines
-            for each in parse_sass(sass)
+            for each in parse_sass(codes["sass"])
         )
         most = max(most, round(in_sass / in_ptx) if in_ptx else 0)
         for kind in ("load", "store"):

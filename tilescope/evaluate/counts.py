@@ -118,16 +118,9 @@ class Cost:
 
 # The fields that a sum adds up.
 _SUMMED = (
-    "requests",
-    "sectors",
-    "lines",
-    "ideal_sectors",
-    "bytes_wanted",
-    "extra_sectors",
-    "repeated_sectors",
-    "executed",
+    "requests", "sectors", "lines", "ideal_sectors", "bytes_wanted", "extra_sectors", "repeated_sectors", "executed",
     "opcodes",
-)
+)  # fmt: skip
 NO_COST = Cost(0, 0, 0, 0)
 
 

@@ -249,27 +249,20 @@ class Evaluator:
         body = op.regions[0]
         steps = {}
         inside = {name: inner for inner in body.ops for name in inner.results}
-        for k, name in enumerate(body.arguments[1:]):
-            if name in self.needed:
-                growth = inside.get(body.yielded[k])
-                if (
-                    op.results[k] in self.needed
-                    or not growth
-                    or growth.name not in ("arith.addi", "tt.addptr")
-                ):
-                    return None
-                base, by = growth.operands
-                if (
-                    base != name
-                    or by in inside
-                    or by in body.arguments
-                    or self.values[by].known.terms
-                ):
-                    return None
-                steps[name] = (
-                    self.values[op.inits[k]],
-                    arithmetic.evaluate(growth, [Value(0), self.values[by]]),
-                )
+        carried = zip(body.arguments[1:], op.inits, op.results, body.yielded, strict=True)
+        for name, initial, result, following in carried:
+            if name not in self.needed:
+                continue
+            growth = inside.get(following)
+            if result in self.needed or not growth:
+                return None
+            if growth.name not in ("arith.addi", "tt.addptr") or growth.operands[0] != name:
+                return None
+            by = growth.operands[1]
+            if by in inside or by in body.arguments or self.values[by].known.terms:
+                return None
+            increment = arithmetic.evaluate(growth, [Value(0), self.values[by]])
+            steps[name] = self.values[initial], increment
         return steps
 
     def _run_all_iterations(
@@ -310,12 +303,10 @@ class Evaluator:
         is_lock = not op.inits or self._is_contended(condition)
         if is_lock:
             self.has_locks = True
+            why = "Each program tries at least once. Other programs decide whether it retries."
             for inner in memory_ops(op) if active.any() else ():
                 tally = self.memory.tallies[inner]
-                tally.refused = (
-                    tally.refused
-                    or "Each program tries at least once. Other programs decide whether it retries."
-                )
+                tally.refused = tally.refused or why
         running = active
         self._assign(before.arguments, self._get(op.inits))
         while True:
@@ -380,8 +371,6 @@ class Evaluator:
                 return arithmetic.fold(op, operands, self.values)
             case "tt.split":
                 return arithmetic.split(operands[0])
-            case "tt.gather":
-                return [arithmetic.gather(op, operands)]
             case "ttg.global_scratch_alloc":
                 return [Value(self._allocate())]
             case "ttg.local_alloc":
@@ -457,14 +446,17 @@ class Evaluator:
 
     def _value_stored_at(self, pointer: str) -> Value | None:
         """Return the constant that the kernel stores at a scalar pointer; None if it stores none."""
-        ops = list(self.body.walk())
         stores = (
             op
-            for op in ops
+            for op in self.slice.graph.users[pointer]
             if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text)
         )
         names = {op.operands[1] for op in stores if op.operands[0] == pointer}
-        constants = (op for op in ops if op.name == "arith.constant" and names == set(op.results))
+        constants = (
+            op
+            for op in self.body.walk()
+            if op.name == "arith.constant" and names == set(op.results)
+        )
         return next(map(arithmetic.constant, constants), None)
 
     def _load_in_turn(self, op: Op, active: np.ndarray, stored: Value) -> Value:
@@ -503,9 +495,9 @@ class Evaluator:
         for slot in np.unique(slots).tolist():
             descriptor = self.descriptors.get(slot)
             if descriptor is None:
-                sizes_of_all = math.prod(self.grid), facts.shape[1]
-                check_size(*sizes_of_all)
-                descriptor = Descriptor(size, np.zeros(sizes_of_all, np.int64))
+                shape_of_all = math.prod(self.grid), facts.shape[1]
+                check_size(*shape_of_all)
+                descriptor = Descriptor(size, np.zeros(shape_of_all, np.int64))
                 self.descriptors[slot] = descriptor
             descriptor.facts[self.programs[running[slots == slot]]] = facts[slots == slot]
         self.memory.count_descriptors(op, address)

@@ -16,12 +16,11 @@ from tilescope.evaluate.counts import Example, Probe, Sampler, Tally
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import (
     ADDRESS_RANGE,
-    GRANULE_BYTES,
     LINE_BYTES,
     SECTOR_BYTES,
     RequestCosts,
-    box_lanes,
-    count_requests,
+    count_box_rows,
+    count_most,
 )
 from tilescope.evaluate.values import (
     Unknown,
@@ -47,10 +46,6 @@ CHUNK = 1 << 22
 _MOST_REMEMBERED = 1 << 12
 # Maximum number of classes whose lanes are kept at a time, for copies to shared memory.
 _MOST_COPIES = 1 << 8
-# Costs that depend on where the bytes lie.
-_PLACED = [RequestCosts._fields.index(name) for name in ("sectors", "lines", "extra", "repeated")]
-# Bytes between lanes with different unknown addresses, while their distinct bytes are counted.
-_FAR = 1 << 24
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -139,6 +134,14 @@ class _PointerAccess:
         )
         return address, active & owner
 
+    def number_unknown(self, unknown: Unknown) -> np.ndarray:
+        """Number the unknown integers. Return each lane's, (requests, lanes); lanes with the same number share it."""
+        shape = self.op.shape if unknown.shape is None else unknown.shape
+        table = np.arange(math.prod(shape)).reshape(1, *shape)
+        place, owner = self.instruction.lanes(self.num_warps)
+        number = from_table(table).with_rank(len(self.op.shape)).at(np.zeros(1, int), place)
+        return np.broadcast_to(number[0], owner.shape)
+
     def example(self, member: int) -> Example:
         address, active = (
             value.full_blocks(np.array([member]), self.op.shape)[0]
@@ -156,23 +159,19 @@ class _Classes:
         running: (executions,) the members.
         start: (executions,) the address of the first element of each member's block.
         first: (classes,) an index into `running` for each class.
-        number: (executions,) the class of each member; None with one class.
+        number: (executions,) the class of each member.
     """
 
     key: Any
     running: np.ndarray
     start: np.ndarray
     first: np.ndarray
-    number: np.ndarray | None
+    number: np.ndarray
 
     @property
     def times(self) -> np.ndarray:
         """The number of members in each class."""
-        return np.array([len(self.running)]) if self.number is None else np.bincount(self.number)
-
-    def per_execution(self, per_class: np.ndarray) -> np.ndarray:
-        values = per_class if self.number is None else per_class[self.number]
-        return np.broadcast_to(values, self.running.shape)
+        return np.bincount(self.number)
 
 
 class _ClassCosts(NamedTuple):
@@ -338,16 +337,14 @@ class GlobalMemory:
         running = classes.running
         start = classes.start[classes.first]
         moved = _moved_bytes(start + costs.low, start + costs.high, costs.requests.sectors)
-        low, high, size, elements = map(
-            classes.per_execution, (costs.low, costs.high, moved, costs.elements)
+        issued = np.flatnonzero(moved[classes.number])
+        running = running[issued]
+        low, high, size, elements = (
+            column[classes.number[issued]]
+            for column in (costs.low, costs.high, moved, costs.elements)
         )
-        low = classes.start + low
-        high = classes.start + high
-        if not moved.all():
-            issued = np.flatnonzero(size)
-            running, low, high, size, elements = (
-                column[issued] for column in (running, low, high, size, elements)
-            )
+        low = classes.start[issued] + low
+        high = classes.start[issued] + high
         self.sampler.add(tally.touches, programs[running], low, high, size)
         if not is_certain:
             return
@@ -400,8 +397,11 @@ class GlobalMemory:
         address, active = access.lanes(members)
         lanes = address.reshape(-1, address.shape[2]), active.reshape(-1, address.shape[2])
         if access.unknown:
-            costs, is_exact = _count_most(access, access.unknown, *lanes)
-            tally.doubt = tally.doubt or ("" if is_exact else access.unknown.why)
+            unknown = access.unknown
+            step = max(instruction.width_bytes, math.gcd(unknown.multiple, LINE_BYTES))
+            number = np.resize(access.number_unknown(unknown), lanes[0].shape)
+            costs, is_exact = count_most(instruction.count_requests, *lanes, number, step)
+            tally.doubt = tally.doubt or ("" if is_exact else unknown.why)
         else:
             costs = np.array(instruction.count_requests(*lanes))
         issued = costs[0].reshape(-1, instruction.kept)
@@ -443,7 +443,8 @@ class GlobalMemory:
         """
         tally = self.tallies[op]
         size = descriptor.element_bytes
-        block = np.array(op.shape[-at.shape[1] :])
+        shape = op.shape[-at.shape[1] :]
+        block = np.array(shape)
         check_size(*op.shape)
         start, before, after, strides = descriptor.locate(at, block, programs)
         self._find_storages(op, start)
@@ -453,8 +454,9 @@ class GlobalMemory:
             tally.missing += programs[~is_inside].tolist()
         keys = np.column_stack([start % LINE_BYTES, before, after, strides])
         classes, index, times = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+        is_load = op.traits.counter == "tma_ld"
         costs = [
-            _count_box_rows(op, size, first, *np.split(np.array(limits)[:, None, None], 3))
+            count_box_rows(shape, size, op.swizzle_bytes, is_load, first, limits)
             for first, *limits in classes
         ]
         sectors, touched, elements = np.array(costs).T
@@ -483,6 +485,7 @@ def _classify(access: _PointerAccess, running: np.ndarray, start: np.ndarray) ->
     name = b"".join(np.broadcast_to(pick(each, first), len(first)).tobytes() for each in numbers)
     unknown = access.unknown
     key = name, unknown and (unknown.shape, unknown.multiple)
+    number = np.zeros(len(running), int) if number is None else number
     return _Classes(key, running, np.broadcast_to(start, len(running)), first, number)
 
 
@@ -490,57 +493,3 @@ def _moved_bytes(low: np.ndarray, high: np.ndarray, sectors: np.ndarray) -> np.n
     """Return the bytes of the sectors that executions move. Several requests may touch the same sectors."""
     spanned = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
     return np.where(sectors > 0, np.minimum(sectors, spanned), 0) * SECTOR_BYTES
-
-
-def _count_box_rows(
-    op: Op, element_bytes: int, first: int, low: np.ndarray, high: np.ndarray, strides: np.ndarray
-) -> tuple[int, int, int]:
-    """Count the sectors of a block's copy, those that it touches in the tensor, and the elements.
-
-    Args:
-        first: the address of the block's first element.
-        low, high: (dimensions, 1, 1), the part of the block that lies inside the tensor.
-        strides: (dimensions, 1, 1), in elements.
-    """
-    places = box_lanes(op.shape[-len(low) :], element_bytes, op.swizzle_bytes)
-    address = first + (places * strides).sum(axis=0) * element_bytes
-    inside = ((places >= low) & (places < high)).all(axis=0)
-    is_load = op.traits.counter == "tma_ld"
-    instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
-    costs = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
-    elements = int(inside.sum()) * GRANULE_BYTES // element_bytes
-    return costs.sectors.sum(), (costs.sectors - costs.extra).sum(), elements
-
-
-def _count_most(
-    access: _PointerAccess,
-    unknown: Unknown,
-    address: np.ndarray,
-    active: np.ndarray,
-) -> tuple[np.ndarray, bool]:
-    """Return the largest costs of requests whose addresses lack unknown numbers, and whether all are equal.
-
-    The unknown numbers are multiples of `unknown.multiple`, and a lane's address is a multiple of its width.
-    """
-    shape = access.op.shape if unknown.shape is None else unknown.shape
-    table = np.arange(math.prod(shape)).reshape(1, *shape)
-    place, owner = access.instruction.lanes(access.num_warps)
-    number = from_table(table).with_rank(len(access.op.shape)).at(np.zeros(1, int), place)
-    # Lanes whose unknown numbers are equal have the same.
-    number = np.resize(np.broadcast_to(number[0], owner.shape), address.shape)
-    count = access.instruction.count_requests
-    step = max(access.instruction.width_bytes, math.gcd(unknown.multiple, LINE_BYTES))
-    total = np.array(count(address + number * _FAR, active))
-    total[_PLACED] = 0
-    is_exact = True
-    while active.any():
-        lowest = np.where(active, number, number.max()).min(axis=1, keepdims=True)
-        own = active & (number == lowest)
-        # A single lane touches one sector, wherever it is.
-        end = LINE_BYTES if np.count_nonzero(own, axis=1).max() > 1 else 1
-        costs = np.array([count(address + shift, own) for shift in range(0, end, step)])[:, _PLACED]
-        total[_PLACED] += costs.max(axis=0)
-        active = active & ~own
-        sectors = costs[:, 0]
-        is_exact = is_exact and bool((sectors == sectors[0]).all()) and not active.any()
-    return total, is_exact

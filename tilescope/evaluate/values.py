@@ -112,9 +112,14 @@ class Value:
     def blocks(self, programs: np.ndarray) -> np.ndarray:
         """Return the blocks of the given programs: (programs or 1, *block)."""
         rank = self.terms[0].table.ndim - 1 if self.terms else 0
+        return self._combine(programs, rank, lambda rows: rows)
+
+    def _combine(
+        self, programs: np.ndarray, rank: int, pick_elements: Callable[[np.ndarray], np.ndarray]
+    ) -> np.ndarray:
         total = pick(self.base, programs).reshape(-1, *[1] * rank)
         for term in self.terms:
-            part = term.rows(programs)
+            part = pick_elements(term.rows(programs))
             total = total & part if self.is_boolean else total + part
         return total
 
@@ -129,16 +134,12 @@ class Value:
         Args:
             place: (dimensions, ...) int64, their coordinates.
         """
-        total = pick(self.base, programs).reshape(-1, *[1] * (place.ndim - 1))
-        for term in self.terms:
-            rows = term.rows(programs)
-            sizes = rows.shape[1:]
-            where = (
-                axis if size > 1 else axis * 0 for axis, size in zip(place, sizes, strict=True)
-            )
-            part = rows[(slice(None), *where)]
-            total = total & part if self.is_boolean else total + part
-        return total
+
+        def pick_elements(rows: np.ndarray) -> np.ndarray:
+            axes = zip(place, rows.shape[1:], strict=True)
+            return rows[(slice(None), *(axis if size > 1 else axis * 0 for axis, size in axes))]
+
+        return self._combine(programs, place.ndim - 1, pick_elements)
 
     @property
     def lower_bound(self) -> int:

@@ -30,7 +30,7 @@ from tilescope.captures.reader import (
 )
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
-from tilescope.inside.inspect import Inspection, inspect
+from tilescope.inside.inspect import inspect
 from tilescope.inside.moved import correct_counts
 from tilescope.inside.report import (
     INSIDE_COUNTERS,
@@ -306,7 +306,11 @@ class Launches:
         self.content = capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
         self._evaluate = lru_cache(maxsize=256)(self._evaluate_ttgir)
-        self.inspections = lru_cache(maxsize=256)(self._inspect)
+        self.inspections = lru_cache(maxsize=256)(
+            lambda number: inspect(
+                capture, self.content.launches[number], self._evaluate(number, None, False)
+            )
+        )
         self.counts = lru_cache(maxsize=256)(self._count)
         # The first call tries changes.
         self.report = once(lambda: make_report(capture, compiler, counted=self))
@@ -340,11 +344,6 @@ class Launches:
         own = self.counts(number, program).operations
         copies = [own[place] for place in places]
         return next((op for op in copies if op.tally.example), copies[0])
-
-    def _inspect(self, number: int) -> Inspection:
-        return inspect(
-            self.capture, self.content.launches[number], self._evaluate(number, None, False)
-        )
 
     def kernel(self, number: int) -> CapturedKernel:
         return self.content.kernels[self.content.launches[number].kernel]

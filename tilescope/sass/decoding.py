@@ -178,14 +178,6 @@ def _move_local(instruction: Instruction) -> Computation | None:
     return writes, tuple(map(register, reads)), lambda *values: values
 
 
-def _move(parts: Words, writes: Words, reads: Words) -> Decoded:
-    return _single(writes, reads[:1], _SIGNS[""])
-
-
-def _read_special(parts: Words, writes: Words, reads: Words) -> Decoded:
-    return writes, [register(reads[0])], lambda value: (value,)
-
-
 def _clear(parts: Words, writes: Words, reads: Words) -> Decoded:
     if reads[0] != "SRZ":
         return None
@@ -357,14 +349,10 @@ def _to_float(parts: Words, writes: Words, reads: Words) -> Decoded:
     return _single(writes, reads[:1], lambda value: semantics.to_float(sign(value), rounds_up))
 
 
-def _truncates(parts: Words) -> bool:
-    return "TRUNC" in parts and _OTHER_TYPES.isdisjoint(parts)
-
-
 # The decoder of each `semantics` in the table of opcodes.
 _DECODERS: dict[str, Decoder] = {
-    "move": _move,
-    "special": _read_special,
+    "move": lambda parts, writes, reads: _single(writes, reads[:1], _SIGNS[""]),
+    "special": lambda parts, writes, reads: (writes, [register(reads[0])], lambda value: (value,)),
     "clear": _clear,
     "add": _add3,
     "multiply": _multiply,
@@ -384,6 +372,9 @@ _DECODERS: dict[str, Decoder] = {
     "unpack predicates": _unpack_predicates,
     "halves": _halves_constant,
     "to float": _to_float,
-    "to integer": _plain(semantics.to_integer, _truncates),
+    "to integer": _plain(
+        semantics.to_integer,
+        lambda parts: "TRUNC" in parts and _OTHER_TYPES.isdisjoint(parts),
+    ),
     "reciprocal": _plain(semantics.reciprocal, lambda parts: parts == ["RCP"]),
 }

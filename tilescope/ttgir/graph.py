@@ -135,6 +135,7 @@ class Slice:
     """The backward slice of a function: the values that addresses, masks and control flow depend on.
 
     Attributes:
+        graph: of all values.
         values: names of the values.
         atomics: the results of atomics.
         sunk: the loop or branch for each load that ptxas moves behind its test; None if that is unclear.
@@ -143,9 +144,9 @@ class Slice:
     """
 
     def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
-        self._graph = Graph(body, depend)
-        self.atomics = self._graph.find_results(("tt.atomic_rmw", "tt.atomic_cas"))
-        self.quotients = self._graph.find_results(("arith.divsi", "arith.divui", "arith.ceildivsi"))
+        self.graph = Graph(body, depend)
+        self.atomics = self.graph.find_results(("tt.atomic_rmw", "tt.atomic_cas"))
+        self.quotients = self.graph.find_results(("arith.divsi", "arith.divui", "arith.ceildivsi"))
         self.trips = {_name_trips(op) for op in body.walk() if op.name == "scf.for"}
         self.values = self.reach(value for op in body.walk() for value in _find_roots(op))
         self.sunk = dict(_sunk_loads(body, depths))
@@ -156,7 +157,7 @@ class Slice:
         Args:
             without: values whose operands are left out.
         """
-        return set(self._graph.trace_sources(names, without))
+        return set(self.graph.trace_sources(names, without))
 
 
 def _find_roots(op: Op) -> Iterable[str]:
