@@ -28,11 +28,11 @@ from tilescope.advice.experiments import (
     make_trials,
     pass_options,
 )
-from tilescope.advice.same_work import find_races, find_same, place_of
+from tilescope.advice.same_work import find_equal_launches, find_races, find_same, place_of
 from tilescope.advice.shared_costs import examine_stages, explain_conflicts
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
-from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor, find_equal_launches
+from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.captured import find_storage
 from tilescope.evaluate.causes import count_bytes

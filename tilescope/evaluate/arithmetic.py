@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from tilescope.captures.listings import UnsupportedOperation, read_rows
 from tilescope.evaluate.counts import Overflow
@@ -81,12 +82,12 @@ def _source_type(op: Op) -> str:
     return re.split(r" to | -> ", op.text)[0].rpartition(" : ")[2].strip()
 
 
-def _wrap(numbers: np.ndarray, bits: int) -> np.ndarray:
+def _wrap(numbers: ndarray, bits: int) -> ndarray:
     numbers = numbers.astype(np.int64)
     return numbers if bits >= 64 else (numbers + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
-def _unsigned(numbers: np.ndarray, bits: int) -> np.ndarray:
+def _unsigned(numbers: ndarray, bits: int) -> ndarray:
     return numbers.astype(np.uint64) & np.uint64((1 << bits) - 1)
 
 
@@ -115,7 +116,7 @@ def _fit(value: Value, bits: int) -> Value:
     return result
 
 
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _divide(a: ndarray, b: ndarray) -> ndarray:
     """Divide toward zero, as hardware does. Only inactive programs divide by zero."""
     return (a - np.fmod(a, b)) // b
 
@@ -233,7 +234,7 @@ def _compare_integers(op: Op, a: Value, b: Value) -> Value:
 def _compare_floats(op: Op, a: Value, b: Value) -> Value:
     name = op.text.split(",")[0].strip()  # o: false for a NaN; u: true for a NaN
 
-    def predicate(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def predicate(x: ndarray, y: ndarray) -> ndarray:
         is_unordered = np.isnan(x) | np.isnan(y)
         if name in ("ord", "uno"):
             return is_unordered == (name == "uno")
@@ -377,7 +378,7 @@ def fold(op: Op, operands: list[Value], values: dict[str, Value]) -> list[Value]
     elements = [[np.take(block, i, axis) for block in blocks] for i in range(shape[axis - 1])]
     order = -1 if "reverse = true" in op.text else 1
 
-    def combine(total: list[np.ndarray], element: list[np.ndarray]) -> list[np.ndarray]:
+    def combine(total: list[ndarray], element: list[ndarray]) -> list[ndarray]:
         parts = (Value(part.ravel()) for part in (*total, *element))
         values.update(zip(region.arguments, parts, strict=True))
         for inner in region.ops[:-1]:
@@ -402,9 +403,9 @@ class Overflows:
     def __init__(self, programs: int) -> None:
         self.by_line: dict[int, Overflow] = {}
         self._programs = programs
-        self._wrapping: dict[int, np.ndarray] = {}
+        self._wrapping: dict[int, ndarray] = {}
 
-    def note(self, op: Op, value: Value, programs: np.ndarray, active: np.ndarray) -> None:
+    def note(self, op: Op, value: Value, programs: ndarray, active: ndarray) -> None:
         """Record the first program in which an operation's result overflows its type, and the smallest such result.
 
         Args:

@@ -27,6 +27,7 @@ from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.matching import (
+    Instructions,
     counter_of,
     find_instructions,
     find_opcodes,
@@ -46,6 +47,10 @@ from tilescope.ttgir.parser import (
     parse_ttgir,
 )
 
+# Maximum number of programs of a launch.
+_MOST_PROGRAMS = 1 << 26
+# The programs that a GPU allows along each axis (CUDA C++ Programming Guide 13.0, "Compute Capabilities").
+_MOST_ALONG = ((1 << 31) - 1, 65_535, 65_535)
 # Number of programs at a time whose addresses are compared with one another.
 _FIRST_PROGRAMS = 8
 _ADDITIONS = ("arith.addf", "arith.subf", "math.fma")
@@ -126,7 +131,7 @@ def _evaluate(
     build: Build,
     programs: np.ndarray | None,
     is_textbook: bool,
-) -> tuple[dict[Op, MemoryInstruction | str], Evaluator]:
+) -> tuple[Instructions, Evaluator]:
     """Evaluate a launch. Of stores that the compiler merged, only the traffic is counted.
 
     Returns:
@@ -137,6 +142,7 @@ def _evaluate(
         raise UnsupportedOperation(
             "Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them."
         )
+    _check_grid(launch.grid)
     body = parse_ttgir(codes["ttgir"])
     if len(launch.arguments) != len(body.arguments):
         raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
@@ -150,7 +156,7 @@ def _evaluate(
     memory = GlobalMemory(
         body,
         read_storages(capture, launch),
-        instructions | merged,
+        {**instructions, **merged},
         kernel.num_warps,
         math.prod(launch.grid),
         capture.content.gpu["sms"],
@@ -166,6 +172,19 @@ def _evaluate(
             tally.refused = tally.refused or str(instructions[op])
             tally.doubt = tally.refused
     return instructions, evaluator
+
+
+def _check_grid(grid: Sequence[int]) -> None:
+    count = math.prod(grid)
+    if count > _MOST_PROGRAMS:
+        raise UnsupportedOperation(
+            f"The launch has {count:,} programs; at most {_MOST_PROGRAMS:,} are evaluated. Use larger blocks."
+        )
+    for axis, size, most in zip("xyz", grid, _MOST_ALONG, strict=True):
+        if size > most:
+            raise UnsupportedOperation(
+                f"The grid has {size:,} programs along {axis}; a GPU allows {most:,}. Use another axis."
+            )
 
 
 def _apply(mismatch: Mismatch | None, tally: Tally) -> None:
@@ -231,7 +250,7 @@ def _describe(
 
 
 def _find_merged_stores(
-    instructions: Mapping[Op, MemoryInstruction | str],
+    instructions: Instructions,
 ) -> dict[Op, MemoryInstruction]:
     """Return stores without an instruction, each with the instruction of a store of the same type.
 
@@ -325,7 +344,7 @@ class _SiteCounts:
 
 
 def _find_mismatches(
-    instructions: Mapping[Op, MemoryInstruction | str],
+    instructions: Instructions,
     evaluator: Evaluator,
     codes: Mapping[str, str],
 ) -> dict[Site, Mismatch]:
@@ -358,7 +377,7 @@ def _find_mismatches(
 
 
 def _count_sites(
-    instructions: Mapping[Op, MemoryInstruction | str],
+    instructions: Instructions,
     tallies: Mapping[Op, Tally],
     sass: str,
 ) -> dict[Site, _SiteCounts]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.counts import Example, Probe, Sampler, Tally
@@ -66,11 +67,9 @@ class Descriptor:
     """
 
     element_bytes: int
-    facts: np.ndarray
+    facts: ndarray
 
-    def locate(
-        self, at: np.ndarray, block: np.ndarray, programs: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
+    def locate(self, at: ndarray, block: ndarray, programs: ndarray) -> tuple[ndarray, ...]:
         """Locate blocks whose first elements are at coordinates: (programs, dimensions) int64.
 
         Returns:
@@ -97,7 +96,7 @@ class Storage:
 
     bytes: int
     start: int
-    contents: dict[int, Callable[[], np.ndarray]] = field(default_factory=dict)
+    contents: dict[int, Callable[[], ndarray]] = field(default_factory=dict)
     why_unknown: str = "The capture holds no copy of the tensor's values."
 
 
@@ -115,14 +114,14 @@ class _PointerAccess:
     instruction: MemoryInstruction
     pointer: Value
     mask: Value
-    programs: np.ndarray
+    programs: ndarray
     num_warps: int
 
     @property
     def unknown(self) -> Unknown | None:
         return self.pointer if isinstance(self.pointer, Unknown) else None
 
-    def lanes(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def lanes(self, members: ndarray) -> tuple[ndarray, ndarray]:
         """Return the lanes' addresses and which are active, (members, requests, lanes) each."""
         place, owner = self.instruction.lanes(self.num_warps)
         address, active = (
@@ -134,7 +133,7 @@ class _PointerAccess:
         )
         return address, active & owner
 
-    def number_unknown(self, unknown: Unknown) -> np.ndarray:
+    def number_unknown(self, unknown: Unknown) -> ndarray:
         """Number the unknown integers. Return each lane's, (requests, lanes); lanes with the same number share it."""
         shape = self.op.shape if unknown.shape is None else unknown.shape
         table = np.arange(math.prod(shape)).reshape(1, *shape)
@@ -163,13 +162,13 @@ class _Classes:
     """
 
     key: Any
-    running: np.ndarray
-    start: np.ndarray
-    first: np.ndarray
-    number: np.ndarray
+    running: ndarray
+    start: ndarray
+    first: ndarray
+    number: ndarray
 
     @property
-    def times(self) -> np.ndarray:
+    def times(self) -> ndarray:
         """The number of members in each class."""
         return np.bincount(self.number)
 
@@ -184,9 +183,9 @@ class _ClassCosts(NamedTuple):
     """
 
     requests: RequestCosts
-    low: np.ndarray
-    high: np.ndarray
-    elements: np.ndarray
+    low: ndarray
+    high: ndarray
+    elements: ndarray
 
 
 class GlobalMemory:
@@ -243,7 +242,7 @@ class GlobalMemory:
         size = op.element_bytes
         shape = op.shape
 
-        def read(address: np.ndarray, active: np.ndarray, result: np.ndarray) -> np.ndarray:
+        def read(address: ndarray, active: ndarray, result: ndarray) -> ndarray:
             address, active, result = np.broadcast_arrays(address, active, result)
             storage = storage_number(address)
             for number in np.unique(storage[active]).tolist():
@@ -262,7 +261,7 @@ class GlobalMemory:
         loaded = apply(read, pointer, mask, default)
         return loaded.map_blocks(lambda table: np.broadcast_to(table, (len(table), *shape)))
 
-    def _contents(self, number: int, size: int, is_locked: bool) -> np.ndarray:
+    def _contents(self, number: int, size: int, is_locked: bool) -> ndarray:
         if not 0 <= number < len(self.storages):
             raise UnsupportedOperation(
                 "Accesses depend on a load through a pointer that was itself loaded."
@@ -275,7 +274,7 @@ class GlobalMemory:
         return storage.contents[size]()
 
     def count(
-        self, op: Op, pointer: Value, mask: Value, programs: np.ndarray, doubt: str = ""
+        self, op: Op, pointer: Value, mask: Value, programs: ndarray, doubt: str = ""
     ) -> None:
         """Count an execution of an operation on pointers.
 
@@ -362,7 +361,7 @@ class GlobalMemory:
                 wrong = np.argwhere(example.active & self._are_outside(example.address))
                 tally.outside = example, tuple(wrong[0].tolist())
 
-    def _find_storages(self, op: Op, address: np.ndarray) -> None:
+    def _find_storages(self, op: Op, address: ndarray) -> None:
         """Add the storages of addresses to those that an operation accesses."""
         numbers = storage_number(np.array([address.min(), address.max()]))
         if numbers[0] != numbers[1]:
@@ -372,7 +371,7 @@ class GlobalMemory:
         if op.traits.counter not in ("ld", "tma_ld"):
             self.stored |= storages
 
-    def _are_outside(self, address: np.ndarray) -> np.ndarray:
+    def _are_outside(self, address: ndarray) -> ndarray:
         """Return which addresses lie outside their storage. Pointers read from memory have none and are not checked."""
         number = storage_number(address)
         is_known = (number >= 0) & (number < len(self.storages))
@@ -390,7 +389,7 @@ class GlobalMemory:
         requests, low, high, elements = columns
         return _ClassCosts(RequestCosts(*requests), low - start, high - start, elements)
 
-    def _count_members(self, access: _PointerAccess, members: np.ndarray) -> _ClassCosts:
+    def _count_members(self, access: _PointerAccess, members: ndarray) -> _ClassCosts:
         """Return the costs of members, each its own class. `low` and `high` are addresses."""
         instruction = access.instruction
         tally = self.tallies[access.op]
@@ -418,7 +417,7 @@ class GlobalMemory:
             elements=np.count_nonzero(elements, axis=1),
         )
 
-    def count_descriptors(self, op: Op, address: np.ndarray) -> None:
+    def count_descriptors(self, op: Op, address: ndarray) -> None:
         """Count the 128-byte descriptors that programs create: one warp writes each with an atomic exchange.
 
         Args:
@@ -430,9 +429,7 @@ class GlobalMemory:
         sectors = LINE_BYTES // SECTOR_BYTES
         tally.counts += len(address) * np.array(RequestCosts(1, sectors, 1, sectors, LINE_BYTES))
 
-    def copy_block(
-        self, op: Op, descriptor: Descriptor, at: np.ndarray, programs: np.ndarray
-    ) -> None:
+    def copy_block(self, op: Op, descriptor: Descriptor, at: ndarray, programs: ndarray) -> None:
         """Count a copy by the tensor memory accelerator, box row by box row: see `tilescope.evaluate.sectors`.
 
         Bytes outside the tensor are counted like those of its edge, but they are not traffic.
@@ -471,7 +468,7 @@ class GlobalMemory:
         self.sampler.add(tally.touches, *parts)
 
 
-def _classify(access: _PointerAccess, running: np.ndarray, start: np.ndarray) -> _Classes:
+def _classify(access: _PointerAccess, running: ndarray, start: ndarray) -> _Classes:
     """Group the members that execute an access: by address up to whole lines, and by mask."""
     op = access.op
     # An atomic's sectors depend on more than the place within a line. Of larger launches, one member of each class
@@ -489,7 +486,7 @@ def _classify(access: _PointerAccess, running: np.ndarray, start: np.ndarray) ->
     return _Classes(key, running, np.broadcast_to(start, len(running)), first, number)
 
 
-def _moved_bytes(low: np.ndarray, high: np.ndarray, sectors: np.ndarray) -> np.ndarray:
+def _moved_bytes(low: ndarray, high: ndarray, sectors: ndarray) -> ndarray:
     """Return the bytes of the sectors that executions move. Several requests may touch the same sectors."""
     spanned = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
     return np.where(sectors > 0, np.minimum(sectors, spanned), 0) * SECTOR_BYTES

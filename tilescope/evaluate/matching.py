@@ -78,21 +78,20 @@ class PtxAccess:
     is_repeated: bool = False
 
 
+# The instruction of each operation, or a sentence that says why it is unknown.
+Instructions = Mapping[Op, MemoryInstruction | str]
 # Accesses to global memory by kind and location.
 Ptx = Mapping[tuple[str, Location], Sequence[PtxAccess]]
 
 
 def read_instructions(
     body: Region, layouts: Sequence[Layout | None], ptx: str, sass: str
-) -> dict[Op, MemoryInstruction | str]:
+) -> Instructions:
     """Match the operations on global memory to the PTX by their full locations.
 
     Args:
         layouts: the layout of the pointers of each operation on pointers, in the order of the text.
         sass: "" if it is unknown. Then no load is assumed to be merged.
-
-    Returns:
-        For each operation its instruction, or a sentence that says why it is unknown.
     """
     in_ptx = find_instructions(ptx)
     opcodes = find_opcodes(sass)

@@ -17,6 +17,7 @@ import orjson
 
 from tilescope.advice.experiments import MOST_SECONDS
 from tilescope.advice.findings import Compiler, find
+from tilescope.advice.same_work import find_equal_launches
 from tilescope.caching import once
 from tilescope.captures.reader import (
     TIME,
@@ -26,7 +27,6 @@ from tilescope.captures.reader import (
     Finding,
     OutputErrors,
     Tuned,
-    find_equal_launches,
 )
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs

@@ -10,6 +10,8 @@ from tilescope.ttgir.parser import COPIES, MEMORY_OPS, Op, Region, Source
 Node = TypeVar("Node")
 # The start of the names of operations on values, which need no memory.
 _COMPUTED = ("arith.", "math.", "tt.splat", "tt.broadcast")
+# Operations that write values to a buffer in shared memory.
+_BUFFER_WRITES = ("ttg.async_copy_global_to_local", "ttg.local_store")
 # Pairs of values: the first derives from the second.
 Links = Iterator[tuple[str, str]]
 
@@ -158,6 +160,26 @@ class Slice:
             without: values whose operands are left out.
         """
         return set(self.graph.trace_sources(names, without))
+
+    def keeps_state(self, body: Region) -> bool:
+        """Return whether an iteration of a loop may use a descriptor or a buffer that an earlier one wrote."""
+        return any(
+            op.name == "ttng.tensormap_create"
+            or (op.name in _BUFFER_WRITES and op.destination in self.values)
+            for op in body.walk()
+        )
+
+    def find_stored_constant(self, pointer: str) -> Op | None:
+        """Return the constant that the kernel stores at a scalar pointer; None if it stores none, or several values."""
+        stores = (
+            op
+            for op in self.graph.users[pointer]
+            if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text)
+        )
+        values = {op.operands[1] for op in stores if op.operands[0] == pointer}
+        ops = self.graph.definitions.values()
+        constants = (op for op in ops if op.name == "arith.constant" and values == {*op.results})
+        return next(constants, None)
 
 
 def _find_roots(op: Op) -> Iterable[str]:
