@@ -1,6 +1,5 @@
 """Try changes to a launch: edit its kernel's TTIR or options, compile that, and count the launch again."""
 
-import heapq
 import json
 import math
 import sys
@@ -401,6 +400,11 @@ class Attempt(NamedTuple):
         return self.candidate.cost(self.runner.numbers(self.candidate.op, self.trial))
 
     @property
+    def gain(self) -> float:
+        """The seconds that the fact costs."""
+        return self.runner.seconds * self.candidate.share
+
+    @property
     def seconds(self) -> float:
         """The estimated seconds. A trial of several changes is repeated without each of them."""
         runs = 1 + len(self.trial) * (len(self.trial) > 1)
@@ -415,28 +419,26 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
     Args:
         most_seconds: estimated, on one core.
     """
-    queue: list[tuple[float, int, list[Attempt]]] = []
-
-    def add(number: int, attempts: list[Attempt]) -> None:
-        runner, candidate, _ = attempts[0]
-        heapq.heappush(queue, (-runner.seconds * candidate.share, number, attempts))
-
-    for runner in runners:
-        for alternatives in runner.choices:
-            attempts = [
-                Attempt(runner, candidate, trial)
-                for candidate in alternatives
-                for trial in candidate.trials
-                if trial
-            ]
-            if attempts and runner.ttir:
-                add(len(queue), attempts)
+    groups = (
+        [
+            Attempt(runner, candidate, trial)
+            for candidate in alternatives
+            for trial in candidate.trials
+            if trial
+        ]
+        for runner in runners
+        if runner.ttir
+        for alternatives in runner.choices
+    )
+    queue = list(enumerate(filter(None, groups)))
     helpful: list[Attempt] = []
     left_s = most_seconds
     count = len(queue)
     while queue:
         _show_progress(count - len(queue), count)
-        batch = [heapq.heappop(queue)[1:] for _ in range(min(_BATCH, len(queue)))]
+        queue.sort(key=lambda each: (-each[1][0].gain, each[0]))
+        batch = queue[:_BATCH]
+        del queue[:_BATCH]
         affordable = []
         for _, rest in batch:
             attempt = rest.pop(0)
@@ -451,9 +453,7 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
                 helpful.append(attempt)
                 if attempt.saves_time:
                     rest.clear()
-        for number, rest in batch:
-            if rest:
-                add(number, rest)
+        queue += [(number, rest) for number, rest in batch if rest]
     if count:
         _show_progress(count, count)
     for attempt in _drop_changes(compiler, helpful):

@@ -97,11 +97,9 @@ def describe_finding(finding: Finding) -> Iterator[str]:
     if finding.change:
         yield finding.change
     time = describe_time(finding)
-    effect = [f"predicted time {time}"] if time else []
-    if counts := describe_counts(finding):
-        effect.append(counts)
-    if effect:
-        yield f"Tried: {', '.join(effect)}."
+    parts = [f"predicted time {time}" if time else "", describe_counts(finding)]
+    if effect := ", ".join(filter(None, parts)):
+        yield f"Tried: {effect}."
     if finding.needs:
         yield finding.needs
 
