@@ -40,19 +40,22 @@ class BlockTerm:
     @cached_property
     def spans(self) -> tuple[ndarray, ndarray]:
         """The smallest and the largest element of each row."""
-        axes = tuple(range(1, self.table.ndim))
-        return self.table.min(axis=axes), self.table.max(axis=axes)
+        return self._flat.min(axis=1), self._flat.max(axis=1)
 
     @cached_property
     def first(self) -> ndarray:
         """The first element of each row; 0 for booleans, which are not sums."""
-        flat = self.table.reshape(len(self.table), -1)
-        return np.zeros(len(flat), np.int64) if self.table.dtype == bool else flat[:, 0]
+        flat = self._flat
+        return np.zeros(len(flat), np.int64) if flat.dtype == bool else flat[:, 0]
+
+    @property
+    def _flat(self) -> ndarray:
+        return self.table.reshape(len(self.table), -1)
 
     @cached_property
     def fingerprints(self) -> ndarray:
         """A 64-bit hash of each row relative to its first element. Equal rows have equal hashes, in any table."""
-        flat = self.table.reshape(len(self.table), -1)
+        flat = self._flat
         bits = (flat if flat.dtype == bool else flat - flat[:, :1]).astype(np.int64).view(np.uint64)
         bits = bits + np.arange(1, flat.shape[1] + 1, dtype=np.uint64) * _MIX[2]
         for shift, factor in ((30, _MIX[0]), (27, _MIX[1])):
