@@ -98,7 +98,7 @@ class Module:
             fill = self.slice.graph.definitions.get(fill.operands[0])
         is_known = len(op.operands) == 3 and fill and fill.name == "arith.constant"
         if fill and is_known and all(each.name != "arith.select" for each in self.loops):
-            with suppress(UnsupportedOperation):
+            with suppress(UnsupportedOperation, ValueError):
                 return f"{float(constant(fill).base[0]):g}".replace("-inf", "−inf")
         return ""
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,16 @@ class Source:
     words: int = 1
 
 
-# What an instruction writes, its sources, and a function of their values that returns a value for each result.
-Computation = tuple[tuple[str, ...], tuple[Source, ...], Callable[..., tuple[Number, ...]]]
+class Computation(NamedTuple):
+    """An instruction whose results can be computed.
+
+    Attributes:
+        compute: takes the sources' values, and returns a value for each of `writes`.
+    """
+
+    writes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    compute: Callable[..., tuple[Number, ...]]
 
 
 def next_register(name: str, by: int) -> str:
@@ -137,7 +146,7 @@ def decode(
         return None
     names, sources, compute = decoded
     known = tuple(filter(None, sources))
-    return (tuple(names), known, compute) if len(known) == len(sources) else None
+    return Computation(tuple(names), known, compute) if len(known) == len(sources) else None
 
 
 # Suffixes, or operands as written.
@@ -175,7 +184,7 @@ def _move_local(instruction: Instruction) -> Computation | None:
     reads = tuple(f"[{offset + 4 * k}]" for k in range(count))
     if instruction.traits.lmem == "store":
         writes, reads = reads, writes
-    return writes, tuple(map(register, reads)), lambda *values: values
+    return Computation(writes, tuple(map(register, reads)), lambda *values: values)
 
 
 def _clear(parts: Words, writes: Words, reads: Words) -> Decoded:
