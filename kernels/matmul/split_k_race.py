@@ -5,7 +5,7 @@ import dataclasses
 from kernels.matmul import split_k_atomic, tile
 from kernels.matmul.problem import Problem, operand_loads
 from kernels.matmul.split_k_atomic import Config, access_to_c
-from kernels.orders import slice_of_k, tile_offsets
+from kernels.orders import slice_of_k
 from tilescope.declare.accesses import Access
 from tilescope.declare.jit import memory_lines, tl, triton
 from tilescope.declare.spec import Launch, preset
@@ -34,9 +34,7 @@ def matmul_split_k_race(
         a, b, pid_m, pid_n, (first_step, last_step), (M, N, K), a_strides, b_strides,
         (BLOCK_M, BLOCK_N, BLOCK_K), PRECISION,
     )  # fmt: skip
-    rows, columns = tile_offsets(pid_m, BLOCK_M), tile_offsets(pid_n, BLOCK_N)
-    place = c + rows[:, None] * c_strides[0] + columns[None, :] * c_strides[1]
-    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    place, inside = tile.locate(c, pid_m, pid_n, M, N, c_strides, BLOCK_M, BLOCK_N)
     # Between this load and the store, another slice may load the same tile. Then one of the two sums is lost.
     before = tl.load(place, mask=inside, other=0.0)
     after = before.to(tl.float32) + partial

@@ -160,6 +160,11 @@ class Division(NamedTuple):
     sides: int
     reduction_us: float = 0.0
 
+    @property
+    def partials(self) -> int:
+        """The number of partial tiles."""
+        return self.tail * self.slices
+
 
 def divide_tiles(launch: Launch[Problem]) -> Division:
     """Choose the number of slices: the largest that SPLIT_K allows or, if it is 0, the one with the shortest time.
@@ -199,22 +204,24 @@ def divide_tiles(launch: Launch[Problem]) -> Division:
 
 
 def extents(launch: Launch[Problem]) -> dict[str, int]:
-    _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
-    split = (
-        {"slice": slices, "partial": tail * slices, "part": tail * slices * sides} if tail else {}
-    )
-    return {**persistent.KERNEL.extents(launch), **split}
+    division = divide_tiles(launch)
+    slices = {
+        "slice": division.slices,
+        "partial": division.partials,
+        "part": division.partials * division.sides,
+    }
+    return {**persistent.KERNEL.extents(launch), **(slices if division.tail else {})}
 
 
 def workspaces(launch: Launch[Problem]) -> dict[str, TensorSpec]:
     """Return the workspaces of padded operands, the partial tiles, and a flag for each part of a partial tile."""
     spaces = persistent.KERNEL.workspaces(launch)
     size = launch.config.BLOCK_M * launch.config.BLOCK_N
-    _, _, tail, slices, _, _, sides, _ = divide_tiles(launch)
-    if tail:
-        spaces["partials"] = TensorSpec((tail * slices, size), is_input=False, dtype="float32")
+    division = divide_tiles(launch)
+    if partials := division.partials:
+        spaces["partials"] = TensorSpec((partials, size), is_input=False, dtype="float32")
         spaces["flags"] = TensorSpec(
-            (tail * slices, sides), is_input=False, dtype="int32", starts_zeroed=True
+            (partials, division.sides), is_input=False, dtype="int32", starts_zeroed=True
         )
     return spaces
 
@@ -225,7 +232,7 @@ def tiles(pids: np.ndarray, launch: Launch[Problem]) -> Tiles:
     pid_k = np.tile(np.arange(division.slices), len(program))
     program = program.repeat(division.slices)
     place = place.repeat(division.slices)
-    sliced = pids[pids < division.tail * division.slices]
+    sliced = pids[pids < division.partials]
     pid_k = np.append(sliced // division.tail, pid_k)
     pid_of = np.append(sliced, program)
     place = np.append(division.whole + sliced % division.tail, place)
@@ -273,12 +280,13 @@ def arguments(tensors: Tensors, launch: Launch[Problem]) -> dict[str, Any]:
 
 def note(launch: Launch[Problem]) -> str:
     """Say how tiles are split, or why none is, and what the counts omit."""
-    _, _, tail, slices, *_ = divide_tiles(launch)
+    division = divide_tiles(launch)
     split = "All waves are full, or splitting the last one would take longer, so no tile is split."
-    if tail:
-        megabytes = tail * slices * launch.config.BLOCK_M * launch.config.BLOCK_N * 4 / 1e6
+    if division.tail:
+        megabytes = division.partials * launch.config.BLOCK_M * launch.config.BLOCK_N * 4 / 1e6
         split = (
-            f"Tiles split along K: {tail}, into {slices} slices each. Their partial sums take {megabytes:,.3g} MB. "
+            f"Tiles split along K: {division.tail}, into {division.slices} slices each. "
+            f"Their partial sums take {megabytes:,.3g} MB. "
             "The counts omit the flags that signal finished partial sums."
         )
     return " ".join(filter(None, (split, persistent.KERNEL.note(launch))))

@@ -298,14 +298,16 @@ class Diagnosis:
         if ratio >= _WASTEFUL and op.index_line:
             why = f"the load on line {op.index_line} determines the addresses"
             return [Candidate("scattered", f"{excess}: {why}.", op, share=share)]
-        used = self._measure_use()
+        used = np.unique(self.example.address[self.example.active])
+        sectors = np.unique(used // SECTOR_BYTES).size
+        filled = used.size * self.instruction.element_bytes / (sectors * SECTOR_BYTES)
         # If lanes share elements, the requests' distinct bytes fill fewer sectors.
-        if 1 / used >= _WASTEFUL * max(1, ratio) and self.has_share():
+        if 1 / filled >= _WASTEFUL * max(1, ratio) and self.has_share():
             text = (
                 f"In program {self.example.program}, the block's elements are spread out in memory: they fill "
-                f"{used:.0%} of the sectors that the requests touch."
+                f"{filled:.0%} of the sectors that the requests touch."
             )
-            share = self.runner.share(cost.sectors * (1 - used))
+            share = self.runner.share(cost.sectors * (1 - filled))
             return [Candidate("scattered", text, op, share=share)]
         if ratio >= _WASTEFUL:
             return [Candidate("scattered", f"{excess}: {where}, {clause}.", op, share=share)]
@@ -333,12 +335,6 @@ class Diagnosis:
                 starts = np.concatenate([start for _, start in op.tally.starts])
                 is_used |= np.isin(places - (offsets - offsets[0]), starts).any(axis=1)
         return 1 - float(is_used.mean())
-
-    def _measure_use(self) -> float:
-        """Return the part of the touched sectors' bytes that the block's elements fill."""
-        used = np.unique(self.example.address[self.example.active])
-        sectors = np.unique(used // SECTOR_BYTES).size
-        return used.size * self.instruction.element_bytes / (sectors * SECTOR_BYTES)
 
     def explain_repeats(self) -> Alternatives:
         """State that lanes, requests or warps load the same bytes."""

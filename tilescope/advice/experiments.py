@@ -1,6 +1,5 @@
 """Try changes to a launch: edit its kernel's TTIR or options, compile that, and count the launch again."""
 
-import heapq
 import json
 import math
 import sys
@@ -27,7 +26,7 @@ from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import TIME, Argument, Build, Capture, CapturedKernel, CapturedLaunch
 from tilescope.declare.gpus import GPUS, occupancy
 from tilescope.evaluate.captured import count_launch, find_start
-from tilescope.evaluate.counts import LaunchCounts, OperationCounts
+from tilescope.evaluate.counts import LaunchCounts, OperationCounts, sum_costs
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import add_executions, make_launch
 from tilescope.inside.report import Inside
@@ -48,10 +47,8 @@ _RESOLUTION = 0.01
 # Changes that are compiled at the same time.
 _BATCH = 8
 _KERNEL_TYPE = TypeAdapter(CapturedKernel)
-
 # Bank conflicts are reported if they are at least this fraction of the launch's wavefronts.
 _LEAST_CONFLICTS = 0.2
-
 
 # Compiles modules: see `capture.recompile`.
 Compiler = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any] | None]]
@@ -189,6 +186,7 @@ class TrialRunner:
 
     Attributes:
         seconds: the time of all equal launches.
+        place: the file and line of the kernel.
         choices: the facts about the launch, and the trials to make.
         outcomes: of each trial; None if the counts are unknown.
         has_conflicts: whether many of the launch's wavefronts are bank conflicts.
@@ -214,6 +212,8 @@ class TrialRunner:
         launch_s = (inside.predicted_us or 0.0) / 1e6 or _SECTOR_S * (1 + total(counts)[1])
         self.seconds = repeats * launch_s
         self.kernel = capture.content.kernels[launch.kernel]
+        self.place = Path(self.kernel.file).name, self.kernel.line
+        self.num_stages = int(self.kernel.options.get("num_stages", 1))
         unchanged = Outcome(capture, launch, Build(self.kernel, {}), counts, inside)
         self.choices: list[Alternatives] = []
         self.outcomes: dict[Trial, Outcome | None] = {UNCHANGED: unchanged}
@@ -225,15 +225,6 @@ class TrialRunner:
         self.untried: list[Trial] = []
         lines = capture.read_code(launch.kernel, "sass").count("\n")
         self.trial_s = _TRIAL_S + _LINE_S * lines + _WORK_S * counts.work
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """The file and line of the kernel."""
-        return Path(self.kernel.file).name, self.kernel.line
-
-    @property
-    def num_stages(self) -> int:
-        return int(self.kernel.options.get("num_stages", 1))
 
     @cached_property
     def module(self) -> Module:
@@ -308,11 +299,8 @@ class TrialRunner:
         is_known = bool(ops) or (trial.is_equivalent and not outcome.counts.refused)
         if not is_known or any(each.tally.refused for each in ops):
             return {}
-
-        numbers = {
-            "requests": sum(each.requests for each in ops),
-            "sectors": sum(each.sectors for each in ops),
-        }
+        cost = sum_costs(ops)
+        numbers = {"requests": cost.requests, "sectors": cost.sectors}
         if op.op == "atomic":
             numbers["atom_requests"] = sum(each.requests for each in ops if each.counter == "atom")
         elif any(each.op == "async copy" for each in self.counts.operations):
@@ -338,9 +326,10 @@ class TrialRunner:
             outcome = self.outcomes[trial]
             if before_us and outcome and outcome.executions:
                 counts = self._restore_blocks(trial, outcome.counts)
-                launch, build, executions = outcome.launch, outcome.build, outcome.executions
                 with suppress(UnsupportedOperation):
-                    after_us = predict_us(self.capture, launch, counts, executions, build)
+                    after_us = predict_us(
+                        self.capture, outcome.launch, counts, outcome.executions, outcome.build
+                    )
                     before, after = ({TIME: round(1e3 * us)} for us in (before_us, after_us))
                     self._times[trial] = before, after
         return self._times[trial]
@@ -349,15 +338,16 @@ class TrialRunner:
         """Let operations that were moved touch their original blocks, which programs share as before."""
         lines = {edit[1] for change in trial if change.moves for edit in change.edits}
         moved = {op.source for op in self.module.loops if op.line in lines}
-        operations = []
-        for op in counts.operations:
-            same = find_same(op, self.counts) if op.source in moved else []
-            if same:
-                blocks = max((each.tally.touches for each in same), key=lambda each: each.bytes)
-                touches = replace(blocks, bytes=op.tally.touches.bytes)
-                op = replace(op, tally=replace(op.tally, touches=touches, loads=[]))
-            operations.append(op)
-        return replace(counts, operations=tuple(operations))
+
+        def restore(op: OperationCounts) -> OperationCounts:
+            touches = [each.tally.touches for each in find_same(op, self.counts)]
+            if not touches or op.source not in moved:
+                return op
+            most = max(touches, key=lambda each: each.bytes)
+            own = replace(most, bytes=op.tally.touches.bytes)
+            return replace(op, tally=replace(op.tally, touches=own, loads=[]))
+
+        return replace(counts, operations=tuple(map(restore, counts.operations)))
 
 
 class Attempt(NamedTuple):
@@ -410,6 +400,11 @@ class Attempt(NamedTuple):
         return self.candidate.cost(self.runner.numbers(self.candidate.op, self.trial))
 
     @property
+    def gain(self) -> float:
+        """The seconds that the fact costs."""
+        return self.runner.seconds * self.candidate.share
+
+    @property
     def seconds(self) -> float:
         """The estimated seconds. A trial of several changes is repeated without each of them."""
         runs = 1 + len(self.trial) * (len(self.trial) > 1)
@@ -424,28 +419,26 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
     Args:
         most_seconds: estimated, on one core.
     """
-    queue: list[tuple[float, int, list[Attempt]]] = []
-
-    def add(number: int, attempts: list[Attempt]) -> None:
-        runner, candidate, _ = attempts[0]
-        heapq.heappush(queue, (-runner.seconds * candidate.share, number, attempts))
-
-    for runner in runners:
-        for alternatives in runner.choices:
-            attempts = [
-                Attempt(runner, candidate, trial)
-                for candidate in alternatives
-                for trial in candidate.trials
-                if trial
-            ]
-            if attempts and runner.ttir:
-                add(len(queue), attempts)
+    groups = (
+        [
+            Attempt(runner, candidate, trial)
+            for candidate in alternatives
+            for trial in candidate.trials
+            if trial
+        ]
+        for runner in runners
+        if runner.ttir
+        for alternatives in runner.choices
+    )
+    queue = list(enumerate(filter(None, groups)))
     helpful: list[Attempt] = []
     left_s = most_seconds
     count = len(queue)
     while queue:
         _show_progress(count - len(queue), count)
-        batch = [heapq.heappop(queue)[1:] for _ in range(min(_BATCH, len(queue)))]
+        queue.sort(key=lambda each: (-each[1][0].gain, each[0]))
+        batch = queue[:_BATCH]
+        del queue[:_BATCH]
         affordable = []
         for _, rest in batch:
             attempt = rest.pop(0)
@@ -460,9 +453,7 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
                 helpful.append(attempt)
                 if attempt.saves_time:
                     rest.clear()
-        for number, rest in batch:
-            if rest:
-                add(number, rest)
+        queue += [(number, rest) for number, rest in batch if rest]
     if count:
         _show_progress(count, count)
     for attempt in _drop_changes(compiler, helpful):

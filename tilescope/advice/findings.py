@@ -28,11 +28,11 @@ from tilescope.advice.experiments import (
     make_trials,
     pass_options,
 )
-from tilescope.advice.same_work import find_races, find_same, place_of
+from tilescope.advice.same_work import find_equal_launches, find_races, find_same, place_of
 from tilescope.advice.shared_costs import examine_stages, explain_conflicts
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
-from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor, find_equal_launches
+from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor
 from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.captured import find_storage
 from tilescope.evaluate.causes import count_bytes
@@ -180,12 +180,9 @@ def _merge(findings: Iterable[Finding]) -> list[Finding]:
     for finding in findings:
         key = repr(replace(finding, file="", line=0, op="", tensor=""))
         if (first := merged.get(key)) and finding.op:
-            same = (
-                f"The same applies to the {finding.op} of {finding.tensor} on line {finding.line}."
-            )
-            merged[key] = replace(first, text=f"{first.text} {same}")
-        else:
-            merged[key] = finding
+            where = f"the {finding.op} of {finding.tensor} on line {finding.line}"
+            finding = replace(first, text=f"{first.text} The same applies to {where}.")
+        merged[key] = finding
     return [*merged.values()]
 
 
@@ -207,12 +204,10 @@ def _report_times(runner: TrialRunner) -> Iterator[Finding]:
 def _make_finding(runner: TrialRunner, candidate: Candidate) -> Finding:
     op = candidate.op
     trial = candidate.proof
-    before: Numbers = {}
-    after: Numbers = {}
-    if trial:
-        times = runner.compare_times(trial)
-        before = {**_count(runner, candidate, UNCHANGED), **times[0]}
-        after = {**_count(runner, candidate, trial), **times[1]}
+    before, after = (
+        {**_count(runner, candidate, each), **time} if trial else {}
+        for each, time in zip((UNCHANGED, trial), runner.compare_times(trial), strict=True)
+    )
     file, line = (op.source if op else candidate.source) or runner.place
 
     def join(*texts: str) -> str:
@@ -374,8 +369,8 @@ def _find_wrapping_shape(tensor: Tensor, offset_bytes: int) -> str:
     strides = tensor.strides or [1]
     outer = int(np.argmax(strides))
     step = max(1, strides[outer])
-    inner = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    inner -= (shape[outer] - 1) * strides[outer]
+    sides = zip(shape, strides, strict=True)
+    inner = sum((size - 1) * stride for size, stride in sides) - (shape[outer] - 1) * strides[outer]
     whole, rest = divmod(offset_bytes // tensor.element_bytes, step)
     shape[outer] = whole + 1 + (rest > inner)
     return " × ".join(f"{size:,}" for size in shape)
@@ -450,11 +445,15 @@ def _examine_resources(runner: TrialRunner) -> Alternatives:
     warps = each.programs_per_sm * kernel.num_warps
     verb = "limit" if " and " in limits or limits == "registers" else "limits"
     text = f"A program's {limits} {verb} an SM to {programs} ({warps} warps)."
-
-    def count_free_warps(numbers: Numbers) -> int:
-        return -numbers["resident_warps"]
-
-    return [Candidate("occupancy", text, None, trials, cost=count_free_warps, share=_LACK)]
+    return [
+        Candidate(
+            "occupancy",
+            text,
+            trials=trials,
+            cost=lambda numbers: -numbers["resident_warps"],
+            share=_LACK,
+        )
+    ]
 
 
 def _explain_excess(runner: TrialRunner, gpu: Gpu) -> Alternatives:
@@ -474,13 +473,16 @@ def _explain_excess(runner: TrialRunner, gpu: Gpu) -> Alternatives:
         f"The launch fails on {gpu.device_name}: a program needs {runner.kernel.shared_bytes:,} bytes of "
         f"shared memory, and the limit is {limit:,}.{parts}"
     )
-
-    def cost(numbers: Numbers) -> bool:
-        return numbers["shared_bytes"] > limit
-
     fewer = range(runner.num_stages - 1, 0, -1)
-    trials = [pass_options({"num_stages": stages}) for stages in fewer]
-    return [Candidate("shared memory", text, None, trials, cost=cost, share=_FAULT)]
+    return [
+        Candidate(
+            "shared memory",
+            text,
+            trials=[pass_options({"num_stages": stages}) for stages in fewer],
+            cost=lambda numbers: numbers["shared_bytes"] > limit,
+            share=_FAULT,
+        )
+    ]
 
 
 def _examine_grid(runner: TrialRunner) -> Alternatives:

@@ -1,10 +1,16 @@
-"""Compare the work of a launch and of the same launch with a changed kernel."""
+"""Compare the work of launches, and of a launch with that of a changed kernel."""
 
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from tilescope.captures.reader import Content
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
+
+# Tensors that are equal up to this alignment cost the same.
+_ALIGNMENT_BYTES = 512
 
 # A kind of operation, and its file and line.
 Place = tuple[str, tuple[str, int]]
@@ -52,8 +58,8 @@ def find_races(counts: LaunchCounts) -> dict[Place, tuple[int, int]]:
 
 def find_refusals(counts: LaunchCounts) -> set[Place | None]:
     """Return the operations whose counts are incomplete or bounds; None is the launch."""
-    refused = (place_of(op) for op in counts.operations if op.tally.refused)
-    return {*refused, *([None] if counts.refused else [])}
+    refused = {place_of(op) for op in counts.operations if op.tally.refused}
+    return refused | {None} if counts.refused else {*refused}
 
 
 def find_same(op: OperationCounts, counts: LaunchCounts) -> list[OperationCounts]:
@@ -65,3 +71,29 @@ def find_same(op: OperationCounts, counts: LaunchCounts) -> list[OperationCounts
 def total(counts: LaunchCounts) -> np.ndarray:
     """Return the requests and sectors of all operations."""
     return sum((np.array([op.requests, op.sectors]) for op in counts.operations), np.zeros(2, int))
+
+
+def find_equal_launches(content: Content) -> list[int]:
+    """Return for each launch the number of the first that does the same, with the same results and counters.
+
+    Their tensors may differ, but not in shape, alignment, storage size or values that addresses depend on.
+    """
+    first = dict[tuple[Any, ...], int]()
+    numbers = []
+    for number, launch in enumerate(content.launches):
+        storages = dict[int, int]()
+        parts = list[Any]()
+        for argument in launch.arguments:
+            parts += [argument.name, argument.value]
+            if tensor := argument.own_tensor:
+                order = storages.setdefault(tensor.storage, len(storages))
+                storage = content.storages[tensor.storage]
+                # Without an array, no values are needed, or they are unknown in all of the kernel's launches
+                own = replace(tensor, storage=order, is_known=True)
+                parts += [own, storage.bytes, storage.address_bytes % _ALIGNMENT_BYTES]
+            if view := argument.descriptor:
+                parts += [view.shape, view.strides, view.block_shape]
+        results = repr((launch.settings, launch.results, launch.counters))
+        key = launch.kernel, launch.grid, launch.tuned, results, tuple(parts)
+        numbers.append(first.setdefault(key, number))
+    return numbers

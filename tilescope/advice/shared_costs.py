@@ -52,7 +52,8 @@ def explain_conflicts(runner: TrialRunner) -> Iterator[Alternatives]:
         )
         trials = [*_transpose_operands(runner, access.user_lines)]
         if not rank:
-            trials += _use_fewer_warps(runner)
+            fewer = range(runner.kernel.num_warps.bit_length() - 2, -1, -1)
+            trials += (pass_options({"num_warps": 1 << bits}) for bits in fewer)
         place = access.user_lines[0]
         share = own / wavefronts
         yield [Candidate("bank conflicts", text, None, trials, not rank, cost, place, share)]
@@ -94,13 +95,6 @@ def _transpose(runner: TrialRunner, op: OperationCounts) -> Iterator[Trial]:
     yield Trial([Change(advice, needs=needs, edits=edits, moves=True)])
 
 
-def _use_fewer_warps(runner: TrialRunner) -> Iterator[Trial]:
-    warps = runner.kernel.num_warps
-    while warps > 1:
-        warps //= 2
-        yield pass_options({"num_warps": warps})
-
-
 def examine_stages(runner: TrialRunner) -> Alternatives:
     """State that loops end before they use all stages, whose buffers limit occupancy."""
     stages = runner.num_stages
@@ -114,23 +108,26 @@ def examine_stages(runner: TrialRunner) -> Alternatives:
         f"A program executes each asynchronous copy at most {steps} ×. So num_stages = {stages} hides no more latency "
         f"than num_stages = {steps + 1}, but needs more shared memory."
     )
-    trials = [pass_options({"num_stages": steps + 1})]
-
-    def cost(numbers: Numbers) -> int:
-        return -numbers["resident_programs"]
-
-    return [Candidate("stages", text, None, trials, False, cost, share=_PART)]
+    return [
+        Candidate(
+            "stages",
+            text,
+            trials=[pass_options({"num_stages": steps + 1})],
+            is_fact=False,
+            cost=lambda numbers: -numbers["resident_programs"],
+            share=_PART,
+        )
+    ]
 
 
 def _count_steps(runner: TrialRunner) -> int:
     """Return how often a program executes a line's asynchronous copies, at most; 0 if unknown."""
     most = 0
     for ops in runner.counts.by_line():
-        if ops[0].op != "async copy":
-            continue
-        programs = [program for op in ops for program, _ in op.tally.starts]
-        _, times = np.unique(np.concatenate([[], *programs]), return_counts=True)
-        if times.sum() < sum(op.tally.executions for op in ops):
-            return 0
-        most = max(most, int(times.max(initial=0)))
+        if ops[0].op == "async copy":
+            programs = [program for op in ops for program, _ in op.tally.starts]
+            times = np.bincount(np.concatenate([np.zeros(0, int), *programs]))
+            if times.sum() < sum(op.tally.executions for op in ops):
+                return 0
+            most = max(most, int(times.max(initial=0)))
     return most

@@ -7,10 +7,12 @@ named by their line.
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
 from tilescope.captures.listings import UnsupportedOperation
+from tilescope.evaluate.arithmetic import constant
 from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import Op, Region, parse_ttgir
 
@@ -23,11 +25,6 @@ _NAMES = {
 }
 
 
-# The text of infinities in float16, bfloat16, float32 and float64.
-_INFINITIES = {
-    **dict.fromkeys(("0x7C00", "0x7F80", "0x7F800000", "0x7FF0000000000000"), "inf"),
-    **dict.fromkeys(("0xFC00", "0xFF80", "0xFF800000", "0xFFF0000000000000"), "−inf"),
-}
 # Operations whose results do not depend on the values of their operands, but on what these select.
 _OPAQUE = ("tt.load", "arith.cmpi", "arith.cmpf")
 
@@ -43,7 +40,6 @@ class Module:
         except UnsupportedOperation:
             self.body = Region([])
         self.loops = dict(self.body.walk_loops())
-        self._definitions = {name: op for op in self.loops for name in op.results}
 
     @cached_property
     def slice(self) -> Slice:
@@ -84,15 +80,12 @@ class Module:
         """Return the constant upper bounds of operations' masks by the line of the comparison."""
         bounds = {}
         for name in self.slice.reach(op.mask for op in ops if op.mask):
-            comparison = self._definitions.get(name)
-            if (
-                comparison
-                and comparison.name == "arith.cmpi"
-                and re.match(r" *[su]l[te],", comparison.text)
-            ):
-                constant = self._definitions.get(comparison.operands[1])
-                if constant and constant.name == "arith.constant":
-                    bounds[comparison.line] = int(re.findall(r"-?\d+", constant.text)[0])
+            comparison = self.slice.graph.definitions.get(name)
+            is_bound = comparison and re.match(r" *[su]l[te],", comparison.text)
+            if comparison and is_bound and comparison.name == "arith.cmpi":
+                bound = self.slice.graph.definitions.get(comparison.operands[1])
+                if bound and bound.name == "arith.constant":
+                    bounds[comparison.line] = int(constant(bound).base[0])
         return bounds
 
     def find_fill(self, op: Op) -> str:
@@ -100,16 +93,14 @@ class Module:
 
         The condition of a selection may depend on the mask, too.
         """
-        fill = self._definitions.get(op.operands[-1])
+        fill = self.slice.graph.definitions.get(op.operands[-1])
         if fill and fill.name == "tt.splat":
-            fill = self._definitions.get(fill.operands[0])
+            fill = self.slice.graph.definitions.get(fill.operands[0])
         is_known = len(op.operands) == 3 and fill and fill.name == "arith.constant"
-        if not fill or not is_known or any(each.name == "arith.select" for each in self.loops):
-            return ""
-        # %cst = arith.constant dense<0xFF800000> : tensor<1024xf32>
-        value = "".join(re.findall(r"([-+.\w]+)>? :", fill.text)[-1:])
-        is_decimal = re.fullmatch(r"-?\d+(\.\d+e[-+]\d+)?", value)
-        return f"{float(value):g}" if is_decimal else _INFINITIES.get(value, "")
+        if fill and is_known and all(each.name != "arith.select" for each in self.loops):
+            with suppress(UnsupportedOperation, ValueError):
+                return f"{float(constant(fill).base[0]):g}".replace("-inf", "−inf")
+        return ""
 
     def set_bound(self, number: int, value: int) -> None:
         """Replace the constant on the right of a comparison."""

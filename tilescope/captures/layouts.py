@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+_MOST_BITS = 22
+
 Bases = tuple[tuple[int, ...], ...]
 
 
@@ -26,6 +28,16 @@ class Layout:
     register: Bases
     lane: Bases
     warp: Bases
+
+    @property
+    def fits(self) -> bool:
+        """Whether a warp has 32 lanes, all bases lie in the block, and there are not too many of them."""
+        bases = (*self.register, *self.lane, *self.warp)
+        return (len(self.lane) == 5 and len(bases) <= _MOST_BITS) and all(
+            len(base) == len(self.shape)
+            and all(0 <= at < size for at, size in zip(base, self.shape, strict=True))
+            for base in bases
+        )
 
     @property
     def is_permutation(self) -> bool:

@@ -96,6 +96,28 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
     return located
 
 
+def read_rows(table: str, make_row: Callable[..., T]) -> dict[str, T]:
+    """Read a table of opcodes or operations: in each line a name, values, and attributes.
+
+    A hyphen stands for a space, or for "" if it is alone. Commas separate or end the elements of a tuple.
+
+    >>> read_rows("LDS lsu smem=async-copy latency=30", lambda pipe, **attributes: (pipe, attributes))
+    {'LDS': ('lsu', {'smem': 'async copy', 'latency': 30})}
+    """
+
+    def read(text: str) -> Any:
+        if re.fullmatch(r"-?\d+", text):
+            return int(text)
+        return tuple(re.findall(r"\w+", text)) if "," in text else text.replace("-", " ").strip()
+
+    rows = {}
+    for name, *cells in filter(None, map(str.split, table.splitlines())):
+        values = [read(cell) for cell in cells if "=" not in cell]
+        pairs = (cell.split("=") for cell in cells if "=" in cell)
+        rows[name] = make_row(*values, **{key: read(text) for key, text in pairs})
+    return rows
+
+
 def find_user_place(location: Location) -> tuple[str, int] | tuple[()]:
     """Return the innermost file and line outside Triton's library; () if there is none."""
     return next((place[:2] for place in location if place[0] != _LIBRARY), ())

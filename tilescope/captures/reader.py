@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BeforeValidator, Field, TypeAdapter
@@ -28,8 +28,10 @@ _MOST_TEXT_BYTES = 16 << 20
 _MOST_UNPACKED_BYTES = 1 << 30
 _MOST_ELEMENTS = 1 << 20
 
-# Tensors that are equal up to this alignment cost the same.
-_ALIGNMENT_BYTES = 512
+# The exceptions of damaged files. RuntimeError: it is encrypted. MemoryError: its JSON is nested too deeply.
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, ValueError, LookupError, EOFError, RuntimeError, OverflowError, MemoryError,
+)  # fmt: skip
 
 # The zip members with Nsight Compute's counters, and with the findings about each launch.
 _COUNTED = "counted.json"
@@ -40,6 +42,9 @@ Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
 Number = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 # A report's JSON has null for an error that is not finite.
 ErrorNumber = Annotated[float, BeforeValidator(lambda error: math.nan if error is None else error)]
+
+
+T = TypeVar("T")
 
 
 class UnreadableCapture(Exception):
@@ -337,32 +342,6 @@ class Content:
         return 10 * major + minor
 
 
-def find_equal_launches(content: Content) -> list[int]:
-    """Return for each launch the number of the first that does the same, with the same results and counters.
-
-    Their tensors may differ, but not in shape, alignment, storage size or values that addresses depend on.
-    """
-    first = dict[tuple[Any, ...], int]()
-    numbers = []
-    for number, launch in enumerate(content.launches):
-        storages = dict[int, int]()
-        parts = list[Any]()
-        for argument in launch.arguments:
-            parts += [argument.name, argument.value]
-            if tensor := argument.own_tensor:
-                order = storages.setdefault(tensor.storage, len(storages))
-                storage = content.storages[tensor.storage]
-                # Without an array, no values are needed, or they are unknown in all of the kernel's launches
-                own = replace(tensor, storage=order, is_known=True)
-                parts += [own, storage.bytes, storage.address_bytes % _ALIGNMENT_BYTES]
-            if view := argument.descriptor:
-                parts += [view.shape, view.strides, view.block_shape]
-        results = repr((launch.settings, launch.results, launch.counters))
-        key = launch.kernel, launch.grid, launch.tuned, results, tuple(parts)
-        numbers.append(first.setdefault(key, number))
-    return numbers
-
-
 def split_case(source: str) -> tuple[str, str]:
     """Split off the name of a case, as `record.split_case` does without this module."""
     name, colon, case = source.rpartition(":")
@@ -411,22 +390,15 @@ class BaseCapture(ABC):
         Raises:
             UnreadableCapture: a layout is inconsistent.
         """
-        for layout in filter(None, kernel.layouts):
-            shape = layout.shape
-            bases = (*layout.register, *layout.lane, *layout.warp)
-            fits = all(
-                len(base) == len(shape)
-                and all(0 <= at < size for at, size in zip(base, shape, strict=True))
-                for base in bases
-            )
-            if (
-                not fits
-                or len(layout.lane) != 5
-                or len(bases) > 22
-                or math.prod(shape) > _MOST_ELEMENTS
-            ):
-                raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
+        layouts = filter(None, kernel.layouts)
+        if not all(layout.fits and math.prod(layout.shape) <= _MOST_ELEMENTS for layout in layouts):
+            raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
         return kernel.layouts
+
+
+def _limit(size: int, most: int, start: str, end: str = "") -> None:
+    if size > most:
+        raise UnreadableCapture(f"{start} {most >> 20} MiB{end}.")
 
 
 class Capture(BaseCapture):
@@ -440,34 +412,30 @@ class Capture(BaseCapture):
         """
         self.path = path
         with self._checked():
-            if path.stat().st_size > _MOST_BYTES:
-                raise UnreadableCapture(
-                    f"{path.name} is larger than {_MOST_BYTES >> 20} MiB, the limit for captures."
-                )
+            name = path.name
+            size = path.stat().st_size
+            _limit(size, _MOST_BYTES, f"{name} is larger than", ", the limit for captures")
             self._zip = zipfile.ZipFile(path)
-            if sum(member.file_size for member in self._zip.infolist()) > _MOST_UNPACKED_BYTES:
-                raise UnreadableCapture(
-                    f"{path.name} unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB."
-                )
-            for member in self._zip.infolist():
-                limit = _MOST_BYTES if member.filename.endswith(".npy") else _MOST_TEXT_BYTES
-                if member.file_size > limit:
-                    raise UnreadableCapture(
-                        f"A file in {path.name} unpacks to more than {limit >> 20} MiB."
-                    )
+            members = self._zip.infolist()
+            total = sum(member.file_size for member in members)
+            _limit(total, _MOST_UNPACKED_BYTES, f"{name} unpacks to more than")
+            for member in members:
+                most = _MOST_BYTES if member.filename.endswith(".npy") else _MOST_TEXT_BYTES
+                _limit(member.file_size, most, f"A file in {name} unpacks to more than")
             self.content = _CONTENT_TYPE.validate_json(self._zip.read("capture.json"))
             self._check_references()
-            names = self._zip.namelist()
-            if _COUNTED in names:
-                counted = _COUNTED_TYPE.validate_json(self._zip.read(_COUNTED))
+            if counted := self._read(_COUNTED, _COUNTED_TYPE):
                 pairs = zip(self.content.launches, counted, strict=True)
                 launches = tuple(replace(launch, **vars(measured)) for launch, measured in pairs)
                 self.content = replace(self.content, launches=launches)
-            self.findings: Sequence[Sequence[Finding]] | None = None
-            if _FINDINGS in names:
-                self.findings = _FINDINGS_TYPE.validate_json(self._zip.read(_FINDINGS))
-                if len(self.findings) != len(self.content.launches):
-                    raise ValueError("The findings do not match the launches")
+            self.findings = self._read(_FINDINGS, _FINDINGS_TYPE)
+            if self.findings and len(self.findings) != len(self.content.launches):
+                raise ValueError("The findings do not match the launches")
+
+    def _read(self, name: str, kind: TypeAdapter[T]) -> T | None:
+        """Return the content of a member; None if the file lacks it."""
+        is_there = name in self._zip.namelist()
+        return kind.validate_json(self._zip.read(name)) if is_there else None
 
     def read_code(self, kernel: int, stage: str) -> str:
         with self._checked():
@@ -479,9 +447,8 @@ class Capture(BaseCapture):
         if why := self.content.arrays[number].why_missing:
             raise UnreadableCapture(why)
         with self._checked():
-            return np.load(
-                io.BytesIO(self._zip.read(f"arrays/{number}.npy")), allow_pickle=False
-            ).ravel()
+            content = io.BytesIO(self._zip.read(f"arrays/{number}.npy"))
+            return np.load(content, allow_pickle=False).ravel()
 
     def write_counters(self, counted: Sequence[CountedLaunch]) -> None:
         """Add Nsight Compute's counters to the file. They are read when it is opened again."""
@@ -516,20 +483,9 @@ class Capture(BaseCapture):
         """Convert the errors of damaged files."""
         try:
             yield
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            ValueError,
-            LookupError,
-            EOFError,
-            RuntimeError,  # encrypted
-            OverflowError,
-            MemoryError,  # nested too deeply
-        ) as error:
-            raise UnreadableCapture(
-                f"{self.path.name} is not a capture, or it is damaged."
-            ) from error
+        except _DAMAGE as error:
+            why = f"{self.path.name} is not a capture, or it is damaged."
+            raise UnreadableCapture(why) from error
         except OSError as error:
-            raise UnreadableCapture(
-                f"{self.path.name} can't be read: {error.strerror or error}."
-            ) from error
+            why = f"{self.path.name} can't be read: {error.strerror or error}."
+            raise UnreadableCapture(why) from error

@@ -12,8 +12,9 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
-from tilescope.captures.listings import UnsupportedOperation
+from tilescope.captures.listings import UnsupportedOperation, read_rows
 from tilescope.evaluate.counts import Overflow
 from tilescope.evaluate.global_memory import CHUNK
 from tilescope.evaluate.values import (
@@ -81,12 +82,12 @@ def _source_type(op: Op) -> str:
     return re.split(r" to | -> ", op.text)[0].rpartition(" : ")[2].strip()
 
 
-def _wrap(numbers: np.ndarray, bits: int) -> np.ndarray:
+def _wrap(numbers: ndarray, bits: int) -> ndarray:
     numbers = numbers.astype(np.int64)
     return numbers if bits >= 64 else (numbers + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
-def _unsigned(numbers: np.ndarray, bits: int) -> np.ndarray:
+def _unsigned(numbers: ndarray, bits: int) -> ndarray:
     return numbers.astype(np.uint64) & np.uint64((1 << bits) - 1)
 
 
@@ -115,48 +116,68 @@ def _fit(value: Value, bits: int) -> Value:
     return result
 
 
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _divide(a: ndarray, b: ndarray) -> ndarray:
     """Divide toward zero, as hardware does. Only inactive programs divide by zero."""
     return (a - np.fmod(a, b)) // b
 
 
+# The NumPy functions of operations, of operations on unsigned numbers, and of comparisons.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "arith.ceildivsi": lambda a, b: -(-a // b),
-    "arith.floordivsi": np.floor_divide,
-    "arith.minsi": np.minimum,
-    "arith.maxsi": np.maximum,
-    "arith.ori": np.bitwise_or,
-    "arith.xori": np.bitwise_xor,
-    "arith.shrsi": np.right_shift,
-    "arith.select": np.where,
-    "arith.addf": np.add,
-    "arith.subf": np.subtract,
-    "arith.mulf": np.multiply,
-    "arith.divf": np.divide,
-    "arith.negf": np.negative,
-    "arith.maxnumf": np.fmax,
-    "arith.minnumf": np.fmin,
-    "arith.maximumf": np.maximum,
-    "arith.minimumf": np.minimum,
-    "math.absi": np.abs,
-    "math.absf": np.abs,
     "math.fma": lambda a, b, c: a * b + c,
     "math.rsqrt": lambda x: 1 / np.sqrt(x),
-    **{
-        f"math.{name}": getattr(np, name)
-        for name in ("exp", "exp2", "log", "log2", "sqrt", "floor", "ceil")
-    },
+    **read_rows(
+        """
+arith.floordivsi  floor_divide
+arith.minsi       minimum
+arith.maxsi       maximum
+arith.ori         bitwise_or
+arith.xori        bitwise_xor
+arith.shrsi       right_shift
+arith.select      where
+arith.addf        add
+arith.subf        subtract
+arith.mulf        multiply
+arith.divf        divide
+arith.negf        negative
+arith.maxnumf     fmax
+arith.minnumf     fmin
+arith.maximumf    maximum
+arith.minimumf    minimum
+math.absi         abs
+math.absf         abs
+math.exp          exp
+math.exp2         exp2
+math.log          log
+math.log2         log2
+math.sqrt         sqrt
+math.floor        floor
+math.ceil         ceil
+""",
+        partial(getattr, np),
+    ),
 }
-_UNSIGNED_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "arith.shrui": np.right_shift,
-    "arith.minui": np.minimum,
-    "arith.maxui": np.maximum,
-    "arith.divui": np.floor_divide,
-    "arith.remui": np.remainder,
-}
-_PREDICATES = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
-}  # fmt: skip
+_UNSIGNED_FUNCTIONS = read_rows(
+    """
+arith.shrui  right_shift
+arith.minui  minimum
+arith.maxui  maximum
+arith.divui  floor_divide
+arith.remui  remainder
+""",
+    partial(getattr, np),
+)
+_PREDICATES = read_rows(
+    """
+eq  equal
+ne  not_equal
+lt  less
+le  less_equal
+gt  greater
+ge  greater_equal
+""",
+    partial(getattr, np),
+)
 
 
 def constant(op: Op) -> Value:
@@ -213,7 +234,7 @@ def _compare_integers(op: Op, a: Value, b: Value) -> Value:
 def _compare_floats(op: Op, a: Value, b: Value) -> Value:
     name = op.text.split(",")[0].strip()  # o: false for a NaN; u: true for a NaN
 
-    def predicate(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def predicate(x: ndarray, y: ndarray) -> ndarray:
         is_unordered = np.isnan(x) | np.isnan(y)
         if name in ("ord", "uno"):
             return is_unordered == (name == "uno")
@@ -281,8 +302,15 @@ def _join(op: Op, a: Value, b: Value) -> Value:
     )
 
 
-def _to_float(op: Op, a: Value) -> Value:
-    return apply(lambda x: x.astype(_float(op.type)), a)
+def _gather(op: Op, *operands: Value) -> Value:
+    """Evaluate tl.gather: elements of a block along an axis."""
+    first, index = group(keys_of(*operands))
+    check_size(len(first), *op.shape)
+    source, at = (
+        value.full_blocks(first, shape)
+        for value, shape in zip(operands, (op.shape, shape_of(op.type)), strict=True)
+    )
+    return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
 
 
 _UNCHANGED = (
@@ -305,7 +333,10 @@ _RULES: dict[str, Callable[..., Value]] = {
     "arith.trunci": lambda op, a: (
         apply(lambda x: x & 1 == 1, a) if bits_of(op.type) == 1 else _fit(a, bits_of(op.type))
     ),
-    **dict.fromkeys(("arith.sitofp", "arith.extf", "arith.truncf"), _to_float),
+    **dict.fromkeys(
+        ("arith.sitofp", "arith.extf", "arith.truncf"),
+        lambda op, a: apply(lambda x: x.astype(_float(op.type)), a),
+    ),
     "arith.uitofp": lambda op, a: apply(
         lambda x: _unsigned(x, bits_of(_source_type(op))).astype(_float(op.type)), a
     ),
@@ -322,6 +353,7 @@ _RULES: dict[str, Callable[..., Value]] = {
     "tt.trans": _transpose,
     "tt.reshape": _reshape,
     "tt.join": _join,
+    "tt.gather": _gather,
 }
 
 
@@ -329,17 +361,6 @@ def split(value: Value) -> list[Value]:
     """Evaluate tl.split: the two halves of a block's last dimension, which are equal if its length is 1."""
     halves = (partial(np.take, indices=half, axis=-1, mode="clip") for half in (0, 1))
     return [value.map_blocks(half) for half in halves]
-
-
-def gather(op: Op, operands: list[Value]) -> Value:
-    """Evaluate tl.gather: elements of a block along an axis."""
-    first, index = group(keys_of(*operands))
-    shapes = (op.shape, shape_of(op.type))
-    check_size(len(first), *op.shape)
-    source, at = (
-        value.full_blocks(first, shape) for value, shape in zip(operands, shapes, strict=True)
-    )
-    return from_table(np.take_along_axis(source, at, op.attribute("axis") + 1), index)
 
 
 def fold(op: Op, operands: list[Value], values: dict[str, Value]) -> list[Value]:
@@ -357,7 +378,7 @@ def fold(op: Op, operands: list[Value], values: dict[str, Value]) -> list[Value]
     elements = [[np.take(block, i, axis) for block in blocks] for i in range(shape[axis - 1])]
     order = -1 if "reverse = true" in op.text else 1
 
-    def combine(total: list[np.ndarray], element: list[np.ndarray]) -> list[np.ndarray]:
+    def combine(total: list[ndarray], element: list[ndarray]) -> list[ndarray]:
         parts = (Value(part.ravel()) for part in (*total, *element))
         values.update(zip(region.arguments, parts, strict=True))
         for inner in region.ops[:-1]:
@@ -382,9 +403,9 @@ class Overflows:
     def __init__(self, programs: int) -> None:
         self.by_line: dict[int, Overflow] = {}
         self._programs = programs
-        self._wrapping: dict[int, np.ndarray] = {}
+        self._wrapping: dict[int, ndarray] = {}
 
-    def note(self, op: Op, value: Value, programs: np.ndarray, active: np.ndarray) -> None:
+    def note(self, op: Op, value: Value, programs: ndarray, active: ndarray) -> None:
         """Record the first program in which an operation's result overflows its type, and the smallest such result.
 
         Args:

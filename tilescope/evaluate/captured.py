@@ -27,6 +27,7 @@ from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.matching import (
+    Instructions,
     counter_of,
     find_instructions,
     find_opcodes,
@@ -46,6 +47,10 @@ from tilescope.ttgir.parser import (
     parse_ttgir,
 )
 
+# Maximum number of programs of a launch.
+_MOST_PROGRAMS = 1 << 26
+# The programs that a GPU allows along each axis (CUDA C++ Programming Guide 13.0, "Compute Capabilities").
+_MOST_ALONG = ((1 << 31) - 1, 65_535, 65_535)
 # Number of programs at a time whose addresses are compared with one another.
 _FIRST_PROGRAMS = 8
 _ADDITIONS = ("arith.addf", "arith.subf", "math.fma")
@@ -93,11 +98,7 @@ def count_launch(
     instructions, evaluator = _evaluate(capture, launch, build, programs, is_textbook)
     body = evaluator.body
     memory = evaluator.memory
-    mismatches = (
-        {}
-        if is_textbook
-        else find_mismatches(body, instructions, memory.tallies, codes["ptx"], codes["sass"])
-    )
+    mismatches = {} if is_textbook else _find_mismatches(instructions, evaluator, codes)
     place = kernel.file, kernel.line
     operations = []
     for op in memory_ops(body):
@@ -130,7 +131,7 @@ def _evaluate(
     build: Build,
     programs: np.ndarray | None,
     is_textbook: bool,
-) -> tuple[dict[Op, MemoryInstruction | str], Evaluator]:
+) -> tuple[Instructions, Evaluator]:
     """Evaluate a launch. Of stores that the compiler merged, only the traffic is counted.
 
     Returns:
@@ -141,6 +142,7 @@ def _evaluate(
         raise UnsupportedOperation(
             "Launches with num_ctas > 1 are not evaluated. On a GPU, --count counts them."
         )
+    _check_grid(launch.grid)
     body = parse_ttgir(codes["ttgir"])
     if len(launch.arguments) != len(body.arguments):
         raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
@@ -154,7 +156,7 @@ def _evaluate(
     memory = GlobalMemory(
         body,
         read_storages(capture, launch),
-        instructions | merged,
+        {**instructions, **merged},
         kernel.num_warps,
         math.prod(launch.grid),
         capture.content.gpu["sms"],
@@ -170,6 +172,19 @@ def _evaluate(
             tally.refused = tally.refused or str(instructions[op])
             tally.doubt = tally.refused
     return instructions, evaluator
+
+
+def _check_grid(grid: Sequence[int]) -> None:
+    count = math.prod(grid)
+    if count > _MOST_PROGRAMS:
+        raise UnsupportedOperation(
+            f"The launch has {count:,} programs; at most {_MOST_PROGRAMS:,} are evaluated. Use larger blocks."
+        )
+    for axis, size, most in zip("xyz", grid, _MOST_ALONG, strict=True):
+        if size > most:
+            raise UnsupportedOperation(
+                f"The grid has {size:,} programs along {axis}; a GPU allows {most:,}. Use another axis."
+            )
 
 
 def _apply(mismatch: Mismatch | None, tally: Tally) -> None:
@@ -235,21 +250,18 @@ def _describe(
 
 
 def _find_merged_stores(
-    instructions: Mapping[Op, MemoryInstruction | str],
+    instructions: Instructions,
 ) -> dict[Op, MemoryInstruction]:
     """Return stores without an instruction, each with the instruction of a store of the same type.
 
     The compiler merges stores in different branches.
     """
-    known = {
-        op.type: instruction
-        for op, instruction in instructions.items()
-        if op.name == "tt.store" and isinstance(instruction, MemoryInstruction)
-    }
+    stores = {op: each for op, each in instructions.items() if op.name == "tt.store"}
+    known = {op.type: each for op, each in stores.items() if not isinstance(each, str)}
     return {
         op: known[op.type]
-        for op, instruction in instructions.items()
-        if op.name == "tt.store" and isinstance(instruction, str) and op.type in known
+        for op, each in stores.items()
+        if isinstance(each, str) and op.type in known
     }
 
 
@@ -331,21 +343,21 @@ class _SiteCounts:
         return not self.extra or self.alive <= self.present
 
 
-def find_mismatches(
-    body: Region,
-    instructions_of: Mapping[Op, MemoryInstruction | str],
-    tallies: Mapping[Op, Tally],
-    ptx: str,
-    sass: str,
+def _find_mismatches(
+    instructions: Instructions,
+    evaluator: Evaluator,
+    codes: Mapping[str, str],
 ) -> dict[Site, Mismatch]:
     """Find the source lines whose PTX or SASS has other instructions than those that were counted."""
-    known = {(op.traits.kind, op.location) for op in memory_ops(body)}
+    sass = codes["sass"]
+    known = {(op.traits.kind, op.location) for op in instructions}
     text = "Inline assembly or a mathematical function accesses memory here, which is not counted."
     mismatches: dict[Site, Mismatch] = {
         (kind, location[0][:2] if location else ()): Mismatch(text, False)
-        for kind, location in find_instructions(ptx).keys() - known
+        for kind, location in find_instructions(codes["ptx"]).keys() - known
     }
-    sites = _count_sites(body, instructions_of, tallies, sass)
+    tallies = evaluator.memory.tallies
+    sites = _count_sites(instructions, tallies, sass)
     for kind in {kind for kind, _ in sites} if find_opcodes(sass) else ():
         own = {site: counts for site, counts in sites.items() if site[0] == kind}
         unlike = {site: counts for site, counts in own.items() if not counts.fits}
@@ -359,20 +371,18 @@ def find_mismatches(
             for site, counts in unlike.items():
                 text = f"This line's {kind} instructions: {counts.present} in the SASS, {counts.expected} expected."
                 mismatches.setdefault(site, Mismatch(f"{text} The count is {bound}.", total < 0))
-    for site in _merged_in_unrolled_loops(body, tallies, sites, ptx, sass):
+    for site in _merged_in_unrolled_loops(evaluator.body, tallies, sites, codes):
         mismatches.setdefault(site, UNROLLED)
     return mismatches
 
 
 def _count_sites(
-    body: Region,
-    instructions_of: Mapping[Op, MemoryInstruction | str],
+    instructions: Instructions,
     tallies: Mapping[Op, Tally],
     sass: str,
 ) -> dict[Site, _SiteCounts]:
     sites: dict[Site, _SiteCounts] = {}
-    for op in memory_ops(body):
-        instruction = instructions_of[op]
+    for op, instruction in instructions.items():
         if not isinstance(instruction, str):
             counts = sites.setdefault(op.site, _SiteCounts(op.site[0]))
             counts.expected += instruction.kept
@@ -390,8 +400,7 @@ def _merged_in_unrolled_loops(
     body: Region,
     tallies: Mapping[Op, Tally],
     sites: Mapping[Site, _SiteCounts],
-    ptx: str,
-    sass: str,
+    codes: Mapping[str, str],
 ) -> set[Site]:
     """Return accesses that ptxas merged: in an unrolled loop, they appear less often than its other instructions.
 
@@ -410,12 +419,12 @@ def _merged_in_unrolled_loops(
         lines = _only_in(loop, additions)
         in_ptx = sum(
             bool(_ADDITION.search(line))
-            for line, at in locate_lines(ptx, "ptx")
+            for line, at in locate_lines(codes["ptx"], "ptx")
             if at and at[0][:2] in lines
         )
         in_sass = sum(
             each.traits.semantics == "float addition" and each.source in lines
-            for each in parse_sass(sass)
+            for each in parse_sass(codes["sass"])
         )
         most = max(most, round(in_sass / in_ptx) if in_ptx else 0)
         for kind in ("load", "store"):

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import SECTOR_BYTES, RequestCosts
@@ -51,7 +52,7 @@ MAX_PROBED_PROGRAMS = 8
 _MOST_SECTORS = 1 << 19
 
 # A program, the time of an execution, and the sectors of its requests, (sectors,).
-Loads = tuple[int, int, np.ndarray]
+Loads = tuple[int, int, ndarray]
 
 
 @dataclass(frozen=True)
@@ -118,16 +119,9 @@ class Cost:
 
 # The fields that a sum adds up.
 _SUMMED = (
-    "requests",
-    "sectors",
-    "lines",
-    "ideal_sectors",
-    "bytes_wanted",
-    "extra_sectors",
-    "repeated_sectors",
-    "executed",
+    "requests", "sectors", "lines", "ideal_sectors", "bytes_wanted", "extra_sectors", "repeated_sectors", "executed",
     "opcodes",
-)
+)  # fmt: skip
 NO_COST = Cost(0, 0, 0, 0)
 
 
@@ -144,12 +138,12 @@ class Touches:
             sampled executions, (executions,) each.
     """
 
-    executed: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
+    executed: ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     bytes: float = 0.0
     low: int = 1 << 62
     high: int = 0
     scale: int = 1
-    parts: list[tuple[np.ndarray, ...]] = field(default_factory=list)
+    parts: list[tuple[ndarray, ...]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -157,10 +151,10 @@ class Example:
     """An execution of an operation by one program: each element's first byte, and whether its mask is true."""
 
     program: int
-    address: np.ndarray
-    active: np.ndarray
+    address: ndarray
+    active: ndarray
 
-    def lanes(self, instruction: MemoryInstruction) -> tuple[np.ndarray, np.ndarray]:
+    def lanes(self, instruction: MemoryInstruction) -> tuple[ndarray, ndarray]:
         """Return the first byte of each lane of an instruction's requests, and whether it is active."""
         place, is_owner = instruction.lanes()
         return self.address[tuple(place)], self.active[tuple(place)] & is_owner
@@ -192,14 +186,12 @@ class Tally:
     """
 
     executions: int = 0
-    counts: np.ndarray = field(
-        default_factory=lambda: np.zeros(len(RequestCosts._fields), np.int64)
-    )
+    counts: ndarray = field(default_factory=lambda: np.zeros(len(RequestCosts._fields), np.int64))
     elements: int = 0
     storages: set[int] = field(default_factory=set)
     example: Example | None = None
-    starts: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
-    spans: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    starts: list[tuple[ndarray, ndarray]] = field(default_factory=list)
+    spans: list[tuple[ndarray, ndarray]] = field(default_factory=list)
     touches: Touches = field(default_factory=Touches)
     loads: list[Loads] = field(default_factory=list)
     outside: tuple[Example, tuple[int, ...]] | None = None
@@ -208,8 +200,8 @@ class Tally:
     refused: str = ""
     doubt: str = ""
     is_upper_bound: bool = False
-    issued: np.ndarray = field(default_factory=lambda: np.zeros(1, bool))
-    copies: dict[Any, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
+    issued: ndarray = field(default_factory=lambda: np.zeros(1, bool))
+    copies: dict[Any, tuple[ndarray, ndarray, ndarray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -371,10 +363,10 @@ class Sampler:
     def add(
         self,
         touches: Touches,
-        program: np.ndarray,
-        low: np.ndarray,
-        high: np.ndarray,
-        size: np.ndarray,
+        program: ndarray,
+        low: ndarray,
+        high: ndarray,
+        size: ndarray,
     ) -> None:
         """Add executions of an operation.
 
@@ -402,7 +394,7 @@ class Sampler:
                 each.parts = [_thin(part, self._scale) for part in each.parts]
             self._kept = sum(len(part[0]) for each in self._touches for part in each.parts)
 
-    def _count(self, touches: Touches, program: np.ndarray) -> np.ndarray:
+    def _count(self, touches: Touches, program: ndarray) -> ndarray:
         """Count executions, and return how many earlier ones each program has."""
         if not self._programs:
             return np.zeros(len(program), np.int32)
@@ -418,7 +410,7 @@ class Sampler:
         return number + np.arange(len(program)) - np.repeat(first, times)
 
 
-def _thin(part: tuple[np.ndarray, ...], scale: int) -> tuple[np.ndarray, ...]:
+def _thin(part: tuple[ndarray, ...], scale: int) -> tuple[ndarray, ...]:
     """Keep the executions on one in `scale` pieces of memory: see `Touches.parts`. `scale` is a power of two."""
     if scale == 1:
         return part
@@ -441,7 +433,7 @@ class Probe:
         self._time = 0
         self._sectors = 0
 
-    def find_members(self, programs: np.ndarray, running: np.ndarray) -> np.ndarray:
+    def find_members(self, programs: ndarray, running: ndarray) -> ndarray:
         """Return the indices of recorded programs among `running`, which are indices of `programs`, both ascending."""
         if self._sectors > _MOST_SECTORS:
             return running[:0]
@@ -450,9 +442,7 @@ class Probe:
         members = running[place]
         return members[np.isin(programs[members], self.programs)]
 
-    def record(
-        self, loads: list[Loads], programs: np.ndarray, address: np.ndarray, on: np.ndarray
-    ) -> None:
+    def record(self, loads: list[Loads], programs: ndarray, address: ndarray, on: ndarray) -> None:
         """Add an execution of an operation by some programs to its `loads`.
 
         Args:

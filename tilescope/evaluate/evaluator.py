@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate import arithmetic
@@ -28,16 +29,17 @@ from tilescope.evaluate.values import (
 from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import MEMORY_OPS, POINTER_OPS, Op, Region, Source, memory_ops, shape_of
 
-# Maximum number of programs of a launch, and of those that are evaluated at once.
-_MOST_PROGRAMS = 1 << 26
+# Maximum number of programs that are evaluated at once.
 _PROGRAMS_AT_ONCE = 1 << 20
-# The programs that a GPU allows along each axis (CUDA C++ Programming Guide 13.0, "Compute Capabilities").
-_MOST_ALONG = {"x": (1 << 31) - 1, "y": 65_535, "z": 65_535}
 
 # Bytes per element of `tensormap.replace`'s .elemtype (PTX ISA 9.0). Its numbers differ from CUtensorMapDataType's.
 _TENSOR_MAP_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
-# Operations that write values to a buffer in shared memory.
-_BUFFER_WRITES = ("ttg.async_copy_global_to_local", "ttg.local_store")
+# The descriptor copies that are not counted, as kernels call them.
+_UNCOUNTED = {
+    "ttng.async_tma_gather": "gather",
+    "ttng.async_tma_scatter": "scatter",
+    "ttng.async_tma_reduce": "atomic",
+}
 
 
 class Evaluator:
@@ -57,22 +59,13 @@ class Evaluator:
         arguments: Sequence[Any],
         grid: Sequence[int],
         memory: GlobalMemory,
-        programs: np.ndarray | None,
+        programs: ndarray | None,
         depths: Mapping[Source, int],
     ) -> None:
         self.body = body
         self.grid = (*grid, 1, 1)[:3]
         self.memory = memory
         count = math.prod(self.grid)
-        if count > _MOST_PROGRAMS:
-            raise UnsupportedOperation(
-                f"The launch has {count:,} programs; at most {_MOST_PROGRAMS:,} are evaluated. Use larger blocks."
-            )
-        for (axis, most), size in zip(_MOST_ALONG.items(), self.grid, strict=True):
-            if size > most:
-                raise UnsupportedOperation(
-                    f"The grid has {size:,} programs along {axis}; a GPU allows {most:,}. Use another axis."
-                )
         self.all_programs = np.arange(count) if programs is None else programs
         # Several entries per program while a loop is unrolled.
         self.programs = self.all_programs[:0]
@@ -102,8 +95,8 @@ class Evaluator:
 
     # Control flow. `active` says which programs execute an operation.
 
-    def _run_region(self, region: Region, active: np.ndarray) -> None:
-        arriving: dict[str, list[tuple[np.ndarray, list[Any]]]] = {}
+    def _run_region(self, region: Region, active: ndarray) -> None:
+        arriving: dict[str, list[tuple[ndarray, list[Any]]]] = {}
         outer_doubt = self.doubt
         # Per program: both sides of an unknown branch get half of the share, and where they meet it is 1 again.
         share = active.astype(float)
@@ -118,7 +111,7 @@ class Evaluator:
                 if (share[active] == 1).all():
                     self.doubt = outer_doubt
             elif op.targets:
-                masks: Sequence[np.ndarray] = (active,)
+                masks: Sequence[ndarray] = (active,)
                 if op.name == "cf.cond_br":
                     masks = self._branch(op, active, "returns")
                 parts = np.maximum(1, np.sum(masks, axis=0))
@@ -147,7 +140,7 @@ class Evaluator:
         why = why or "The value of a branch that no program takes is unknown."
         self.values |= dict.fromkeys(op.results, Unknown(why, shape, known=start))
 
-    def _run(self, op: Op, active: np.ndarray) -> None:
+    def _run(self, op: Op, active: ndarray) -> None:
         is_needed = op.has_memory or not self.needed.isdisjoint(op.results)
         self.memory.spend(is_needed + (is_needed * len(self.programs) >> 12))
         if op.name in POINTER_OPS:
@@ -156,9 +149,10 @@ class Evaluator:
             self._load(op, active)
         elif op.name == "ttng.tensormap_create":
             self._create_descriptor(op, active)
-        elif op.traits.uncounted:
-            why = f"{op.traits.uncounted} is not evaluated. {arithmetic.COUNT_IT}"
-            raise UnsupportedOperation(why)
+        elif op.name in _UNCOUNTED:
+            raise UnsupportedOperation(
+                f"A descriptor's {_UNCOUNTED[op.name]} is not evaluated. {arithmetic.COUNT_IT}"
+            )
         elif op.name in MEMORY_OPS:
             self._copy_block(op, active)
         elif op.name in ("ttg.warp_specialize", "tt.call"):
@@ -178,7 +172,7 @@ class Evaluator:
         return [self.values.get(name) for name in names]
 
     def _assign(
-        self, names: Sequence[str], values: Sequence[Any], where: np.ndarray | Unknown | None = None
+        self, names: Sequence[str], values: Sequence[Any], where: ndarray | Unknown | None = None
     ) -> None:
         """Assign the values that are needed, or those of some programs."""
         for name, value in zip(names, values, strict=True):
@@ -190,10 +184,10 @@ class Evaluator:
                 except UnsupportedOperation as error:
                     self.values[name] = Unknown(str(error))
 
-    def _per_program(self, name: str) -> np.ndarray:
+    def _per_program(self, name: str) -> ndarray:
         return np.broadcast_to(self.values[name].base, len(self.programs))
 
-    def _branch(self, op: Op, active: np.ndarray, verb: str) -> tuple[np.ndarray, np.ndarray]:
+    def _branch(self, op: Op, active: ndarray, verb: str) -> tuple[ndarray, ndarray]:
         """Return the programs whose condition is true, and those for which it is false, or may be."""
         condition = self.values[op.operands[0]]
         is_true = np.broadcast_to(possible(condition).base, len(self.programs))
@@ -205,7 +199,7 @@ class Evaluator:
             )
         return active & is_true, active
 
-    def _run_for(self, op: Op, active: np.ndarray) -> None:
+    def _run_for(self, op: Op, active: ndarray) -> None:
         body = op.regions[0]
         self._check_loop(op, op.operands)
         (low, high, step) = (self.values[name].base for name in op.operands)
@@ -215,7 +209,7 @@ class Evaluator:
         most = int(trips[active].max(initial=0))
         fewest = int(trips[active].min(initial=1 << 62))
         at_once = CHUNK // max((math.prod(inner.shape) for inner in memory_ops(body)), default=1)
-        if most > 4 and at_once > 2 * np.count_nonzero(active) and not self._keeps_state(body):
+        if most > 4 and at_once > 2 * np.count_nonzero(active) and not self.slice.keeps_state(body):
             steps = self._constant_steps(op)
             if steps is not None:
                 steps[induction] = Value(low), Value(step)
@@ -229,47 +223,32 @@ class Evaluator:
             self._assign(carried, self._get(body.yielded), None if i < fewest else running)
         self._assign(op.results, self._get(carried))
 
-    def _keeps_state(self, body: Region) -> bool:
-        """Return whether an iteration may use a descriptor or a buffer that an earlier one wrote."""
-        return any(
-            op.name == "ttng.tensormap_create"
-            or (op.name in _BUFFER_WRITES and op.destination in self.needed)
-            for op in body.walk()
-        )
-
     def _constant_steps(self, op: Op) -> dict[str, tuple[Value, Value]] | None:
         """Return the initial value and the constant increment of each carried value; None if any increment varies."""
         body = op.regions[0]
         steps = {}
         inside = {name: inner for inner in body.ops for name in inner.results}
-        for k, name in enumerate(body.arguments[1:]):
-            if name in self.needed:
-                growth = inside.get(body.yielded[k])
-                if (
-                    op.results[k] in self.needed
-                    or not growth
-                    or growth.name not in ("arith.addi", "tt.addptr")
-                ):
-                    return None
-                base, by = growth.operands
-                if (
-                    base != name
-                    or by in inside
-                    or by in body.arguments
-                    or self.values[by].known.terms
-                ):
-                    return None
-                steps[name] = (
-                    self.values[op.inits[k]],
-                    arithmetic.evaluate(growth, [Value(0), self.values[by]]),
-                )
+        carried = zip(body.arguments[1:], op.inits, op.results, body.yielded, strict=True)
+        for name, initial, result, following in carried:
+            if name not in self.needed:
+                continue
+            growth = inside.get(following)
+            if result in self.needed or not growth:
+                return None
+            if growth.name not in ("arith.addi", "tt.addptr") or growth.operands[0] != name:
+                return None
+            by = growth.operands[1]
+            if by in inside or by in body.arguments or self.values[by].known.terms:
+                return None
+            increment = arithmetic.evaluate(growth, [Value(0), self.values[by]])
+            steps[name] = self.values[initial], increment
         return steps
 
     def _run_all_iterations(
         self,
         body: Region,
-        active: np.ndarray,
-        trips: np.ndarray,
+        active: ndarray,
+        trips: ndarray,
         steps: dict[str, tuple[Value, Value]],
         at_once: int,
     ) -> None:
@@ -297,18 +276,16 @@ class Evaluator:
         self.programs = programs
         self.values = outer
 
-    def _run_while(self, op: Op, active: np.ndarray) -> None:
+    def _run_while(self, op: Op, active: ndarray) -> None:
         before, after = op.regions
         condition, *passed = before.yielded
         is_lock = not op.inits or self._is_contended(condition)
         if is_lock:
             self.has_locks = True
+            why = "Each program tries at least once. Other programs decide whether it retries."
             for inner in memory_ops(op) if active.any() else ():
                 tally = self.memory.tallies[inner]
-                tally.refused = (
-                    tally.refused
-                    or "Each program tries at least once. Other programs decide whether it retries."
-                )
+                tally.refused = tally.refused or why
         running = active
         self._assign(before.arguments, self._get(op.inits))
         while True:
@@ -335,7 +312,7 @@ class Evaluator:
                     f"How often the loop on line {op.place[1]} runs is unknown. {value.why}"
                 )
 
-    def _run_if(self, op: Op, active: np.ndarray) -> None:
+    def _run_if(self, op: Op, active: ndarray) -> None:
         results = []
         outer_doubt = self.doubt
         if self._is_contended(op.operands[0]):
@@ -360,7 +337,7 @@ class Evaluator:
 
     # Values that need more than arithmetic.
 
-    def _evaluate(self, op: Op, active: np.ndarray) -> list[Any]:
+    def _evaluate(self, op: Op, active: ndarray) -> list[Any]:
         operands = self._get(op.operands)
         match op.name:
             case "tt.get_program_id":
@@ -373,8 +350,6 @@ class Evaluator:
                 return arithmetic.fold(op, operands, self.values)
             case "tt.split":
                 return arithmetic.split(operands[0])
-            case "tt.gather":
-                return [arithmetic.gather(op, operands)]
             case "ttg.global_scratch_alloc":
                 return [Value(self._allocate())]
             case "ttg.local_alloc":
@@ -399,7 +374,7 @@ class Evaluator:
             self.overflows.note(op, result.unwrapped, self.programs, active)
         return [result]
 
-    def _put(self, slot: Any, value: Any, active: np.ndarray) -> None:
+    def _put(self, slot: Any, value: Any, active: ndarray) -> None:
         if isinstance(slot, tuple) and value is not None:
             buffer, index = slot
             where = Unknown(self.doubt) if self.doubt else active
@@ -407,20 +382,20 @@ class Evaluator:
 
     # Memory.
 
-    def _mask(self, op: Op, active: np.ndarray) -> Value:
+    def _mask(self, op: Op, active: ndarray) -> Value:
         mask = self.values[op.mask] if op.mask else Value(True)
         return mask if active.all() else conjunction(mask, Value(active))
 
-    def _count(self, op: Op, active: np.ndarray) -> None:
+    def _count(self, op: Op, active: ndarray) -> None:
         pointer = self.values[op.operands[0]]
         self.memory.count(op, pointer, self._mask(op, active), self.programs, self.doubt)
 
-    def _count_sunk_loads(self, into: Op, active: np.ndarray) -> None:
+    def _count_sunk_loads(self, into: Op, active: ndarray) -> None:
         for load, op in self.slice.sunk.items():
             if op is into:
                 self._count(load, active)
 
-    def _load(self, op: Op, active: np.ndarray) -> None:
+    def _load(self, op: Op, active: ndarray) -> None:
         """Read the values that an access loads, if addresses depend on them."""
         slot = (
             self.values.get(op.operands[1]) if op.name == "ttg.async_copy_global_to_local" else None
@@ -431,10 +406,10 @@ class Evaluator:
         if isinstance(slot, tuple) or (is_needed and op.name == "tt.load"):
             has_default = op.name == "tt.load" and len(op.operands) > 2
             default = self.values[op.operands[2]] if has_default else Value(0)
-            stored = self._value_stored_at(op.operands[0]) if self.has_locks else None
+            stored = self.slice.find_stored_constant(op.operands[0]) if self.has_locks else None
             try:
                 if stored and not op.shape:
-                    loaded = self._load_in_turn(op, active, stored)
+                    loaded = self._load_in_turn(op, active, arithmetic.constant(stored))
                 else:
                     loaded = self.memory.load(op, pointer, mask, default)
             except UnsupportedOperation as error:
@@ -448,19 +423,7 @@ class Evaluator:
             shape = common_shape(pointer, mask)
             self.values[op.results[0]] = Unknown(f"{why} {arithmetic.COUNT_IT}", shape)
 
-    def _value_stored_at(self, pointer: str) -> Value | None:
-        """Return the constant that the kernel stores at a scalar pointer; None if it stores none."""
-        ops = list(self.body.walk())
-        stores = (
-            op
-            for op in ops
-            if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text)
-        )
-        names = {op.operands[1] for op in stores if op.operands[0] == pointer}
-        constants = (op for op in ops if op.name == "arith.constant" and names == set(op.results))
-        return next(map(arithmetic.constant, constants), None)
-
-    def _load_in_turn(self, op: Op, active: np.ndarray, stored: Value) -> Value:
+    def _load_in_turn(self, op: Op, active: ndarray, stored: Value) -> Value:
         """Return values loaded under a lock: the old one for the first program at each address, else the stored one.
 
         The order of the programs does not matter for the counts if they do the same behind the lock.
@@ -479,7 +442,7 @@ class Evaluator:
         self.allocated += STORAGE_STEP
         return self.allocated
 
-    def _create_descriptor(self, op: Op, active: np.ndarray) -> None:
+    def _create_descriptor(self, op: Op, active: ndarray) -> None:
         """Read `ttng.tensormap_create`: sizes start with the fastest dimension; strides, in bytes, omit it."""
         box, sizes, strides = (part.count("%") for part in re.findall(r"\[(.*?)\]", op.text)[:3])
         number = op.attribute("elem_type")
@@ -496,14 +459,14 @@ class Evaluator:
         for slot in np.unique(slots).tolist():
             descriptor = self.descriptors.get(slot)
             if descriptor is None:
-                sizes_of_all = math.prod(self.grid), facts.shape[1]
-                check_size(*sizes_of_all)
-                descriptor = Descriptor(size, np.zeros(sizes_of_all, np.int64))
+                shape_of_all = math.prod(self.grid), facts.shape[1]
+                check_size(*shape_of_all)
+                descriptor = Descriptor(size, np.zeros(shape_of_all, np.int64))
                 self.descriptors[slot] = descriptor
             descriptor.facts[self.programs[running[slots == slot]]] = facts[slots == slot]
         self.memory.count_descriptors(op, address)
 
-    def _copy_block(self, op: Op, active: np.ndarray) -> None:
+    def _copy_block(self, op: Op, active: ndarray) -> None:
         programs = np.flatnonzero(active & self._per_program(op.mask) if op.mask else active)
         tally = self.memory.tallies[op]
         tally.executions += len(programs)

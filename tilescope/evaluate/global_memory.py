@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy import ndarray
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.evaluate.counts import Example, Probe, Sampler, Tally
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import (
     ADDRESS_RANGE,
-    GRANULE_BYTES,
     LINE_BYTES,
     SECTOR_BYTES,
     RequestCosts,
-    box_lanes,
-    count_requests,
+    count_box_rows,
+    count_most,
 )
 from tilescope.evaluate.values import (
     Unknown,
@@ -47,10 +47,6 @@ CHUNK = 1 << 22
 _MOST_REMEMBERED = 1 << 12
 # Maximum number of classes whose lanes are kept at a time, for copies to shared memory.
 _MOST_COPIES = 1 << 8
-# Costs that depend on where the bytes lie.
-_PLACED = [RequestCosts._fields.index(name) for name in ("sectors", "lines", "extra", "repeated")]
-# Bytes between lanes with different unknown addresses, while their distinct bytes are counted.
-_FAR = 1 << 24
 # Number of executions whose start is remembered: enough for a map of programs.
 _MOST_STARTS = 1 << 16
 
@@ -71,11 +67,9 @@ class Descriptor:
     """
 
     element_bytes: int
-    facts: np.ndarray
+    facts: ndarray
 
-    def locate(
-        self, at: np.ndarray, block: np.ndarray, programs: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
+    def locate(self, at: ndarray, block: ndarray, programs: ndarray) -> tuple[ndarray, ...]:
         """Locate blocks whose first elements are at coordinates: (programs, dimensions) int64.
 
         Returns:
@@ -102,7 +96,7 @@ class Storage:
 
     bytes: int
     start: int
-    contents: dict[int, Callable[[], np.ndarray]] = field(default_factory=dict)
+    contents: dict[int, Callable[[], ndarray]] = field(default_factory=dict)
     why_unknown: str = "The capture holds no copy of the tensor's values."
 
 
@@ -120,14 +114,14 @@ class _PointerAccess:
     instruction: MemoryInstruction
     pointer: Value
     mask: Value
-    programs: np.ndarray
+    programs: ndarray
     num_warps: int
 
     @property
     def unknown(self) -> Unknown | None:
         return self.pointer if isinstance(self.pointer, Unknown) else None
 
-    def lanes(self, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def lanes(self, members: ndarray) -> tuple[ndarray, ndarray]:
         """Return the lanes' addresses and which are active, (members, requests, lanes) each."""
         place, owner = self.instruction.lanes(self.num_warps)
         address, active = (
@@ -138,6 +132,14 @@ class _PointerAccess:
             for value in (self.pointer.known, self.mask)
         )
         return address, active & owner
+
+    def number_unknown(self, unknown: Unknown) -> ndarray:
+        """Number the unknown integers. Return each lane's, (requests, lanes); lanes with the same number share it."""
+        shape = self.op.shape if unknown.shape is None else unknown.shape
+        table = np.arange(math.prod(shape)).reshape(1, *shape)
+        place, owner = self.instruction.lanes(self.num_warps)
+        number = from_table(table).with_rank(len(self.op.shape)).at(np.zeros(1, int), place)
+        return np.broadcast_to(number[0], owner.shape)
 
     def example(self, member: int) -> Example:
         address, active = (
@@ -156,23 +158,19 @@ class _Classes:
         running: (executions,) the members.
         start: (executions,) the address of the first element of each member's block.
         first: (classes,) an index into `running` for each class.
-        number: (executions,) the class of each member; None with one class.
+        number: (executions,) the class of each member.
     """
 
     key: Any
-    running: np.ndarray
-    start: np.ndarray
-    first: np.ndarray
-    number: np.ndarray | None
+    running: ndarray
+    start: ndarray
+    first: ndarray
+    number: ndarray
 
     @property
-    def times(self) -> np.ndarray:
+    def times(self) -> ndarray:
         """The number of members in each class."""
-        return np.array([len(self.running)]) if self.number is None else np.bincount(self.number)
-
-    def per_execution(self, per_class: np.ndarray) -> np.ndarray:
-        values = per_class if self.number is None else per_class[self.number]
-        return np.broadcast_to(values, self.running.shape)
+        return np.bincount(self.number)
 
 
 class _ClassCosts(NamedTuple):
@@ -185,9 +183,9 @@ class _ClassCosts(NamedTuple):
     """
 
     requests: RequestCosts
-    low: np.ndarray
-    high: np.ndarray
-    elements: np.ndarray
+    low: ndarray
+    high: ndarray
+    elements: ndarray
 
 
 class GlobalMemory:
@@ -244,7 +242,7 @@ class GlobalMemory:
         size = op.element_bytes
         shape = op.shape
 
-        def read(address: np.ndarray, active: np.ndarray, result: np.ndarray) -> np.ndarray:
+        def read(address: ndarray, active: ndarray, result: ndarray) -> ndarray:
             address, active, result = np.broadcast_arrays(address, active, result)
             storage = storage_number(address)
             for number in np.unique(storage[active]).tolist():
@@ -263,7 +261,7 @@ class GlobalMemory:
         loaded = apply(read, pointer, mask, default)
         return loaded.map_blocks(lambda table: np.broadcast_to(table, (len(table), *shape)))
 
-    def _contents(self, number: int, size: int, is_locked: bool) -> np.ndarray:
+    def _contents(self, number: int, size: int, is_locked: bool) -> ndarray:
         if not 0 <= number < len(self.storages):
             raise UnsupportedOperation(
                 "Accesses depend on a load through a pointer that was itself loaded."
@@ -276,7 +274,7 @@ class GlobalMemory:
         return storage.contents[size]()
 
     def count(
-        self, op: Op, pointer: Value, mask: Value, programs: np.ndarray, doubt: str = ""
+        self, op: Op, pointer: Value, mask: Value, programs: ndarray, doubt: str = ""
     ) -> None:
         """Count an execution of an operation on pointers.
 
@@ -338,16 +336,14 @@ class GlobalMemory:
         running = classes.running
         start = classes.start[classes.first]
         moved = _moved_bytes(start + costs.low, start + costs.high, costs.requests.sectors)
-        low, high, size, elements = map(
-            classes.per_execution, (costs.low, costs.high, moved, costs.elements)
+        issued = np.flatnonzero(moved[classes.number])
+        running = running[issued]
+        low, high, size, elements = (
+            column[classes.number[issued]]
+            for column in (costs.low, costs.high, moved, costs.elements)
         )
-        low = classes.start + low
-        high = classes.start + high
-        if not moved.all():
-            issued = np.flatnonzero(size)
-            running, low, high, size, elements = (
-                column[issued] for column in (running, low, high, size, elements)
-            )
+        low = classes.start[issued] + low
+        high = classes.start[issued] + high
         self.sampler.add(tally.touches, programs[running], low, high, size)
         if not is_certain:
             return
@@ -365,7 +361,7 @@ class GlobalMemory:
                 wrong = np.argwhere(example.active & self._are_outside(example.address))
                 tally.outside = example, tuple(wrong[0].tolist())
 
-    def _find_storages(self, op: Op, address: np.ndarray) -> None:
+    def _find_storages(self, op: Op, address: ndarray) -> None:
         """Add the storages of addresses to those that an operation accesses."""
         numbers = storage_number(np.array([address.min(), address.max()]))
         if numbers[0] != numbers[1]:
@@ -375,7 +371,7 @@ class GlobalMemory:
         if op.traits.counter not in ("ld", "tma_ld"):
             self.stored |= storages
 
-    def _are_outside(self, address: np.ndarray) -> np.ndarray:
+    def _are_outside(self, address: ndarray) -> ndarray:
         """Return which addresses lie outside their storage. Pointers read from memory have none and are not checked."""
         number = storage_number(address)
         is_known = (number >= 0) & (number < len(self.storages))
@@ -393,15 +389,18 @@ class GlobalMemory:
         requests, low, high, elements = columns
         return _ClassCosts(RequestCosts(*requests), low - start, high - start, elements)
 
-    def _count_members(self, access: _PointerAccess, members: np.ndarray) -> _ClassCosts:
+    def _count_members(self, access: _PointerAccess, members: ndarray) -> _ClassCosts:
         """Return the costs of members, each its own class. `low` and `high` are addresses."""
         instruction = access.instruction
         tally = self.tallies[access.op]
         address, active = access.lanes(members)
         lanes = address.reshape(-1, address.shape[2]), active.reshape(-1, address.shape[2])
         if access.unknown:
-            costs, is_exact = _count_most(access, access.unknown, *lanes)
-            tally.doubt = tally.doubt or ("" if is_exact else access.unknown.why)
+            unknown = access.unknown
+            step = max(instruction.width_bytes, math.gcd(unknown.multiple, LINE_BYTES))
+            number = np.resize(access.number_unknown(unknown), lanes[0].shape)
+            costs, is_exact = count_most(instruction.count_requests, *lanes, number, step)
+            tally.doubt = tally.doubt or ("" if is_exact else unknown.why)
         else:
             costs = np.array(instruction.count_requests(*lanes))
         issued = costs[0].reshape(-1, instruction.kept)
@@ -418,7 +417,7 @@ class GlobalMemory:
             elements=np.count_nonzero(elements, axis=1),
         )
 
-    def count_descriptors(self, op: Op, address: np.ndarray) -> None:
+    def count_descriptors(self, op: Op, address: ndarray) -> None:
         """Count the 128-byte descriptors that programs create: one warp writes each with an atomic exchange.
 
         Args:
@@ -430,9 +429,7 @@ class GlobalMemory:
         sectors = LINE_BYTES // SECTOR_BYTES
         tally.counts += len(address) * np.array(RequestCosts(1, sectors, 1, sectors, LINE_BYTES))
 
-    def copy_block(
-        self, op: Op, descriptor: Descriptor, at: np.ndarray, programs: np.ndarray
-    ) -> None:
+    def copy_block(self, op: Op, descriptor: Descriptor, at: ndarray, programs: ndarray) -> None:
         """Count a copy by the tensor memory accelerator, box row by box row: see `tilescope.evaluate.sectors`.
 
         Bytes outside the tensor are counted like those of its edge, but they are not traffic.
@@ -443,7 +440,8 @@ class GlobalMemory:
         """
         tally = self.tallies[op]
         size = descriptor.element_bytes
-        block = np.array(op.shape[-at.shape[1] :])
+        shape = op.shape[-at.shape[1] :]
+        block = np.array(shape)
         check_size(*op.shape)
         start, before, after, strides = descriptor.locate(at, block, programs)
         self._find_storages(op, start)
@@ -453,8 +451,9 @@ class GlobalMemory:
             tally.missing += programs[~is_inside].tolist()
         keys = np.column_stack([start % LINE_BYTES, before, after, strides])
         classes, index, times = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+        is_load = op.traits.counter == "tma_ld"
         costs = [
-            _count_box_rows(op, size, first, *np.split(np.array(limits)[:, None, None], 3))
+            count_box_rows(shape, size, op.swizzle_bytes, is_load, first, limits)
             for first, *limits in classes
         ]
         sectors, touched, elements = np.array(costs).T
@@ -469,7 +468,7 @@ class GlobalMemory:
         self.sampler.add(tally.touches, *parts)
 
 
-def _classify(access: _PointerAccess, running: np.ndarray, start: np.ndarray) -> _Classes:
+def _classify(access: _PointerAccess, running: ndarray, start: ndarray) -> _Classes:
     """Group the members that execute an access: by address up to whole lines, and by mask."""
     op = access.op
     # An atomic's sectors depend on more than the place within a line. Of larger launches, one member of each class
@@ -483,64 +482,11 @@ def _classify(access: _PointerAccess, running: np.ndarray, start: np.ndarray) ->
     name = b"".join(np.broadcast_to(pick(each, first), len(first)).tobytes() for each in numbers)
     unknown = access.unknown
     key = name, unknown and (unknown.shape, unknown.multiple)
+    number = np.zeros(len(running), int) if number is None else number
     return _Classes(key, running, np.broadcast_to(start, len(running)), first, number)
 
 
-def _moved_bytes(low: np.ndarray, high: np.ndarray, sectors: np.ndarray) -> np.ndarray:
+def _moved_bytes(low: ndarray, high: ndarray, sectors: ndarray) -> ndarray:
     """Return the bytes of the sectors that executions move. Several requests may touch the same sectors."""
     spanned = high // SECTOR_BYTES - low // SECTOR_BYTES + 1
     return np.where(sectors > 0, np.minimum(sectors, spanned), 0) * SECTOR_BYTES
-
-
-def _count_box_rows(
-    op: Op, element_bytes: int, first: int, low: np.ndarray, high: np.ndarray, strides: np.ndarray
-) -> tuple[int, int, int]:
-    """Count the sectors of a block's copy, those that it touches in the tensor, and the elements.
-
-    Args:
-        first: the address of the block's first element.
-        low, high: (dimensions, 1, 1), the part of the block that lies inside the tensor.
-        strides: (dimensions, 1, 1), in elements.
-    """
-    places = box_lanes(op.shape[-len(low) :], element_bytes, op.swizzle_bytes)
-    address = first + (places * strides).sum(axis=0) * element_bytes
-    inside = ((places >= low) & (places < high)).all(axis=0)
-    is_load = op.traits.counter == "tma_ld"
-    instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
-    costs = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
-    elements = int(inside.sum()) * GRANULE_BYTES // element_bytes
-    return costs.sectors.sum(), (costs.sectors - costs.extra).sum(), elements
-
-
-def _count_most(
-    access: _PointerAccess,
-    unknown: Unknown,
-    address: np.ndarray,
-    active: np.ndarray,
-) -> tuple[np.ndarray, bool]:
-    """Return the largest costs of requests whose addresses lack unknown numbers, and whether all are equal.
-
-    The unknown numbers are multiples of `unknown.multiple`, and a lane's address is a multiple of its width.
-    """
-    shape = access.op.shape if unknown.shape is None else unknown.shape
-    table = np.arange(math.prod(shape)).reshape(1, *shape)
-    place, owner = access.instruction.lanes(access.num_warps)
-    number = from_table(table).with_rank(len(access.op.shape)).at(np.zeros(1, int), place)
-    # Lanes whose unknown numbers are equal have the same.
-    number = np.resize(np.broadcast_to(number[0], owner.shape), address.shape)
-    count = access.instruction.count_requests
-    step = max(access.instruction.width_bytes, math.gcd(unknown.multiple, LINE_BYTES))
-    total = np.array(count(address + number * _FAR, active))
-    total[_PLACED] = 0
-    is_exact = True
-    while active.any():
-        lowest = np.where(active, number, number.max()).min(axis=1, keepdims=True)
-        own = active & (number == lowest)
-        # A single lane touches one sector, wherever it is.
-        end = LINE_BYTES if np.count_nonzero(own, axis=1).max() > 1 else 1
-        costs = np.array([count(address + shift, own) for shift in range(0, end, step)])[:, _PLACED]
-        total[_PLACED] += costs.max(axis=0)
-        active = active & ~own
-        sectors = costs[:, 0]
-        is_exact = is_exact and bool((sectors == sectors[0]).all()) and not active.any()
-    return total, is_exact

@@ -30,6 +30,7 @@ from tilescope.ttgir.parser import (
     Source,
     memory_ops,
     parse_ttgir,
+    shape_of,
 )
 
 PTX_MEMORY = re.compile(
@@ -54,7 +55,7 @@ _MEMORY = {
 }
 
 # %3 = ttg.convert_layout %2 : tensor<64x16xf16, #blocked> -> tensor<64x16xf16, #blocked1>
-_CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<((?:\d+x)+)[a-z]+(\d+)\w*,")
+_CONVERSION = re.compile(r"ttg\.convert_layout .*: tensor<[\dx]+x[a-z]+(\d+)\w*,")
 
 _ADDRESS = re.compile(r"\[\s*(%\w+)\s*(?:\+\s*(-?\d+))?\s*\]")
 _OFFSET = re.compile(r"\s*add\.s64\s+(%\w+), (%\w+), (-?\d+);")
@@ -77,21 +78,20 @@ class PtxAccess:
     is_repeated: bool = False
 
 
+# The instruction of each operation, or a sentence that says why it is unknown.
+Instructions = Mapping[Op, MemoryInstruction | str]
 # Accesses to global memory by kind and location.
 Ptx = Mapping[tuple[str, Location], Sequence[PtxAccess]]
 
 
 def read_instructions(
     body: Region, layouts: Sequence[Layout | None], ptx: str, sass: str
-) -> dict[Op, MemoryInstruction | str]:
+) -> Instructions:
     """Match the operations on global memory to the PTX by their full locations.
 
     Args:
         layouts: the layout of the pointers of each operation on pointers, in the order of the text.
         sass: "" if it is unknown. Then no load is assumed to be merged.
-
-    Returns:
-        For each operation its instruction, or a sentence that says why it is unknown.
     """
     in_ptx = find_instructions(ptx)
     opcodes = find_opcodes(sass)
@@ -190,7 +190,8 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxAccess]]:
     """
     result: dict[tuple[str, Location], list[PtxAccess]] = defaultdict(list)
     bases: dict[str, tuple[str, int]] = {}
-    loaded: list[tuple[tuple[str, str], range, PtxAccess]] = []
+    # The bytes that loads access, by predicate and base.
+    loaded: dict[tuple[str, str], list[tuple[set[int], PtxAccess]]] = defaultdict(list)
     for line, location in locate_lines(ptx, "ptx"):
         match = PTX_MEMORY.search(line)
         if match:
@@ -204,14 +205,14 @@ def find_instructions(ptx: str) -> dict[tuple[str, Location], list[PtxAccess]]:
             elif kind == "load" and address:
                 base, offset = bases.get(address[1], (address[1], 0))
                 start = offset + int(address[2] or 0)
-                own = range(start, start + instruction.width_bytes)
-                key = line[: match.start()].strip(), base
-                for other_key, other, earlier in loaded:
-                    if key == other_key and other.start <= own.start and own.stop <= other.stop:
+                own = {*range(start, start + instruction.width_bytes)}
+                same = loaded[line[: match.start()].strip(), base]
+                for other, earlier in same:
+                    if own <= other:
                         instruction.is_repeated = True
-                    elif key == other_key and own.start <= other.start and other.stop <= own.stop:
+                    elif other <= own:
                         earlier.is_repeated = True
-                loaded.append((key, own, instruction))
+                same.append((own, instruction))
         elif sum_of := _OFFSET.match(line):
             base, offset = bases.get(sum_of[2], (sum_of[2], 0))
             bases[sum_of[1]] = base, offset + int(sum_of[3])
@@ -241,12 +242,15 @@ def counter_of(op: Op, instruction: MemoryInstruction, body: Region) -> str:
 
 def find_conversions(ttgir: str) -> tuple[Conversion, ...]:
     """Return the layout conversions, in order."""
-    result = []
-    for line, location in locate_lines(ttgir, "ttgir"):
-        if location and (match := _CONVERSION.search(line)):
-            shape = tuple(map(int, match[1][:-1].split("x")))
-            result.append(Conversion(location[0][:2], shape, -(-int(match[2]) // 8)))
-    return tuple(result)
+    matches = (
+        (location, match)
+        for line, location in locate_lines(ttgir, "ttgir")
+        if location and (match := _CONVERSION.search(line))
+    )
+    return tuple(
+        Conversion(location[0][:2], shape_of(match[0]), -(-int(match[1]) // 8))
+        for location, match in matches
+    )
 
 
 def access_lines(text: str, kind: str, file: str, lines: range) -> list[int]:

@@ -9,7 +9,7 @@ sector per 32 such bytes of a row, rounded up. A store omits them. These counts 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +62,11 @@ class RequestCosts(NamedTuple):
     loaded: Any = 0
     wavefronts: Any = 0
 
+
+# Costs that depend on where the bytes lie.
+_PLACED = [RequestCosts._fields.index(name) for name in ("sectors", "lines", "extra", "repeated")]
+# Bytes between lanes with different unknown addresses, while their distinct bytes are counted.
+_FAR = 1 << 24
 
 _NOWHERE = np.iinfo(np.int64).min
 
@@ -160,6 +165,60 @@ def box_lanes(block: Sequence[int], element_bytes: int, swizzle_bytes: int | Non
     places = np.indices((*block[:-1], block[-1] // step))
     places[-1] *= step
     return places.reshape(len(block), -1, row_bytes // GRANULE_BYTES)
+
+
+def count_box_rows(
+    block: Sequence[int],
+    element_bytes: int,
+    swizzle_bytes: int | None,
+    is_load: bool,
+    first: int,
+    limits: Any,
+) -> tuple[int, int, int]:
+    """Count the sectors of a block's copy, those that it touches in the tensor, and the elements.
+
+    Args:
+        first: the address of the block's first element.
+        limits: (3, dimensions), the first and the last place in the block inside the tensor, and the strides in
+            elements.
+    """
+    low, high, strides = np.reshape(limits, (3, len(block), 1, 1))
+    places = box_lanes(block, element_bytes, swizzle_bytes)
+    address = first + (places * strides).sum(axis=0) * element_bytes
+    inside = ((places >= low) & (places < high)).all(axis=0)
+    instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
+    costs = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
+    elements = int(inside.sum()) * GRANULE_BYTES // element_bytes
+    return costs.sectors.sum(), (costs.sectors - costs.extra).sum(), elements
+
+
+def count_most(
+    count: Callable[[ndarray, ndarray], RequestCosts],
+    address: ndarray,
+    active: ndarray,
+    number: ndarray,
+    step: int,
+) -> tuple[ndarray, bool]:
+    """Return the largest costs of requests whose addresses lack unknown integers, and whether all are equal.
+
+    Args:
+        number: (requests, lanes), which unknown integer each lane's address lacks.
+        step: the integers and the addresses are multiples of it.
+    """
+    total = np.array(count(address + number * _FAR, active))
+    total[_PLACED] = 0
+    is_exact = True
+    while active.any():
+        lowest = np.where(active, number, number.max()).min(axis=1, keepdims=True)
+        own = active & (number == lowest)
+        # A single lane touches one sector, wherever it is.
+        end = LINE_BYTES if np.count_nonzero(own, axis=1).max() > 1 else 1
+        costs = np.array([count(address + shift, own) for shift in range(0, end, step)])[:, _PLACED]
+        total[_PLACED] += costs.max(axis=0)
+        active = active & ~own
+        sectors = costs[:, 0]
+        is_exact = is_exact and bool((sectors == sectors[0]).all()) and not active.any()
+    return total, is_exact
 
 
 def atomic_sectors(address: ndarray, active: ndarray) -> ndarray:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from tilescope.captures.listings import UnsupportedOperation
 
@@ -32,26 +33,29 @@ class BlockTerm:
         index: (programs,) int64; None if all programs have the only row.
     """
 
-    def __init__(self, table: np.ndarray, index: np.ndarray | None) -> None:
+    def __init__(self, table: ndarray, index: ndarray | None) -> None:
         self.table = table
         self.index = index
 
     @cached_property
-    def spans(self) -> tuple[np.ndarray, np.ndarray]:
+    def spans(self) -> tuple[ndarray, ndarray]:
         """The smallest and the largest element of each row."""
-        axes = tuple(range(1, self.table.ndim))
-        return self.table.min(axis=axes), self.table.max(axis=axes)
+        return self._flat.min(axis=1), self._flat.max(axis=1)
 
     @cached_property
-    def first(self) -> np.ndarray:
+    def first(self) -> ndarray:
         """The first element of each row; 0 for booleans, which are not sums."""
-        flat = self.table.reshape(len(self.table), -1)
-        return np.zeros(len(flat), np.int64) if self.table.dtype == bool else flat[:, 0]
+        flat = self._flat
+        return np.zeros(len(flat), np.int64) if flat.dtype == bool else flat[:, 0]
+
+    @property
+    def _flat(self) -> ndarray:
+        return self.table.reshape(len(self.table), -1)
 
     @cached_property
-    def fingerprints(self) -> np.ndarray:
+    def fingerprints(self) -> ndarray:
         """A 64-bit hash of each row relative to its first element. Equal rows have equal hashes, in any table."""
-        flat = self.table.reshape(len(self.table), -1)
+        flat = self._flat
         bits = (flat if flat.dtype == bool else flat - flat[:, :1]).astype(np.int64).view(np.uint64)
         bits = bits + np.arange(1, flat.shape[1] + 1, dtype=np.uint64) * _MIX[2]
         for shift, factor in ((30, _MIX[0]), (27, _MIX[1])):
@@ -59,14 +63,14 @@ class BlockTerm:
         shape = hash(self.table.shape[1:]) & 0xFFFFFFFF  # of integers: the same in every process
         return (bits.sum(axis=1, dtype=np.uint64) ^ np.uint64(shape)).view(np.int64)
 
-    def rows(self, programs: np.ndarray) -> np.ndarray:
+    def rows(self, programs: ndarray) -> ndarray:
         """Return the blocks of the given programs: (programs or 1, *block)."""
         return self.table[:1] if self.index is None else self.table[self.index[programs]]
 
-    def per_program(self, per_row: np.ndarray) -> np.ndarray:
+    def per_program(self, per_row: ndarray) -> ndarray:
         return per_row[:1] if self.index is None else per_row[self.index]
 
-    def select(self, programs: np.ndarray) -> "BlockTerm":
+    def select(self, programs: ndarray) -> "BlockTerm":
         result = copy.copy(self)  # with what is cached
         result.index = None if self.index is None else self.index[programs]
         return result
@@ -101,51 +105,52 @@ class Value:
         return np.broadcast_shapes(*(term.table.shape[1:] for term in self.terms))
 
     @property
-    def first(self) -> np.ndarray:
+    def first(self) -> ndarray:
         """The first element of each program's block: (programs,), or (1,) if all have the same."""
         return sum((term.per_program(term.first) for term in self.terms), self.base)
 
-    def select(self, programs: np.ndarray) -> "Value":
+    def select(self, programs: ndarray) -> "Value":
         """Return the value of the given programs."""
         return Value(pick(self.base, programs), [term.select(programs) for term in self.terms])
 
-    def blocks(self, programs: np.ndarray) -> np.ndarray:
+    def blocks(self, programs: ndarray) -> ndarray:
         """Return the blocks of the given programs: (programs or 1, *block)."""
         rank = self.terms[0].table.ndim - 1 if self.terms else 0
+        return self._combine(programs, rank, lambda rows: rows)
+
+    def _combine(
+        self, programs: ndarray, rank: int, pick_elements: Callable[[ndarray], ndarray]
+    ) -> ndarray:
         total = pick(self.base, programs).reshape(-1, *[1] * rank)
         for term in self.terms:
-            part = term.rows(programs)
+            part = pick_elements(term.rows(programs))
             total = total & part if self.is_boolean else total + part
         return total
 
-    def full_blocks(self, programs: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    def full_blocks(self, programs: ndarray, shape: Sequence[int]) -> ndarray:
         """Return all elements of the blocks of the given programs: (programs, *shape)."""
         blocks = self.with_rank(len(shape)).blocks(programs)
         return np.broadcast_to(blocks, (len(programs), *shape))
 
-    def at(self, programs: np.ndarray, place: np.ndarray) -> np.ndarray:
+    def at(self, programs: ndarray, place: ndarray) -> ndarray:
         """Return elements of the blocks of the given programs: (programs or 1, ...).
 
         Args:
             place: (dimensions, ...) int64, their coordinates.
         """
-        total = pick(self.base, programs).reshape(-1, *[1] * (place.ndim - 1))
-        for term in self.terms:
-            rows = term.rows(programs)
-            sizes = rows.shape[1:]
-            where = (
-                axis if size > 1 else axis * 0 for axis, size in zip(place, sizes, strict=True)
-            )
-            part = rows[(slice(None), *where)]
-            total = total & part if self.is_boolean else total + part
-        return total
+
+        def pick_elements(rows: ndarray) -> ndarray:
+            axes = zip(place, rows.shape[1:], strict=True)
+            return rows[(slice(None), *(axis if size > 1 else axis * 0 for axis, size in axes))]
+
+        return self._combine(programs, place.ndim - 1, pick_elements)
 
     @property
     def lower_bound(self) -> int:
         """A lower bound of all elements of all programs."""
         return int(self.base.min()) + sum(int(term.spans[0].min()) for term in self.terms)
 
-    def bounds_by_program(self) -> tuple[np.ndarray, np.ndarray]:
+    def bounds_by_program(self) -> tuple[ndarray, ndarray]:
         """Return a lower and an upper bound of each program's elements: (programs,), or (1,) if all have the same."""
         low, high = self.base, self.base
         for term in self.terms:
@@ -158,7 +163,7 @@ class Value:
         terms = apply(lambda x: x, Value(np.zeros(1, self.base.dtype), self.terms)).terms
         return Value(self.base, terms)
 
-    def map_blocks(self, change: Callable[[np.ndarray], np.ndarray]) -> "Value":
+    def map_blocks(self, change: Callable[[ndarray], ndarray]) -> "Value":
         """Change the shape of the blocks. `change` takes and returns tables."""
         return Value(self.base, [BlockTerm(change(term.table), term.index) for term in self.terms])
 
@@ -198,10 +203,10 @@ class Unknown(Value):
     def is_boolean(self) -> bool:
         return self.known.is_boolean
 
-    def select(self, programs: np.ndarray) -> Value:
+    def select(self, programs: ndarray) -> Value:
         return join(self.known.select(programs), self)
 
-    def map_blocks(self, change: Callable[[np.ndarray], np.ndarray]) -> Value:
+    def map_blocks(self, change: Callable[[ndarray], ndarray]) -> Value:
         shape = self.shape and change(np.empty((1, *self.shape))).shape[1:]
         return Unknown(self.why, shape, self.multiple, self.known.map_blocks(change))
 
@@ -229,12 +234,12 @@ def join(result: Value, *operands: Value) -> Value:
     return Unknown(unknown[0].why, shape, math.gcd(*(each.multiple for each in unknown)), result)
 
 
-def pick(numbers: np.ndarray, programs: np.ndarray) -> np.ndarray:
+def pick(numbers: ndarray, programs: ndarray) -> ndarray:
     """Return the numbers of the given programs; (1,) if all programs share one."""
     return numbers if len(numbers) == 1 else numbers[programs]
 
 
-def group(keys: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray | None]:
+def group(keys: Sequence[ndarray | None]) -> tuple[ndarray, ndarray | None]:
     """Group the programs that agree in all keys.
 
     Returns:
@@ -257,9 +262,7 @@ def group(keys: Sequence[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray | N
     return first[present], number[code]
 
 
-def group_equal(
-    keys: Sequence[np.ndarray], times: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+def group_equal(keys: Sequence[ndarray], times: ndarray | None = None) -> tuple[ndarray, ndarray]:
     """Return one member of each group that agrees in all keys, and how often the group occurs.
 
     Args:
@@ -270,7 +273,7 @@ def group_equal(
     return first, np.bincount(numbers, times).astype(np.int64)
 
 
-def _number(key: np.ndarray) -> tuple[np.ndarray, int]:
+def _number(key: ndarray) -> tuple[ndarray, int]:
     """Return a small number for each distinct element, in ascending order, and a bound of the numbers."""
     low, high = int(key.min()), int(key.max())
     if high - low < max(4 * len(key), 1024):
@@ -287,11 +290,11 @@ def check_size(*shape: int) -> None:
         )
 
 
-def keys_of(*values: Value) -> list[np.ndarray | None]:
+def keys_of(*values: Value) -> list[ndarray | None]:
     return [key for value in values for key in (value.base, *(term.index for term in value.terms))]
 
 
-def from_table(table: np.ndarray, index: np.ndarray | None = None) -> Value:
+def from_table(table: ndarray, index: ndarray | None = None) -> Value:
     """Return the value whose blocks are the rows of a table: see `BlockTerm`."""
     if table.ndim == 1:
         return Value(table if index is None else table[index])
@@ -367,7 +370,7 @@ def compare(predicate: Callable[..., Any], a: Value, b: Value) -> Value:
     return apply(predicate, Value(np.clip(difference.base, -greatest - 1, 1 - least), [term]), zero)
 
 
-def choose(condition: np.ndarray | Unknown, a: Value, b: Value) -> Value:
+def choose(condition: ndarray | Unknown, a: Value, b: Value) -> Value:
     """Return a where the program's condition is true, otherwise b.
 
     Args:

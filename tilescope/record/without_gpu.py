@@ -44,11 +44,12 @@ _ANSWERS = {
     _T.device.__get__: _CUDA, _T.is_cuda.__get__: True, _T.is_cpu.__get__: False, _T.get_device: 0,
     _T.is_pinned: False, _T.record_stream: None,
 }  # fmt: skip
-_READS = {getattr(owner, name, None) for owner in (torch, _T) for name in (
-    "item", "tolist", "numpy", "__dlpack__", "__bool__", "__int__", "__float__", "__index__", "__array__",
-    "nonzero", "argwhere", "unique", "unique_consecutive", "bincount", "masked_select", "repeat_interleave", "equal",
-    "allclose", "to_sparse", "to_sparse_csr", "to_sparse_csc", "to_sparse_bsr", "to_sparse_bsc",
-)}  # fmt: skip
+_READ_NAMES = """
+item tolist numpy __dlpack__ __bool__ __int__ __float__ __index__ __array__ equal allclose
+nonzero argwhere unique unique_consecutive bincount masked_select repeat_interleave
+to_sparse to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc
+"""
+_READS = {getattr(owner, name, None) for owner in (torch, _T) for name in _READ_NAMES.split()}
 
 
 def _on_cpu(value: Any) -> Any:

@@ -17,6 +17,7 @@ import orjson
 
 from tilescope.advice.experiments import MOST_SECONDS
 from tilescope.advice.findings import Compiler, find
+from tilescope.advice.same_work import find_equal_launches
 from tilescope.caching import once
 from tilescope.captures.reader import (
     TIME,
@@ -26,11 +27,10 @@ from tilescope.captures.reader import (
     Finding,
     OutputErrors,
     Tuned,
-    find_equal_launches,
 )
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
-from tilescope.inside.inspect import Inspection, inspect
+from tilescope.inside.inspect import inspect
 from tilescope.inside.moved import correct_counts
 from tilescope.inside.report import (
     INSIDE_COUNTERS,
@@ -97,11 +97,9 @@ def describe_finding(finding: Finding) -> Iterator[str]:
     if finding.change:
         yield finding.change
     time = describe_time(finding)
-    effect = [f"predicted time {time}"] if time else []
-    if counts := describe_counts(finding):
-        effect.append(counts)
-    if effect:
-        yield f"Tried: {', '.join(effect)}."
+    parts = [f"predicted time {time}" if time else "", describe_counts(finding)]
+    if effect := ", ".join(filter(None, parts)):
+        yield f"Tried: {effect}."
     if finding.needs:
         yield finding.needs
 
@@ -306,7 +304,11 @@ class Launches:
         self.content = capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
         self._evaluate = lru_cache(maxsize=256)(self._evaluate_ttgir)
-        self.inspections = lru_cache(maxsize=256)(self._inspect)
+        self.inspections = lru_cache(maxsize=256)(
+            lambda number: inspect(
+                capture, self.content.launches[number], self._evaluate(number, None, False)
+            )
+        )
         self.counts = lru_cache(maxsize=256)(self._count)
         # The first call tries changes.
         self.report = once(lambda: make_report(capture, compiler, counted=self))
@@ -340,11 +342,6 @@ class Launches:
         own = self.counts(number, program).operations
         copies = [own[place] for place in places]
         return next((op for op in copies if op.tally.example), copies[0])
-
-    def _inspect(self, number: int) -> Inspection:
-        return inspect(
-            self.capture, self.content.launches[number], self._evaluate(number, None, False)
-        )
 
     def kernel(self, number: int) -> CapturedKernel:
         return self.content.kernels[self.content.launches[number].kernel]

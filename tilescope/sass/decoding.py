@@ -4,6 +4,8 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +33,7 @@ class Source:
     words: int = 1
 
 
-@dataclass(frozen=True)
-class Computation:
+class Computation(NamedTuple):
     """An instruction whose results can be computed.
 
     Attributes:
@@ -88,54 +89,40 @@ def source(text: str, has_carry: bool = False) -> Source | None:
 @functools.lru_cache(maxsize=4096)
 def wide_source(text: str) -> Source | None:
     """Return a 64-bit operand in two registers or two words of the constant bank."""
-    if match := _REGISTER.match(text):
-        name = match[2]
-        if name in CONSTANT_REGISTERS:
-            return Source((), lambda: 0)
-        sign = -1 if match[1] == "-" else 1
-        return Source(
-            (name, next_register(name, 1)),
-            lambda low, high: sign * semantics.pair(low, high),
-        )
-    if _NUMBER.match(text):
-        number = int(text, 0)
-        return Source((), lambda: number)
-    if match := _CONSTANT.match(text):
-        factor = -1 if match[1] else 1
-        at = int(match[2], 0)
-        return Source((), lambda low, high: factor * semantics.pair(low, high), at, words=2)
-    return None
+    low = source(text.removeprefix("-"))
+    if low is None:
+        return None
+    combine = low.combine
+    sign = -1 if text.startswith("-") else 1
+    if not low.registers and low.constant is None:
+        return Source((), lambda: sign * combine())
+    registers = tuple(next_register(name, k) for name in low.registers for k in (0, 1))
+    return Source(registers, lambda *words: sign * semantics.pair(*words), low.constant, words=2)
 
 
 @functools.lru_cache(maxsize=4096)
 def address(text: str) -> Source:
     """Return the sum of an address's registers and offset."""
     match = _ADDRESS.search(text)
-    registers = list[str]()
-    shapes = list[tuple[int, int]]()
+    terms = list[tuple[Source, int]]()
     offset = 0
     for part in match[1].replace("+-", "+!").split("+") if match else ():
         if found := _ADDRESS_PART.match(part):
-            if found[1] in CONSTANT_REGISTERS:
-                continue
             scale = re.search(r"\.X(\d+)", found[2])
-            is_wide = ".64" in found[2]
-            registers.append(found[1])
-            if is_wide:
-                registers.append(next_register(found[1], 1))
-            shapes.append((2 if is_wide else 1, int(scale[1]) if scale else 1))
+            operand = wide_source(found[1]) if ".64" in found[2] else source(found[1])
+            assert operand
+            terms.append((operand, int(scale[1]) if scale else 1))
         else:
             offset += int(part.replace("!", "-"), 0)
 
     def combine(*values: Number) -> Number:
-        total: Number = offset
         rest = iter(values)
-        for count, scale in shapes:
-            value = next(rest)
-            total = total + (semantics.pair(value, next(rest)) if count == 2 else value * scale)
+        total: Number = offset
+        for operand, scale in terms:
+            total = total + operand.combine(*islice(rest, len(operand.registers))) * scale
         return total
 
-    return Source(tuple(registers), combine)
+    return Source(tuple(name for operand, _ in terms for name in operand.registers), combine)
 
 
 def decode(
@@ -169,17 +156,21 @@ Decoded = tuple[Words, list[Source | None], Callable[..., tuple[Number, ...]]] |
 Decoder = Callable[[Words, Words, Words], Decoded]
 
 
+def _single(writes: Words, operands: Words, compute: Callable[..., Number]) -> Decoded:
+    """Compute one result from 32-bit operands."""
+    return writes[:1], [source(each) for each in operands], lambda *values: (compute(*values),)
+
+
 def _plain(
     compute: Callable[..., Number], fits: Callable[[Words], bool] = lambda _: True
 ) -> Decoder:
     """Return a decoder for instructions with 32-bit operands and one result, if `fits` accepts their suffixes."""
+    return lambda parts, writes, reads: _single(writes, reads, compute) if fits(parts) else None
 
-    def decode_plain(parts: Words, writes: Words, reads: Words) -> Decoded:
-        if not fits(parts):
-            return None
-        return writes[:1], [source(each) for each in reads], lambda *values: (compute(*values),)
 
-    return decode_plain
+def _sign(parts: Words) -> Callable[[Number], Number]:
+    """Return how to interpret an operand of the type that the suffixes name."""
+    return _SIGNS[""] if "U32" in parts else semantics.signed
 
 
 def _move_local(instruction: Instruction) -> Computation | None:
@@ -187,26 +178,13 @@ def _move_local(instruction: Instruction) -> Computation | None:
     offset = instruction.stack_offset
     if offset is None:
         return None
-    (register_name,) = (each for each in instruction.operands if "[" not in each)
-    names = []
-    words = []
-    for k in range(instruction.lane_registers):
-        names.append(next_register(register_name, k))
-        words.append(f"[{offset + 4 * k}]")
+    (name,) = (each for each in instruction.operands if "[" not in each)
+    count = instruction.lane_registers
+    writes = tuple(next_register(name, k) for k in range(count))
+    reads = tuple(f"[{offset + 4 * k}]" for k in range(count))
     if instruction.traits.lmem == "store":
-        sources = tuple(register(name) for name in names)
-        return Computation(tuple(words), sources, lambda *values: values)
-    return Computation(
-        tuple(names), tuple(register(word) for word in words), lambda *values: values
-    )
-
-
-def _move(parts: Words, writes: Words, reads: Words) -> Decoded:
-    return writes[:1], [source(reads[0])], lambda value: (value,)
-
-
-def _read_special(parts: Words, writes: Words, reads: Words) -> Decoded:
-    return writes, [register(reads[0])], lambda value: (value,)
+        writes, reads = reads, writes
+    return Computation(writes, tuple(map(register, reads)), lambda *values: values)
 
 
 def _clear(parts: Words, writes: Words, reads: Words) -> Decoded:
@@ -227,7 +205,7 @@ def _add3(parts: Words, writes: Words, reads: Words) -> Decoded:
 
 
 def _multiply(parts: Words, writes: Words, reads: Words) -> Decoded:
-    sign = (lambda value: value) if "U32" in parts else semantics.signed
+    sign = _sign(parts)
     if "WIDE" in parts or "HI" in parts:
         sources = [source(reads[0]), source(reads[1]), wide_source(reads[2])]
         if "HI" in parts:
@@ -273,14 +251,13 @@ def _load_effective_address(parts: Words, writes: Words, reads: Words) -> Decode
 
 def _shift(parts: Words, writes: Words, reads: Words) -> Decoded:
     kind = ".".join(part for part in parts if part != "HI")
-    shift = functools.partial(semantics.shift, kind, "HI" in parts)
-    return writes, [source(each) for each in reads[:3]], lambda *values: (shift(*values),)
+    return _single(writes, reads[:3], functools.partial(semantics.shift, kind, "HI" in parts))
 
 
 def _extend(parts: Words, writes: Words, reads: Words) -> Decoded:
     is_signed = "U32" not in parts
     bits = min(int(reads[1], 0), 32)
-    return writes, [source(reads[0])], lambda value: (semantics.extend(value, bits, is_signed),)
+    return _single(writes, reads[:1], lambda value: semantics.extend(value, bits, is_signed))
 
 
 def _logic(parts: Words, writes: Words, reads: Words) -> Decoded:
@@ -315,15 +292,12 @@ _COMBINE: dict[str, Callable[[Number, Number], Number]] = {
 
 def _compare(parts: Words, writes: Words, reads: Words) -> Decoded:
     test = parts[0]
-    is_unsigned = "U32" in parts
+    sign = _sign(parts)
     is_extended = "EX" in parts
     combine = _COMBINE[next(part for part in parts if part in _COMBINE)]
 
     def compute(a: Number, b: Number, other: Number, *previous: Number) -> tuple[Number, ...]:
-        if not is_unsigned:
-            a = semantics.signed(a)
-            b = semantics.signed(b)
-        result = semantics.compare(test, a, b, previous[0] if is_extended else None)
+        result = semantics.compare(test, sign(a), sign(b), previous[0] if is_extended else None)
         return combine(result, other), combine(result ^ True, other)
 
     return writes, [source(each) for each in reads], compute
@@ -331,16 +305,15 @@ def _compare(parts: Words, writes: Words, reads: Words) -> Decoded:
 
 def _extreme_of_sum(parts: Words, writes: Words, reads: Words) -> Decoded:
     """Return the minimum if the last operand is true, otherwise the maximum. The first operand may be a sum."""
-    sources = [source(each) for each in reads]
-    sign = (lambda value: value) if "U32" in parts else semantics.signed
+    sign = _sign(parts)
 
-    def compute(*values: Number) -> tuple[Number, ...]:
+    def compute(*values: Number) -> Number:
         *numbers, is_minimum = values
         a = sum(numbers[:-1]) & MASK
         b = numbers[-1]
-        return (semantics.select((sign(a) < sign(b)) ^ is_minimum ^ True, a, b),)
+        return semantics.select((sign(a) < sign(b)) ^ is_minimum ^ True, a, b)
 
-    return writes, sources, compute
+    return _single(writes, reads, compute)
 
 
 def _pack_predicates(parts: Words, writes: Words, reads: Words) -> Decoded:
@@ -348,15 +321,14 @@ def _pack_predicates(parts: Words, writes: Words, reads: Words) -> Decoded:
     first = 8 * int(parts[0][1:]) if parts else 0
     mask = int(reads[2], 0)
     bits = list_registers(mask & _PREDICATES)
-    sources = [source(reads[1]), *(source(f"P{k}") for k in bits)]
 
-    def compute(base: Number, *values: Number) -> tuple[Number, ...]:
+    def compute(base: Number, *values: Number) -> Number:
         result = base & ~(mask << first)
         for k, value in zip(bits, values, strict=True):
             result = result | value * (1 << first + k)
-        return (result,)
+        return result
 
-    return writes, sources, compute
+    return _single(writes, [reads[1], *(f"P{k}" for k in bits)], compute)
 
 
 def _unpack_predicates(parts: Words, writes: Words, reads: Words) -> Decoded:
@@ -381,23 +353,15 @@ _OTHER_TYPES = {"F16", "F64", "U64", "S64", "BF16"}
 def _to_float(parts: Words, writes: Words, reads: Words) -> Decoded:
     if _OTHER_TYPES.intersection(parts):
         return None
-    is_signed = "U32" not in parts and parts[:1] != ["RP"]
-    sign = semantics.signed if is_signed else (lambda value: value)
-    return (
-        writes,
-        [source(reads[0])],
-        lambda value: (semantics.to_float(sign(value), "RP" in parts),),
-    )
-
-
-def _truncates(parts: Words) -> bool:
-    return "TRUNC" in parts and _OTHER_TYPES.isdisjoint(parts)
+    rounds_up = "RP" in parts
+    sign = _SIGNS[""] if parts[:1] == ["RP"] else _sign(parts)
+    return _single(writes, reads[:1], lambda value: semantics.to_float(sign(value), rounds_up))
 
 
 # The decoder of each `semantics` in the table of opcodes.
 _DECODERS: dict[str, Decoder] = {
-    "move": _move,
-    "special": _read_special,
+    "move": lambda parts, writes, reads: _single(writes, reads[:1], _SIGNS[""]),
+    "special": lambda parts, writes, reads: (writes, [register(reads[0])], lambda value: (value,)),
     "clear": _clear,
     "add": _add3,
     "multiply": _multiply,
@@ -417,6 +381,9 @@ _DECODERS: dict[str, Decoder] = {
     "unpack predicates": _unpack_predicates,
     "halves": _halves_constant,
     "to float": _to_float,
-    "to integer": _plain(semantics.to_integer, _truncates),
+    "to integer": _plain(
+        semantics.to_integer,
+        lambda parts: "TRUNC" in parts and _OTHER_TYPES.isdisjoint(parts),
+    ),
     "reciprocal": _plain(semantics.reciprocal, lambda parts: parts == ["RCP"]),
 }

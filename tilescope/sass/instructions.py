@@ -9,9 +9,8 @@ Nvidia Hopper GPU Architecture via Microbenchmarking" (2024).
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any
 
-from tilescope.captures.listings import Location, locate_lines
+from tilescope.captures.listings import Location, locate_lines, read_rows
 
 _LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);")
 # A label in the kernel, or a function that it calls.
@@ -86,8 +85,9 @@ class Opcode:
         return not {"store", "copy"}.isdisjoint((self.gmem, self.smem))
 
 
-# Each row: opcode, pipe ("-" if unknown), other attributes. A hyphen in a value stands for a space.
-_TABLE = """
+# Each row: opcode, pipe ("-" if unknown), other attributes.
+OPCODES = read_rows(
+    """
 MOV           alu        semantics=move
 ISETP         alu        semantics=compare
 IADD          alu        semantics=add
@@ -226,19 +226,9 @@ ERRBAR        control
 FENCE         control
 NOP           control
 YIELD         control
-"""
-
-
-def _read_row(line: str) -> tuple[str, Opcode]:
-    name, pipe, *attributes = line.split()
-    values: dict[str, Any] = {"pipe": pipe.strip("-").replace("-", " ")}
-    for attribute in attributes:
-        key, _, value = attribute.partition("=")
-        values[key] = int(value) if value.isdigit() else value.replace("-", " ")
-    return name, Opcode(**values)
-
-
-OPCODES = dict(_read_row(line) for line in _TABLE.splitlines() if line)
+""",
+    Opcode,
+)
 # Cycles of a tensor core at the full rate, by the first parts of the opcode; 4 for others.
 PRODUCT_CYCLES = {
     "HMMA.1688.F32.TF32": 4,

@@ -46,7 +46,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Planned:
-    """An instruction of the plan: `compute` is None if its results can't be computed. See `Computation`."""
+    """An instruction of the plan: `compute` is None if its results can't be computed. See `decoding.Computation`."""
 
     index: int
     instruction: Instruction
@@ -141,9 +141,7 @@ class Plan:
         condition = source(instruction.predicate) if instruction.predicate else None
         writes, reads = split_operands(instruction)
         if known := decode(instruction, writes, reads):
-            return Planned(
-                index, instruction, condition, known.writes, known.sources, known.compute
-            )
+            return Planned(index, instruction, condition, *known)
         names = [each.lstrip("-!~") for each in writes if each not in CONSTANT_REGISTERS]
         sources: list[Source | None] = []
         if traits.loads:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 # An int or an array.
 Number = Any
@@ -134,15 +135,15 @@ def find_leading_one(value: Number) -> Number:
     return exponent - 1 & MASK
 
 
-def as_float(bits: Number) -> np.ndarray:
+def as_float(bits: Number) -> ndarray:
     return np.asarray(bits).astype(np.uint32).view(np.float32)
 
 
-def as_bits(value: Any) -> np.ndarray:
+def as_bits(value: Any) -> ndarray:
     return np.asarray(value, np.float32).view(np.uint32).astype(np.int64)
 
 
-def to_float(value: Number, rounds_up: bool) -> np.ndarray:
+def to_float(value: Number, rounds_up: bool) -> ndarray:
     exact = np.asarray(value, np.float64)
     rounded = exact.astype(np.float32)
     if rounds_up:
@@ -150,17 +151,17 @@ def to_float(value: Number, rounds_up: bool) -> np.ndarray:
     return as_bits(rounded)
 
 
-def to_integer(bits: Number) -> np.ndarray:
+def to_integer(bits: Number) -> ndarray:
     number = np.nan_to_num(as_float(bits).astype(np.float64), posinf=MASK, neginf=0)
     return np.trunc(np.clip(number, -_SIGN, MASK)).astype(np.int64) & MASK
 
 
-def reciprocal(bits: Number) -> np.ndarray:
+def reciprocal(bits: Number) -> ndarray:
     with np.errstate(divide="ignore"):
         return as_bits(np.float32(1) / as_float(bits))
 
 
-def shuffle(mode: str, value: np.ndarray, by: Number, clamp: Number) -> np.ndarray:
+def shuffle(mode: str, value: ndarray, by: Number, clamp: Number) -> ndarray:
     """Exchange values between the lanes of each warp.
 
     Args:
@@ -185,14 +186,14 @@ def shuffle(mode: str, value: np.ndarray, by: Number, clamp: Number) -> np.ndarr
     return np.take_along_axis(value, np.broadcast_to(first + source, value.shape), 1)
 
 
-def elect(active: np.ndarray) -> np.ndarray:
+def elect(active: ndarray) -> ndarray:
     """Return which lanes, (programs, threads), are the first active ones of their warps."""
     warps = active.reshape(len(active), -1, LANES)
     first = np.argmax(warps, axis=2)[:, :, None] == np.arange(LANES)
     return (first & warps).reshape(active.shape)
 
 
-def vote(votes: np.ndarray, is_all: bool) -> list[np.ndarray]:
+def vote(votes: ndarray, is_all: bool) -> list[ndarray]:
     """Return the votes of each lane's warp as bits, and whether all of them, or any, are true."""
     warps = votes.reshape(len(votes), -1, LANES)
     total = warps.all(axis=2) if is_all else warps.any(axis=2)

@@ -10,6 +10,8 @@ from tilescope.ttgir.parser import COPIES, MEMORY_OPS, Op, Region, Source
 Node = TypeVar("Node")
 # The start of the names of operations on values, which need no memory.
 _COMPUTED = ("arith.", "math.", "tt.splat", "tt.broadcast")
+# Operations that write values to a buffer in shared memory.
+_BUFFER_WRITES = ("ttg.async_copy_global_to_local", "ttg.local_store")
 # Pairs of values: the first derives from the second.
 Links = Iterator[tuple[str, str]]
 
@@ -135,6 +137,7 @@ class Slice:
     """The backward slice of a function: the values that addresses, masks and control flow depend on.
 
     Attributes:
+        graph: of all values.
         values: names of the values.
         atomics: the results of atomics.
         sunk: the loop or branch for each load that ptxas moves behind its test; None if that is unclear.
@@ -143,9 +146,9 @@ class Slice:
     """
 
     def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
-        self._graph = Graph(body, depend)
-        self.atomics = self._graph.find_results(("tt.atomic_rmw", "tt.atomic_cas"))
-        self.quotients = self._graph.find_results(("arith.divsi", "arith.divui", "arith.ceildivsi"))
+        self.graph = Graph(body, depend)
+        self.atomics = self.graph.find_results(("tt.atomic_rmw", "tt.atomic_cas"))
+        self.quotients = self.graph.find_results(("arith.divsi", "arith.divui", "arith.ceildivsi"))
         self.trips = {_name_trips(op) for op in body.walk() if op.name == "scf.for"}
         self.values = self.reach(value for op in body.walk() for value in _find_roots(op))
         self.sunk = dict(_sunk_loads(body, depths))
@@ -156,7 +159,27 @@ class Slice:
         Args:
             without: values whose operands are left out.
         """
-        return set(self._graph.trace_sources(names, without))
+        return set(self.graph.trace_sources(names, without))
+
+    def keeps_state(self, body: Region) -> bool:
+        """Return whether an iteration of a loop may use a descriptor or a buffer that an earlier one wrote."""
+        return any(
+            op.name == "ttng.tensormap_create"
+            or (op.name in _BUFFER_WRITES and op.destination in self.values)
+            for op in body.walk()
+        )
+
+    def find_stored_constant(self, pointer: str) -> Op | None:
+        """Return the constant that the kernel stores at a scalar pointer; None if it stores none, or several values."""
+        stores = (
+            op
+            for op in self.graph.users[pointer]
+            if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text)
+        )
+        values = {op.operands[1] for op in stores if op.operands[0] == pointer}
+        ops = self.graph.definitions.values()
+        constants = (op for op in ops if op.name == "arith.constant" and values == {*op.results})
+        return next(constants, None)
 
 
 def _find_roots(op: Op) -> Iterable[str]:

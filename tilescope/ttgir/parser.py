@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from tilescope.captures.listings import Location, UnsupportedOperation, locate_lines
+from tilescope.captures.listings import Location, UnsupportedOperation, locate_lines, read_rows
 
 # A file without its folders and a line; () if unknown. A site is a kind of instruction on a line.
 Source = tuple[str, int] | tuple[()]
@@ -51,7 +51,6 @@ class Traits:
         mask: index of the mask among the operands; None without one.
         purpose: of the buffers in shared memory that it accesses.
         blocks: names of the blocks in its type, in order.
-        uncounted: what kernels call it, if the evaluator does not count it.
     """
 
     kind: str = ""
@@ -60,64 +59,53 @@ class Traits:
     mask: int | None = None
     purpose: str = ""
     blocks: tuple[str, ...] = ()
-    uncounted: str = ""
 
 
 # The purposes of buffers. If operations with several purposes access a buffer, the first purpose decides.
 PURPOSES = (
     "barrier", "pipelined operand", "descriptor copy", "store through shared memory", "matrix operand",
 )  # fmt: skip
-_BARRIER, _PIPELINED, _FROM_DESCRIPTOR, _TO_DESCRIPTOR, _MATRIX = PURPOSES
 
-_BLOCK = ("block",)
-_VALUE = ("value",)
-_DOT = Traits("multiplication", "multiplication", purpose=_MATRIX, blocks=("a", "b", "c"))
+TRAITS = read_rows(
+    """
+tt.load          kind=load event=load counter=ld mask=1 blocks=block,
+tt.store         kind=store event=store counter=st mask=2 blocks=block,
+tt.atomic_rmw    kind=atomic event=store counter=atom mask=2 blocks=block,
+tt.atomic_cas    kind=atomic counter=atom blocks=block,
+tt.dot           kind=multiplication event=multiplication purpose=matrix-operand blocks=a,b,c
+tt.dot_scaled    kind=multiplication event=multiplication purpose=matrix-operand blocks=a,b,c
+tt.reduce        kind=reduction
+tt.scan          kind=scan
+tt.gather        kind=gather
+tt.histogram     kind=histogram
+tt.join          kind=join
+tt.split         kind=split
 
-TRAITS = {
-    "tt.load": Traits("load", "load", "ld", 1, blocks=_BLOCK),
-    "tt.store": Traits("store", "store", "st", 2, blocks=_BLOCK),
-    "tt.atomic_rmw": Traits("atomic", "store", "atom", 2, blocks=_BLOCK),
-    "tt.atomic_cas": Traits("atomic", "", "atom", blocks=_BLOCK),
-    "tt.dot": _DOT,
-    "tt.dot_scaled": _DOT,
-    "tt.reduce": Traits("reduction"),
-    "tt.scan": Traits("scan"),
-    "tt.gather": Traits("gather"),
-    "tt.histogram": Traits("histogram"),
-    "tt.join": Traits("join"),
-    "tt.split": Traits("split"),
-    "ttg.async_copy_global_to_local": Traits("async copy", "copy", "ld", 2, _PIPELINED, _BLOCK),
-    "ttg.async_commit_group": Traits(event="commit"),
-    "ttg.async_wait": Traits(event="wait"),
-    "ttg.convert_layout": Traits("layout conversion", blocks=("source", "destination")),
-    "ttg.local_load": Traits("read of shared memory", "read", blocks=("result",)),
-    "ttg.local_alloc": Traits("write to shared memory", blocks=_VALUE),
-    "ttg.local_store": Traits("write to shared memory", blocks=_VALUE),
-    "ttng.async_tma_copy_global_to_local": Traits(
-        "descriptor", "TMA copy", "tma_ld", -1, _FROM_DESCRIPTOR
-    ),
-    "ttng.async_tma_gather": Traits(
-        "descriptor", "TMA copy", "tma_ld", None, _FROM_DESCRIPTOR, (), "A descriptor's gather"
-    ),
-    "ttng.async_tma_copy_local_to_global": Traits(
-        "descriptor", "store", "tma_st", None, _TO_DESCRIPTOR
-    ),
-    "ttng.async_tma_scatter": Traits(
-        "descriptor", "", "tma_st", None, _TO_DESCRIPTOR, (), "A descriptor's scatter"
-    ),
-    "ttng.async_tma_reduce": Traits(
-        "descriptor", "", "tma_st", None, _TO_DESCRIPTOR, (), "A descriptor's atomic"
-    ),
-    "ttng.tensormap_create": Traits("tensor map", counter="atom"),
-    "ttng.init_barrier": Traits(purpose=_BARRIER),
-    "ttng.wait_barrier": Traits(event="wait"),
-    "ttng.warp_group_dot": _DOT,
-    "ttng.warp_group_dot_wait": Traits(event="multiplication wait", purpose=_MATRIX),
-    "ttng.tc_gen5_mma": Traits(event="multiplication", purpose=_MATRIX),
-    "ttng.tc_gen5_mma_scaled": Traits(purpose=_MATRIX),
-    "ttng.tmem_load": Traits("read of tensor memory"),
-    "ttng.tmem_store": Traits("write to tensor memory"),
-}
+ttg.async_copy_global_to_local  kind=async-copy event=copy counter=ld mask=2 purpose=pipelined-operand blocks=block,
+ttg.async_commit_group          event=commit
+ttg.async_wait                  event=wait
+ttg.convert_layout              kind=layout-conversion blocks=source,destination
+ttg.local_load                  kind=read-of-shared-memory event=read blocks=result,
+ttg.local_alloc                 kind=write-to-shared-memory blocks=value,
+ttg.local_store                 kind=write-to-shared-memory blocks=value,
+
+ttng.async_tma_copy_global_to_local  kind=descriptor event=TMA-copy counter=tma_ld mask=-1 purpose=descriptor-copy
+ttng.async_tma_gather                kind=descriptor event=TMA-copy counter=tma_ld purpose=descriptor-copy
+ttng.async_tma_copy_local_to_global  kind=descriptor event=store counter=tma_st purpose=store-through-shared-memory
+ttng.async_tma_scatter               kind=descriptor counter=tma_st purpose=store-through-shared-memory
+ttng.async_tma_reduce                kind=descriptor counter=tma_st purpose=store-through-shared-memory
+ttng.tensormap_create                kind=tensor-map counter=atom
+ttng.init_barrier                    purpose=barrier
+ttng.wait_barrier                    event=wait
+ttng.warp_group_dot                  kind=multiplication event=multiplication purpose=matrix-operand blocks=a,b,c
+ttng.warp_group_dot_wait             event=multiplication-wait purpose=matrix-operand
+ttng.tc_gen5_mma                     event=multiplication purpose=matrix-operand
+ttng.tc_gen5_mma_scaled              purpose=matrix-operand
+ttng.tmem_load                       kind=read-of-tensor-memory
+ttng.tmem_store                      kind=write-to-tensor-memory
+""",
+    Traits,
+)
 MEMORY_OPS = {name: traits for name, traits in TRAITS.items() if traits.counter}
 # Operations with a pointer per element.
 POINTER_OPS = {name for name, traits in MEMORY_OPS.items() if traits.blocks}

@@ -6,11 +6,11 @@ from tilescope.advice import shared_costs
 
 
 def test_a_changed_kernel_that_cannot_be_executed_saves_no_conflicts(monkeypatch):
-    for trials in ("_transpose_operands", "_use_fewer_warps"):
-        monkeypatch.setattr(shared_costs, trials, lambda *_: [])
+    monkeypatch.setattr(shared_costs, "_transpose_operands", lambda *_: [])
     access = SimpleNamespace(conflicts=60, user_lines=[("kernel.py", 5)], opcode="LDS")
     runner = SimpleNamespace(
         has_conflicts=True,
+        kernel=SimpleNamespace(num_warps=1),
         inside=SimpleNamespace(shared=[access]),
         numbers=lambda _: {"shared_wavefronts": 100, "bank_conflicts": 60},
     )

@@ -22,13 +22,8 @@ from kernels.examples import EXAMPLES
 from tests.covering import pairs_of
 from tests.trees import ROOT
 from tests.waiting import free_port, run_coroutine, until
-from tilescope.captures.reader import (
-    Capture,
-    CountedLaunch,
-    Finding,
-    OutputErrors,
-    find_equal_launches,
-)
+from tilescope.advice.same_work import find_equal_launches
+from tilescope.captures.reader import Capture, CountedLaunch, Finding, OutputErrors
 from tilescope.captures.server import CaptureFailed, CaptureServer, install_triton
 from tilescope.cli.command import (
     BROKEN_PIPE,

@@ -41,18 +41,6 @@ def test_inlined_code_belongs_to_the_innermost_line_and_paths_are_hidden(compile
         assert not re.search(r'"/|site-packages', text), kind
 
 
-def test_of_several_lines_of_sass_in_a_row_the_first_is_the_innermost():
-    files = (("tile.py", 7), ("grouped.py", 3))
-    text = "\n".join(
-        [
-            *(f'\t//## File "kernels/matmul/{file}", line {line}' for file, line in files),
-            "MOV R1, R2 ;",
-        ]
-    )
-    located = [location for _, location in listings.locate_lines(text, "sass")]
-    assert located == [(), (), (("tile.py", 7, 0), ("grouped.py", 3, 0))]
-
-
 def test_the_calls_of_inlined_ptx_are_read_from_a_comment_or_from_earlier_markers():
     before_3_8 = ["\t.loc\t2 5 12  // orders.py:5:12 @[ tile.py:7:3 @[ grouped.py:9:1 ] ]"]
     since_3_8 = [

@@ -31,15 +31,33 @@ DTYPES = ("int32", "int64", "float16", "float32")
 ATOMICS = {"int32": ("add", "max", "xchg", "cas"), "int64": ("add", "max", "cas")}
 SHAPES = ((64,), (128,), (512,), (8, 32), (16, 16), (64, 4))
 # Operations on a block or scalar {a} with bound A, a second {b} with bound B and a constant {k}: text, and bound.
-OPERATIONS = (
-    ("{a} + {b}", "A + B"), ("{a} - {b} * 2", "A + 2 * B"), ("{a} * {k}", "A * k"), ("{a} // {k}", "A"), ("-{a}", "A"),
-    ("{a} % ({k} + 1)", "k"), ("{a} // n0", "A"), ("{a} % n1", "3000"), ("({a} % 99) * ({b} % 99)", "9801"),
-    ("tl.minimum({a}, {b})", "A + B"), ("tl.maximum({a}, {k})", "A + k"), ("{a} - {k}", "A + k"), ("{a} >> 2", "A"),
-    ("{k} - {a}", "A + k"), ("{a} ^ {k}", "2 * A + 256"), ("{a} & {k}", "128"), ("{a} | {k}", "2 * A + 256"),
-    ("{a} << 2", "4 * A"), ("tl.abs({a})", "A"), ("tl.cdiv({a}, {k})", "A"), ("{a}.to(tl.int64) + {b}", "A + B"),
-    ("({a} % 99).to(tl.float32).to(tl.int32)", "99"), ("tl.where({a} < {b}, {a}, {b})", "A + B"),
-    ("tl.where({a} % {k} == 0, {a}, n0)", "A + 3000"),
-)  # fmt: skip
+OPERATIONS = """
+{a} + {b} -> A + B
+{a} - {b} * 2 -> A + 2 * B
+{a} * {k} -> A * k
+{a} // {k} -> A
+-{a} -> A
+{a} % ({k} + 1) -> k
+{a} // n0 -> A
+{a} % n1 -> 3000
+({a} % 99) * ({b} % 99) -> 9801
+tl.minimum({a}, {b}) -> A + B
+tl.maximum({a}, {k}) -> A + k
+{a} - {k} -> A + k
+{a} >> 2 -> A
+{k} - {a} -> A + k
+{a} ^ {k} -> 2 * A + 256
+{a} & {k} -> 128
+{a} | {k} -> 2 * A + 256
+{a} << 2 -> 4 * A
+tl.abs({a}) -> A
+tl.cdiv({a}, {k}) -> A
+{a}.to(tl.int64) + {b} -> A + B
+({a} % 99).to(tl.float32).to(tl.int32) -> 99
+tl.where({a} < {b}, {a}, {b}) -> A + B
+tl.where({a} % {k} == 0, {a}, n0) -> A + 3000
+"""
+OPERATIONS = [line.split(" -> ") for line in OPERATIONS.strip().splitlines()]
 FOLDS = (
     "cumsum({a} % 16, {axis})",
     "max({a} % 16, {axis}, keep_dims=True)",
