@@ -6,7 +6,7 @@ A sentence is a template with values. MarkupSafe escapes every value that is not
 import urllib.parse
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from markupsafe import Markup, escape
 
@@ -14,26 +14,27 @@ from tilescope.declare.experiment import Experiment, Run
 from tilescope.declare.knobs import knobs
 from tilescope.numbers import SOURCES, count_noun, join_names
 from visualize.glossary import glossary, mark, meaning
-
-# An entry of a list of definitions.
-LIST_ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
+from visualize.views.templates import template
 
 
 @dataclass(frozen=True)
 class Inline:
     """A value with markup around it on the page. Plain text has only the value."""
 
+    markup: ClassVar[Markup]
     value: Any
 
     def __str__(self) -> str:
         return str(self.value)
 
+    def __html__(self) -> str:
+        return self.markup.format(self)
+
 
 class Strong(Inline):
     """An emphasized value, in bold on the page."""
 
-    def __html__(self) -> str:
-        return Markup("<b>{}</b>").format(self.value)
+    markup = Markup("<b>{0.value}</b>")
 
 
 @dataclass(frozen=True)
@@ -57,27 +58,21 @@ class Mark(Inline):
 class Hint(Inline):
     """A value with a hover text and a CSS class."""
 
+    markup = Markup('<span title="{0.title!s}" class="{0.style}">{0.value}</span>')
     title: Any = ""
     style: str = ""
-
-    def __html__(self) -> str:
-        return Markup('<span title="{}" class="{}">{}</span>').format(
-            str(self.title), self.style, self.value
-        )
 
 
 @dataclass(frozen=True)
 class Term(Inline):
     """A glossary term with its definition as hover text. It opens the glossary."""
 
+    markup = Markup(
+        '<button type="button" class="term" popovertarget="glossary" value="{0.name}" title="{0.meaning}">{0.value}'
+        "</button>"
+    )
     name: str
     meaning: str
-
-    def __html__(self) -> str:
-        tag = Markup(
-            '<button type="button" class="term" popovertarget="glossary" value="{}" title="{}">{}</button>'
-        )
-        return tag.format(self.name, self.meaning, self.value)
 
 
 def term(name: str, shown: str = "") -> Term:
@@ -85,27 +80,30 @@ def term(name: str, shown: str = "") -> Term:
     return Term(shown or name, name, meaning(name))
 
 
+_GLOSSARY = template(
+    """
+<dialog popover id="glossary" aria-labelledby="glossary-title"><h2 id="glossary-title">Glossary</h2>
+<button type="button" popovertarget="glossary">Close</button>
+{% for heading, terms in sections.items() %}
+<h3>{{ heading }}</h3>
+<dl>{% for entry in terms.items() %}<div><dt>{{ entry[0] }}</dt><dd>{{ entry[1] }}</dd></div>{% endfor %}</dl>
+{% endfor %}
+</dialog>
+"""
+)
+
+
 def glossary_dialog() -> Markup:
     """Return the glossary as a popover: `<button popovertarget="glossary">` opens it, without a script."""
-    sections = Markup()
-    for heading, terms in glossary().items():
-        rows = Markup("").join(LIST_ITEM.format(*entry) for entry in terms.items())
-        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
-    return Markup(
-        '<dialog popover id="glossary" aria-labelledby="glossary-title">'
-        '<h2 id="glossary-title">Glossary</h2>'
-        '<button type="button" popovertarget="glossary">Close</button>{}</dialog>'
-    ).format(sections)
+    return _GLOSSARY(sections=glossary())
 
 
 @dataclass(frozen=True)
 class Code(Inline):
     """Source code, or a location in it."""
 
+    markup = Markup('<code title="{0.title}">{0.value}</code>')
     title: str = ""
-
-    def __html__(self) -> str:
-        return Markup('<code title="{}">{}</code>').format(self.title, self.value)
 
 
 @dataclass(frozen=True)
@@ -168,10 +166,8 @@ class Link(Inline):
         query: the address without its question mark.
     """
 
+    markup = Markup('<a href="?{0.query}">{0.value}</a>')
     query: str
-
-    def __html__(self) -> str:
-        return Markup('<a href="?{}">{}</a>').format(self.query, self.value)
 
 
 def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool = False) -> Markup:

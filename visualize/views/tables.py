@@ -1,12 +1,12 @@
 """Tables of cells, which the browser saves as CSV (`assets/table.js`)."""
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import Any
 
 from markupsafe import Markup
 
 from visualize.views.prose import Sourced
+from visualize.views.templates import template
 
 # The value of a filter that selects everything.
 ALL = "all"
@@ -14,10 +14,32 @@ ALL = "all"
 # Width of a funnel's longest bar in percent of the row, which leaves space for a name and a number.
 _WIDEST_BAR = 22
 
-_CELL = Markup("<td>{}</td>")
-_FRAME = Markup(
-    '<div class="scroll"><button type="button" class="control save-csv" title="Save as CSV">CSV</button>'
-    "<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>"
+_TABLE = template(
+    """
+{% call frame(caption) %}
+<thead><tr>
+{% for name in header %}
+{# A screen reader would announce an empty heading. #}
+{% if name|string %}<th scope="col">{{ name }}</th>{% else %}<td></td>{% endif %}
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}{{ "<td></td>" | safe * (header|length - row|length) }}</tr>
+{% endfor %}
+</tbody>
+{% endcall %}
+"""
+)
+_FUNNEL = template(
+    """
+<ul class="funnel" aria-label="{{ label }}">
+{% for name, value, width in stages %}
+<li><span class="stage">{{ name }}</span><span class="bar" style="width:{{ width }}%"></span>
+<span>{{ value }} bytes</span></li>
+{% endfor %}
+</ul>
+"""
 )
 
 
@@ -26,25 +48,7 @@ def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "
 
     A cell is a `prose` value or anything that `str` accepts; strings are escaped. Cells that a row lacks are empty.
     """
-    headings = list(header)
-    cells = (
-        [_CELL.format(cell) for cell, _ in zip_longest(row, headings, fillvalue="")] for row in rows
-    )
-    return frame(map(_heading, headings), cells, caption)
-
-
-def _heading(name: Any) -> Markup:
-    # A screen reader would announce an empty heading, so a column without a name gets an ordinary cell.
-    return (Markup('<th scope="col">{}</th>') if str(name) else _CELL).format(name)
-
-
-def frame(
-    headings: Iterable[Markup], rows: Iterable[Iterable[Markup]], caption: Any = ""
-) -> Markup:
-    """Render a table of rendered cells as `table` does."""
-    title = Markup("<caption>{}</caption>").format(caption) if str(caption) else ""
-    body = Markup("").join(Markup("<tr>{}</tr>").format(Markup("").join(cells)) for cells in rows)
-    return _FRAME.format(title, Markup("").join(headings), body)
+    return _TABLE(header=[*header], rows=map(list, rows), caption=caption)
 
 
 def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:
@@ -55,11 +59,8 @@ def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup
         label: the bars' name for screen readers.
     """
     most = max(value for _, value, _ in stages) or 1
-    stage = Markup(
-        '<li><span class="stage">{}</span><span class="bar" style="width:{:.2f}%"></span><span>{:,} bytes</span></li>'
-    )
-    rows = Markup("").join(
-        stage.format(Sourced(name, source), _WIDEST_BAR * value / most, value)
+    rows = [
+        (Sourced(name, source), f"{value:,}", f"{_WIDEST_BAR * value / most:.2f}")
         for name, value, source in stages
-    )
-    return Markup('<ul class="funnel" aria-label="{}">{}</ul>').format(label, rows)
+    ]
+    return _FUNNEL(stages=rows, label=label)

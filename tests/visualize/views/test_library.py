@@ -198,7 +198,8 @@ def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_
 
 @given(st.text(), st.text())
 def test_any_text_of_a_score_is_escaped(part, why):
-    cells = "".join(view.score_cells(score(None, 1, part, is_compared=False, why=why)))
+    row = view.score_cells(score(None, 1, part, is_compared=False, why=why))
+    cells = view.SCORES(rows=[row], columns={}, facets={})
     for name, value in (("part", part), ("note", f"Not compared. {why}")):
         text = escape(value)
         assert f'<td class="{name}" data-value="{text}">{text}</td>' in cells

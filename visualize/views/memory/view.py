@@ -14,7 +14,7 @@ from tilescope.reports.launch import COST_COLUMNS
 from tilescope.results import Counters, Failure
 from tilescope.results.codec import to_json
 from visualize.predict.costs import LaunchCosts, Textbook, count_of, read_textbook
-from visualize.views import slots, status, theme
+from visualize.views import slots, status
 from visualize.views.memory import flow, text
 from visualize.views.memory.flow import LaneView
 from visualize.views.panel import (
@@ -28,7 +28,7 @@ from visualize.views.panel import (
     select_fields,
 )
 from visualize.views.prose import picture_caption
-from visualize.views.slots import NONE, button, fold, plot, slot
+from visualize.views.slots import NONE
 from visualize.views.state import Snapshot, query
 
 # Fields of a Cost in the reply of /coalescing.
@@ -38,58 +38,46 @@ _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 # The labels of the textbook model's lane orders.
 _LANES = ("lane i takes element i", "lanes store what they load")
 
-SCRUBBER = Markup(
-    '<div class="switch" role="group" aria-label="Requests">'
-    '<button type="button" data-model="textbook" data-tip="A simplified GPU, as in lectures">Textbook</button>'
-    '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
-    '<div class="player scrubber" role="group" aria-label="Requests of the program">'
-    '<button type="button" class="control back" aria-label="Previous request">←</button>'
-    '<button type="button" class="control forward" aria-label="Next request">→</button>'
-    '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend quiet">'
-    '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
-).format(theme.USED, theme.WASTED)
-
-
 NO_CONTRAST: Slots = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
 
 
 class RequestsPanel(Panel):
     """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
 
+    layout = """
+{{ slot("requests-headline") }}
+<div id="memory-row" class="row">
+{{ form("lanes-view", "Which operation is drawn") }}
+{% call slot("scrubber", "scrubber") %}
+<div class="switch" role="group" aria-label="Requests">
+<button type="button" data-model="textbook" data-tip="A simplified GPU, as in lectures">Textbook</button>
+<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>
+<div class="player scrubber" role="group" aria-label="Requests of the program">
+<button type="button" class="control back" aria-label="Previous request">←</button>
+<button type="button" class="control forward" aria-label="Next request">→</button>
+<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend quiet">
+<span><i style="background:var(--used)"></i>used</span>
+<span><i style="background:var(--wasted)"></i>wasted</span></span></div>
+{% endcall %}
+</div>
+<div id="memory-picture" class="row picture">
+<div id="flow" class="flow">
+{{ slot("flow-title") }}
+{{ plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted", "scrubber") }}
+{{ slot("flow-launch") }}
+</div>
+<div id="flow-contrast" class="flow">
+{{ slot("contrast-title") }}
+{{ plot("contrast", "A request of another kernel for the same tensor", "scrubber") }}
+{{ slot("contrast-launch") }}
+</div>
+</div>
+{% call fold("operations-fold", "Every operation of the launch: requests, sectors, lines") %}
+{{ slot("requests-table") }}
+{% endcall %}
+<div id="count-row" class="row">{{ button("count", "Count with Nsight Compute") }}</div>
+"""
     options = (LaneView, Textbook)
-
-    def layout(self) -> Markup:
-        request = plot(
-            "request-plot",
-            "A request: lines from its lanes to the bytes that they access, used or wasted",
-            legend="scrubber",
-        )
-        versus = plot(
-            "contrast", "A request of another kernel for the same tensor", legend="scrubber"
-        )
-        scrubber = slot("scrubber", "scrubber", SCRUBBER)
-        table = slot("requests-table")
-        own = slots.row(
-            slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"
-        )
-        other = slots.row(
-            slot("contrast-title"),
-            versus,
-            slot("contrast-launch"),
-            name="flow-contrast",
-            classes="flow",
-        )
-        return (
-            slot("requests-headline")
-            + slots.row(
-                slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"
-            )
-            + slots.picture(own, other, name="memory-picture")
-            + fold(
-                "operations-fold", "Every operation of the launch: requests, sectors, lines", table
-            )
-            + slots.row(button("count", "Count with Nsight Compute"), name="count-row")
-        )
 
     def actions(self) -> Mapping[str, Action]:
         return {"count": "counters"}

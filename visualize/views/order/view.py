@@ -42,7 +42,7 @@ from visualize.views.panel import (
     select_fields,
 )
 from visualize.views.prose import Link, Sentence, picture_caption
-from visualize.views.slots import DISABLED, ENABLED, NONE, button, fold, plot, plot_value, slot
+from visualize.views.slots import DISABLED, ENABLED, NONE, plot_value
 from visualize.views.state import PlayerView, ProgramOrderView, Snapshot, State, query
 
 _MOST_LISTED_PROGRAMS = 8192
@@ -55,9 +55,16 @@ _TILE_S = 5e-7
 # Seconds that /schedule waits for the compiler. Everything except the occupancy is known without it.
 _COMPILE_WAIT_S = 0.15
 
-# The player's controls. `player.js` finds the map by the data that its figure carries (`player_data`). The current step
-# is a knob of the view, so that an address contains it; the player sets it when playing or scrubbing ends.
-_PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
+
+class ProgramOrderPanel(Panel):
+    """This order and row-major order, step by step."""
+
+    # `player.js` finds the map by the data that its figure carries (`player_data`). The current step is a knob of the
+    # view, so that an address contains it; the player sets it when playing or scrubbing ends.
+    layout = """
+{{ slot("program-order-headline") }}
+{% call slot("player", "player") %}
+<div class="player" role="group" aria-label="Player of the launch">
 <button type="button" class="control play">▶ Play</button>
 <button type="button" class="control back" aria-label="One step back">←</button>
 <button type="button" class="control forward" aria-label="One step on">→</button>
@@ -71,27 +78,16 @@ _PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
 <span class="whole"><i style="background:#3a62a8"></i><i style="background:#66738c"></i><i
 style="background:#8f8d83"></i><i style="background:#bbab70"></i><i style="background:#e8d157"></i><i
 style="background:#ffe945"></i>first to last program</span>
-<span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>"""
-
-
-class ProgramOrderPanel(Panel):
-    """This order and row-major order, step by step."""
-
+<span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>
+{% endcall %}
+<div id="program-order-picture" class="row picture">
+{{ plot(
+    "program-order-plot", "Which program computes which tile, and which blocks it loads", "player", has_steps=true
+) }}
+</div>
+{% call fold("waves", "Waves and occupancy") %}{{ slot("program-order-occupancy") }}{% endcall %}
+"""
     options = (ProgramOrderView, PlayerView)
-
-    def layout(self) -> Markup:
-        picture = plot(
-            "program-order-plot",
-            "Which program computes which tile, and which blocks it loads",
-            has_steps=True,
-            legend="player",
-        )
-        return (
-            slot("program-order-headline")
-            + slot("player", "player", _PLAYER)
-            + slots.picture(picture, name="program-order-picture")
-            + fold("waves", "Waves and occupancy", slot("program-order-occupancy"))
-        )
 
     def seconds(self, snapshot: Snapshot) -> float:
         tiles = count_tiles(snapshot.state.kernel, snapshot.launch)
@@ -222,15 +218,14 @@ def schedule_json(snapshot: Snapshot) -> Json:
 class TimelinePanel(Panel):
     """The launch in measured time: a Gantt chart by SM."""
 
-    def layout(self) -> Markup:
-        return (
-            slots.row(button("record-timeline", "Record a timeline"), name="timeline-row")
-            + slot("timeline")
-            + slots.picture(
-                plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture"
-            )
-            + slots.row(button("save-trace", "Save for Perfetto", is_enabled=False))
-        )
+    layout = """
+<div id="timeline-row" class="row">{{ button("record-timeline", "Record a timeline") }}</div>
+{{ slot("timeline") }}
+<div id="timeline-picture" class="row picture">
+{{ plot("gantt-plot", "When and on which SM each program ran") }}
+</div>
+<div class="row">{{ button("save-trace", "Save for Perfetto", is_enabled=false) }}</div>
+"""
 
     def actions(self) -> Mapping[str, Action]:
         return {"record-timeline": "timeline", "save-trace": _save_trace}
@@ -299,23 +294,19 @@ def _save_trace(session: Session, state: State) -> Iterator[Slots]:
 class DramReadsPanel(Panel):
     """DRAM traffic, and the effect of GROUP_SIZE on it."""
 
-    def layout(self) -> Markup:
-        reads = plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
-        compare = slots.row(button("compare-sizes", "Count and time every GROUP_SIZE"))
-        return (
-            slot("dram-reads-headline")
-            # "dram-reads-instead" replaces the plots of a kernel without GROUP_SIZE.
-            + slots.picture(
-                reads, plot("times-plot", "Time by GROUP_SIZE"), slot("dram-reads-instead")
-            )
-            + compare
-            + fold(
-                "dram-reads-numbers",
-                "Predicted and counted in numbers, and what is assumed",
-                slot("dram-reads-funnel"),
-                slot("dram-reads-tables"),
-            )
-        )
+    # "dram-reads-instead" replaces the plots of a kernel without GROUP_SIZE.
+    layout = """
+{{ slot("dram-reads-headline") }}
+<div class="row picture">
+{{ plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted") }}
+{{ plot("times-plot", "Time by GROUP_SIZE") }}
+{{ slot("dram-reads-instead") }}
+</div>
+<div class="row">{{ button("compare-sizes", "Count and time every GROUP_SIZE") }}</div>
+{% call fold("dram-reads-numbers", "Predicted and counted in numbers, and what is assumed") %}
+{{ slot("dram-reads-funnel") }}{{ slot("dram-reads-tables") }}
+{% endcall %}
+"""
 
     def actions(self) -> Mapping[str, Action]:
         return {"compare-sizes": "reuse"}

@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from markupsafe import Markup
-
 from tilescope.declare.experiment import Json
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
@@ -14,23 +12,21 @@ from tilescope.export.sources import CannotBeWritten
 from tilescope.measure.session import Session
 from tilescope.results import Failure
 from visualize.views.panel import Action, Api, Endpoint, Panel, Reply, Slots
-from visualize.views.prose import hint
-from visualize.views.slots import button, fold, row, save_file
+from visualize.views.slots import save_file
 from visualize.views.state import Snapshot, State
 
 
 class ExportPanel(Panel):
     """Buttons that save the current experiment as a script or a notebook."""
 
+    layout = """
+{% call fold("take-it", "Export") %}
+<div class="row">{{ button("save-script", "Python script") }}{{ button("save-notebook", "Notebook") }}</div>
+<p class="hint">Kernel, launch, check and timing in one file that needs only torch and Triton.
+Buttons below each figure save it as PNG or SVG; tables are saved as CSV.</p>
+{% endcall %}
+"""
     uses_compiler = False
-
-    def layout(self) -> Markup:
-        about = hint(
-            "Kernel, launch, check and timing in one file that needs only torch and Triton.",
-            "Buttons below each figure save it as PNG or SVG; tables are saved as CSV.",
-        )
-        buttons = button("save-script", "Python script") + button("save-notebook", "Notebook")
-        return fold("take-it", "Export", row(buttons), about)
 
     def actions(self) -> Mapping[str, Action]:
         return {

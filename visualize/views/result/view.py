@@ -28,7 +28,7 @@ from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, reply_endp
 from visualize.views.prose import hint, lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
 from visualize.views.result.predicted import plot_predicted, render_predicted
-from visualize.views.slots import NONE, fold, plot, plot_value, slot
+from visualize.views.slots import NONE, plot_value
 from visualize.views.state import Snapshot, query
 
 _PREDICTING = "Predicting the time from the compiled code…"
@@ -41,29 +41,22 @@ NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE
 class ResultPanel(Panel):
     """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
 
+    layout = """
+{{ slot("result") }}{{ slot("predicted-time") }}
+<div class="row picture">
+{{ plot("time-plot", "Times of the last run and of the library's call") }}
+{{ plot("diff-plot", "The error of the last run, by position in the output") }}
+{{ plot("closeup-plot", "The error of the worst tile and its neighbours") }}
+</div>
+<div class="row">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
+{% call fold("run-options-fold", "Run options") %}{{ form("run-options", "Run options") }}{% endcall %}
+{% call fold("result-numbers", "All numbers of this run") %}
+{{ slot("result-tables") }}{{ slot("roofline") }}
+{{ plot("roofline-plot", "This launch, the library's calls and recorded launches below the roofs") }}
+{% endcall %}
+"""
     uses_inspection = True
     tries_changes = True
-
-    def layout(self) -> Markup:
-        roofline = "This launch, the library's calls and recorded launches below the roofs"
-        error = plot("diff-plot", "The error of the last run, by position in the output")
-        closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-        times = plot("time-plot", "Times of the last run and of the library's call")
-        predicted = plot("predicted-plot", "The time that each resource would take alone")
-        return (
-            slot("result")
-            + slot("predicted-time")
-            + slots.picture(times, error, closeup)
-            + slots.row(predicted)
-            + fold("run-options-fold", "Run options", slots.form("run-options", "Run options"))
-            + fold(
-                "result-numbers",
-                "All numbers of this run",
-                slot("result-tables"),
-                slot("roofline"),
-                plot("roofline-plot", roofline),
-            )
-        )
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state

@@ -36,18 +36,7 @@ from visualize.views.panel import (
     Slots,
     select_fields,
 )
-from visualize.views.slots import (
-    CLOSED,
-    DISABLED,
-    ENABLED,
-    NONE,
-    OPEN,
-    button,
-    fold,
-    plot,
-    plot_value,
-    slot,
-)
+from visualize.views.slots import CLOSED, DISABLED, ENABLED, NONE, OPEN, plot_value
 from visualize.views.state import Snapshot, State, query
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure, problems_figure
@@ -121,6 +110,23 @@ class SweepPanel(Panel):
         max_call_s: seconds after which a call of /sweep gets the rows so far.
     """
 
+    # "sweep-instead" replaces the plot if there is nothing to draw.
+    layout = """
+{{ slot("sweep-headline") }}
+<div id="sweep-row" class="row">
+{{ button("sweep-start", "Sweep", " primary") }}{{ button("sweep-cancel", "Cancel", is_enabled=false) }}
+{{ slot("sweep-progress") }}
+</div>
+<div class="row picture">
+{{ plot("sweep-plot", "The configs of the sweep, by time") }}{{ slot("sweep-instead") }}
+</div>
+{% call fold("sweep-problems-fold", "The same configs on other problems") %}
+{{ slot("sweep-problems-text") }}{{ plot("sweep-problems-plot", "Configs by problem") }}
+{% endcall %}
+{% call fold("sweep-search-fold", "Options: values to try") %}{{ form("sweep-form", "Values to try") }}{% endcall %}
+{% call fold("sweep-ranking", "Configs, the best first") %}{{ slot("sweep-table") }}{% endcall %}
+{% call fold("sweep-take", "Export: triton.Config lines") %}{{ slot("sweep-lines") }}{% endcall %}
+"""
     options = (SweepOptions,)
     uses_compiler = False
     is_compared = False
@@ -128,27 +134,6 @@ class SweepPanel(Panel):
 
     def __init__(self) -> None:
         self.sweeps = Sweeps()
-
-    def layout(self) -> Markup:
-        start = button("sweep-start", "Sweep", primary=True)
-        cancel = button("sweep-cancel", "Cancel", is_enabled=False)
-        form = slots.form("sweep-form", "Values to try")
-        return (
-            slot("sweep-headline")
-            + slots.row(start, cancel, slot("sweep-progress"), name="sweep-row")
-            # "sweep-instead" replaces the plot if there is nothing to draw.
-            + slots.picture(
-                plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead")
-            )
-            + fold(
-                "sweep-problems-fold",
-                "The same configs on other problems",
-                slot("sweep-problems-text") + plot("sweep-problems-plot", "Configs by problem"),
-            )
-            + fold("sweep-search-fold", "Options: values to try", form)
-            + fold("sweep-ranking", "Configs, the best first", slot("sweep-table"))
-            + fold("sweep-take", "Export: triton.Config lines", slot("sweep-lines"))
-        )
 
     def actions(self) -> Mapping[str, Action]:
         return {
