@@ -20,7 +20,7 @@ from tilescope.declare.discovery import package_folder
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.numbers import SOURCES
-from visualize.glossary import mark
+from visualize.views.prose import mark
 from visualize.views.state import State, query
 from visualize.views.tabs import read_state, short_address
 from visualize.views.templates import template

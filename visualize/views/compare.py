@@ -13,11 +13,10 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.numbers import Number, key_numbers, significant, wrong_elements
 from tilescope.results import RunResult
 from visualize.views.panel import Panel, Slots, merge
-from visualize.views.prose import Link, Mark, Sentence, Strong, join, say
+from visualize.views.prose import Link, Mark, Sentence, Strong, join, say, table
 from visualize.views.result.view import draw_run
 from visualize.views.slots import NONE
 from visualize.views.state import PINNED, Snapshot, State, pin_text
-from visualize.views.tables import table
 
 # A ratio closer to 1 than this is shown as "same".
 _SAME = 0.0005

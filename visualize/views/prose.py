@@ -1,11 +1,14 @@
-"""Text as values: each renders to HTML for the page (`__html__`) and to plain text for the API (`str`).
+"""Text as values, the glossary, and tables.
 
-A sentence is a template with values. MarkupSafe escapes every value that is not markup.
+A text renders to HTML for the page (`__html__`) and to plain text for the API (`str`). A sentence is a template with
+values. MarkupSafe escapes every value that is not markup.
 """
 
+import functools
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from markupsafe import Markup, escape
@@ -13,8 +16,46 @@ from markupsafe import Markup, escape
 from tilescope.declare.experiment import Experiment, Run
 from tilescope.declare.knobs import knobs
 from tilescope.numbers import SOURCES, count_noun, join_names
-from visualize.glossary import glossary, mark, meaning
 from visualize.views.templates import template
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
+
+
+@functools.cache
+def glossary() -> Mapping[str, Mapping[str, str]]:
+    """Return the terms of each section, with their meanings in one line."""
+    sections = {}
+    for section in FILE.read_text(encoding="utf-8").split("\n## ")[1:]:
+        heading, *entries = section.split("\n### ")
+        pairs = (entry.split("\n", 1) for entry in entries)
+        sections[heading.strip()] = {term: " ".join(text.split()) for term, text in pairs}
+    return sections
+
+
+def meaning(term: str) -> str:
+    """Return the meaning of a term.
+
+    >>> meaning("line")
+    '128 contiguous, aligned bytes: four sectors. A cache tag covers one line.'
+
+    Raises:
+        LookupError: the glossary does not define the term.
+    """
+    for terms in glossary().values():
+        if term in terms:
+            return terms[term]
+    raise LookupError(f"{FILE.name} does not define {term!r}.")
+
+
+def mark(source: str) -> Markup:
+    """Return the small mark that names a number's source.
+
+    Raises:
+        ValueError: the source is not in SOURCES.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"A number comes from {source!r}; allowed are {', '.join(SOURCES)}.")
+    return Markup('<span class="mark {0}" title="{1}">{0}</span>').format(source, meaning(source))
 
 
 @dataclass(frozen=True)
@@ -252,3 +293,58 @@ def tag_experiment(experiment: Experiment, content: Markup, style: str = "") -> 
     """Wrap the markup of an Experiment's result, which the page greys while the settings differ."""
     address = urllib.parse.urlencode(experiment.to_address())
     return Markup('<div class="{}" data-experiment="{}">{}</div>').format(style, address, content)
+
+
+# Width of a funnel's longest bar in percent of the row, which leaves space for a name and a number.
+_WIDEST_BAR = 22
+
+_TABLE = template(
+    """
+{% call frame(caption) %}
+<thead><tr>
+{% for name in header %}
+{# A screen reader would announce an empty heading. #}
+{% if name|string %}<th scope="col">{{ name }}</th>{% else %}<td></td>{% endif %}
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}{{ "<td></td>" | safe * (header|length - row|length) }}</tr>
+{% endfor %}
+</tbody>
+{% endcall %}
+"""
+)
+_FUNNEL = template(
+    """
+<ul class="funnel" aria-label="{{ label }}">
+{% for name, value, width in stages %}
+<li><span class="stage">{{ name }}</span><span class="bar" style="width:{{ width }}%"></span>
+<span>{{ value }} bytes</span></li>
+{% endfor %}
+</ul>
+"""
+)
+
+
+def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
+    """Render an HTML table in a scrollable frame, with a button that saves its cells as CSV (see `table.js`).
+
+    A cell is a `prose` value or anything that `str` accepts; strings are escaped. Cells that a row lacks are empty.
+    """
+    return _TABLE(header=[*header], rows=map(list, rows), caption=caption)
+
+
+def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:
+    """Render the bytes at each stage as bars.
+
+    Args:
+        stages: name, bytes and source (a mark) of each stage.
+        label: the bars' name for screen readers.
+    """
+    most = max(value for _, value, _ in stages) or 1
+    rows = [
+        (Sourced(name, source), f"{value:,}", f"{_WIDEST_BAR * value / most:.2f}")
+        for name, value, source in stages
+    ]
+    return _FUNNEL(stages=rows, label=label)

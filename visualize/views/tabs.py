@@ -18,8 +18,7 @@ from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
 from visualize.views.panel import Panel
-from visualize.views.result.export import ExportPanel
-from visualize.views.result.view import ResultPanel
+from visualize.views.result.view import ExportPanel, ResultPanel
 from visualize.views.state import PINNED, State, View, open_experiment, read_pinned, read_tab
 from visualize.views.tune.view import SweepPanel
 

@@ -24,9 +24,8 @@ from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.store import Store
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
-from visualize.views.tune.history import STORE_OFF, HistoryOptions, history
 from visualize.views.tune.text import time_ms
-from visualize.views.tune.view import plan_sweep, swept_space
+from visualize.views.tune.view import STORE_OFF, HistoryOptions, history, plan_sweep, swept_space
 
 ONE = experiment_of(M=2048, N=2048)
 H100 = replace(H200, name="NVIDIA H100")

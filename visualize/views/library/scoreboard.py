@@ -20,7 +20,9 @@ from tilescope.results.scores import Score, parse_scores, shipped_scores, summar
 from tilescope.timing import ranges
 from visualize.views.panel import Api, Endpoint, encode, select_fields
 from visualize.views.state import query
-from visualize.views.tables import ALL
+
+# The value of a filter that selects everything.
+ALL = "all"
 
 # The picture that shows a kind of recording. A kind without one opens the page's first picture.
 TABS_BY_KIND = {

@@ -18,6 +18,7 @@ from tilescope.numbers import count_noun, format_number, join_names, percent, si
 from tilescope.results.scores import Score, summarize
 from visualize.views import prose, theme
 from visualize.views.library.scoreboard import (
+    ALL,
     MODELS,
     RECORDED,
     LaunchFilter,
@@ -33,9 +34,9 @@ from visualize.views.library.scoreboard import (
     select_scores,
 )
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
+from visualize.views.prose import table
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import Snapshot, State
-from visualize.views.tables import ALL, table
 from visualize.views.templates import template
 from visualize.views.theme import Figure
 

@@ -22,10 +22,19 @@ from visualize.views import status, theme
 from visualize.views.memory.flow import find_operation
 from visualize.views.memory.text import label, place
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, reply_endpoint, select_fields
-from visualize.views.prose import Code, Sourced, Strong, headline, hint, picture_caption, say, term
+from visualize.views.prose import (
+    Code,
+    Sourced,
+    Strong,
+    headline,
+    hint,
+    picture_caption,
+    say,
+    table,
+    term,
+)
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import Snapshot
-from visualize.views.tables import table
 from visualize.views.templates import template
 from visualize.views.theme import Figure
 

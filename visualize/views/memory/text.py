@@ -30,9 +30,9 @@ from visualize.views.prose import (
     headline,
     html,
     say,
+    table,
     term,
 )
-from visualize.views.tables import table
 
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
 _NOTABLE_FACTOR = 1.1

@@ -18,8 +18,7 @@ from tilescope.results.sweep import LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
 from tilescope.search.tuned import TOLERANCE, short_list
 from visualize.views.panel import select_fields
-from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say
-from visualize.views.tables import table
+from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say, table
 
 STATUSES = get_args(Status)
 ENDINGS = {
