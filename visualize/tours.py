@@ -9,14 +9,14 @@ import json
 import re
 import tomllib
 import urllib.parse
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from markupsafe import Markup, escape
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from tilescope.declare.discovery import package_folder
+from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.numbers import SOURCES
@@ -89,7 +89,7 @@ class Tour:
         return min(max(stop, 1), len(self.stops))
 
 
-def check_state(fields: Mapping[str, str]) -> State:
+def check_state(fields: dict[str, str]) -> State:
     """Return the State of flat fields on a machine without a GPU.
 
     Raises:
@@ -188,7 +188,7 @@ _BAR = template(
 )
 
 
-def show_stop(message: Mapping[str, Any], this: Gpu | None) -> dict[str, str]:
+def show_stop(message: Json, this: Gpu | None) -> dict[str, str]:
     """Return the slot "tour" with a stop; {} if there is no such tour.
 
     Args:
@@ -210,7 +210,7 @@ def show_stop(message: Mapping[str, Any], this: Gpu | None) -> dict[str, str]:
     return {"tour": json.dumps(value)}
 
 
-def expand_stop(flat: Mapping[str, object]) -> Mapping[str, object]:
+def expand_stop(flat: Json) -> Json:
     """Return an address's fields. Add a stop's fields if the address names a tour but no kernel."""
     tour = tours().get(str(flat.get("tour", "")))
     if tour is None or "kernel" in flat:

@@ -310,6 +310,8 @@ class Panel:
     Attributes:
         layout: the template of its HTML, with slots (see `templates`).
         options: the dataclasses of knobs that are its part of the View.
+        actions: its actions by the name of their button.
+        endpoints: its endpoints in the API.
         uses_compiler: whether its picture changes once the kernel is compiled.
         uses_inspection: whether it needs an inspection of the programs.
         tries_changes: whether it shows the times with changes.
@@ -318,6 +320,8 @@ class Panel:
 
     layout: ClassVar[str]
     options: ClassVar[tuple[type, ...]] = ()
+    actions: Mapping[str, Action] = {}
+    endpoints: tuple[Endpoint, ...] = ()
     uses_compiler: ClassVar[bool] = True
     uses_inspection: ClassVar[bool] = False
     tries_changes: ClassVar[bool] = False
@@ -325,10 +329,6 @@ class Panel:
 
     def render_layout(self) -> Markup:
         return template(self.layout)(panel=self)
-
-    def actions(self) -> Mapping[str, Action]:
-        """Return its actions by the name of their button."""
-        return {}
 
     def draw(self, snapshot: Snapshot) -> Slots:
         """Fill its slots. Its view is open.
@@ -372,8 +372,4 @@ class Panel:
         Raises:
             ConfigError: if it cannot be drawn.
         """
-        return ()
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return its endpoints in the API."""
         return ()

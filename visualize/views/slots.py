@@ -89,9 +89,9 @@ aria-describedby="help-{{ field.name }}" step="1">
 
 
 def plot_value(
-    figure: Mapping[str, Any],
+    figure: Json,
     revision: str = "",
-    meta: Mapping[str, Any] | None = None,
+    meta: Json | None = None,
     *,
     about: str,
 ) -> str:
@@ -155,7 +155,7 @@ def problems_value(sentences: Mapping[str, str]) -> str:
 
 
 def form_value(
-    fields: list[Json], values: Mapping[str, Any], presets: tuple[str, ...] = (), more: str = ""
+    fields: list[Json], values: Json, presets: tuple[str, ...] = (), more: str = ""
 ) -> str:
     """Return a form's value: its HTML and, for `form.js`, how its controls behave, their values, and changing titles.
 
@@ -187,7 +187,7 @@ def form_value(
     return json.dumps(value, ensure_ascii=False)
 
 
-def is_hidden(field: Json, values: Mapping[str, Any]) -> bool:
+def is_hidden(field: Json, values: Json) -> bool:
     """Return whether a knob makes no difference with these values."""
     if field["only_with"] is None:
         return False
@@ -195,7 +195,7 @@ def is_hidden(field: Json, values: Mapping[str, Any]) -> bool:
     return values.get(name) not in allowed
 
 
-def _stops(field: Json, values: Mapping[str, Any]) -> list[Any] | None:
+def _stops(field: Json, values: Json) -> list[Any] | None:
     """Return the values at which a slider stops; None for all. Powers of two beyond a cap would change nothing."""
     if field["kind"] == "steps":
         return list(field["choices"])

@@ -95,7 +95,7 @@ def presets(kernel: Kernel, problem: Any, gpu: Gpu) -> tuple[str, ...]:
 
 
 def apply_preset(
-    current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None
+    current: Json, kernel: Kernel, number: object, this: Gpu | None
 ) -> dict[str, object]:
     """Return the fields after a click on a preset: its problem, config and view, otherwise defaults.
 

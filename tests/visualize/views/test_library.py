@@ -53,7 +53,7 @@ def state_at(query):
 
 def ask(name, *values, **arguments):
     """Return the reply of an endpoint of the panel."""
-    (endpoint,) = (each for each in view.ScoreboardPanel().endpoints() if each.name == name)
+    (endpoint,) = (each for each in view.ScoreboardPanel().endpoints if each.name == name)
     arguments |= dict(zip(endpoint.arguments, values, strict=False))
     reply = run_coroutine(endpoint.call(SimpleNamespace(), arguments))
     return orjson.loads(orjson.dumps(reply))

@@ -1,7 +1,7 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -118,7 +118,7 @@ def most_wasteful(launches: Launches, view: LaunchView) -> LaunchView:
     return replace(view, operation=operation, program=program)
 
 
-def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slots:
+def draw(script: Script, view: LaunchView, address: Json) -> Slots:
     """Fill the slots of the open view.
 
     Args:
@@ -144,7 +144,7 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
 def draw_launch(
     launches: Launches,
     view: LaunchView,
-    address: Mapping[str, object],
+    address: Json,
     before: LaunchReport | None = None,
 ) -> Slots:
     """Fill the slots of the open view that depend on its launch.
@@ -195,9 +195,7 @@ def draw_launch(
     return drawn
 
 
-def launches_table(
-    launches: Launches, address: Mapping[str, object], chosen: int | None = None
-) -> Markup:
+def launches_table(launches: Launches, address: Json, chosen: int | None = None) -> Markup:
     """Render the list of launches.
 
     Args:

@@ -124,37 +124,6 @@ class ScoreView:
     score_count: str = knob("sectors", "", "The predicted quantity.", choices=tuple(MODELS))
 
 
-class ScoreboardPanel(Panel):
-    """Predictions against what GPUs counted and measured."""
-
-    layout = """
-{{ slot("scoreboard-headline") }}
-<div class="row picture">
-{{ plot("scoreboard-plot", "Each value: predicted on the x-axis, counted or measured on the y-axis") }}
-</div>
-{{ slot("scoreboard-models") }}{{ slot("scoreboard-rows") }}
-"""
-    options = (ScoreView,)
-    uses_compiler = False
-    is_compared = False
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        view = state.view.of(ScoreView)
-        name = view.score_count
-        part = LaunchFilter(view.score_kernel, view.score_gpu)
-        return {
-            "scoreboard-headline": scoreboard_headline(select_scores(name, part), MODELS[name]),
-            "scoreboard-plot": scoreboard_picture(name, part),
-            "scoreboard-models": render_models(state, name),
-            "scoreboard-rows": prose.hint("Click a point of a recorded launch to open it.")
-            + render_scores(state, name, part),
-        }
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return Endpoint("scoreboard", scoreboard_of, options=ScoreFilter), RECORDED
-
-
 def scoreboard_of(_: Api, options: ScoreFilter) -> Reply:
     """Compares the prediction of every recorded launch with the counts from a GPU.
 
@@ -440,3 +409,32 @@ def _layout(model: Model, ends: tuple[float, float], error_range: float) -> Figu
             "yanchor": "top",
         },
     )
+
+
+class ScoreboardPanel(Panel):
+    """Predictions against what GPUs counted and measured."""
+
+    layout = """
+{{ slot("scoreboard-headline") }}
+<div class="row picture">
+{{ plot("scoreboard-plot", "Each value: predicted on the x-axis, counted or measured on the y-axis") }}
+</div>
+{{ slot("scoreboard-models") }}{{ slot("scoreboard-rows") }}
+"""
+    options = (ScoreView,)
+    endpoints = Endpoint("scoreboard", scoreboard_of, options=ScoreFilter), RECORDED
+    uses_compiler = False
+    is_compared = False
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state = snapshot.state
+        view = state.view.of(ScoreView)
+        name = view.score_count
+        part = LaunchFilter(view.score_kernel, view.score_gpu)
+        return {
+            "scoreboard-headline": scoreboard_headline(select_scores(name, part), MODELS[name]),
+            "scoreboard-plot": scoreboard_picture(name, part),
+            "scoreboard-models": render_models(state, name),
+            "scoreboard-rows": prose.hint("Click a point of a recorded launch to open it.")
+            + render_scores(state, name, part),
+        }

@@ -21,7 +21,7 @@ from visualize.predict.schedule import occupancy_of
 from visualize.views import status, theme
 from visualize.views.memory.flow import find_operation
 from visualize.views.memory.text import label, place
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, reply_endpoint, select_fields
+from visualize.views.panel import Api, Panel, Reply, Slots, reply_endpoint, select_fields
 from visualize.views.prose import (
     Code,
     Sourced,
@@ -65,63 +65,6 @@ _DESCRIPTIONS = {
 }
 
 _NOT_INSPECTED: Slots = {"memory-map-plot": NONE, "memory-map-table": "", "conversions-table": ""}
-
-
-class CompilerPanel(Panel):
-    """Registers, shared memory and occupancy, and the kernel's text at every stage."""
-
-    layout = """
-{{ slot("compiler-headline") }}
-<div class="row picture">
-{% call slot("listing", "listing") %}<div class="listing"></div>{% endcall %}
-</div>
-{% call fold("compiler-resources", "Limits on the number of programs per SM") %}
-{{ slot("resources") }}
-{% endcall %}
-{% call fold("memory-map", "Shared memory of one program") %}
-{{ plot("memory-map-plot", "Buffers in shared memory: bytes over the program’s operations") }}
-{{ slot("memory-map-table") }}
-{% endcall %}
-{% call fold("conversions", "Layout conversions") %}{{ slot("conversions-table") }}{% endcall %}
-"""
-    uses_inspection = True
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        compiled = snapshot.compiled
-        launch = snapshot.launch
-        if snapshot.failure:
-            return {
-                "compiler-headline": status.render_failure(snapshot.failure),
-                "listing": NONE,
-                "resources": "",
-                **_NOT_INSPECTED,
-            }
-        if compiled is None:
-            return {}
-        *_, number = find_operation(snapshot)
-        kernel = snapshot.state.kernel
-        # A first launch's operations are numbered before those of the kernel that is listed.
-        first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
-        inspected = _NOT_INSPECTED
-        if isinstance(snapshot.inspected, Failure):
-            inspected = {**inspected, "memory-map-table": status.render_failure(snapshot.inspected)}
-        elif snapshot.inspected:
-            about = picture_caption(snapshot.state.experiment, launch.gpu.name, "compiled")
-            inspected = inspection_slots(snapshot.inspected[0], about)
-        return {
-            **resource_slots(launch.gpu, launch.config.num_warps, compiled, compiled.triton),
-            "listing": _listing(kernel, launch, compiled, max(0, number - first)),
-            **inspected,
-        }
-
-    def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
-        return {"compiler-headline": status.render_compiling(snapshot.state.gpu.name, seconds)}
-
-    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        return resource_numbers(snapshot)
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (reply_endpoint("compile", Api.reply_compiled, compile_reply),)
 
 
 def resource_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
@@ -354,3 +297,58 @@ def _conversions_table(inside: Inside) -> Markup:
     ]
     header = "line", "block", "bytes through shared memory", "wavefronts on the line", "from", "to"
     return table(header, rows, "Conversions between layouts")
+
+
+class CompilerPanel(Panel):
+    """Registers, shared memory and occupancy, and the kernel's text at every stage."""
+
+    layout = """
+{{ slot("compiler-headline") }}
+<div class="row picture">
+{% call slot("listing", "listing") %}<div class="listing"></div>{% endcall %}
+</div>
+{% call fold("compiler-resources", "Limits on the number of programs per SM") %}
+{{ slot("resources") }}
+{% endcall %}
+{% call fold("memory-map", "Shared memory of one program") %}
+{{ plot("memory-map-plot", "Buffers in shared memory: bytes over the program’s operations") }}
+{{ slot("memory-map-table") }}
+{% endcall %}
+{% call fold("conversions", "Layout conversions") %}{{ slot("conversions-table") }}{% endcall %}
+"""
+    uses_inspection = True
+    endpoints = (reply_endpoint("compile", Api.reply_compiled, compile_reply),)
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        compiled = snapshot.compiled
+        launch = snapshot.launch
+        if snapshot.failure:
+            return {
+                "compiler-headline": status.render_failure(snapshot.failure),
+                "listing": NONE,
+                "resources": "",
+                **_NOT_INSPECTED,
+            }
+        if compiled is None:
+            return {}
+        *_, number = find_operation(snapshot)
+        kernel = snapshot.state.kernel
+        # A first launch's operations are numbered before those of the kernel that is listed.
+        first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
+        inspected = _NOT_INSPECTED
+        if isinstance(snapshot.inspected, Failure):
+            inspected = {**inspected, "memory-map-table": status.render_failure(snapshot.inspected)}
+        elif snapshot.inspected:
+            about = picture_caption(snapshot.state.experiment, launch.gpu.name, "compiled")
+            inspected = inspection_slots(snapshot.inspected[0], about)
+        return {
+            **resource_slots(launch.gpu, launch.config.num_warps, compiled, compiled.triton),
+            "listing": _listing(kernel, launch, compiled, max(0, number - first)),
+            **inspected,
+        }
+
+    def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
+        return {"compiler-headline": status.render_compiling(snapshot.state.gpu.name, seconds)}
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        return resource_numbers(snapshot)

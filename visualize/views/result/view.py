@@ -40,64 +40,6 @@ NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no
 NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
 
 
-class ResultPanel(Panel):
-    """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
-
-    layout = """
-{{ slot("result") }}{{ slot("predicted-time") }}
-<div class="row picture">
-{{ plot("time-plot", "Times of the last run and of the library's call") }}
-{{ plot("diff-plot", "The error of the last run, by position in the output") }}
-{{ plot("closeup-plot", "The error of the worst tile and its neighbours") }}
-</div>
-<div class="row">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
-{% call fold("run-options-fold", "Run options") %}{{ form("run-options", "Run options") }}{% endcall %}
-{% call fold("result-numbers", "All numbers of this run") %}
-{{ slot("result-tables") }}{{ slot("roofline") }}
-{{ plot("roofline-plot", "This launch, the library's calls and recorded launches below the roofs") }}
-{% endcall %}
-"""
-    uses_inspection = True
-    tries_changes = True
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        options = slots.form_value(slots.controls(Run), state.experiment.to_address())
-        values: Slots = {"run-options": options}
-        inspected = snapshot.failure or snapshot.inspected
-        if inspected is None:
-            return values | {"predicted-time": hint(_PREDICTING), "predicted-plot": NONE}
-        if isinstance(inspected, Failure):
-            inside = Inside(not_predicted=inspected.message)
-            if inspected.field and not snapshot.result(RunResult):
-                values["result"] = status.render_run_hint(False, state, inspected)
-        else:
-            inside, _ = inspected
-        about = picture_caption(state.experiment, state.gpu.name, "predicted")
-        result = snapshot.result(RunResult)
-        run = text.timed_run(result) if result else None
-        known_ms = run.timing.median_ms if run and run.timing else None
-        scoreboard = state.link(tab="scoreboard")
-        is_warm = state.experiment.run.l2 == "warm"
-        return {
-            **values,
-            "predicted-time": text.render_predicted(inside, scoreboard, known_ms, is_warm),
-            "predicted-plot": figures.plot_predicted(inside, about),
-        }
-
-    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        inspected = snapshot.inspected
-        if not isinstance(inspected, tuple) or inspected[0].predicted_us is None:
-            return ()
-        return (Number("predicted time", inspected[0].predicted_us / 1e3, "ms", "predicted"),)
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            reply_endpoint("run", Api.reply_measured, run_reply, measurement="run"),
-            Endpoint("layouts", layouts, launches=True),
-        )
-
-
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
     """Launches the kernel, checks every element against a reference, and times it against the library call.
 
@@ -370,28 +312,6 @@ def _recorded_points(run: RunResult) -> Iterator[Point]:
                 yield replace(point, name=f"{kernel.id} {shape_text(problem)}")
 
 
-class ExportPanel(Panel):
-    """Buttons that save the current experiment as a script or a notebook."""
-
-    layout = """
-{% call fold("take-it", "Export") %}
-<div class="row">{{ button("save-script", "Python script") }}{{ button("save-notebook", "Notebook") }}</div>
-<p class="hint">Kernel, launch, check and timing in one file that needs only torch and Triton.
-Buttons below each figure save it as PNG or SVG; tables are saved as CSV.</p>
-{% endcall %}
-"""
-    uses_compiler = False
-
-    def actions(self) -> Mapping[str, Action]:
-        return {
-            "save-script": partial(_save_script, False),
-            "save-notebook": partial(_save_script, True),
-        }
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (Endpoint("script", script_of),)
-
-
 def script_of(api: Api, experiment: Json) -> Reply:
     """Writes a script and notebook that reproduce a run: kernel, tensors, launch, check, timing against torch.
 
@@ -434,3 +354,77 @@ def script_reply(snapshot: Snapshot) -> Reply:
         "notebook": written.notebook(),
         "filename": f"{written.name}.py",
     }
+
+
+class ResultPanel(Panel):
+    """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
+
+    layout = """
+{{ slot("result") }}{{ slot("predicted-time") }}
+<div class="row picture">
+{{ plot("time-plot", "Times of the last run and of the library's call") }}
+{{ plot("diff-plot", "The error of the last run, by position in the output") }}
+{{ plot("closeup-plot", "The error of the worst tile and its neighbours") }}
+</div>
+<div class="row">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
+{% call fold("run-options-fold", "Run options") %}{{ form("run-options", "Run options") }}{% endcall %}
+{% call fold("result-numbers", "All numbers of this run") %}
+{{ slot("result-tables") }}{{ slot("roofline") }}
+{{ plot("roofline-plot", "This launch, the library's calls and recorded launches below the roofs") }}
+{% endcall %}
+"""
+    uses_inspection = True
+    tries_changes = True
+    endpoints = (
+        reply_endpoint("run", Api.reply_measured, run_reply, measurement="run"),
+        Endpoint("layouts", layouts, launches=True),
+    )
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state = snapshot.state
+        options = slots.form_value(slots.controls(Run), state.experiment.to_address())
+        values: Slots = {"run-options": options}
+        inspected = snapshot.failure or snapshot.inspected
+        if inspected is None:
+            return values | {"predicted-time": hint(_PREDICTING), "predicted-plot": NONE}
+        if isinstance(inspected, Failure):
+            inside = Inside(not_predicted=inspected.message)
+            if inspected.field and not snapshot.result(RunResult):
+                values["result"] = status.render_run_hint(False, state, inspected)
+        else:
+            inside, _ = inspected
+        about = picture_caption(state.experiment, state.gpu.name, "predicted")
+        result = snapshot.result(RunResult)
+        run = text.timed_run(result) if result else None
+        known_ms = run.timing.median_ms if run and run.timing else None
+        scoreboard = state.link(tab="scoreboard")
+        is_warm = state.experiment.run.l2 == "warm"
+        return {
+            **values,
+            "predicted-time": text.render_predicted(inside, scoreboard, known_ms, is_warm),
+            "predicted-plot": figures.plot_predicted(inside, about),
+        }
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        inspected = snapshot.inspected
+        if not isinstance(inspected, tuple) or inspected[0].predicted_us is None:
+            return ()
+        return (Number("predicted time", inspected[0].predicted_us / 1e3, "ms", "predicted"),)
+
+
+class ExportPanel(Panel):
+    """Buttons that save the current experiment as a script or a notebook."""
+
+    layout = """
+{% call fold("take-it", "Export") %}
+<div class="row">{{ button("save-script", "Python script") }}{{ button("save-notebook", "Notebook") }}</div>
+<p class="hint">Kernel, launch, check and timing in one file that needs only torch and Triton.
+Buttons below each figure save it as PNG or SVG; tables are saved as CSV.</p>
+{% endcall %}
+"""
+    uses_compiler = False
+    actions: Mapping[str, Action] = {
+        "save-script": partial(_save_script, False),
+        "save-notebook": partial(_save_script, True),
+    }
+    endpoints = (Endpoint("script", script_of),)

@@ -31,7 +31,6 @@ from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.views import slots
 from visualize.views.library.scoreboard import ALL, address
 from visualize.views.panel import (
-    Action,
     Api,
     Endpoint,
     Panel,
@@ -152,12 +151,18 @@ class SweepPanel(Panel):
 
     def __init__(self) -> None:
         self.sweeps = Sweeps()
-
-    def actions(self) -> Mapping[str, Action]:
-        return {
-            "sweep-start": self._start,
-            "sweep-cancel": self._cancel,
-        }
+        self.actions = {"sweep-start": self._start, "sweep-cancel": self._cancel}
+        self.endpoints = (
+            Endpoint(
+                "sweep",
+                self.reply,
+                options=SweepArguments,
+                launches=True,
+                others=VARY,
+                is_flat=False,
+            ),
+            Endpoint("history", history, options=HistoryOptions),
+        )
 
     def fill(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view
@@ -245,19 +250,6 @@ class SweepPanel(Panel):
             self.sweeps.cancel()
         status = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
         yield {"sweep-progress": status, "sweep-cancel": DISABLED}
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            Endpoint(
-                "sweep",
-                self.reply,
-                options=SweepArguments,
-                launches=True,
-                others=VARY,
-                is_flat=False,
-            ),
-            Endpoint("history", history, options=HistoryOptions),
-        )
 
     async def reply(
         self,
