@@ -211,6 +211,17 @@ class Link(Inline):
     query: str
 
 
+_HEADLINE = template(
+    """
+<div class="headline">
+{% if figure or what|string %}<p class="number{{ style }}"><b>{{ figure }}</b>{{ times }} {{ what }}</p>{% endif %}
+<p class="lead">{{ sentence }}</p>
+{% if more %}<details><summary>More</summary><div>{{ more }}</div></details>{% endif %}
+</div>
+"""
+)
+
+
 def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool = False) -> Markup:
     """Return the headline of a tab.
 
@@ -221,12 +232,14 @@ def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool
         more: further sentences, folded below "More". Empty ones are omitted.
         is_failure: whether to show the number in the colour of failures.
     """
-    style = " wrong" if is_failure else ""
     figure, times, _ = str(number).partition(" ×")
-    large = Markup('<p class="number{}"><b>{}</b>{} {}</p>').format(style, figure, times, what)
-    folded = Markup("<details><summary>More</summary><div>{}</div></details>").format(html(more))
-    return Markup('<div class="headline">{}<p class="lead">{}</p>{}</div>').format(
-        large if str(number) or str(what) else "", html([sentence]), folded if html(more) else ""
+    return _HEADLINE(
+        figure=figure,
+        times=times,
+        what=what,
+        style=" wrong" * is_failure,
+        sentence=html([sentence]),
+        more=html(more),
     )
 
 

@@ -52,9 +52,11 @@ _PAGE = template(
 <div id="header" class="bar">
 {% call slot("title") %}
 <a class="skip" href="#results">Skip to the picture</a>
+{% set where = "Live on this machine's " ~ gpu.name ~ "." if gpu else
+"No GPU here: predictions, recordings and Triton's interpreter." %}
 <h1 title="What your Triton kernel really does. {{ where }}">Tilescope</h1>
 {% endcall %}
-{{ views(pictures_of) }}
+{{ views(views_of_page) }}
 {{ button("run", "Run", " primary") }}{{ button("cancel", "Cancel", is_enabled=false) }}
 <div id="outcome" class="row">{{ slot("card", "result") }}{{ slot("status") }}</div>
 {% call slot("tours") %}
@@ -109,28 +111,23 @@ _PAGE = template(
 <h1 class="on-stage quiet"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>
 <dialog popover id="keys-dialog" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>
 <dl>
-{% for pressed, effect in keys %}
-<div><dt><kbd>{{ pressed.split(" ") | join("</kbd> <kbd>" | safe) }}</kbd></dt><dd>{{ effect }}</dd></div>
-{% endfor %}
+<div><dt><kbd>←</kbd> <kbd>→</kbd></dt><dd>step back or forward; in a tour, go to the previous or next stop</dd></div>
+<div><dt><kbd>Space</kbd></dt><dd>play and pause</dd></div>
+<div><dt><kbd>Ctrl+Enter</kbd></dt><dd>Run</dd></div>
+<div><dt><kbd>T</kbd></dt><dd>talk mode: the headline and the picture fill the window</dd></div>
+<div><dt><kbd>F</kbd></dt><dd>full screen</dd></div>
+<div><dt><kbd>Q</kbd></dt><dd>link and QR code of the current page</dd></div>
+<div><dt><kbd>1</kbd> <kbd>2</kbd> <kbd>3</kbd> <kbd>4</kbd> <kbd>5</kbd> <kbd>6</kbd></dt>
+<dd>the views and the Library</dd></div>
+<div><dt><kbd>A</kbd> <kbd>B</kbd> <kbd>C</kbd> <kbd>D</kbd></dt><dd>answer a question</dd></div>
+<div><dt><kbd>Esc</kbd></dt><dd>leave the tour, then talk mode</dd></div>
+<div><dt><kbd>?</kbd></dt><dd>this list</dd></div>
 </dl>
 <p><button type="button" class="to-talk" popovertarget="keys-dialog">Talk mode</button>
 <button type="button" popovertarget="keys-dialog">Close</button></p></dialog>
 {% endcall %}
 {{ glossary }}
 """
-)
-
-KEYS = (
-    ("← →", "step back or forward; in a tour, go to the previous or next stop"),
-    ("Space", "play and pause"),
-    ("Ctrl+Enter", "Run"),
-    ("T", "talk mode: the headline and the picture fill the window"),
-    ("F", "full screen"),
-    ("Q", "link and QR code of the current page"),
-    ("1 2 3 4 5 6", "the views and the Library"),
-    ("A B C D", "answer a question"),
-    ("Esc", "leave the tour, then talk mode"),
-    ("?", "this list"),
 )
 
 
@@ -172,19 +169,14 @@ def page(redraw: Redraw, actions: Actions, with_tools: bool = False) -> gr.Block
 
 def layout(redraw: Redraw) -> Markup:
     """Return the page's HTML: a header, the controls, and one section for each picture of a view."""
-    gpu = redraw.session.gpu
-    where = "No GPU here: predictions, recordings and Triton's interpreter."
-    if gpu:
-        where = f"Live on this machine's {gpu.name}."
     return _PAGE(
-        where=where,
-        pictures_of=VIEWS,
-        tours=tours(),
-        starting_points=setting("STARTING_POINTS", {}),
-        library=LIBRARY,
+        gpu=redraw.session.gpu,
         panels=redraw.panels,
+        views_of_page=VIEWS,
+        library=LIBRARY,
         titles=TITLES,
         others={name: names for names in VIEWS.values() for name in names},
-        keys=KEYS,
+        tours=tours(),
+        starting_points=setting("STARTING_POINTS", {}),
         glossary=glossary_dialog(),
     )
