@@ -62,7 +62,7 @@ def experiment_form(
         *controls(state.kernel.config),
     ]
     menus = [field for field in fields[2:] if field["kind"] == "menu"]
-    fields.sort(key=lambda field: field["group"] == LAUNCH)
+    fields.sort(key=lambda field: field["group"] == LAUNCH and field not in menus)
     for field in fields:
         if field in menus or field["group"] == LAUNCH:
             field["group"] = MORE
