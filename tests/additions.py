@@ -35,7 +35,7 @@ def redraw(session):
 def ask(redraw):
     """Return a function that calls an endpoint by its name."""
     api = Api(redraw.session, redraw.predictions)
-    endpoints = [endpoint for panel in redraw.all_panels for endpoint in panel.endpoints()]
+    endpoints = [endpoint for panel in redraw.all_panels for endpoint in panel.endpoints]
     named = {endpoint.name: endpoint for endpoint in endpoints}
 
     def call(name, experiment, **arguments):

@@ -9,20 +9,21 @@ import json
 import re
 import tomllib
 import urllib.parse
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from markupsafe import Markup, escape
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from tilescope.declare.discovery import package_folder
+from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.numbers import SOURCES
-from visualize.glossary import mark
+from visualize.views.prose import mark
 from visualize.views.state import State, query
 from visualize.views.tabs import read_state, short_address
+from visualize.views.templates import template
 
 
 class BadTour(ValueError):
@@ -88,7 +89,7 @@ class Tour:
         return min(max(stop, 1), len(self.stops))
 
 
-def check_state(fields: Mapping[str, str]) -> State:
+def check_state(fields: dict[str, str]) -> State:
     """Return the State of flat fields on a machine without a GPU.
 
     Raises:
@@ -160,35 +161,34 @@ def tours() -> dict[str, Tour]:
     return {tour.name: tour for tour in sorted(parsed, key=lambda tour: (tour.order, tour.name))}
 
 
-_BAR = Markup(
-    '<section class="tour" aria-label="Guided tour: {title}"><p class="where quiet">'
-    "<b>{title}</b> <span>{number} of {count}</span></p>"
-    '{question}<p class="said" aria-live="polite">{said}</p><div class="go">{back}{next}'
-    '<button type="button" class="leave quiet" aria-label="Leave the tour">✕</button></div></section>'
+_BAR = template(
+    """
+<section class="tour" aria-label="Guided tour: {{ tour.title }}">
+<p class="where quiet"><b>{{ tour.title }}</b> <span>{{ number }} of {{ tour.stops|length }}</span></p>
+{% if stop.ask %}
+<section class="question" aria-label="Question">
+<p>{{ stop.ask.ask }} <b class="verdict" role="status"></b></p>
+<div class="choices">
+{% for choice in stop.ask.choices %}
+<button type="button" class="control choice" data-right="{{ "yes" if choice.right else "no" }}">
+<kbd>{{ "abcd"[loop.index0] }}</kbd> {{ choice.text }}</button>
+{% endfor %}
+</div></section>
+{% endif %}
+<p class="said" aria-live="polite">{{ said }}</p>
+<div class="go">
+{% if number > 1 %}<a class="button back" href="?tour={{ tour.name }}&stop={{ number - 1 }}">Back</a>{% endif %}
+{% if number < tour.stops|length %}
+<a class="button primary next" href="?tour={{ tour.name }}&stop={{ number + 1 }}">Next</a>
+{% else %}
+<button type="button" class="button primary leave next">End</button>
+{% endif %}
+<button type="button" class="leave quiet" aria-label="Leave the tour">✕</button></div></section>
+"""
 )
-_QUESTION = Markup(
-    '<section class="question" aria-label="Question"><p>{} <b class="verdict" role="status"></b></p>'
-    '<div class="choices">{}</div></section>'
-)
-_CHOICE = Markup(
-    '<button type="button" class="control choice" data-right="{}"><kbd>{}</kbd> {}</button>'
-)
-_LINK = Markup('<a class="button {}" href="?tour={}&stop={}">{}</a>')
-_END = Markup('<button type="button" class="button primary leave next">End</button>')
 
 
-def menu(tours: Mapping[str, Tour]) -> Markup:
-    """Return the menu in the page's header."""
-    item = Markup('<li><a href="?tour={}&stop=1"><b>{}</b><span class="quiet">{}</span></a></li>')
-    items = Markup("").join(
-        item.format(tour.name, tour.title, tour.about) for tour in tours.values()
-    )
-    return Markup('<details class="tours"><summary>Tours</summary><ul>{}</ul></details>').format(
-        items
-    )
-
-
-def show_stop(message: Mapping[str, Any], this: Gpu | None) -> dict[str, str]:
+def show_stop(message: Json, this: Gpu | None) -> dict[str, str]:
     """Return the slot "tour" with a stop; {} if there is no such tour.
 
     Args:
@@ -210,7 +210,7 @@ def show_stop(message: Mapping[str, Any], this: Gpu | None) -> dict[str, str]:
     return {"tour": json.dumps(value)}
 
 
-def expand_stop(flat: Mapping[str, object]) -> Mapping[str, object]:
+def expand_stop(flat: Json) -> Json:
     """Return an address's fields. Add a stop's fields if the address names a tour but no kernel."""
     tour = tours().get(str(flat.get("tour", "")))
     if tour is None or "kernel" in flat:
@@ -227,26 +227,7 @@ def bar(tour: Tour, number: int) -> Markup:
         number: the stop, from 1.
     """
     stop = tour.stops[number - 1]
-    count = len(tour.stops)
-    return _BAR.format(
-        title=tour.title,
-        number=number,
-        count=count,
-        question=_question(stop.ask) if stop.ask else "",
-        said=sentence(stop),
-        back=_LINK.format("back", tour.name, number - 1, "Back") if number > 1 else "",
-        next=_LINK.format("primary next", tour.name, number + 1, "Next")
-        if number < count
-        else _END,
-    )
-
-
-def _question(question: Question) -> Markup:
-    choices = Markup("").join(
-        _CHOICE.format("yes" if choice.right else "no", letter, choice.text)
-        for letter, choice in zip("abcd", question.choices, strict=False)
-    )
-    return _QUESTION.format(question.ask, choices)
+    return _BAR(tour=tour, number=number, stop=stop, said=sentence(stop))
 
 
 def sentence(stop: TourStop) -> Markup:

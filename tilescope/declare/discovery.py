@@ -27,7 +27,7 @@ def setting(name: str, default: Any) -> Any:
     return getattr(importlib.import_module(PACKAGE), name, default)
 
 
-def opening() -> Mapping[str, Any]:
+def opening() -> dict[str, Any]:
     """Return the flat fields of the page's first experiment and options, by default those of the first kernel."""
     return setting("OPENING", {"kernel": next(iter(discover()))})
 

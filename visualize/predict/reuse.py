@@ -12,10 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
+from tilescope.declare.gpus import Gpu
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.declared import DeclaredCounts, count_accesses
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.results import GroupSizeRow, GroupSizeStudy
+from tilescope.timing.constants import RESULTS
 from tilescope.timing.l2 import (
     CONSTANTS,
     ExpectedTimeline,
@@ -26,11 +28,12 @@ from tilescope.timing.l2 import (
     expected_timeline,
     is_staggered,
     l2_gbps,
+    l2_pressure,
+    load_store_cycles,
     missed_shares,
     sides,
     writes_in_parts,
 )
-from visualize.predict.bounds import pressure, time_resources
 from visualize.predict.schedule import (
     MAX_TILES,
     KernelSchedule,
@@ -415,3 +418,68 @@ def recommended(kernel: Kernel, launch: Launch, sizes: Mapping[int, Reuse]) -> i
     spare = _SPARE_TIME * launch.gpu.dram_gbps / l2_gbps(launch.gpu) * sizes[fewest].requested_bytes
     most = min(spare, _SPARE_BYTES * columns / (rows + columns) * least)
     return max((size for size, each in sizes.items() if each.read_bytes <= most), default=fewest)
+
+
+def time_resources(
+    kernel: Kernel,
+    launch: Launch,
+    operations: Sequence[DeclaredCounts],
+    received_bytes: float,
+    clock_mhz: float | None = None,
+) -> dict[str, float]:
+    """Return the milliseconds that a launch needs each resource whose rate is known.
+
+    Args:
+        operations: the launch's memory operations; () if unknown, which omits the load and store units.
+        received_bytes: bytes that SMs receive from the L2.
+        clock_mhz: the measured SM clock; defaults to the clock of the table's matrix rate.
+    """
+    clock = clock_mhz or launch.gpu.clock_mhz
+    times = {"L2": received_bytes / l2_gbps(launch.gpu) / 1e6}
+    if operations:
+        times["load and store"] = _time_load_store(kernel, launch.gpu, operations, clock)
+    if arithmetic := _time_arithmetic(kernel, launch, clock):
+        times["arithmetic"] = arithmetic
+    return times
+
+
+def pressure(times_ms: Mapping[str, float], operations: Sequence[DeclaredCounts]) -> float:
+    """Return the L2 pressure of a launch: see `l2_pressure`. It is 0 if unknown.
+
+    It is also 0 for operands that are staged through registers. Each step then waits for its loads, so the L2 idles.
+    """
+    if any(op.pattern.instruction.op == "load" for op in operations):
+        return 0.0
+    arithmetic_ms = times_ms.get("arithmetic", 0.0)
+    return l2_pressure(times_ms["L2"], arithmetic_ms, times_ms.get("load and store", 0.0))
+
+
+def _time_load_store(
+    kernel: Kernel, gpu: Gpu, operations: Sequence[DeclaredCounts], clock_mhz: float
+) -> float:
+    """Assume one request per cycle and SM, or 128 bytes per cycle if that takes longer.
+
+    A synchronous load of a panel counts twice, because its data is then stored to shared memory.
+    """
+    cycles = 0.0
+    for op in operations:
+        if op.is_box:
+            continue
+        is_load = op.pattern.instruction.op == "load"
+        staged = is_load and op.access.tensor in (kernel.family.panels or ())
+        cycles += load_store_cycles(op) * (2 if staged else 1)
+    return cycles / gpu.sms / clock_mhz / 1e3
+
+
+def _time_arithmetic(kernel: Kernel, launch: Launch, clock_mhz: float) -> float:
+    """Return the time of the arithmetic at the full rate of its units; 0 without work or a known rate."""
+    gpu = launch.gpu
+    passes = kernel.family.matrix_passes(launch.problem)
+    if gpu.compute_capability < (8, 0) or not passes:
+        single, _ = RESULTS[gpu.compute_capability]
+        tflops = 2 * single * gpu.sms * gpu.clock_mhz / 1e6
+    else:
+        tflops = gpu.matrix_rate(launch.problem.dtype) / passes
+    if not tflops:
+        return 0.0
+    return kernel.family.work(launch.problem) / (tflops * clock_mhz / gpu.clock_mhz) / 1e9

@@ -4,20 +4,20 @@ A panel draws the pinned experiment as it draws any other. Two values of one slo
 figures in one plot, or two columns of text. A form or a list shows only the current experiment.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
+from tilescope.declare.experiment import Json
 from tilescope.declare.knobs import ConfigError
 from tilescope.numbers import Number, key_numbers, significant, wrong_elements
 from tilescope.results import RunResult
 from visualize.views.panel import Panel, Slots, merge
-from visualize.views.prose import Link, Mark, Sentence, Strong, join, say
+from visualize.views.prose import Link, Mark, Sentence, Strong, join, say, table
 from visualize.views.result.view import draw_run
 from visualize.views.slots import NONE
 from visualize.views.state import PINNED, Snapshot, State, pin_text
-from visualize.views.tables import table
 
 # A ratio closer to 1 than this is shown as "same".
 _SAME = 0.0005
@@ -106,8 +106,8 @@ def view_numbers(snapshot: Snapshot, panels: Sequence[Panel]) -> list[Number]:
 
 
 def render_comparison(
-    now: Mapping[str, Any],
-    pinned: Mapping[str, Any],
+    now: Json,
+    pinned: Json,
     numbers: Sequence[Number],
     pinned_numbers: Sequence[Number],
 ) -> Markup:

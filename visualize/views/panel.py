@@ -6,7 +6,6 @@ Validation, conversion to JSON and error handling of all endpoints are here.
 import asyncio
 import inspect
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ from visualize.views.state import (
     open_experiment,
     take_snapshot,
 )
+from visualize.views.templates import template
 
 V = TypeVar("V")
 
@@ -304,30 +304,31 @@ def merge(values: Iterable[Slots]) -> Slots:
     return {name: value for slots in values for name, value in slots.items()}
 
 
-class Panel(ABC):
+class Panel:
     """A panel of the page. It holds no state of a browser.
 
     Attributes:
+        layout: the template of its HTML, with slots (see `templates`).
         options: the dataclasses of knobs that are its part of the View.
+        actions: its actions by the name of their button.
+        endpoints: its endpoints in the API.
         uses_compiler: whether its picture changes once the kernel is compiled.
         uses_inspection: whether it needs an inspection of the programs.
         tries_changes: whether it shows the times with changes.
         is_compared: whether a pinned experiment's values appear next to its own.
     """
 
+    layout: ClassVar[str]
     options: ClassVar[tuple[type, ...]] = ()
+    actions: Mapping[str, Action] = {}
+    endpoints: tuple[Endpoint, ...] = ()
     uses_compiler: ClassVar[bool] = True
     uses_inspection: ClassVar[bool] = False
     tries_changes: ClassVar[bool] = False
     is_compared: ClassVar[bool] = True
 
-    @abstractmethod
-    def layout(self) -> Markup:
-        """Return its HTML, with slots."""
-
-    def actions(self) -> Mapping[str, Action]:
-        """Return its actions by the name of their button."""
-        return {}
+    def render_layout(self) -> Markup:
+        return template(self.layout)(panel=self)
 
     def draw(self, snapshot: Snapshot) -> Slots:
         """Fill its slots. Its view is open.
@@ -371,8 +372,4 @@ class Panel(ABC):
         Raises:
             ConfigError: if it cannot be drawn.
         """
-        return ()
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return its endpoints in the API."""
         return ()

@@ -1,39 +1,81 @@
-"""Text as values: each renders to HTML for the page (`__html__`) and to plain text for the API (`str`).
+"""Text as values, the glossary, and tables.
 
-A sentence is a template with values. MarkupSafe escapes every value that is not markup.
+A text renders to HTML for the page (`__html__`) and to plain text for the API (`str`). A sentence is a template with
+values. MarkupSafe escapes every value that is not markup.
 """
 
+import functools
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from markupsafe import Markup, escape
 
 from tilescope.declare.experiment import Experiment, Run
 from tilescope.declare.knobs import knobs
 from tilescope.numbers import SOURCES, count_noun, join_names
-from visualize.glossary import glossary, mark, meaning
+from visualize.views.templates import template
 
-# An entry of a list of definitions.
-LIST_ITEM = Markup("<div><dt>{}</dt><dd>{}</dd></div>")
+FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
+
+
+@functools.cache
+def glossary() -> Mapping[str, Mapping[str, str]]:
+    """Return the terms of each section, with their meanings in one line."""
+    sections = {}
+    for section in FILE.read_text(encoding="utf-8").split("\n## ")[1:]:
+        heading, *entries = section.split("\n### ")
+        pairs = (entry.split("\n", 1) for entry in entries)
+        sections[heading.strip()] = {term: " ".join(text.split()) for term, text in pairs}
+    return sections
+
+
+def meaning(term: str) -> str:
+    """Return the meaning of a term.
+
+    >>> meaning("line")
+    '128 contiguous, aligned bytes: four sectors. A cache tag covers one line.'
+
+    Raises:
+        LookupError: the glossary does not define the term.
+    """
+    for terms in glossary().values():
+        if term in terms:
+            return terms[term]
+    raise LookupError(f"{FILE.name} does not define {term!r}.")
+
+
+def mark(source: str) -> Markup:
+    """Return the small mark that names a number's source.
+
+    Raises:
+        ValueError: the source is not in SOURCES.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"A number comes from {source!r}; allowed are {', '.join(SOURCES)}.")
+    return Markup('<span class="mark {0}" title="{1}">{0}</span>').format(source, meaning(source))
 
 
 @dataclass(frozen=True)
 class Inline:
     """A value with markup around it on the page. Plain text has only the value."""
 
+    markup: ClassVar[Markup]
     value: Any
 
     def __str__(self) -> str:
         return str(self.value)
 
+    def __html__(self) -> str:
+        return self.markup.format(self)
+
 
 class Strong(Inline):
     """An emphasized value, in bold on the page."""
 
-    def __html__(self) -> str:
-        return Markup("<b>{}</b>").format(self.value)
+    markup = Markup("<b>{0.value}</b>")
 
 
 @dataclass(frozen=True)
@@ -57,27 +99,21 @@ class Mark(Inline):
 class Hint(Inline):
     """A value with a hover text and a CSS class."""
 
+    markup = Markup('<span title="{0.title!s}" class="{0.style}">{0.value}</span>')
     title: Any = ""
     style: str = ""
-
-    def __html__(self) -> str:
-        return Markup('<span title="{}" class="{}">{}</span>').format(
-            str(self.title), self.style, self.value
-        )
 
 
 @dataclass(frozen=True)
 class Term(Inline):
     """A glossary term with its definition as hover text. It opens the glossary."""
 
+    markup = Markup(
+        '<button type="button" class="term" popovertarget="glossary" value="{0.name}" title="{0.meaning}">{0.value}'
+        "</button>"
+    )
     name: str
     meaning: str
-
-    def __html__(self) -> str:
-        tag = Markup(
-            '<button type="button" class="term" popovertarget="glossary" value="{}" title="{}">{}</button>'
-        )
-        return tag.format(self.name, self.meaning, self.value)
 
 
 def term(name: str, shown: str = "") -> Term:
@@ -85,27 +121,30 @@ def term(name: str, shown: str = "") -> Term:
     return Term(shown or name, name, meaning(name))
 
 
+_GLOSSARY = template(
+    """
+<dialog popover id="glossary" aria-labelledby="glossary-title"><h2 id="glossary-title">Glossary</h2>
+<button type="button" popovertarget="glossary">Close</button>
+{% for heading, terms in sections.items() %}
+<h3>{{ heading }}</h3>
+<dl>{% for entry in terms.items() %}<div><dt>{{ entry[0] }}</dt><dd>{{ entry[1] }}</dd></div>{% endfor %}</dl>
+{% endfor %}
+</dialog>
+"""
+)
+
+
 def glossary_dialog() -> Markup:
     """Return the glossary as a popover: `<button popovertarget="glossary">` opens it, without a script."""
-    sections = Markup()
-    for heading, terms in glossary().items():
-        rows = Markup("").join(LIST_ITEM.format(*entry) for entry in terms.items())
-        sections += Markup("<h3>{}</h3><dl>{}</dl>").format(heading, rows)
-    return Markup(
-        '<dialog popover id="glossary" aria-labelledby="glossary-title">'
-        '<h2 id="glossary-title">Glossary</h2>'
-        '<button type="button" popovertarget="glossary">Close</button>{}</dialog>'
-    ).format(sections)
+    return _GLOSSARY(sections=glossary())
 
 
 @dataclass(frozen=True)
 class Code(Inline):
     """Source code, or a location in it."""
 
+    markup = Markup('<code title="{0.title}">{0.value}</code>')
     title: str = ""
-
-    def __html__(self) -> str:
-        return Markup('<code title="{}">{}</code>').format(self.title, self.value)
 
 
 @dataclass(frozen=True)
@@ -168,10 +207,19 @@ class Link(Inline):
         query: the address without its question mark.
     """
 
+    markup = Markup('<a href="?{0.query}">{0.value}</a>')
     query: str
 
-    def __html__(self) -> str:
-        return Markup('<a href="?{}">{}</a>').format(self.query, self.value)
+
+_HEADLINE = template(
+    """
+<div class="headline">
+{% if figure or what|string %}<p class="number{{ style }}"><b>{{ figure }}</b>{{ times }} {{ what }}</p>{% endif %}
+<p class="lead">{{ sentence }}</p>
+{% if more %}<details><summary>More</summary><div>{{ more }}</div></details>{% endif %}
+</div>
+"""
+)
 
 
 def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool = False) -> Markup:
@@ -184,12 +232,14 @@ def headline(number: Any, what: Any, sentence: Any, *more: Any, is_failure: bool
         more: further sentences, folded below "More". Empty ones are omitted.
         is_failure: whether to show the number in the colour of failures.
     """
-    style = " wrong" if is_failure else ""
     figure, times, _ = str(number).partition(" ×")
-    large = Markup('<p class="number{}"><b>{}</b>{} {}</p>').format(style, figure, times, what)
-    folded = Markup("<details><summary>More</summary><div>{}</div></details>").format(html(more))
-    return Markup('<div class="headline">{}<p class="lead">{}</p>{}</div>').format(
-        large if str(number) or str(what) else "", html([sentence]), folded if html(more) else ""
+    return _HEADLINE(
+        figure=figure,
+        times=times,
+        what=what,
+        style=" wrong" * is_failure,
+        sentence=html([sentence]),
+        more=html(more),
     )
 
 
@@ -256,3 +306,58 @@ def tag_experiment(experiment: Experiment, content: Markup, style: str = "") -> 
     """Wrap the markup of an Experiment's result, which the page greys while the settings differ."""
     address = urllib.parse.urlencode(experiment.to_address())
     return Markup('<div class="{}" data-experiment="{}">{}</div>').format(style, address, content)
+
+
+# Width of a funnel's longest bar in percent of the row, which leaves space for a name and a number.
+_WIDEST_BAR = 22
+
+_TABLE = template(
+    """
+{% call frame(caption) %}
+<thead><tr>
+{% for name in header %}
+{# A screen reader would announce an empty heading. #}
+{% if name|string %}<th scope="col">{{ name }}</th>{% else %}<td></td>{% endif %}
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}{{ "<td></td>" | safe * (header|length - row|length) }}</tr>
+{% endfor %}
+</tbody>
+{% endcall %}
+"""
+)
+_FUNNEL = template(
+    """
+<ul class="funnel" aria-label="{{ label }}">
+{% for name, value, width in stages %}
+<li><span class="stage">{{ name }}</span><span class="bar" style="width:{{ width }}%"></span>
+<span>{{ value }} bytes</span></li>
+{% endfor %}
+</ul>
+"""
+)
+
+
+def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
+    """Render an HTML table in a scrollable frame, with a button that saves its cells as CSV (see `table.js`).
+
+    A cell is a `prose` value or anything that `str` accepts; strings are escaped. Cells that a row lacks are empty.
+    """
+    return _TABLE(header=[*header], rows=map(list, rows), caption=caption)
+
+
+def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:
+    """Render the bytes at each stage as bars.
+
+    Args:
+        stages: name, bytes and source (a mark) of each stage.
+        label: the bars' name for screen readers.
+    """
+    most = max(value for _, value, _ in stages) or 1
+    rows = [
+        (Sourced(name, source), f"{value:,}", f"{_WIDEST_BAR * value / most:.2f}")
+        for name, value, source in stages
+    ]
+    return _FUNNEL(stages=rows, label=label)

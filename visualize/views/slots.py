@@ -1,6 +1,4 @@
-"""Slots: named places in the page's HTML that an update fills. Their markup, and the values of forms of knobs.
-
-`page.js` mounts each slot by its kind: the script for it gets the slot's element, and then its values.
+"""The values of slots: named places in the page's HTML that an update fills. `templates` has their markup.
 
 Gradio's slider can't step by powers of two. In a form, a knob with choices is a slider over them, a range is a slider
 with a number field, and a list of words is a menu. All are native inputs, so keys and screen readers work.
@@ -17,10 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from tilescope.declare.experiment import Json
 from tilescope.declare.knobs import Knob, knobs
+from visualize.views.templates import template
 
 # Values of a button's and a fold's slot.
 ENABLED = "enabled"
@@ -42,59 +40,58 @@ MORE = "more"
 # The fields of a control that `form.js` reads.
 _BEHAVIOUR = ("name", "kind", "choices", "low", "high")
 
-_GROUP = Markup('<fieldset class="knob-group"><legend class="quiet">{}</legend>{}</fieldset>')
-_FOLD = Markup('<details class="knob-group {}"><summary>{}</summary>{}</details>')
-_PRESET = Markup('<button type="button" class="control" value="{}"></button>')
-_FIELD = Markup(
-    '<div class="field {kind}" data-field="{name}"><label for="knob-{name}">{words}</label>{inputs}'
-    '<p class="problem" role="alert"></p>{note}<p class="help" role="tooltip" id="help-{name}">{help}</p></div>'
-)
-_ABOUT = 'id="knob-{name}" aria-describedby="help-{name}"'
-_RANGE = (
-    '<input type="range" id="knob-{name}-slider" aria-label="{label} slider" '
-    'aria-describedby="help-{name}" step="1">'
-)
-# The inputs of a control, by its kind.
-_INPUTS = {
-    "menu": Markup(f'<select class="control" {_ABOUT}>{{options}}</select>'),  # noqa: S704
-    "text": Markup(  # noqa: S704
-        f'<input type="text" class="control" {_ABOUT} maxlength="{{longest}}" spellcheck="false">'
-    ),
-    "number": Markup(f'{_RANGE}<input type="number" class="control" {_ABOUT}>'),  # noqa: S704
-    "steps": Markup(f'{_RANGE}<output {_ABOUT} for="knob-{{name}}-slider"></output>'),  # noqa: S704
-}
-
-
-def slot(name: str, kind: str = "html", content: str = "") -> Markup:
-    """Return an element with the DOM id `name`.
-
-    Args:
-        kind: "html", or the script that takes its values.
-        content: its HTML before the first value.
+_FORM = template(
     """
-    slot = Markup('<div id="{}" class="slot" data-kind="{}">{}</div>')
-    return slot.format(name, kind, Markup(content))  # noqa: S704
-
-
-def plot(name: str, label: str, has_steps: bool = False, legend: str = "") -> Markup:
-    """Return a live plot. `plot_value` makes its values.
-
-    Args:
-        label: its name for screen readers.
-        has_steps: whether a player steps through it, so that it can be saved as an animation.
-        legend: the DOM id of an element with its legend, which is saved, too.
-    """
-    steps = Markup(" data-steps") if has_steps else ""
-    content = Markup(
-        '<div class="live-plot" role="figure" aria-label="{}" data-legend="{}"{}></div>'
-    )
-    return slot(name, "plot", content.format(label, legend, steps))
+{% macro slider(field) %}
+<input type="range" id="knob-{{ field.name }}-slider" aria-label="{{ field.label }} slider"
+aria-describedby="help-{{ field.name }}" step="1">
+{% endmacro %}
+{% macro control(field) %}
+{% set about = 'id="knob-%s" aria-describedby="help-%s"' | safe | format(field.name, field.name) %}
+<div class="field {{ field.kind }}" data-field="{{ field.name }}"><label for="knob-{{ field.name }}">
+{# A long name breaks after an underscore. #}
+{{ field.label.split("_") | join("_<wbr>" | safe) }}</label>
+{% if field.kind == "menu" %}
+<select class="control" {{ about }}>
+{% for label in field.labels or field.choices %}<option>{{ label }}</option>{% endfor %}
+</select>
+{% elif field.kind == "text" %}
+<input type="text" class="control" {{ about }} maxlength="{{ field.longest }}" spellcheck="false">
+{% elif field.kind == "number" %}
+{{ slider(field) }}<input type="number" class="control" {{ about }}>
+{% else %}
+{{ slider(field) }}<output {{ about }} for="knob-{{ field.name }}-slider"></output>
+{% endif %}
+<p class="problem" role="alert"></p>
+{% if field.note %}<p class="note quiet">{{ field.note }}</p>{% endif %}
+<p class="help" role="tooltip" id="help-{{ field.name }}">{{ field.help }}
+{%- if field.kind == "number" %} {{ field.low }} to {{ field.high }}.{% endif %}</p></div>
+{% endmacro %}
+{% for title, fields in groups.items() if title != more %}
+<fieldset class="knob-group"><legend class="quiet">{{ title }}</legend>
+{% for field in fields %}{{ control(field) }}{% endfor %}
+</fieldset>
+{% endfor %}
+{% if more in groups %}
+<details class="knob-group more"><summary>More</summary>
+{% for field in groups[more] %}{{ control(field) }}{% endfor %}
+</details>
+{% endif %}
+{% if presets %}
+<details class="knob-group presets"><summary>Presets</summary>
+{% for number in range(presets) %}
+<button type="button" class="control" value="{{ number }}"></button>
+{% endfor %}
+</details>
+{% endif %}
+"""
+)
 
 
 def plot_value(
-    figure: Mapping[str, Any],
+    figure: Json,
     revision: str = "",
-    meta: Mapping[str, Any] | None = None,
+    meta: Json | None = None,
     *,
     about: str,
 ) -> str:
@@ -147,51 +144,6 @@ def _pack(value: Any, words: bytearray) -> Any:
     return reference
 
 
-def form(name: str, label: str) -> Markup:
-    """Return a form of knobs, whose values become part of the page's settings. `form_value` fills it."""
-    return slot(
-        name, "form", Markup('<div class="knobs" role="group" aria-label="{}"></div>').format(label)
-    )
-
-
-def button(name: str, label: str, primary: bool = False, is_enabled: bool = True) -> Markup:
-    """Return a button that starts the page's action of the same name."""
-    style = " primary" if primary else ""
-    state = Markup("") if is_enabled else Markup(" disabled")
-    tag = Markup(
-        '<button type="button" id="{}" class="slot button{}" data-kind="button"{}>{}</button>'
-    )
-    return tag.format(name, style, state, label)
-
-
-def fold(name: str, title: str, *content: Markup) -> Markup:
-    """Return a closed fold. Its values are OPEN and CLOSED."""
-    tag = Markup(
-        '<details id="{}" class="slot folded" data-kind="fold"><summary>{}</summary>{}</details>'
-    )
-    return tag.format(name, title, row(*content, classes="content"))
-
-
-def row(*content: Markup, name: str = "", classes: str = "row") -> Markup:
-    """Return slots side by side, with a DOM id if `name` is given."""
-    place = Markup(' id="{}"').format(name) if name else Markup()
-    return Markup('<div{} class="{}">{}</div>').format(place, classes, Markup("").join(content))
-
-
-def picture(*content: Markup, name: str = "") -> Markup:
-    """Return the view's picture, which fills the window's remaining height."""
-    return row(*content, name=name, classes="row picture")
-
-
-def pictures(titles: Mapping[str, str]) -> Markup:
-    """Return buttons that switch between a view's pictures, given their titles by tab name."""
-    button = Markup('<button type="button" data-tab="{}">{}</button>')
-    buttons = Markup("").join(button.format(*tab) for tab in titles.items())
-    return Markup('<nav class="pictures" aria-label="Pictures of this view">{}</nav>').format(
-        buttons
-    )
-
-
 def save_file(name: str, text: str) -> dict[str, str]:
     """Return the slot that makes the browser save a file."""
     return {"saved-file": json.dumps({"name": name, "text": text}, ensure_ascii=False)}
@@ -203,7 +155,7 @@ def problems_value(sentences: Mapping[str, str]) -> str:
 
 
 def form_value(
-    fields: list[Json], values: Mapping[str, Any], presets: tuple[str, ...] = (), more: str = ""
+    fields: list[Json], values: Json, presets: tuple[str, ...] = (), more: str = ""
 ) -> str:
     """Return a form's value: its HTML and, for `form.js`, how its controls behave, their values, and changing titles.
 
@@ -214,15 +166,9 @@ def form_value(
         presets: the titles of preset buttons.
         more: the title of the folded group.
     """
-    groups = dict[str, Markup]()
+    groups = dict[str, list[Json]]()
     for field in fields:
-        groups[field["group"]] = groups.get(field["group"], Markup()) + _field(field)
-    folded = {"more": groups.pop(MORE, "")}
-    folded["presets"] = Markup("").join(map(_PRESET.format, range(len(presets))))
-    html = Markup("").join(_GROUP.format(*group) for group in groups.items())
-    html += Markup("").join(
-        _FOLD.format(name, name.title(), content) for name, content in folded.items() if content
-    )
+        groups.setdefault(field["group"], []).append(field)
     controls = [
         {
             **{name: field[name] for name in _BEHAVIOUR if name in field},
@@ -232,7 +178,7 @@ def form_value(
         for field in fields
     ]
     value = {
-        "html": html,
+        "html": _FORM(groups=groups, more=MORE, presets=len(presets)),
         "fields": controls,
         "values": dict(values),
         "presets": presets,
@@ -241,32 +187,7 @@ def form_value(
     return json.dumps(value, ensure_ascii=False)
 
 
-def _field(field: Json) -> Markup:
-    """Return the HTML of a control."""
-    name = field["name"]
-    labels = field.get("labels") or field.get("choices") or ()
-    options = Markup("").join(map(Markup("<option>{}</option>").format, labels))
-    inputs = _INPUTS[field["kind"]].format(
-        name=name,
-        label=field["label"],
-        options=options,
-        longest=field.get("longest"),
-    )
-    bounds = f" {field['low']} to {field['high']}." if field["kind"] == "number" else ""
-    # A long name breaks after an underscore.
-    words = Markup("_<wbr>").join(field["label"].split("_"))
-    note = Markup('<p class="note quiet">{}</p>').format(field["note"]) if field.get("note") else ""
-    return _FIELD.format(
-        name=name,
-        kind=field["kind"],
-        words=words,
-        inputs=inputs,
-        note=note,
-        help=field["help"] + bounds,
-    )
-
-
-def is_hidden(field: Json, values: Mapping[str, Any]) -> bool:
+def is_hidden(field: Json, values: Json) -> bool:
     """Return whether a knob makes no difference with these values."""
     if field["only_with"] is None:
         return False
@@ -274,7 +195,7 @@ def is_hidden(field: Json, values: Mapping[str, Any]) -> bool:
     return values.get(name) not in allowed
 
 
-def _stops(field: Json, values: Mapping[str, Any]) -> list[Any] | None:
+def _stops(field: Json, values: Json) -> list[Any] | None:
     """Return the values at which a slider stops; None for all. Powers of two beyond a cap would change nothing."""
     if field["kind"] == "steps":
         return list(field["choices"])

@@ -175,7 +175,7 @@ class State:
         return {PINNED: pin_text(self.pinned)} if self.pinned else {}
 
 
-def query(fields: Mapping[str, object]) -> str:
+def query(fields: Json) -> str:
     """Return the query of flat fields."""
     return urllib.parse.urlencode(fields)
 
@@ -203,7 +203,7 @@ def read_pinned(text: object, this: Gpu | None) -> Experiment | None:
     return pinned
 
 
-def read_tab(flat: Mapping[str, object], opened: str) -> str:
+def read_tab(flat: Json, opened: str) -> str:
     """Return the tab that flat fields open."""
     tab = str(flat.get("tab", opened))
     return _OLD_TABS.get(tab, tab)
@@ -242,7 +242,7 @@ class Snapshot:
     compiled: Compiled | None = None
     failure: Failure | None = None
     inspected: Inspection | Failure | None = None
-    measured: Mapping[str, Any] = field(default_factory=dict)
+    measured: Json = field(default_factory=dict)
     store: Store = Store(None)
     here: Gpu | None = None
 

@@ -9,10 +9,21 @@ from tilescope.measure.run import RUN
 from tilescope.results import Counters, Failure, Measured, records
 from visualize.views.prose import Link, Sentence, config_text, dtype_text, hint, html, say
 from visualize.views.state import State, query
+from visualize.views.templates import template
 
 NOT_RUN = hint("No run of this config yet.")
 
 _WAITING = Markup('<p class="hint" role="status">{}</p>')
+
+_PROGRESS = template(
+    """
+<div class="status" role="status"><ol class="stages">
+{% for stage in stages %}
+<li class="{{ "done" if loop.index0 < current else "now" if loop.index0 == current else "todo" }}">{{ stage }}</li>
+{% endfor %}
+</ol><span>{{ note }}</span><span>{{ "%.1f"|format(seconds) }} s</span></div>
+"""
+)
 
 _STAGES = {"cuda": ("compile", "launch", "check", "time"), "interpreter": ("launch", "check")}
 
@@ -64,19 +75,11 @@ def render_progress(backend: str, stage: str, before: int, seconds: float) -> Ma
     """
     stages = _STAGES[backend]
     current = stages.index(stage) if stage in stages else -1
-    steps = Markup("").join(
-        Markup('<li class="{}">{}</li>').format(
-            "done" if i < current else "now" if i == current else "todo", name
-        )
-        for i, name in enumerate(stages)
-    )
     notes = {
         "worker": "starting the worker",
         "queued": f"in the queue, {before} ahead of you" if before else "starting",
     }
-    return Markup(
-        '<div class="status" role="status"><ol class="stages">{}</ol><span>{}</span><span>{:.1f} s</span></div>'
-    ).format(steps, notes.get(stage, ""), seconds)
+    return _PROGRESS(stages=stages, current=current, note=notes.get(stage, ""), seconds=seconds)
 
 
 def render_failure(failure: Failure) -> Markup:

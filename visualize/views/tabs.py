@@ -3,7 +3,7 @@
 The page's settings are read here, because the tabs have options.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,8 +18,7 @@ from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
 from visualize.views.panel import Panel
-from visualize.views.result.export import ExportPanel
-from visualize.views.result.view import ResultPanel
+from visualize.views.result.view import ExportPanel, ResultPanel
 from visualize.views.state import PINNED, State, View, open_experiment, read_pinned, read_tab
 from visualize.views.tune.view import SweepPanel
 
@@ -69,7 +68,7 @@ TITLES = {tab.name: tab.title for tab in TABS}
 OPTIONS = tuple(kind for tab in TABS for panel in tab.panels for kind in panel().options)
 
 
-def read_state(flat: Mapping[str, object], this: Gpu | None) -> State:
+def read_state(flat: Json, this: Gpu | None) -> State:
     """Read a State from flat fields (a URL's, or those of all forms). Omitted fields take their defaults.
 
     Args:
@@ -100,7 +99,7 @@ def short_address(state: State) -> Json:
     return state.short_address(tab="" if state.view.tab == OPENED else state.view.tab)
 
 
-def read_link(flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict[str, str]]:
+def read_link(flat: Json, this: Gpu | None) -> tuple[State, dict[str, str]]:
     """Read a State from a URL that somebody typed. Bad fields take their defaults.
 
     Returns:
@@ -117,7 +116,7 @@ def read_link(flat: Mapping[str, object], this: Gpu | None) -> tuple[State, dict
                 remaining = {}
 
 
-def change_kernel(current: Mapping[str, object], kernel: str) -> dict[str, object]:
+def change_kernel(current: Json, kernel: str) -> dict[str, object]:
     """Return the fields after a change of kernel.
 
     The problem survives within a family. The config takes the new kernel's defaults. The run, the GPU and the view

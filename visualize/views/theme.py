@@ -152,7 +152,7 @@ FOR_SCRIPTS = {"themes": THEMES, "scale": LOAD_SCALE, "to_come": OPAQUE_TO_COME}
 
 def figure(
     title: str,
-    traces: Sequence[Mapping[str, Any]],
+    traces: Sequence[Figure],
     margin: Mapping[str, int] = MappingProxyType({}),
     **more: Any,
 ) -> Figure:
@@ -193,12 +193,12 @@ def note(text: str, x: float, y: float, **more: Any) -> Figure:
     return {"text": text, "x": x, "y": y, "showarrow": False, **more}
 
 
-def vertical(x: float, line: Mapping[str, Any], **more: Any) -> Figure:
+def vertical(x: float, line: Figure, **more: Any) -> Figure:
     """Return a line through the whole height of the plot."""
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line, **more}
 
 
-def horizontal(y: float, line: Mapping[str, Any], **more: Any) -> Figure:
+def horizontal(y: float, line: Figure, **more: Any) -> Figure:
     """Return a line through the whole width of the figure's plots."""
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
     return {"type": "line", "line": line, **ends, **more}

@@ -3,9 +3,8 @@
 import asyncio
 import contextvars
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import gradio as gr
 import segno
@@ -49,7 +48,7 @@ class Actions:
         self.session = redraw.session
         self.actions: dict[str, Action] = {"run": "run"}
         for panel in redraw.all_panels:
-            self.actions |= panel.actions()
+            self.actions |= panel.actions
         self.route = Route(MESSAGES, self._reply, methods=["POST"])
         self._redraw = redraw
         self._jobs: dict[str, Job] = {}  # each page's running measurement
@@ -77,7 +76,7 @@ class Actions:
                 error = ConfigError("internal_error", failure(error).message, "")
             yield encode(refused(error))
 
-    def start(self, message: Mapping[str, Any], page: str) -> AsyncIterator[Slots]:
+    def start(self, message: Json, page: str) -> AsyncIterator[Slots]:
         """Return the progress and the result of an action, which starts with the iteration.
 
         Args:
@@ -107,7 +106,7 @@ class Actions:
         if job := self._jobs.get(page):
             job.cancel()
 
-    async def _share(self, message: Mapping[str, Any]) -> AsyncIterator[Slots]:
+    async def _share(self, message: Json) -> AsyncIterator[Slots]:
         yield {"share": await run_in_slot(qr, message)}
 
     async def _answer(self, state: State, question: Question) -> AsyncIterator[Slots]:
@@ -170,7 +169,7 @@ async def once(slots: Slots) -> AsyncIterator[Slots]:
     yield slots
 
 
-def qr(message: Mapping[str, Any]) -> str:
+def qr(message: Json) -> str:
     """Return the value of the slot "share": a QR code, or "" if the message contains no link.
 
     Args:

@@ -81,7 +81,7 @@ def register_endpoints(
     endpoints = [
         Endpoint("kernels", kernels),
         Endpoint("recommend", recommend, is_flat=False),
-        *(endpoint for panel in panels for endpoint in panel.endpoints()),
+        *(endpoint for panel in panels for endpoint in panel.endpoints),
         *others,
     ]
     for endpoint in endpoints:
@@ -304,7 +304,7 @@ def _register_tool(blocks: gr.Blocks, api: Api, endpoint: Endpoint) -> None:
     _register(blocks, name, reply, " ".join(words.split()), arguments, hints)
 
 
-def shortened(reply: Mapping[str, Any], fields: Sequence[str] | None) -> Json:
+def shortened(reply: Json, fields: Sequence[str] | None) -> Json:
     """Return a reply's requested fields; by default all fields except long ones, whose lengths it lists.
 
     >>> shortened({"programs": 4, "ptx": "x" * 20_000}, None)

@@ -62,13 +62,10 @@ def experiment_form(
         *controls(state.kernel.config),
     ]
     menus = [field for field in fields[2:] if field["kind"] == "menu"]
-    folded = [
-        *menus,
-        *(field for field in fields if field["group"] == LAUNCH and field not in menus),
-    ]
-    fields = [field for field in fields if field not in folded] + [
-        field | {"group": MORE} for field in folded
-    ]
+    fields.sort(key=lambda field: field["group"] == LAUNCH and field not in menus)
+    for field in fields:
+        if field in menus or field["group"] == LAUNCH:
+            field["group"] = MORE
     values = {
         **state.experiment.to_address(),
         "gpu": state.experiment.gpu,
@@ -95,7 +92,7 @@ def presets(kernel: Kernel, problem: Any, gpu: Gpu) -> tuple[str, ...]:
 
 
 def apply_preset(
-    current: Mapping[str, object], kernel: Kernel, number: object, this: Gpu | None
+    current: Json, kernel: Kernel, number: object, this: Gpu | None
 ) -> dict[str, object]:
     """Return the fields after a click on a preset: its problem, config and view, otherwise defaults.
 

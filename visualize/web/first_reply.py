@@ -5,7 +5,7 @@ page and to parse Plotly. Until then the first picture, an SVG of the same figur
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from visualize.views.order.map_figure import map_figure
 from visualize.views.order.view import orders_of
 from visualize.views.state import Snapshot
 from visualize.views.tabs import read_state
+from visualize.views.theme import Figure
 
 _BODY = re.compile(rb"<body\b[^>]*>")
 
@@ -129,7 +130,7 @@ def first_picture(gpu: Gpu | None) -> str:
     return text.replace("LABEL", escape(label)).replace("DRAWING", drawing)
 
 
-def draw_svg(picture: Mapping[str, Any]) -> Markup:
+def draw_svg(picture: Figure) -> Markup:
     """Return a figure's heatmaps as SVG, with their titles. The heatmaps have edges and share one colour axis.
 
     The drawing stretches to the plot's area, without its margins, as Plotly's does.
@@ -147,12 +148,12 @@ def draw_svg(picture: Mapping[str, Any]) -> Markup:
     return html
 
 
-def _axis(layout: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _axis(layout: Figure, name: str) -> Figure:
     """Return an axis of the layout by a trace's name for it: "x2"."""
     return layout[f"{name[0]}axis{name[1:]}"]
 
 
-def _paths(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]:
+def _paths(trace: Figure, layout: Figure) -> Iterator[str]:
     """Yield an SVG path per colour, with all its cells."""
     across = _positions(trace["x"], _axis(layout, trace.get("xaxis", "x")))
     down = _SIDE - _positions(trace["y"], _axis(layout, trace.get("yaxis", "y")))
@@ -169,7 +170,7 @@ def _paths(trace: Mapping[str, Any], layout: Mapping[str, Any]) -> Iterator[str]
         yield f'<path fill="{shade}" d="{squares}"/>'
 
 
-def _positions(edges: Any, axis: Mapping[str, Any]) -> np.ndarray:
+def _positions(edges: Any, axis: Figure) -> np.ndarray:
     """Return the positions of edges, in units of the drawing."""
     first, last = axis["range"]
     begin, end = axis.get("domain", (0, 1))

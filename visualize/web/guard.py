@@ -289,7 +289,7 @@ def _read_json(body: bytes) -> Json | None:
     return content if isinstance(content, dict) else None
 
 
-def _check_lengths(path: str, request: Request, content: Mapping[str, Any]) -> None:
+def _check_lengths(path: str, request: Request, content: Json) -> None:
     in_query = request.query_params.getlist("session_hash")
     hashes = [path.partition("/heartbeat/")[2], *in_query, content.get("session_hash")]
     longest = max(len(value) for value in hashes if isinstance(value, str))

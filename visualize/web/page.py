@@ -1,20 +1,18 @@
 """The page: its head and theme, and its HTML with slots, in one component of Gradio's."""
 
 import os
-from collections.abc import Mapping
 
 import gradio as gr
 from gradio.themes.utils.fonts import LocalFont
 from markupsafe import Markup
 
 from tilescope.declare.discovery import setting
-from tilescope.declare.gpus import Gpu
-from visualize.tours import menu, tours
-from visualize.views import slots, theme
+from visualize.tours import tours
+from visualize.views import theme
 from visualize.views.panel import Api, Endpoint
-from visualize.views.prose import LIST_ITEM, Link, glossary_dialog
-from visualize.views.slots import slot
-from visualize.views.tabs import LIBRARY, TABS, VIEWS
+from visualize.views.prose import glossary_dialog
+from visualize.views.tabs import LIBRARY, TITLES, VIEWS
+from visualize.views.templates import template
 from visualize.web import assets
 from visualize.web.actions import Actions, encode
 from visualize.web.api import register_endpoints
@@ -44,53 +42,92 @@ OPENING = (
     '<p id="opening" role="status">Opening Tilescope. The first compile can take some seconds.</p>'
 )
 
-_SKIP = Markup('<a class="skip" href="#results">Skip to the picture</a>')
-_NAME = Markup('<h1 title="What your Triton kernel really does. {}">Tilescope</h1>')
-_SECTION = Markup('<section id="{0}-tab" class="tabitem" aria-label="{0}" hidden>{1}{2}</section>')
-_VIEW = Markup('<button type="button" data-tabs="{}">{}</button>')
-_LIBRARY = Markup('<button type="button" data-tabs="{}">Library</button>')
-
-# On a narrow screen the controls are a drawer at the bottom, so that the picture stays visible.
-_CONTROLS = Markup('<div id="controls" class="column" popover>{}{}</div>')
-_DRAWER = '<button type="button" popovertarget="controls">Controls</button>'
-
-# The slot of error messages about settings whose control is not visible.
-_PROBLEM = slot("elsewhere", content='<p class="problem" role="alert"></p>')
-
-# A menu of rarely used links and settings.
-_MORE = Markup(
-    '<details class="more"><summary aria-label="More" title="More">⋯</summary>'
-    '<div><nav aria-label="Where to begin">{}</nav>{}{}'
-    '<button type="button" popovertarget="share-dialog">Share: link and QR code</button>'
-    '<button type="button" popovertarget="glossary">Glossary</button>'
-    '<button type="button" popovertarget="keys-dialog">Keys and talk mode</button></div></details>'
-)
-_THEME = '<button type="button" class="theme-switch">Light / dark</button>'
-
-# Opening the dialog starts the action "share".
-_SHARE = slot(
-    "share",
-    "share",
-    '<dialog popover id="share-dialog" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>'
-    '<div class="qr" role="img" aria-label="QR code of the link"></div>'
-    '<p><input type="text" readonly aria-label="Link"><button type="button" class="copy">Copy link</button></p>'
-    '<p><input type="text" readonly aria-label="Embed code for a slide or a web page">'
-    '<button type="button" class="copy">Copy embed code</button></p>'
-    '<p><button type="button" popovertarget="share-dialog">Close</button></p></dialog>',
-)
-
-
-KEYS = (
-    ("← →", "step back or forward; in a tour, go to the previous or next stop"),
-    ("Space", "play and pause"),
-    ("Ctrl+Enter", "Run"),
-    ("T", "talk mode: the headline and the picture fill the window"),
-    ("F", "full screen"),
-    ("Q", "link and QR code of the current page"),
-    ("1 2 3 4 5 6", "the views and the Library"),
-    ("A B C D", "answer a question"),
-    ("Esc", "leave the tour, then talk mode"),
-    ("?", "this list"),
+_PAGE = template(
+    """
+{# Visible while the page waits for a reply. #}
+{% call slot("awaited") %}
+<div role="progressbar" aria-label="Waiting for a reply" hidden></div>
+{% endcall %}
+{{ slot("settings", "settings") }}
+<div id="header" class="bar">
+{% call slot("title") %}
+<a class="skip" href="#results">Skip to the picture</a>
+{% set where = "Live on this machine's " ~ gpu.name ~ "." if gpu else
+"No GPU here: predictions, recordings and Triton's interpreter." %}
+<h1 title="What your Triton kernel really does. {{ where }}">Tilescope</h1>
+{% endcall %}
+{{ views(views_of_page) }}
+{{ button("run", "Run", " primary") }}{{ button("cancel", "Cancel", is_enabled=false) }}
+<div id="outcome" class="row">{{ slot("card", "result") }}{{ slot("status") }}</div>
+{% call slot("tours") %}
+<details class="tours"><summary>Tours</summary><ul>
+{% for tour in tours.values() %}
+<li><a href="?tour={{ tour.name }}&stop=1"><b>{{ tour.title }}</b><span class="quiet">{{ tour.about }}</span></a></li>
+{% endfor %}
+</ul></details>
+{% endcall %}
+<details class="more"><summary aria-label="More" title="More">⋯</summary>
+<div><nav aria-label="Where to begin">
+{% for question, query in starting_points.items() %}<a href="?{{ query }}">{{ question }}</a>{% endfor %}
+</nav>
+<button type="button" data-tabs="{{ library }}">Library</button>
+{% call slot("link", "link") %}<button type="button" class="theme-switch">Light / dark</button>{% endcall %}
+<button type="button" popovertarget="share-dialog">Share: link and QR code</button>
+<button type="button" popovertarget="glossary">Glossary</button>
+<button type="button" popovertarget="keys-dialog">Keys and talk mode</button></div></details>
+{% call slot("drawer") %}<button type="button" popovertarget="controls">Controls</button>{% endcall %}
+</div>
+<div id="body" class="row">
+{# On a narrow screen, the controls are a drawer at the bottom, so that the picture stays visible. #}
+<div id="controls" class="column" popover>
+{{ form("experiment", "Kernel, problem and config") }}{{ form("script", "Launch and case") }}
+</div>
+<div id="results" class="column">
+{{ slot("compare") }}
+{# Errors of settings whose control is not visible. #}
+{% call slot("elsewhere") %}<p class="problem" role="alert"></p>{% endcall %}
+{{ slot("launches") }}
+{% for name, panels in panels.items() %}
+{% call picture(name, titles, others[name]) %}
+{% for panel in panels %}{{ panel.render_layout() }}{% endfor %}
+{% endcall %}
+{% endfor %}
+</div>
+</div>
+{{ slot("problems", "problems") }}{{ slot("saved-file", "saved_file") }}
+{# If the URL names a stop of a tour, this slot starts the action "tour". #}
+{% call slot("tour", "tour") %}<div class="tour-bar"></div>{% endcall %}
+{# Opening the dialog starts the action "share". #}
+{% call slot("share", "share") %}
+<dialog popover id="share-dialog" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>
+<div class="qr" role="img" aria-label="QR code of the link"></div>
+<p><input type="text" readonly aria-label="Link"><button type="button" class="copy">Copy link</button></p>
+<p><input type="text" readonly aria-label="Embed code for a slide or a web page">
+<button type="button" class="copy">Copy embed code</button></p>
+<p><button type="button" popovertarget="share-dialog">Close</button></p></dialog>
+{% endcall %}
+{% call slot("keys", "keys") %}
+<button type="button" class="open-keys quiet" popovertarget="keys-dialog" aria-label="Keys" title="Keys (?)">?</button>
+<h1 class="on-stage quiet"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>
+<dialog popover id="keys-dialog" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>
+<dl>
+<div><dt><kbd>←</kbd> <kbd>→</kbd></dt><dd>step back or forward; in a tour, go to the previous or next stop</dd></div>
+<div><dt><kbd>Space</kbd></dt><dd>play and pause</dd></div>
+<div><dt><kbd>Ctrl+Enter</kbd></dt><dd>Run</dd></div>
+<div><dt><kbd>T</kbd></dt><dd>talk mode: the headline and the picture fill the window</dd></div>
+<div><dt><kbd>F</kbd></dt><dd>full screen</dd></div>
+<div><dt><kbd>Q</kbd></dt><dd>link and QR code of the current page</dd></div>
+<div><dt><kbd>1</kbd> <kbd>2</kbd> <kbd>3</kbd> <kbd>4</kbd> <kbd>5</kbd> <kbd>6</kbd></dt>
+<dd>the views and the Library</dd></div>
+<div><dt><kbd>A</kbd> <kbd>B</kbd> <kbd>C</kbd> <kbd>D</kbd></dt><dd>answer a question</dd></div>
+<div><dt><kbd>Esc</kbd></dt><dd>leave the tour, then talk mode</dd></div>
+<div><dt><kbd>?</kbd></dt><dd>this list</dd></div>
+</dl>
+<p><button type="button" class="to-talk" popovertarget="keys-dialog">Talk mode</button>
+<button type="button" popovertarget="keys-dialog">Close</button></p></dialog>
+{% endcall %}
+{{ glossary }}
+"""
 )
 
 
@@ -132,79 +169,14 @@ def page(redraw: Redraw, actions: Actions, with_tools: bool = False) -> gr.Block
 
 def layout(redraw: Redraw) -> Markup:
     """Return the page's HTML: a header, the controls, and one section for each picture of a view."""
-    sections = Markup("").join(
-        _SECTION.format(name, _pictures(name), Markup("").join(panel.layout() for panel in panels))
-        for name, panels in redraw.panels.items()
-    )
-    controls = _CONTROLS.format(
-        slots.form("experiment", "Kernel, problem and config"),
-        slots.form("script", "Launch and case"),
-    )
-    above = slot("compare") + _PROBLEM + slot("launches")
-    stage = slots.row(above, sections, name="results", classes="column")
-    awaited = '<div role="progressbar" aria-label="Waiting for a reply" hidden></div>'
-    return (
-        slot("awaited", content=awaited)  # visible while the page waits for a reply
-        + slot("settings", "settings")
-        + _header(redraw.session.gpu)
-        + slots.row(controls, stage, name="body")
-        + slot("problems", "problems")
-        + slot("saved-file", "saved_file")
-        # If the URL names a stop of a tour, this slot starts the action "tour".
-        + slot("tour", "tour", '<div class="tour-bar"></div>')
-        + _SHARE
-        + keys()
-        + glossary_dialog()
-    )
-
-
-def _header(gpu: Gpu | None) -> Markup:
-    where = (
-        f"Live on this machine's {gpu.name}."
-        if gpu
-        else "No GPU here: predictions, recordings and Triton's interpreter."
-    )
-    views = Markup("").join(
-        _VIEW.format(" ".join(pictures), name) for name, pictures in VIEWS.items()
-    )
-    points: Mapping[str, str] = setting("STARTING_POINTS", {})
-    ways = Markup("").join(Link(question, query) for question, query in points.items())
-    return slots.row(
-        slot("title", content=_SKIP + _NAME.format(where)),
-        slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(views)),
-        slots.button("run", "Run", primary=True),
-        slots.button("cancel", "Cancel", is_enabled=False),
-        slots.row(slot("card", "result"), slot("status"), name="outcome"),
-        slot("tours", content=menu(tours())),
-        _MORE.format(ways, _LIBRARY.format(LIBRARY), slot("link", "link", _THEME)),
-        slot("drawer", content=_DRAWER),
-        name="header",
-        classes="bar",
-    )
-
-
-def _pictures(name: str) -> Markup:
-    """Return the switch between the pictures of a view; an empty one if the view has one picture."""
-    names = next((names for names in VIEWS.values() if name in names and len(names) > 1), ())
-    return slots.pictures({tab.name: tab.title for tab in TABS if tab.name in names})
-
-
-def keys() -> Markup:
-    """Return the slot of the shortcuts and their dialog."""
-    listed = Markup("").join(
-        LIST_ITEM.format(
-            Markup(" ").join(Markup("<kbd>{}</kbd>").format(key) for key in pressed.split(" ")),
-            action,
-        )
-        for pressed, action in KEYS
-    )
-    return slot(
-        "keys",
-        "keys",
-        '<button type="button" class="open-keys quiet" popovertarget="keys-dialog" aria-label="Keys" title="Keys (?)">?'
-        "</button>"
-        '<h1 class="on-stage quiet"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>'
-        '<dialog popover id="keys-dialog" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>'
-        f'<dl>{listed}</dl><p><button type="button" class="to-talk" popovertarget="keys-dialog">Talk mode</button>'
-        '<button type="button" popovertarget="keys-dialog">Close</button></p></dialog>',
+    return _PAGE(
+        gpu=redraw.session.gpu,
+        panels=redraw.panels,
+        views_of_page=VIEWS,
+        library=LIBRARY,
+        titles=TITLES,
+        others={name: names for names in VIEWS.values() for name in names},
+        tours=tours(),
+        starting_points=setting("STARTING_POINTS", {}),
+        glossary=glossary_dialog(),
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from tilescope.compiling.inspection import list_trials
 from tilescope.declare.discovery import opening
-from tilescope.declare.experiment import Experiment, find_kernel
+from tilescope.declare.experiment import Experiment, Json, find_kernel
 from tilescope.declare.knobs import ConfigError, quote
 from tilescope.declare.spec import shape_text
 from tilescope.inside.inspect import Inspection
@@ -59,7 +59,7 @@ class Redraw:
         self.panels = create_panels()
         self.all_panels = [panel for panels in self.panels.values() for panel in panels]
 
-    def change(self, message: Mapping[str, Any]) -> Slots:
+    def change(self, message: Json) -> Slots:
         """Return the slots that a change of settings, a change of view or a link fills immediately.
 
         Args:
@@ -79,9 +79,7 @@ class Redraw:
             problems[error.field] = str(error)
         return {"problems": problems_value(problems), **slots}
 
-    def _show_experiment(
-        self, message: Mapping[str, Any], slots: Slots, problems: dict[str, str]
-    ) -> None:
+    def _show_experiment(self, message: Json, slots: Slots, problems: dict[str, str]) -> None:
         """Fill the slots that a message about an experiment changes.
 
         Raises:
@@ -118,7 +116,7 @@ class Redraw:
         # Without results: reading all recordings would delay the start.
         return self._settings(state) | draw_view(self.panels[state.view.tab], Snapshot(state), None)
 
-    def _shown(self, message: Mapping[str, Any]) -> State | None:
+    def _shown(self, message: Json) -> State | None:
         """Return the state that the page showed before; None if it showed no experiment."""
         fields = shown_fields(message)
         try:
@@ -126,7 +124,7 @@ class Redraw:
         except ConfigError:
             return None
 
-    def read(self, message: Mapping[str, Any], before: State | None = None) -> State:
+    def read(self, message: Json, before: State | None = None) -> State:
         """Return the state that a message describes.
 
         A new kernel or a preset replaces the previous kernel's values. If the GPU changes while the config is still the
@@ -163,20 +161,20 @@ class Redraw:
                 return read_state(flat, self.session.gpu)
         return state
 
-    def _open(self, message: Mapping[str, Any]) -> tuple[State, dict[str, str]]:
+    def _open(self, message: Json) -> tuple[State, dict[str, str]]:
         """Read a link. An empty link opens the initial state, and invalid fields take their defaults."""
         self.predictions.warm_up()
         link = message.get("open", message.get("follow"))
         if not isinstance(link, str):
             raise ConfigError("not_a_link", "The page sent no link.", "")
-        flat = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
+        flat: Json = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
         # Talk mode and the embed view do not describe an experiment.
         flat = {
             name: flat[name]
             for name in flat
             if not name.startswith("__") and name not in ("talk", "embed")
         }
-        described: Mapping[str, object] = flat or (opening() if "open" in message else {})
+        described = flat or (opening() if "open" in message else {})
         state, problems = read_link(expand_stop(described), self.session.gpu)
         if (tour := flat.get("tour", "")) not in ("", *tours()):
             problems["tour"] = f"tour is {quote(tour)}; allowed are {', '.join(tours())}."
@@ -242,7 +240,7 @@ class Redraw:
             self.session, pinned, inspections=inspections
         ) if pinned else None
 
-    def stream(self, message: Mapping[str, Any]) -> AsyncIterator[Slots]:
+    def stream(self, message: Json) -> AsyncIterator[Slots]:
         """Return the open view's slower parts: compiled results, slow predictions, running sweeps and new captures.
 
         Raises:
@@ -339,7 +337,7 @@ def explain_at_knobs(outcome: Compiled | Failure | None) -> dict[str, str]:
     return {}
 
 
-def shown_fields(message: Mapping[str, Any]) -> dict[str, str]:
+def shown_fields(message: Json) -> dict[str, str]:
     """Return the fields in the address of what the page shows; {} if it shows nothing yet."""
     return dict(urllib.parse.parse_qsl(str(message.get("shown", ""))))
 

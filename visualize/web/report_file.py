@@ -18,7 +18,7 @@ from markupsafe import Markup
 from tilescope.declare.experiment import Json
 from tilescope.reports import text
 from tilescope.reports.launch import Launches
-from visualize.views import slots, theme
+from visualize.views import theme
 from visualize.views.capture.view import (
     LaunchView,
     draw_launch,
@@ -31,25 +31,28 @@ from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import ProgramOrderPanel
 from visualize.views.panel import Slots
 from visualize.views.prose import glossary_dialog
-from visualize.views.slots import plot, slot
+from visualize.views.templates import template
 from visualize.web.sources import PLOTLY_JS, SCRIPTS, STYLES
 
-# Each view's title and slots, and the fields of a LaunchView on which their values depend.
-_VIEWS: dict[str, tuple[str, Markup, tuple[str, ...]]] = {
-    "requests": ("Requests", RequestsPanel().layout(), ("operation", "model")),
-    "compiler": ("Compiler", CompilerPanel().layout(), ("operation",)),
-    "program-order": ("Program order", ProgramOrderPanel().layout(), ()),
-    "result": (
-        "Result",
-        slot("result")
-        + slot("predicted-time")
-        + slots.picture(plot("predicted-plot", "The time that each resource would take alone")),
-        (),
-    ),
-    **{
-        name: (name.replace("-", " ").capitalize(), panel.layout(), ())
-        for name, panel in INSIDE.items()
-    },
+_RESULT = template(
+    """
+{{ slot("result") }}{{ slot("predicted-time") }}
+<div class="row picture">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
+"""
+)
+
+# Each picture's HTML, and the fields of a LaunchView on which its slots depend.
+_PICTURES: dict[str, tuple[Markup, tuple[str, ...]]] = {
+    "requests": (RequestsPanel().render_layout(), ("operation", "model")),
+    "compiler": (CompilerPanel().render_layout(), ("operation",)),
+    "program-order": (ProgramOrderPanel().render_layout(), ()),
+    "result": (_RESULT(), ()),
+    **{name: (panel.render_layout(), ()) for name, panel in INSIDE.items()},
+}
+_TITLES = {name: name.replace("-", " ").capitalize() for name in _PICTURES}
+_VIEWS = {
+    **{title: (name,) for name, title in _TITLES.items() if name not in INSIDE},
+    "Inside": tuple(INSIDE),
 }
 
 # Long values that begin alike share pieces of this many characters.
@@ -63,15 +66,34 @@ _POLICY = (
     "img-src data: blob:"
 )
 
-_PAGE = Markup(
+_PAGE = template(
     """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta http-equiv="Content-Security-Policy" content="{{ policy }}">
 <meta name="generator" content="Tilescope">
-<title>{title}</title><style>{styles}</style><script type="importmap">{modules}</script></head>
-<body data-shows="script"><div class="gradio-container"><main class="main"><div id="stage">{layout}</div></main></div>
-<noscript><style>#stage {{ display: none; }}</style><pre>{table}</pre></noscript>
-<script type="text/plain" id="plotly">{plotly}</script><script type="text/plain" id="report">{report}</script>
+<title>{{ script }}: Tilescope</title><style>{{ styles | safe }}</style>
+<script type="importmap">{{ {"imports": modules} | tojson }}</script></head>
+<body data-shows="script"><div class="gradio-container"><main class="main"><div id="stage">
+{% call slot("awaited") %}<div role="progressbar" hidden></div>{% endcall %}
+{{ slot("settings", "settings") }}
+<div id="header" class="bar">
+{% call slot("title") %}<h1>{{ script }}</h1>{% endcall %}
+{{ views(views_of_pictures) }}
+<button type="button" class="library" popovertarget="glossary">Glossary</button>
+</div>
+<div id="results" class="column">
+{% call slot("elsewhere") %}<p class="problem"></p>{% endcall %}
+{{ slot("launches") }}
+{% for names in views_of_pictures.values() %}
+{% for name in names %}
+{% call picture(name, titles, names) %}{{ pictures[name][0] }}{% endcall %}
+{% endfor %}
+{% endfor %}
+</div>
+{{ slot("link", "link") }}{{ glossary }}
+</div></main></div>
+<noscript><style>#stage { display: none; }</style><pre>{{ table }}</pre></noscript>
+<script type="text/plain" id="plotly">{{ plotly }}</script><script type="text/plain" id="report">{{ report }}</script>
 <script type="module">import "web/report_file.js";</script></body></html>
 """
 )
@@ -100,12 +122,15 @@ def render_report(launches: Launches) -> str:
             **theme.FOR_SCRIPTS,
         },
     }
-    return _PAGE.format(
+    return _PAGE(
         policy=_POLICY,
-        title=f"{script}: Tilescope",
-        styles=Markup(STYLES + _read(".css")),  # noqa: S704
-        modules=Markup(json.dumps({"imports": dict(_modules())})),  # noqa: S704
-        layout=_layout(script),
+        script=script,
+        styles=STYLES + _read(".css"),
+        modules=dict(_modules()),
+        titles=_TITLES,
+        views_of_pictures=_VIEWS,
+        pictures=_PICTURES,
+        glossary=glossary_dialog(),
         table=text.table(launches.report()),
         plotly=_pack(PLOTLY_JS.read_bytes()),
         report=_pack(json.dumps(report).encode()),
@@ -119,7 +144,7 @@ def _draw_views(launches: Launches, opened: LaunchView) -> Iterator[tuple[str, S
         "operation": range(max(1, operations)),
         "model": ("compiled", "textbook"),
     }
-    for tab, (*_, fields) in _VIEWS.items():
+    for tab, (_, fields) in _PICTURES.items():
         for values in product(*(choices[field] for field in fields)):
             view = replace(opened, tab=tab, **dict(zip(fields, values, strict=True)))
             address = {"launch": view.launch, "model": view.model}
@@ -133,38 +158,6 @@ def _divide(value: str, pieces: dict[str, int]) -> list[int]:
         pieces.setdefault(value[at : at + _PIECE], len(pieces))
         for at in range(0, len(value), _PIECE)
     ]
-
-
-def _layout(script: str) -> Markup:
-    section = Markup(
-        '<section id="{0}-tab" class="tabitem" aria-label="{1}" hidden>{2}{3}</section>'
-    )
-    button = Markup('<button type="button" data-tabs="{}">{}</button>')
-    titles = {name: title for name, (title, *_) in _VIEWS.items()}
-    switch = slots.pictures({name: titles[name] for name in INSIDE})
-    views = {name: title for name, title in titles.items() if name not in INSIDE}
-    views[" ".join(INSIDE)] = "Inside"
-    buttons = Markup("").join(button.format(*view) for view in views.items())
-    header = slots.row(
-        slot("title", content=Markup("<h1>{}</h1>").format(script)),
-        slot("tab", "tabs", Markup('<nav aria-label="Views">{}</nav>').format(buttons)),
-        Markup('<button type="button" class="library" popovertarget="glossary">Glossary</button>'),
-        name="header",
-        classes="bar",
-    )
-    sections = Markup("").join(
-        section.format(name, title, switch if name in INSIDE else "", content)
-        for name, (title, content, _) in _VIEWS.items()
-    )
-    results = slot("elsewhere", content='<p class="problem"></p>') + slot("launches") + sections
-    return (
-        slot("awaited", content='<div role="progressbar" hidden></div>')
-        + slot("settings", "settings")
-        + header
-        + slots.row(results, name="results", classes="column")
-        + slot("link", "link")
-        + glossary_dialog()
-    )
 
 
 def _modules() -> Iterator[tuple[str, str]]:

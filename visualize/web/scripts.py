@@ -56,7 +56,7 @@ class Scripts:
         self.scripts = scripts
         self.opened = opened
 
-    def find(self, fields: Mapping[str, Any]) -> ScriptState | None:
+    def find(self, fields: dict[str, Any]) -> ScriptState | None:
         """Return the script that a message is about, with its view; None if it is about a kernel.
 
         Raises:
@@ -68,7 +68,7 @@ class Scripts:
             given = dict(urllib.parse.parse_qsl(link.removeprefix("?")))
             if "open" in fields and not {"kernel", "tour"} & given.keys():
                 given["kernel"] = self.opened
-        if not isinstance(given, Mapping) or str(given.get("kernel")) not in self.scripts:
+        if not isinstance(given, dict) or str(given.get("kernel")) not in self.scripts:
             return None
         name = str(given["kernel"])
         tab = read_tab(given, TABS[0])

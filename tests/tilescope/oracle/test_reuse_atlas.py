@@ -22,8 +22,7 @@ from tilescope.sass.instructions import parse_sass
 from tilescope.timing.constants import find_constants
 from tilescope.timing.l2 import CONSTANTS
 from tilescope.timing.launches import describe_launch
-from visualize.predict.bounds import time_resources
-from visualize.predict.reuse import DramTraffic
+from visualize.predict.reuse import DramTraffic, time_resources
 
 pytestmark = pytest.mark.xdist_group("reuse")
 

@@ -21,7 +21,6 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     tab.open(NINE)
     tab.wait_for_draw("program-order-plot")
     assert tab.find(".pinned-plot, .pinned").count() == 0
-    headline = tab.text("#program-order-headline")
     tab.press("Pin", "link", exact=True)
     tab.page.wait_for_function(_TWIN.format("program-order-plot"))
     tab.field("GROUP_SIZE").fill("3")
@@ -31,9 +30,6 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     tab.click("#compare summary")
     row = tab.find("#compare tbody tr:first-child > *")
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
-    tab.says(
-        "#program-order-headline .pinned", headline.split("\n")[0]
-    )  # the headline before the change
 
     tab.open(tab.page.evaluate("location.search"))
     tab.page.wait_for_function(_TWIN.format("program-order-plot"))
@@ -42,14 +38,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     scrub.fill("9")  # the pinned picture steps along
     corners = tab.find("#program-order-plot .corner .count b")
     expect(corners).to_have_text(["54", "90", "90", "90"])
-    spoken = str(scrub.get_attribute("aria-valuetext"))
-    assert [part.startswith("Pinned: ") for part in spoken.split("; ")] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-    ]
+    assert str(scrub.get_attribute("aria-valuetext")).count("; Pinned: ") == 2
     tab.press("Unpin", "link")
     tab.page.wait_for_function("!document.querySelector('.paired, .pinned')")
     assert "with=" not in tab.page.evaluate("location.search")

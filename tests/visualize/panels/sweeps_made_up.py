@@ -81,7 +81,7 @@ class Started:
 
 def press(panel, button, session, state):
     """Return the slots after a press of a panel's button, named by its DOM id."""
-    (slots,) = panel.actions()[button](session, state)
+    (slots,) = panel.actions[button](session, state)
     return slots
 
 

@@ -142,7 +142,7 @@ def endpoint_of(page, kind):
     (panel,) = (
         panel for panels in page.panels.values() for panel in panels if isinstance(panel, kind)
     )
-    (endpoint,) = panel.endpoints()
+    (endpoint,) = panel.endpoints
     return partial(endpoint.function, Api(page.session, page.predictions))
 
 

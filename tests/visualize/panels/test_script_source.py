@@ -53,6 +53,7 @@ def test_a_script_opens_in_the_view_of_the_kernel_and_the_kernel_in_that_of_the_
         ("kernel=matmul.grouped&tab=code", "compiler"),
         ("kernel=matmul.grouped&tab=memory-map", "compiler"),
         ("kernel=matmul.grouped&tab=reuse", "dram-reads"),
+        ("kernel=matmul.grouped&tab=recorded&recorded_page=3", "scoreboard"),
         ("kernel=script.softmax&tab=order", "program-order"),
         ("kernel=script.softmax&tab=layouts", "compiler"),
     ],

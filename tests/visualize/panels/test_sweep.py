@@ -221,7 +221,7 @@ def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, 
 
 async def call(panel, experiment=None, vary=VARY, **arguments):
     """Return the reply of /sweep, on made-up devices."""
-    endpoint, _ = panel.endpoints()
+    endpoint, _ = panel.endpoints
     default = {"kernel": "matmul.grouped", "gpu": "H200"}
     arguments |= {"experiment": experiment or default, "vary": vary}
     reply = await endpoint.call(Api(Session()), arguments)

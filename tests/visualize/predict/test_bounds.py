@@ -12,7 +12,7 @@ from tilescope.evaluate.declared import count_accesses
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
 from tilescope.timing.l2 import SUSTAINED, l2_gbps
-from visualize.predict.bounds import pressure, time_resources
+from visualize.predict.reuse import pressure, time_resources
 
 
 def times_of(text="", received_bytes=0.0, clock_mhz=None):

@@ -110,7 +110,7 @@ def test_the_parts_of_a_view_that_a_script_keeps_exist():
     style = Path(capture.__file__).with_name("style.css").read_text()
     rule = style.partition("> :not(")[2].partition(")")[0]
     parts = re.findall(r"#([a-z-]+)(?=[,\s]*[,\n])", rule)
-    page = "".join(panel().layout() for tab in TABS for panel in tab.panels)
+    page = "".join(panel().render_layout() for tab in TABS for panel in tab.panels)
     assert len(parts) > 5
     assert [name for name in parts if f'id="{name}"' not in page] == []
 

@@ -19,9 +19,10 @@ from tilescope.timing.changes import list_options
 from visualize.views.result import text, view
 from visualize.views.result.figures import (
     error_figure,
+    resources_figure,
     time_figure,
 )
-from visualize.views.result.predicted import render_predicted, resources_figure
+from visualize.views.result.text import render_predicted
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 

@@ -10,10 +10,19 @@ from markupsafe import Markup, escape
 
 from tests.experiments import experiment_of
 from tilescope.numbers import SOURCES
-from visualize.glossary import FILE, mark, meaning
 from visualize.views import prose
-from visualize.views.prose import Hint, Sourced, Strong, html, plain, say
-from visualize.views.tables import table
+from visualize.views.prose import (
+    FILE,
+    Hint,
+    Sourced,
+    Strong,
+    html,
+    mark,
+    meaning,
+    plain,
+    say,
+    table,
+)
 from visualize.web.page import glossary_dialog
 
 HEADER = (Sourced("waves", "predicted"), "counted", "counted", "")

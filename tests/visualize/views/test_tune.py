@@ -24,9 +24,8 @@ from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.store import Store
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
-from visualize.views.tune.history import STORE_OFF, HistoryOptions, history
 from visualize.views.tune.text import time_ms
-from visualize.views.tune.view import plan_sweep, swept_space
+from visualize.views.tune.view import STORE_OFF, HistoryOptions, history, plan_sweep, swept_space
 
 ONE = experiment_of(M=2048, N=2048)
 H100 = replace(H200, name="NVIDIA H100")
@@ -108,10 +107,7 @@ def test_a_reply_is_a_part_of_the_list_and_next_leads_to_the_rest(store):
     ("field", "value"),
     [
         ("kernel", "sort"),
-        ("kind", "dance"),
-        ("device", ["NVIDIA H200"]),
         ("limit", 501),
-        ("before", 2**64),
         ("before", "9" * 200),
         ("experiment", ["kernel"]),
     ],

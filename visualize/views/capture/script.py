@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class Script:
         self.is_stale = False
         self.is_capturing = False
         self.version = 0
-        self.chosen: Mapping[str, Any] = {}
+        self.chosen: Json = {}
         self._recapture = recapture
         self._compiler = compiler
         self._open = once(lambda: Launches(Capture(path), compiler))
@@ -87,7 +87,7 @@ class Script:
                 self._modified = modified
                 self._start_capture()
 
-    def choose(self, given: Mapping[str, Any]) -> None:
+    def choose(self, given: Json) -> None:
         """Start to capture the script again if the values of its controls differ from those of the latest capture."""
         with self._changing:
             chosen = changed_values(self.launches, given, self._open().gpu)
@@ -163,7 +163,7 @@ GPU_MENU = control(
 )
 
 
-def launch_form(launches: Launches, number: int, chosen: Mapping[str, Any] | None) -> str:
+def launch_form(launches: Launches, number: int, chosen: Json | None) -> str:
     """Return the value of the form of the launch and, if the script can be captured again, of its parameters.
 
     Args:
@@ -182,7 +182,7 @@ def launch_form(launches: Launches, number: int, chosen: Mapping[str, Any] | Non
     return slots.form_value(fields, values)
 
 
-def changed_values(launches: Launches, given: Mapping[str, Any], gpu: str) -> Json:
+def changed_values(launches: Launches, given: Json, gpu: str) -> Json:
     """Return the values of the script's controls that differ from their defaults.
 
     Args:
@@ -203,7 +203,7 @@ def changed_values(launches: Launches, given: Mapping[str, Any], gpu: str) -> Js
     return changed
 
 
-def capture_options(chosen: Mapping[str, Any]) -> list[str]:
+def capture_options(chosen: Json) -> list[str]:
     """Return the options of the recorder for the given control values."""
     options = []
     for name, value in chosen.items():

@@ -1,7 +1,7 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -40,13 +40,13 @@ from visualize.views.memory.view import NO_CONTRAST
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
 from visualize.views.panel import Slots
-from visualize.views.prose import Code, Link, Mark, Strong, headline, say, term
-from visualize.views.result.predicted import plot_predicted, render_predicted
+from visualize.views.prose import Code, Link, Mark, Strong, headline, say, table, term
+from visualize.views.result.figures import plot_predicted
+from visualize.views.result.text import render_predicted
 from visualize.views.result.view import NO_PLOTS
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import query
 from visualize.views.status import render_alert
-from visualize.views.tables import table
 
 # The tabs that a script has, with the slots of their headlines.
 _HEADLINES = {
@@ -118,7 +118,7 @@ def most_wasteful(launches: Launches, view: LaunchView) -> LaunchView:
     return replace(view, operation=operation, program=program)
 
 
-def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slots:
+def draw(script: Script, view: LaunchView, address: Json) -> Slots:
     """Fill the slots of the open view.
 
     Args:
@@ -144,7 +144,7 @@ def draw(script: Script, view: LaunchView, address: Mapping[str, object]) -> Slo
 def draw_launch(
     launches: Launches,
     view: LaunchView,
-    address: Mapping[str, object],
+    address: Json,
     before: LaunchReport | None = None,
 ) -> Slots:
     """Fill the slots of the open view that depend on its launch.
@@ -195,9 +195,7 @@ def draw_launch(
     return drawn
 
 
-def launches_table(
-    launches: Launches, address: Mapping[str, object], chosen: int | None = None
-) -> Markup:
+def launches_table(launches: Launches, address: Json, chosen: int | None = None) -> Markup:
     """Render the list of launches.
 
     Args:

@@ -13,16 +13,15 @@ from tilescope.numbers import Number, count_noun, join_names
 from tilescope.reports.launch import describe_spills
 from tilescope.results import Failure
 from tilescope.sass.instructions import OPCODES
-from visualize.views import slots, status
+from visualize.views import status
 from visualize.views.inside import figures
 from visualize.views.inside.figures import Program, describe, place
 from visualize.views.memory.compiler import resource_numbers
 from visualize.views.panel import Panel, Slots
 from visualize.views.prediction_process import NEAR_S
-from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, term
-from visualize.views.slots import NONE, plot, plot_value, slot
+from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, table, term
+from visualize.views.slots import NONE, plot_value
 from visualize.views.state import Snapshot
-from visualize.views.tables import table
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,17 @@ class InsidePanel(Panel):
         figure: returns the picture; None if there is nothing to draw.
     """
 
+    layout = """
+{{ slot(panel.name ~ "-headline") }}
+<div class="row picture">{{ plot(panel.name ~ "-plot", panel.label) }}</div>
+{{ slot(panel.name ~ "-table") }}
+"""
     uses_inspection = True
     name: str
     label: str
     headline: Callable[[Program], Markup]
     figure: Callable[[Program], dict[str, Any] | None]
     tables: Callable[[Program], Markup]
-
-    def layout(self) -> Markup:
-        return (
-            slot(f"{self.name}-headline")
-            + slots.picture(plot(f"{self.name}-plot", self.label))
-            + slot(f"{self.name}-table")
-        )
 
     def draw_program(self, program: Program) -> Slots:
         """Fill the panel's slots."""

@@ -20,7 +20,9 @@ from tilescope.results.scores import Score, parse_scores, shipped_scores, summar
 from tilescope.timing import ranges
 from visualize.views.panel import Api, Endpoint, encode, select_fields
 from visualize.views.state import query
-from visualize.views.tables import ALL
+
+# The value of a filter that selects everything.
+ALL = "all"
 
 # The picture that shows a kind of recording. A kind without one opens the page's first picture.
 TABS_BY_KIND = {
@@ -233,7 +235,7 @@ def launch_address(score: Score) -> str:
     return query(score.launch)
 
 
-def launch_key(launch: Mapping[str, Any], model: str) -> str:
+def launch_key(launch: Json, model: str) -> str:
     """Name a launch. DRAM reads are recorded for several GROUP_SIZEs of one launch."""
     named = {name: each for name, each in launch.items() if (name, model) != ("GROUP_SIZE", DRAM)}
     return query({**named, "is_dram": model == DRAM})
@@ -311,13 +313,13 @@ def _total(scores: Sequence[Score]) -> Json:
     }
 
 
-def _short_json(launch: Mapping[str, Any]) -> Json:
+def _short_json(launch: Json) -> Json:
     """Return a launch of ours as `Experiment.short_json`."""
     return {name: value for name, value in nest(launch).items() if value}
 
 
 @once
-def unpredicted() -> list[Mapping[str, Any]]:
+def unpredicted() -> list[Json]:
     """Return the recorded launches without a score."""
     own = (score for count in COUNTS for score in scores_by_model()[count])
     known = {launch_key(score.launch, score.model) for score in own}

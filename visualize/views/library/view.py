@@ -3,8 +3,9 @@
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -15,8 +16,9 @@ from tilescope.declare.knobs import knob
 from tilescope.declare.spec import shape_text
 from tilescope.numbers import count_noun, format_number, join_names, percent, significant
 from tilescope.results.scores import Score, summarize
-from visualize.views import prose, slots, theme
+from visualize.views import prose, theme
 from visualize.views.library.scoreboard import (
+    ALL,
     MODELS,
     RECORDED,
     LaunchFilter,
@@ -32,9 +34,10 @@ from visualize.views.library.scoreboard import (
     select_scores,
 )
 from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
-from visualize.views.slots import NONE, plot, plot_value, slot
+from visualize.views.prose import table
+from visualize.views.slots import NONE, plot_value
 from visualize.views.state import Snapshot, State
-from visualize.views.tables import ALL, frame, table
+from visualize.views.templates import template
 from visualize.views.theme import Figure
 
 
@@ -68,14 +71,37 @@ _COLUMNS = {
 # Maximum rows of the list. A row takes a kilobyte.
 MAX_ROWS = 100
 
-_SORT = Markup('<th scope="col"><button type="button">{}</button></th>')
-_CELL = Markup('<td class="{}" data-value="{}">{}</td>')
-_LIST = Markup(
-    '<div class="recordings"><div class="facets">{}</div><div class="quiet">{}</div>{}</div>'
+SCORES = template(
+    """
+<div class="recordings"><div class="facets">
+{% for name, links in facets.items() if links %}
+<nav aria-label="{{ columns[name] }}"><b>{{ columns[name] }}</b>
+{% for value, (query, count) in links.items() %}
+<a href="?{{ query }}"{% if value == chosen[name] %} aria-current="true"{% endif %}>
+{{ "All" if value == all else value }} <span>{{ "{:,}".format(count) }}</span></a>
+{% endfor %}
+</nav>
+{% endfor %}
+</div><div class="quiet">{{ count }}</div>
+{% if rows %}
+{% call frame() %}
+<thead><tr>
+{% for title in columns.values() %}<th scope="col"><button type="button">{{ title }}</button></th>{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr>
+{% for name, (value, cell) in row.items() %}
+<td class="{{ name }}" data-value="{{ '' if value is none else value }}">{{ cell }}</td>
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody>
+{% endcall %}
+{% endif %}
+</div>
+"""
 )
-_FACET = Markup('<nav aria-label="{0}"><b>{0}</b>{1}</nav>')
-_VALUE = Markup('<a href="?{}"{}>{} <span>{:,}</span></a>')
-_CURRENT = Markup(' aria-current="true"')
 
 # Column titles of the table of models.
 _HEADER = (
@@ -98,40 +124,6 @@ class ScoreView:
     score_count: str = knob("sectors", "", "The predicted quantity.", choices=tuple(MODELS))
 
 
-class ScoreboardPanel(Panel):
-    """Predictions against what GPUs counted and measured."""
-
-    options = (ScoreView,)
-    uses_compiler = False
-    is_compared = False
-
-    def layout(self) -> Markup:
-        picture = slots.picture(
-            plot(
-                "scoreboard-plot",
-                "Each value: predicted on the x-axis, counted or measured on the y-axis",
-            )
-        )
-        lists = slot("scoreboard-models") + slot("scoreboard-rows")
-        return slot("scoreboard-headline") + picture + lists
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        view = state.view.of(ScoreView)
-        name = view.score_count
-        part = LaunchFilter(view.score_kernel, view.score_gpu)
-        return {
-            "scoreboard-headline": scoreboard_headline(select_scores(name, part), MODELS[name]),
-            "scoreboard-plot": scoreboard_picture(name, part),
-            "scoreboard-models": render_models(state, name),
-            "scoreboard-rows": prose.hint("Click a point of a recorded launch to open it.")
-            + render_scores(state, name, part),
-        }
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return Endpoint("scoreboard", scoreboard_of, options=ScoreFilter), RECORDED
-
-
 def scoreboard_of(_: Api, options: ScoreFilter) -> Reply:
     """Compares the prediction of every recorded launch with the counts from a GPU.
 
@@ -151,62 +143,58 @@ def render_scores(state: State, model: str, part: LaunchFilter) -> Markup:
         is_exact = score.is_compared and not score.error
         return is_exact, not score.is_compared, -abs(score.error)
 
-    facets = (
-        _facet(state, model, part, "kernel", kernel_of),
-        _facet(state, model, part, "gpu", lambda score: str(score.launch["gpu"])),
-    )
     scores = sorted(select_scores(model, part), key=rank)
     count = count_noun(len(scores), "score") if scores else "No score matches."
     if len(scores) > MAX_ROWS:
         count = f"The first {MAX_ROWS} of {count}"
-    rows = frame(map(_SORT.format, _COLUMNS.values()), map(score_cells, scores[:MAX_ROWS]))
-    return _LIST.format(Markup("").join(facets), count, rows if scores else "")
+    facets = {name: _link_values(state, model, part, name) for name in _FACETS}
+    rows = [score_cells(score) for score in scores[:MAX_ROWS]]
+    return SCORES(
+        facets=facets, chosen=vars(part), all=ALL, count=count, columns=_COLUMNS, rows=rows
+    )
 
 
-def score_cells(score: Score) -> Iterator[Markup]:
-    """Yield the cells of a score's row, each with the value by which the page sorts it."""
+def score_cells(score: Score) -> dict[str, tuple[Any, Any]]:
+    """Return the cells of a score's row by column, each after the value by which the page sorts it."""
     kernel = kernel_of(score)
     address = score_address(score)
-    linked = prose.Link(kernel, address) if address else kernel
-    part = score.part
-    gpu = score.launch["gpu"]
     launch = _describe_launch(score)
     note = _note(score)
-    cells = (
-        (kernel, linked),
-        (part, part),
-        (score.predicted, _value(score, score.predicted)),
-        (score.counted, _value(score, score.counted)),
-        (100 * score.error, _error(score)),
-        (gpu, gpu),
-        (launch, launch),
-        (note, note),
-    )
-    for name, (value, cell) in zip(_COLUMNS, cells, strict=True):
-        yield _CELL.format(name, "" if value is None else value, cell)
+    gpu = score.launch["gpu"]
+    return {
+        "kernel": (kernel, prose.Link(kernel, address) if address else kernel),
+        "part": (score.part, score.part),
+        "predicted": (score.predicted, _value(score, score.predicted)),
+        "counted": (score.counted, _value(score, score.counted)),
+        "error": (100 * score.error, _error(score)),
+        "gpu": (gpu, gpu),
+        "launch": (launch, launch),
+        "note": (note, note),
+    }
 
 
-def _facet(
-    state: State, model: str, part: LaunchFilter, name: str, value_of: Callable[[Score], str]
-) -> Markup:
-    """Render links to the values of a filter, each with its number of scores; "" if all have one value."""
+# The columns that filter the list, and a score's value in each.
+_FACETS: Mapping[str, Callable[[Score], str]] = {
+    "kernel": kernel_of,
+    "gpu": lambda score: str(score.launch["gpu"]),
+}
+
+
+def _link_values(
+    state: State, model: str, part: LaunchFilter, name: str
+) -> dict[str, tuple[str, int]]:
+    """Return the address and the number of scores of each value of a filter; {} if all scores have one value."""
     chosen = getattr(part, name)
-    values = sorted(set(map(value_of, scores_by_model()[model])))
+    values = sorted(set(map(_FACETS[name], scores_by_model()[model])))
     if len(values) < 2 and chosen == ALL:
-        return Markup()
-    counts = Counter(map(value_of, select_scores(model, replace(part, **{name: ALL}))))
+        return {}
+    counts = Counter(map(_FACETS[name], select_scores(model, replace(part, **{name: ALL}))))
     counts[ALL] = counts.total()
-    links = (
-        _VALUE.format(
-            state.link(**{f"score_{name}": value}),
-            _CURRENT if value == chosen else "",
-            "All" if value == ALL else value,
-            counts[value],
-        )
+    return {
+        value: (state.link(**{f"score_{name}": value}), counts[value])
         for value in dict.fromkeys([ALL, *values, chosen])
         if counts[value] or value == chosen
-    )
-    return _FACET.format(_COLUMNS[name], Markup("").join(links))
+    }
 
 
 @functools.lru_cache(maxsize=64)
@@ -421,3 +409,32 @@ def _layout(model: Model, ends: tuple[float, float], error_range: float) -> Figu
             "yanchor": "top",
         },
     )
+
+
+class ScoreboardPanel(Panel):
+    """Predictions against what GPUs counted and measured."""
+
+    layout = """
+{{ slot("scoreboard-headline") }}
+<div class="row picture">
+{{ plot("scoreboard-plot", "Each value: predicted on the x-axis, counted or measured on the y-axis") }}
+</div>
+{{ slot("scoreboard-models") }}{{ slot("scoreboard-rows") }}
+"""
+    options = (ScoreView,)
+    endpoints = Endpoint("scoreboard", scoreboard_of, options=ScoreFilter), RECORDED
+    uses_compiler = False
+    is_compared = False
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state = snapshot.state
+        view = state.view.of(ScoreView)
+        name = view.score_count
+        part = LaunchFilter(view.score_kernel, view.score_gpu)
+        return {
+            "scoreboard-headline": scoreboard_headline(select_scores(name, part), MODELS[name]),
+            "scoreboard-plot": scoreboard_picture(name, part),
+            "scoreboard-models": render_models(state, name),
+            "scoreboard-rows": prose.hint("Click a point of a recorded launch to open it.")
+            + render_scores(state, name, part),
+        }

@@ -18,28 +18,42 @@ from tilescope.inside.report import Inside, SharedBuffer, SharedMap
 from tilescope.numbers import Number, bytes_of, count_noun, join_names
 from tilescope.results import Compiled, Failure
 from visualize.predict.schedule import occupancy_of
-from visualize.views import slots, status, theme
+from visualize.views import status, theme
 from visualize.views.memory.flow import find_operation
 from visualize.views.memory.text import label, place
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, reply_endpoint, select_fields
-from visualize.views.prose import Code, Sourced, Strong, headline, hint, picture_caption, say, term
-from visualize.views.slots import NONE, fold, plot, plot_value, slot
+from visualize.views.panel import Api, Panel, Reply, Slots, reply_endpoint, select_fields
+from visualize.views.prose import (
+    Code,
+    Sourced,
+    Strong,
+    headline,
+    hint,
+    picture_caption,
+    say,
+    table,
+    term,
+)
+from visualize.views.slots import NONE, plot_value
 from visualize.views.state import Snapshot
-from visualize.views.tables import table
+from visualize.views.templates import template
 from visualize.views.theme import Figure
 
-_LISTING = Markup(
-    '<div class="listing-bar"><span>Highlight at each compilation stage:</span>'
-    '<select class="control" aria-label="memory operation">{}</select>'
-    '<input type="search" class="control" placeholder="Search all four, Enter for next" aria-label="search"></div>'
-    '<div class="listing-panes">{}</div>'
+_LISTING = template(
+    """
+<div class="listing-bar"><span>Highlight at each compilation stage:</span>
+<select class="control" aria-label="memory operation">
+{% for name in names %}<option>{{ name }}</option>{% endfor %}
+</select>
+<input type="search" class="control" placeholder="Search all four, Enter for next" aria-label="search"></div>
+<div class="listing-panes">
+{% for name, lines in texts.items() %}
+<section class="pane" data-name="{{ name }}"><div class="pane-head"><b>{{ name }}</b>{{ descriptions[name] }}
+<span class="count quiet"></span><button type="button" class="control">Copy</button></div>
+<pre tabindex="0" aria-label="{{ name }}">{% for line in lines %}<div>{{ line }}</div>{% endfor %}</pre></section>
+{% endfor %}
+</div>
+"""
 )
-_OPTION = Markup("<option>{}</option>")
-_PANE = Markup(
-    '<section class="pane" data-name="{0}"><div class="pane-head"><b>{0}</b>{2}<span class="count quiet"></span>'
-    '<button type="button" class="control">Copy</button></div><pre tabindex="0" aria-label="{0}">{1}</pre></section>'
-)
-_LINE = Markup("<div>{}</div>")
 
 # The compiler's texts. Their titles are in capitals.
 _TEXTS = ("ttgir", "ptx", "sass")
@@ -51,59 +65,6 @@ _DESCRIPTIONS = {
 }
 
 _NOT_INSPECTED: Slots = {"memory-map-plot": NONE, "memory-map-table": "", "conversions-table": ""}
-
-
-class CompilerPanel(Panel):
-    """Registers, shared memory and occupancy, and the kernel's text at every stage."""
-
-    uses_inspection = True
-
-    def layout(self) -> Markup:
-        return (
-            slot("compiler-headline")
-            + slots.picture(slot("listing", "listing", Markup('<div class="listing"></div>')))
-            + fold(
-                "compiler-resources", "Limits on the number of programs per SM", slot("resources")
-            )
-            + inspection_folds()
-        )
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        compiled = snapshot.compiled
-        launch = snapshot.launch
-        if snapshot.failure:
-            return {
-                "compiler-headline": status.render_failure(snapshot.failure),
-                "listing": NONE,
-                "resources": "",
-                **_NOT_INSPECTED,
-            }
-        if compiled is None:
-            return {}
-        *_, number = find_operation(snapshot)
-        kernel = snapshot.state.kernel
-        # A first launch's operations are numbered before those of the kernel that is listed.
-        first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
-        inspected = _NOT_INSPECTED
-        if isinstance(snapshot.inspected, Failure):
-            inspected = {**inspected, "memory-map-table": status.render_failure(snapshot.inspected)}
-        elif snapshot.inspected:
-            about = picture_caption(snapshot.state.experiment, launch.gpu.name, "compiled")
-            inspected = inspection_slots(snapshot.inspected[0], about)
-        return {
-            **resource_slots(launch.gpu, launch.config.num_warps, compiled, compiled.triton),
-            "listing": _listing(kernel, launch, compiled, max(0, number - first)),
-            **inspected,
-        }
-
-    def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
-        return {"compiler-headline": status.render_compiling(snapshot.state.gpu.name, seconds)}
-
-    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        return resource_numbers(snapshot)
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (reply_endpoint("compile", Api.reply_compiled, compile_reply),)
 
 
 def resource_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
@@ -199,11 +160,6 @@ def list_texts(
     for kind, code in codes.items():
         # nvdisasm leaves room for labels before an instruction, which would push it out of a narrow pane.
         texts[kind.upper()] = re.sub(r"(?<=\*/) {3,}", "  ", code).splitlines()
-    panes = [
-        _PANE.format(name, Markup("").join(map(_LINE.format, lines)), _DESCRIPTIONS[name])
-        for name, lines in texts.items()
-    ]
-    names = Markup("").join(_OPTION.format(name) for name, *_ in operations)
     marks = [
         {
             "Source": [n for n, each in enumerate(source) if each[0] == file and each[1] in lines],
@@ -211,7 +167,8 @@ def list_texts(
         }
         for _, file, lines in operations
     ]
-    html = _LISTING.format(names, Markup("").join(panes))
+    names = [name for name, *_ in operations]
+    html = _LISTING(names=names, texts=texts, descriptions=_DESCRIPTIONS)
     return {"html": html, "marks": marks}
 
 
@@ -235,16 +192,6 @@ def compile_reply(snapshot: Snapshot) -> Reply:
 
 # Maximum ticks below the map.
 _MOST_TICKS = 20
-
-
-def inspection_folds() -> Markup:
-    """Return the folds that `inspection_slots` fills."""
-    map_plot = plot(
-        "memory-map-plot", "Buffers in shared memory: bytes over the program’s operations"
-    )
-    return fold(
-        "memory-map", "Shared memory of one program", map_plot, slot("memory-map-table")
-    ) + fold("conversions", "Layout conversions", slot("conversions-table"))
 
 
 def inspection_slots(inside: Inside, about: str) -> Slots:
@@ -350,3 +297,58 @@ def _conversions_table(inside: Inside) -> Markup:
     ]
     header = "line", "block", "bytes through shared memory", "wavefronts on the line", "from", "to"
     return table(header, rows, "Conversions between layouts")
+
+
+class CompilerPanel(Panel):
+    """Registers, shared memory and occupancy, and the kernel's text at every stage."""
+
+    layout = """
+{{ slot("compiler-headline") }}
+<div class="row picture">
+{% call slot("listing", "listing") %}<div class="listing"></div>{% endcall %}
+</div>
+{% call fold("compiler-resources", "Limits on the number of programs per SM") %}
+{{ slot("resources") }}
+{% endcall %}
+{% call fold("memory-map", "Shared memory of one program") %}
+{{ plot("memory-map-plot", "Buffers in shared memory: bytes over the program’s operations") }}
+{{ slot("memory-map-table") }}
+{% endcall %}
+{% call fold("conversions", "Layout conversions") %}{{ slot("conversions-table") }}{% endcall %}
+"""
+    uses_inspection = True
+    endpoints = (reply_endpoint("compile", Api.reply_compiled, compile_reply),)
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        compiled = snapshot.compiled
+        launch = snapshot.launch
+        if snapshot.failure:
+            return {
+                "compiler-headline": status.render_failure(snapshot.failure),
+                "listing": NONE,
+                "resources": "",
+                **_NOT_INSPECTED,
+            }
+        if compiled is None:
+            return {}
+        *_, number = find_operation(snapshot)
+        kernel = snapshot.state.kernel
+        # A first launch's operations are numbered before those of the kernel that is listed.
+        first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
+        inspected = _NOT_INSPECTED
+        if isinstance(snapshot.inspected, Failure):
+            inspected = {**inspected, "memory-map-table": status.render_failure(snapshot.inspected)}
+        elif snapshot.inspected:
+            about = picture_caption(snapshot.state.experiment, launch.gpu.name, "compiled")
+            inspected = inspection_slots(snapshot.inspected[0], about)
+        return {
+            **resource_slots(launch.gpu, launch.config.num_warps, compiled, compiled.triton),
+            "listing": _listing(kernel, launch, compiled, max(0, number - first)),
+            **inspected,
+        }
+
+    def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
+        return {"compiler-headline": status.render_compiling(snapshot.state.gpu.name, seconds)}
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        return resource_numbers(snapshot)

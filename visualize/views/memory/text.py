@@ -30,9 +30,10 @@ from visualize.views.prose import (
     headline,
     html,
     say,
+    table,
     term,
 )
-from visualize.views.tables import table
+from visualize.views.templates import template
 
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
 _NOTABLE_FACTOR = 1.1
@@ -342,8 +343,11 @@ _SIGNS = {
     "different": Hint("≠", "Predicted and counted differ.", "wrong-value"),
 }
 
-_REASON = Markup("<li>{}: {}</li>")
-_REASONS = Markup('<ul class="reasons quiet">{}</ul>')
+_REASONS = template(
+    """
+<ul class="reasons quiet">{% for name, why in reasons %}<li><b>{{ name }}</b>: {{ why }}</li>{% endfor %}</ul>
+"""
+)
 
 _HEADER = (
     "operation",
@@ -364,8 +368,7 @@ def operations_table(rows: Sequence[Sequence[Any]], reasons: Iterable[tuple[str,
         reasons: the names of operations with an explanation each.
     """
     header = _HEADER[: max(map(len, rows), default=0)]
-    listed = Markup("").join(_REASON.format(Strong(name), why) for name, why in reasons)
-    return table(header, rows, "Totals of the launch") + _REASONS.format(listed)
+    return table(header, rows, "Totals of the launch") + _REASONS(reasons=reasons)
 
 
 def cost_row(source: str, op: OperationCounts, place: Any, cost: Cost) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from tilescope.declare.experiment import Json, argument_schemas
+from tilescope.declare.experiment import Json, JsonSchema, argument_schemas
 from tilescope.declare.knobs import knobs
 from tilescope.evaluate.counts import sum_costs
 from tilescope.evaluate.declared import DeclaredCounts, count_accesses
@@ -14,7 +14,7 @@ from tilescope.reports.launch import COST_COLUMNS
 from tilescope.results import Counters, Failure
 from tilescope.results.codec import to_json
 from visualize.predict.costs import LaunchCosts, Textbook, count_of, read_textbook
-from visualize.views import slots, status, theme
+from visualize.views import slots, status
 from visualize.views.memory import flow, text
 from visualize.views.memory.flow import LaneView
 from visualize.views.panel import (
@@ -28,7 +28,7 @@ from visualize.views.panel import (
     select_fields,
 )
 from visualize.views.prose import picture_caption
-from visualize.views.slots import NONE, button, fold, plot, slot
+from visualize.views.slots import NONE
 from visualize.views.state import Snapshot, query
 
 # Fields of a Cost in the reply of /coalescing.
@@ -38,142 +38,7 @@ _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 # The labels of the textbook model's lane orders.
 _LANES = ("lane i takes element i", "lanes store what they load")
 
-SCRUBBER = Markup(
-    '<div class="switch" role="group" aria-label="Requests">'
-    '<button type="button" data-model="textbook" data-tip="A simplified GPU, as in lectures">Textbook</button>'
-    '<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>'
-    '<div class="player scrubber" role="group" aria-label="Requests of the program">'
-    '<button type="button" class="control back" aria-label="Previous request">←</button>'
-    '<button type="button" class="control forward" aria-label="Next request">→</button>'
-    '<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend quiet">'
-    '<span><i style="background:{}"></i>used</span><span><i style="background:{}"></i>wasted</span></span></div>'
-).format(theme.USED, theme.WASTED)
-
-
 NO_CONTRAST: Slots = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
-
-
-class RequestsPanel(Panel):
-    """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
-
-    options = (LaneView, Textbook)
-
-    def layout(self) -> Markup:
-        request = plot(
-            "request-plot",
-            "A request: lines from its lanes to the bytes that they access, used or wasted",
-            legend="scrubber",
-        )
-        versus = plot(
-            "contrast", "A request of another kernel for the same tensor", legend="scrubber"
-        )
-        scrubber = slot("scrubber", "scrubber", SCRUBBER)
-        table = slot("requests-table")
-        own = slots.row(
-            slot("flow-title"), request, slot("flow-launch"), name="flow", classes="flow"
-        )
-        other = slots.row(
-            slot("contrast-title"),
-            versus,
-            slot("contrast-launch"),
-            name="flow-contrast",
-            classes="flow",
-        )
-        return (
-            slot("requests-headline")
-            + slots.row(
-                slots.form("lanes-view", "Which operation is drawn"), scrubber, name="memory-row"
-            )
-            + slots.picture(own, other, name="memory-picture")
-            + fold(
-                "operations-fold", "Every operation of the launch: requests, sectors, lines", table
-            )
-            + slots.row(button("count", "Count with Nsight Compute"), name="count-row")
-        )
-
-    def actions(self) -> Mapping[str, Action]:
-        return {"count": "counters"}
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        compiled = snapshot.compiled
-        view = snapshot.state.view.of(LaneView)
-        problem = _problem(snapshot)
-        is_textbook = view.model == "textbook"
-        costs, wasteful, number = flow.find_operation(snapshot)
-        main = flow.make_flow(state.kernel, state.launch, costs.textbook[number])
-        other = None
-        pending = (
-            "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
-        )
-        if compiled and not problem:
-            pending = ""
-            op = [op for op in costs.compiled if op.number == number][-1]
-            other = flow.make_flow(state.kernel, state.launch, op)
-            if not is_textbook:
-                main, other = other, main
-        headline = (
-            text.textbook_headline(costs)
-            if is_textbook
-            else text.memory_headline(costs, number, wasteful)
-        )
-        about = picture_caption(state.experiment, state.gpu.name, main.model)
-        return {
-            "requests-headline": problem + headline,
-            "request-plot": flow.flow_plot(main, view.request, about, other, pending),
-            **_launches(
-                snapshot,
-                costs,
-                number,
-                costs.compiled if main.is_compiled else costs.textbook,
-            ),
-            "lanes-view": lanes_form(snapshot),
-            "requests-table": text.declared_operations_table(costs),
-        }
-
-    def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
-        # The operation that `snapshot` shows, so that the pair shows accesses of one tensor.
-        costs, _, number = flow.find_operation(snapshot)
-        own = costs.textbook[number].access
-        accesses = pinned.state.kernel.all_accesses(pinned.state.launch)
-        alike = [other for other, access in enumerate(accesses) if flow.same_access(access, own)]
-        if alike:
-            shown = str(number if number in alike else alike[0])
-            pinned = dataclasses.replace(
-                pinned, state=pinned.state.with_options(LaneView, operation=shown)
-            )
-        return self.draw(pinned)
-
-    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        compiled = snapshot.compiled
-        numbers = []
-        if compiled is not None and not compiled.unreadable:
-            cost = sum_costs(
-                count_accesses(snapshot.state.kernel, snapshot.launch, compiled.operations)
-            )
-            numbers = [
-                Number(name, getattr(cost, name), "", "compiled")
-                for name in ("requests", "sectors")
-            ]
-            numbers.append(
-                Number("bytes used per byte fetched", cost.efficiency, "share", "compiled")
-            )
-        counted = key_numbers(snapshot.result(Counters))
-        return *numbers, *(
-            dataclasses.replace(number, name=f"{number.name}, counted") for number in counted
-        )
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        machine = {
-            "type": "object",
-            "description": "The textbook model's machine. Default: a GPU's.",
-            "properties": argument_schemas(Textbook),
-        }
-        schemas = {"model": argument_schemas(LaneView)["model"], "textbook": machine}
-        return (
-            Endpoint("coalescing", coalescing, others=schemas),
-            reply_endpoint("counters", Api.reply_measured, counters_reply, measurement="counters"),
-        )
 
 
 def _problem(snapshot: Snapshot) -> Markup:
@@ -257,6 +122,16 @@ def lanes_form(snapshot: Snapshot) -> str:
     return slots.form_value(fields, values)
 
 
+_COALESCING_OPTIONS: dict[str, JsonSchema] = {
+    "model": argument_schemas(LaneView)["model"],
+    "textbook": {
+        "type": "object",
+        "description": "The textbook model's machine. Default: a GPU's.",
+        "properties": argument_schemas(Textbook),
+    },
+}
+
+
 async def coalescing(
     api: Api, experiment: Json, model: str = "compiled", textbook: Json | None = None
 ) -> Reply:
@@ -329,3 +204,116 @@ def _costs(operations: Sequence[DeclaredCounts], costs: LaunchCosts) -> Json:
             }
         )
     return {"ops": rows, "totals": select_fields(sum_costs(operations), *_LAUNCH)}
+
+
+class RequestsPanel(Panel):
+    """One request as flow from lanes to bytes, beside another kernel's, and the tables behind it."""
+
+    layout = """
+{{ slot("requests-headline") }}
+<div id="memory-row" class="row">
+{{ form("lanes-view", "Which operation is drawn") }}
+{% call slot("scrubber", "scrubber") %}
+<div class="switch" role="group" aria-label="Requests">
+<button type="button" data-model="textbook" data-tip="A simplified GPU, as in lectures">Textbook</button>
+<button type="button" data-model="compiled" data-tip="What the compiled kernel requests">Compiled</button></div>
+<div class="player scrubber" role="group" aria-label="Requests of the program">
+<button type="button" class="control back" aria-label="Previous request">←</button>
+<button type="button" class="control forward" aria-label="Next request">→</button>
+<input type="range" min="0" max="0" value="0" aria-label="Request"><output></output><span class="legend quiet">
+<span><i style="background:var(--used)"></i>used</span>
+<span><i style="background:var(--wasted)"></i>wasted</span></span></div>
+{% endcall %}
+</div>
+<div id="memory-picture" class="row picture">
+<div id="flow" class="flow">
+{{ slot("flow-title") }}
+{{ plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted", "scrubber") }}
+{{ slot("flow-launch") }}
+</div>
+<div id="flow-contrast" class="flow">
+{{ slot("contrast-title") }}
+{{ plot("contrast", "A request of another kernel for the same tensor", "scrubber") }}
+{{ slot("contrast-launch") }}
+</div>
+</div>
+{% call fold("operations-fold", "Every operation of the launch: requests, sectors, lines") %}
+{{ slot("requests-table") }}
+{% endcall %}
+<div id="count-row" class="row">{{ button("count", "Count with Nsight Compute") }}</div>
+"""
+    options = (LaneView, Textbook)
+    actions: Mapping[str, Action] = {"count": "counters"}
+    endpoints = (
+        Endpoint("coalescing", coalescing, others=_COALESCING_OPTIONS),
+        reply_endpoint("counters", Api.reply_measured, counters_reply, measurement="counters"),
+    )
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state = snapshot.state
+        compiled = snapshot.compiled
+        view = snapshot.state.view.of(LaneView)
+        problem = _problem(snapshot)
+        is_textbook = view.model == "textbook"
+        costs, wasteful, number = flow.find_operation(snapshot)
+        main = flow.make_flow(state.kernel, state.launch, costs.textbook[number])
+        other = None
+        pending = (
+            "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
+        )
+        if compiled and not problem:
+            pending = ""
+            op = [op for op in costs.compiled if op.number == number][-1]
+            other = flow.make_flow(state.kernel, state.launch, op)
+            if not is_textbook:
+                main, other = other, main
+        headline = (
+            text.textbook_headline(costs)
+            if is_textbook
+            else text.memory_headline(costs, number, wasteful)
+        )
+        about = picture_caption(state.experiment, state.gpu.name, main.model)
+        return {
+            "requests-headline": problem + headline,
+            "request-plot": flow.flow_plot(main, view.request, about, other, pending),
+            **_launches(
+                snapshot,
+                costs,
+                number,
+                costs.compiled if main.is_compiled else costs.textbook,
+            ),
+            "lanes-view": lanes_form(snapshot),
+            "requests-table": text.declared_operations_table(costs),
+        }
+
+    def draw_pinned(self, pinned: Snapshot, snapshot: Snapshot) -> Slots:
+        # The operation that `snapshot` shows, so that the pair shows accesses of one tensor.
+        costs, _, number = flow.find_operation(snapshot)
+        own = costs.textbook[number].access
+        accesses = pinned.state.kernel.all_accesses(pinned.state.launch)
+        alike = [other for other, access in enumerate(accesses) if flow.same_access(access, own)]
+        if alike:
+            shown = str(number if number in alike else alike[0])
+            pinned = dataclasses.replace(
+                pinned, state=pinned.state.with_options(LaneView, operation=shown)
+            )
+        return self.draw(pinned)
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        compiled = snapshot.compiled
+        numbers = []
+        if compiled is not None and not compiled.unreadable:
+            cost = sum_costs(
+                count_accesses(snapshot.state.kernel, snapshot.launch, compiled.operations)
+            )
+            numbers = [
+                Number(name, getattr(cost, name), "", "compiled")
+                for name in ("requests", "sectors")
+            ]
+            numbers.append(
+                Number("bytes used per byte fetched", cost.efficiency, "share", "compiled")
+            )
+        counted = key_numbers(snapshot.result(Counters))
+        return *numbers, *(
+            dataclasses.replace(number, name=f"{number.name}, counted") for number in counted
+        )

@@ -24,9 +24,10 @@ from visualize.views.prose import (
     html,
     join,
     say,
+    table,
     term,
+    traffic_funnel,
 )
-from visualize.views.tables import table, traffic_funnel
 
 # Numbers of bytes within this factor count as equal.
 _EQUAL = 1.05

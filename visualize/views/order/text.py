@@ -34,11 +34,11 @@ from visualize.views.prose import (
     Strong,
     headline,
     say,
+    table,
     term,
 )
 from visualize.views.state import State
 from visualize.views.status import link_nearest
-from visualize.views.tables import table
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Call again for the compiled kernel's occupancy."
 _THIRD_AXIS = (

@@ -35,14 +35,13 @@ from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.panel import (
     Action,
     Api,
-    Endpoint,
     Panel,
     Slots,
     reply_endpoint,
     select_fields,
 )
 from visualize.views.prose import Link, Sentence, picture_caption
-from visualize.views.slots import DISABLED, ENABLED, NONE, button, fold, plot, plot_value, slot
+from visualize.views.slots import DISABLED, ENABLED, NONE, plot_value
 from visualize.views.state import PlayerView, ProgramOrderView, Snapshot, State, query
 
 _MOST_LISTED_PROGRAMS = 8192
@@ -54,89 +53,6 @@ _TILE_S = 5e-7
 
 # Seconds that /schedule waits for the compiler. Everything except the occupancy is known without it.
 _COMPILE_WAIT_S = 0.15
-
-# The player's controls. `player.js` finds the map by the data that its figure carries (`player_data`). The current step
-# is a knob of the view, so that an address contains it; the player sets it when playing or scrubbing ends.
-_PLAYER = """<div class="player" role="group" aria-label="Player of the launch">
-<button type="button" class="control play">▶ Play</button>
-<button type="button" class="control back" aria-label="One step back">←</button>
-<button type="button" class="control forward" aria-label="One step on">→</button>
-<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">
-<output>whole launch</output>
-<div class="legend quiet"><span class="steps">
-<span title="Used in this step, and loaded for the first time"><i style="background:var(--new)"></i>new</span>
-<span title="Used in this step, and loaded before"><i style="background:var(--reused)"></i>reused</span>
-<span title="Used only in earlier steps"><i style="background:var(--before)"></i>earlier</span>
-<span title="Not used yet"><i style="background:var(--to-come)"></i>to come</span></span>
-<span class="whole"><i style="background:#3a62a8"></i><i style="background:#66738c"></i><i
-style="background:#8f8d83"></i><i style="background:#bbab70"></i><i style="background:#e8d157"></i><i
-style="background:#ffe945"></i>first to last program</span>
-<span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>"""
-
-
-class ProgramOrderPanel(Panel):
-    """This order and row-major order, step by step."""
-
-    options = (ProgramOrderView, PlayerView)
-
-    def layout(self) -> Markup:
-        picture = plot(
-            "program-order-plot",
-            "Which program computes which tile, and which blocks it loads",
-            has_steps=True,
-            legend="player",
-        )
-        return (
-            slot("program-order-headline")
-            + slot("player", "player", _PLAYER)
-            + slots.picture(picture, name="program-order-picture")
-            + fold("waves", "Waves and occupancy", slot("program-order-occupancy"))
-        )
-
-    def seconds(self, snapshot: Snapshot) -> float:
-        tiles = count_tiles(snapshot.state.kernel, snapshot.launch)
-        return tiles * _TILE_S if tiles <= MAX_TILES else 0.0  # larger launches are refused
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        launch = snapshot.schedule
-        orders = orders_of(snapshot)
-        view = state.view.of(ProgramOrderView)
-        own = orders[0].steps
-        first = first_programs(launch, own, view.first)
-        outlined = bound = 0
-        if first < len(own.timed.place):
-            outlined = first
-            bound = int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
-        data = player_data(orders, state.view.of(PlayerView).step, outlined, bound)
-        about = picture_caption(state.experiment, state.gpu.name, "predicted")
-        picture = plot_value(
-            map_figure(orders), f"{launch.extents} {state.kernel.id}", data, about=about
-        )
-        return {
-            "program-order-headline": _headline(snapshot, orders, first),
-            "program-order-plot": picture,
-            "program-order-occupancy": text.occupancy_table(launch, snapshot.compiled),
-        }
-
-    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        launch = snapshot.schedule
-        first = snapshot.state.view.of(ProgramOrderView).first
-        counts = {"programs": launch.programs, "waves": launch.waves}
-        if launch.panels:
-            programs = np.array([min(launch.programs, first or launch.resident_programs)])
-            counts[f"blocks for {first} programs" if first else "blocks, first wave"] = int(
-                loads(launch, programs)[0]
-            )
-        return tuple(Number(name, count, "", "predicted") for name, count in counts.items())
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            reply_endpoint(
-                "schedule", Api.reply_compiled, schedule_json,
-                allow_failure=True, within_s=_COMPILE_WAIT_S,
-            ),
-        )  # fmt: skip
 
 
 def orders_of(snapshot: Snapshot) -> list[Order]:
@@ -219,46 +135,6 @@ def schedule_json(snapshot: Snapshot) -> Json:
     }
 
 
-class TimelinePanel(Panel):
-    """The launch in measured time: a Gantt chart by SM."""
-
-    def layout(self) -> Markup:
-        return (
-            slots.row(button("record-timeline", "Record a timeline"), name="timeline-row")
-            + slot("timeline")
-            + slots.picture(
-                plot("gantt-plot", "When and on which SM each program ran"), name="timeline-picture"
-            )
-            + slots.row(button("save-trace", "Save for Perfetto", is_enabled=False))
-        )
-
-    def actions(self) -> Mapping[str, Action]:
-        return {"record-timeline": "timeline", "save-trace": _save_trace}
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        timeline = snapshot.result(Timeline)
-        state = snapshot.state
-        if timeline is None:
-            hint = text.timeline_hint(state)
-            return {"timeline": hint, "gantt-plot": NONE, "save-trace": DISABLED}
-        schedule = snapshot.schedule
-        lead, *rest = text.timeline_sentences(timeline, schedule)
-        revision = f"{query(state.experiment.to_address())} {timeline.backend} {timeline.span_ns}"
-        about = picture_caption(state.experiment, state.gpu.name, source(timeline.backend))
-        chart = figures.gantt_figure(timeline, schedule)
-        return {
-            "timeline": prose.lead(lead) + prose.lead(*rest),
-            "gantt-plot": plot_value(chart, revision, about=about),
-            "save-trace": ENABLED,
-        }
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            reply_endpoint("timeline", Api.reply_measured, timeline_json, measurement="timeline"),
-            reply_endpoint("trace", Api.reply_measured, trace_reply, measurement="timeline"),
-        )
-
-
 def timeline_json(timeline: Timeline, _: Snapshot) -> Json:
     """Returns when each program of a launch ran, and on which SM.
 
@@ -296,38 +172,195 @@ def _save_trace(session: Session, state: State) -> Iterator[Slots]:
         yield slots.save_file(reply["filename"], json.dumps(reply["trace"]))
 
 
+def dram_traffic(snapshot: Snapshot) -> DramTraffic:
+    """Return the launch's DRAM traffic."""
+    return DramTraffic(
+        snapshot.state.kernel, snapshot.launch, snapshot.compiled, snapshot.result(GroupSizeStudy)
+    )
+
+
+def _predict_seconds(snapshot: Snapshot) -> float:
+    launch = snapshot.launch
+    resident = programs_per_sm(launch.gpu, launch.config.num_warps, snapshot.compiled)
+    return reuse_seconds(snapshot.state.kernel, launch, resident)
+
+
+_PEAK = "at the resource's peak rate"
+
+
+def reuse_json(snapshot: Snapshot) -> Json:
+    """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
+
+    Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
+    `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
+    `recommended_group_size` the value to use. `measured` is a recorded comparison, or null.
+    """
+    traffic = dram_traffic(snapshot)
+    failure = snapshot.failure
+    own = traffic.own
+    sizes = traffic.sizes
+    dram_ms = (own.read_bytes + own.write_bytes) / traffic.launch.gpu.dram_gbps / 1e6
+    times_ms = {"DRAM": dram_ms} | traffic.times_ms
+    return {
+        "dram_read_bytes": round(own.read_bytes),
+        "low_bytes": round(own.low_bytes),
+        "high_bytes": round(own.high_bytes),
+        "dram_write_bytes": own.write_bytes,
+        "compulsory_bytes": own.compulsory_bytes,
+        "asked_bytes": own.requested_bytes,
+        "by_group_size": {str(size): round(reuse.read_bytes) for size, reuse in sizes.items()},
+        "fewest_bytes_group_size": fewest_bytes(sizes) if sizes else None,
+        "recommended_group_size": recommended(traffic.kernel, traffic.launch, sizes)
+        if sizes
+        else None,
+        "ahead": own.ahead,
+        "flags": ["drift"] * own.is_drift + ["edge"] * own.is_edge,
+        **select_fields(traffic.schedule, "resident_programs", "resident_source"),
+        "bounds": [{"name": name, "ms": ms, "why": _PEAK} for name, ms in times_ms.items()],
+        "measured": traffic.study and to_json(traffic.study),
+        "note": prose.plain(
+            [*dram_reads.reuse_sentences(traffic), failure.message if failure else ""]
+        ),
+    }
+
+
+class ProgramOrderPanel(Panel):
+    """This order and row-major order, step by step."""
+
+    # `player.js` finds the map by the data that its figure carries (`player_data`). The current step is a knob of the
+    # view, so that an address contains it; the player sets it when playing or scrubbing ends.
+    layout = """
+{{ slot("program-order-headline") }}
+{% call slot("player", "player") %}
+<div class="player" role="group" aria-label="Player of the launch">
+<button type="button" class="control play">▶ Play</button>
+<button type="button" class="control back" aria-label="One step back">←</button>
+<button type="button" class="control forward" aria-label="One step on">→</button>
+<input type="range" min="0" max="0" value="0" aria-label="Step" title="0: the whole launch">
+<output>whole launch</output>
+<div class="legend quiet"><span class="steps">
+<span title="Used in this step, and loaded for the first time"><i style="background:var(--new)"></i>new</span>
+<span title="Used in this step, and loaded before"><i style="background:var(--reused)"></i>reused</span>
+<span title="Used only in earlier steps"><i style="background:var(--before)"></i>earlier</span>
+<span title="Not used yet"><i style="background:var(--to-come)"></i>to come</span></span>
+<span class="whole"><i style="background:#3a62a8"></i><i style="background:#66738c"></i><i
+style="background:#8f8d83"></i><i style="background:#bbab70"></i><i style="background:#e8d157"></i><i
+style="background:#ffe945"></i>first to last program</span>
+<span class="first" hidden><i><b></b></i><span class="outlined"></span></span></div></div>
+{% endcall %}
+<div id="program-order-picture" class="row picture">
+{{ plot(
+    "program-order-plot", "Which program computes which tile, and which blocks it loads", "player", has_steps=true
+) }}
+</div>
+{% call fold("waves", "Waves and occupancy") %}{{ slot("program-order-occupancy") }}{% endcall %}
+"""
+    options = (ProgramOrderView, PlayerView)
+    endpoints = (
+        reply_endpoint(
+            "schedule", Api.reply_compiled, schedule_json,
+            allow_failure=True, within_s=_COMPILE_WAIT_S,
+        ),
+    )  # fmt: skip
+
+    def seconds(self, snapshot: Snapshot) -> float:
+        tiles = count_tiles(snapshot.state.kernel, snapshot.launch)
+        return tiles * _TILE_S if tiles <= MAX_TILES else 0.0  # larger launches are refused
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state = snapshot.state
+        launch = snapshot.schedule
+        orders = orders_of(snapshot)
+        view = state.view.of(ProgramOrderView)
+        own = orders[0].steps
+        first = first_programs(launch, own, view.first)
+        outlined = bound = 0
+        if first < len(own.timed.place):
+            outlined = first
+            bound = int(np.searchsorted(np.cumsum(own.tiles), first)) + 1 if view.first else 0
+        data = player_data(orders, state.view.of(PlayerView).step, outlined, bound)
+        about = picture_caption(state.experiment, state.gpu.name, "predicted")
+        picture = plot_value(
+            map_figure(orders), f"{launch.extents} {state.kernel.id}", data, about=about
+        )
+        return {
+            "program-order-headline": _headline(snapshot, orders, first),
+            "program-order-plot": picture,
+            "program-order-occupancy": text.occupancy_table(launch, snapshot.compiled),
+        }
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        launch = snapshot.schedule
+        first = snapshot.state.view.of(ProgramOrderView).first
+        counts = {"programs": launch.programs, "waves": launch.waves}
+        if launch.panels:
+            programs = np.array([min(launch.programs, first or launch.resident_programs)])
+            counts[f"blocks for {first} programs" if first else "blocks, first wave"] = int(
+                loads(launch, programs)[0]
+            )
+        return tuple(Number(name, count, "", "predicted") for name, count in counts.items())
+
+
+class TimelinePanel(Panel):
+    """The launch in measured time: a Gantt chart by SM."""
+
+    layout = """
+<div id="timeline-row" class="row">{{ button("record-timeline", "Record a timeline") }}</div>
+{{ slot("timeline") }}
+<div id="timeline-picture" class="row picture">
+{{ plot("gantt-plot", "When and on which SM each program ran") }}
+</div>
+<div class="row">{{ button("save-trace", "Save for Perfetto", is_enabled=false) }}</div>
+"""
+    actions: Mapping[str, Action] = {"record-timeline": "timeline", "save-trace": _save_trace}
+    endpoints = (
+        reply_endpoint("timeline", Api.reply_measured, timeline_json, measurement="timeline"),
+        reply_endpoint("trace", Api.reply_measured, trace_reply, measurement="timeline"),
+    )
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        timeline = snapshot.result(Timeline)
+        state = snapshot.state
+        if timeline is None:
+            hint = text.timeline_hint(state)
+            return {"timeline": hint, "gantt-plot": NONE, "save-trace": DISABLED}
+        schedule = snapshot.schedule
+        lead, *rest = text.timeline_sentences(timeline, schedule)
+        revision = f"{query(state.experiment.to_address())} {timeline.backend} {timeline.span_ns}"
+        about = picture_caption(state.experiment, state.gpu.name, source(timeline.backend))
+        chart = figures.gantt_figure(timeline, schedule)
+        return {
+            "timeline": prose.lead(lead) + prose.lead(*rest),
+            "gantt-plot": plot_value(chart, revision, about=about),
+            "save-trace": ENABLED,
+        }
+
+
 class DramReadsPanel(Panel):
     """DRAM traffic, and the effect of GROUP_SIZE on it."""
 
-    def layout(self) -> Markup:
-        reads = plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted")
-        compare = slots.row(button("compare-sizes", "Count and time every GROUP_SIZE"))
-        return (
-            slot("dram-reads-headline")
-            # "dram-reads-instead" replaces the plots of a kernel without GROUP_SIZE.
-            + slots.picture(
-                reads, plot("times-plot", "Time by GROUP_SIZE"), slot("dram-reads-instead")
-            )
-            + compare
-            + fold(
-                "dram-reads-numbers",
-                "Predicted and counted in numbers, and what is assumed",
-                slot("dram-reads-funnel"),
-                slot("dram-reads-tables"),
-            )
-        )
-
-    def actions(self) -> Mapping[str, Action]:
-        return {"compare-sizes": "reuse"}
+    # "dram-reads-instead" replaces the plots of a kernel without GROUP_SIZE.
+    layout = """
+{{ slot("dram-reads-headline") }}
+<div class="row picture">
+{{ plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted") }}
+{{ plot("times-plot", "Time by GROUP_SIZE") }}
+{{ slot("dram-reads-instead") }}
+</div>
+<div class="row">{{ button("compare-sizes", "Count and time every GROUP_SIZE") }}</div>
+{% call fold("dram-reads-numbers", "Predicted and counted in numbers, and what is assumed") %}
+{{ slot("dram-reads-funnel") }}{{ slot("dram-reads-tables") }}
+{% endcall %}
+"""
+    actions: Mapping[str, Action] = {"compare-sizes": "reuse"}
+    endpoints = (
+        reply_endpoint(
+            "reuse", Api.reply_compiled, reuse_json, allow_failure=True, seconds=_predict_seconds
+        ),
+    )
 
     def seconds(self, snapshot: Snapshot) -> float:
-        launch = snapshot.launch
-        compiled = snapshot.compiled
-        return reuse_seconds(
-            snapshot.state.kernel,
-            launch,
-            programs_per_sm(launch.gpu, launch.config.num_warps, compiled),
-        )
+        return _predict_seconds(snapshot)
 
     def draw(self, snapshot: Snapshot) -> Slots:
         state = snapshot.state
@@ -374,56 +407,3 @@ class DramReadsPanel(Panel):
                 Number("DRAM reads, counted", counted, "bytes", traffic.source("counted"))
             )
         return tuple(numbers)
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            reply_endpoint(
-                "reuse", Api.reply_compiled, reuse_json, allow_failure=True, seconds=self.seconds
-            ),
-        )
-
-
-def dram_traffic(snapshot: Snapshot) -> DramTraffic:
-    """Return the launch's DRAM traffic."""
-    return DramTraffic(
-        snapshot.state.kernel, snapshot.launch, snapshot.compiled, snapshot.result(GroupSizeStudy)
-    )
-
-
-_PEAK = "at the resource's peak rate"
-
-
-def reuse_json(snapshot: Snapshot) -> Json:
-    """Predicts the bytes a launch reads from DRAM, in its own order and for every GROUP_SIZE.
-
-    Finds a better GROUP_SIZE without a GPU. `dram_read_bytes` is this launch's, between `low_bytes` and
-    `high_bytes`; `compulsory_bytes` is the least possible. `by_group_size` has the bytes for each GROUP_SIZE,
-    `recommended_group_size` the value to use. `measured` is a recorded comparison, or null.
-    """
-    traffic = dram_traffic(snapshot)
-    failure = snapshot.failure
-    own = traffic.own
-    sizes = traffic.sizes
-    dram_ms = (own.read_bytes + own.write_bytes) / traffic.launch.gpu.dram_gbps / 1e6
-    times_ms = {"DRAM": dram_ms} | traffic.times_ms
-    return {
-        "dram_read_bytes": round(own.read_bytes),
-        "low_bytes": round(own.low_bytes),
-        "high_bytes": round(own.high_bytes),
-        "dram_write_bytes": own.write_bytes,
-        "compulsory_bytes": own.compulsory_bytes,
-        "asked_bytes": own.requested_bytes,
-        "by_group_size": {str(size): round(reuse.read_bytes) for size, reuse in sizes.items()},
-        "fewest_bytes_group_size": fewest_bytes(sizes) if sizes else None,
-        "recommended_group_size": recommended(traffic.kernel, traffic.launch, sizes)
-        if sizes
-        else None,
-        "ahead": own.ahead,
-        "flags": ["drift"] * own.is_drift + ["edge"] * own.is_edge,
-        **select_fields(traffic.schedule, "resident_programs", "resident_source"),
-        "bounds": [{"name": name, "ms": ms, "why": _PEAK} for name, ms in times_ms.items()],
-        "measured": traffic.study and to_json(traffic.study),
-        "note": prose.plain(
-            [*dram_reads.reuse_sentences(traffic), failure.message if failure else ""]
-        ),
-    }

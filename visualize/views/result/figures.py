@@ -1,15 +1,30 @@
-"""Figures of one run: the map of its error, its worst tile, its times as bars, and its roofline."""
+"""Figures of one run: the map of its error, its worst tile, its times as bars, its roofline, and its predicted time."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from tilescope.numbers import milliseconds, source, time_unit
-from tilescope.results.run import Check, Closeup, Diff, RunResult
-from visualize.predict.bounds import Point, Roof
+from tilescope.declare.spec import Kernel
+from tilescope.inside.report import Inside
+from tilescope.numbers import milliseconds, percent, significant, source, time_unit
+from tilescope.reports.text import name_resource
+from tilescope.results.run import (
+    Check,
+    Closeup,
+    Diff,
+    RunResult,
+)
 from visualize.views import theme
+from visualize.views.prose import (
+    Sentence,
+    Sourced,
+    Strong,
+    say,
+)
 from visualize.views.result.text import THIS_KERNEL, rate, timings
+from visualize.views.slots import NONE, plot_value
 from visualize.views.theme import Figure
 
 # Borders of more tiles than this along a side would hide the picture.
@@ -223,6 +238,54 @@ def time_figure(result: RunResult) -> Figure:
     return theme.bar_figure(about, title, bars, texts, p80, margin={"b": 66})
 
 
+@dataclass(frozen=True)
+class Roof:
+    """A GPU's measured peaks: the bandwidth of a copy, and the rate of the library's large product.
+
+    Attributes:
+        gpu: the GPU's name.
+        source: "measured" or "recorded".
+    """
+
+    gpu: str
+    gbps: float
+    tflops: float
+    source: str
+
+    @property
+    def ridge(self) -> float:
+        """The intensity in FLOP per byte above which launches are compute-bound."""
+        return self.tflops * 1000 / self.gbps
+
+    def at(self, intensity: float) -> float:
+        """Return the roof's TFLOP/s at an intensity."""
+        return min(self.tflops, self.gbps * intensity / 1000)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A launch in the roofline: its intensity in FLOP per byte and its rate in TFLOP/s.
+
+    The intensity counts each tensor once. A launch that rereads panels moves more bytes, which `reuse` predicts, so its
+    true intensity is lower.
+
+    Attributes:
+        name: the point's label.
+        source: "measured" or "recorded".
+    """
+
+    name: str
+    gpu: str
+    intensity: float
+    tflops: float
+    source: str
+
+
+def intensity(kernel: Kernel, problem: object) -> float:
+    """Return the intensity in FLOP per byte if each tensor is moved once; 0 without arithmetic."""
+    return kernel.family.work(problem) / kernel.family.minimal_bytes(problem)
+
+
 def roofline_figure(
     roofs: Sequence[Roof],
     recorded: Sequence[Point],
@@ -285,3 +348,60 @@ def _points_trace(points: Sequence[Point], name: str, marker: Figure) -> Figure:
         customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in points],
         hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
     )
+
+
+# Shorter times than this part of the total have no bar.
+_LEAST_SHARE = 0.01
+
+
+def plot_predicted(inside: Inside, about: str) -> str:
+    """Plot the time that each resource would take alone."""
+    if inside.predicted_us is None:
+        return NONE
+    shares = inside.resource_shares
+    least = min(_LEAST_SHARE, max(shares.values()))
+    times_ms = {
+        name_resource(name): inside.by_resource_us[name] / 1e3
+        for name, share in shares.items()
+        if share >= least
+    }
+    is_bound = inside.bound_by != "latency"
+    figure = resources_figure(times_ms, inside.predicted_us / 1e3, is_bound)
+    return plot_value(figure, about=about)
+
+
+def resources_figure(times_ms: Mapping[str, float], total_ms: float, is_bound: bool) -> Figure:
+    """Draw the time that each resource would take alone and, below, the launch's predicted time.
+
+    Args:
+        times_ms: by resource.
+        is_bound: whether a resource, and not latency, bounds the launch.
+    """
+    names = [*times_ms, "predicted"]
+    all_ms = [*times_ms.values(), total_ms]
+    unit, scale = time_unit(max(all_ms))
+    times = [scale * ms for ms in all_ms]
+    texts = [f" {significant(time)} {unit}" for time in times]
+    colors = [*[theme.MODEL] * len(times_ms), theme.CATEGORIES[1]]
+    if is_bound:
+        busiest = times.index(max(times[:-1]))
+        texts[busiest] += "<br> bound by this"
+        colors[busiest] = theme.NEW
+    bars = dict(
+        y=names,
+        x=times,
+        marker={"color": colors},
+        hovertemplate=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
+    )
+    return theme.bar_figure("Time each resource would take alone", unit, bars, texts, times)
+
+
+def describe_roofline(roof: Roof, intensity: float, own: Point | None) -> Iterator[Sentence]:
+    """Describe a launch's share of its roof, and its side of the ridge."""
+    if own:
+        top = Sourced(f"{significant(roof.at(own.intensity))} TFLOP/s", roof.source)
+        share = Strong(percent(own.tflops / roof.at(own.intensity)))
+        yield say("This kernel reaches {} of its roof of {}.", share, top)
+    limit = "arithmetic" if intensity >= roof.ridge else "DRAM"
+    numbers = significant(intensity), roof.gpu, limit, significant(roof.ridge)
+    yield say("At {} FLOP per byte, the {} is bound by {}; its ridge is at {}.", *numbers)

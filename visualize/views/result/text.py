@@ -1,4 +1,4 @@
-"""The text of one run: headline, card, tables, remarks and roofline."""
+"""The text of one run: headline, card, tables, remarks and predicted time."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,10 @@ import numpy as np
 from markupsafe import Markup
 
 from tilescope.declare.spec import Kernel, Launch
+from tilescope.inside.report import Inside
 from tilescope.numbers import bytes_of, milliseconds, percent, significant, source
+from tilescope.reports.launch import describe_spills
+from tilescope.reports.text import name_resource
 from tilescope.results.run import (
     Baseline,
     Check,
@@ -18,7 +21,9 @@ from tilescope.results.run import (
     RunResult,
     Timing,
 )
-from visualize.predict.bounds import Point, Roof
+from tilescope.results.scores import summarize
+from tilescope.timing.changes import describe_changes, describe_savings
+from tilescope.timing.ranges import SOURCE, unfitted_scores, unseen_scores
 from visualize.predict.offer import offer
 from visualize.views.prose import (
     Hint,
@@ -31,10 +36,10 @@ from visualize.views.prose import (
     headline,
     hint,
     say,
+    table,
     term,
 )
 from visualize.views.state import query
-from visualize.views.tables import table
 
 # The name of the kernel's own time, in the table and in the picture.
 THIS_KERNEL = "this kernel"
@@ -411,12 +416,54 @@ def _ratio(baseline: Baseline) -> str:
     return f"{'tied, ' * baseline.is_tie}{speed(baseline)}{interval and f', {interval}'}"
 
 
-def describe_roofline(roof: Roof, intensity: float, own: Point | None) -> Iterator[Sentence]:
-    """Describe a launch's share of its roof, and its side of the ridge."""
-    if own:
-        top = Sourced(f"{significant(roof.at(own.intensity))} TFLOP/s", roof.source)
-        share = Strong(percent(own.tflops / roof.at(own.intensity)))
-        yield say("This kernel reaches {} of its roof of {}.", share, top)
-    limit = "arithmetic" if intensity >= roof.ridge else "DRAM"
-    numbers = significant(intensity), roof.gpu, limit, significant(roof.ridge)
-    yield say("At {} FLOP per byte, the {} is bound by {}; its ridge is at {}.", *numbers)
+def render_predicted(
+    inside: Inside, scoreboard: str, known_ms: float | None = None, is_warm: bool = False
+) -> Markup:
+    """Render the predicted time of a launch, or the reason why there is none.
+
+    Args:
+        scoreboard: the address of the scoreboard.
+        known_ms: the time that was measured or recorded; None if it is unknown.
+        is_warm: whether this time is of launches that follow each other.
+    """
+    if inside.predicted_us is None or inside.range_us is None:
+        return headline("", "", f"No predicted time: {inside.not_predicted}")
+    low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
+    cold = milliseconds(inside.predicted_us / 1e3)
+    warm_us = inside.predicted_warm_us or inside.predicted_us
+    warm = milliseconds(warm_us / 1e3)
+    first, *others = describe_savings(inside) or [describe_changes(inside)]
+    back_to_back = f"For back-to-back launches, the predicted time is {warm}." * (warm != cold)
+    comparison = ""
+    if known_ms:
+        scale = warm_us / inside.predicted_us if is_warm else 1.0
+        shortest, longest = (scale * time_us / 1e3 for time_us in inside.range_us)
+        if not shortest <= known_ms <= longest:
+            error = "misses" if known_ms > longest else "overstates"
+            comparison = (
+                f"The launch took {milliseconds(known_ms)}, so the model {error} a cost here."
+            )
+    is_compared = bool(known_ms) and is_warm
+    errors = summarize(unseen_scores())
+    number, unit = cold.split()
+    bound = name_resource(inside.bound_by)
+    sentences = [
+        " ".join(
+            filter(None, [describe_spills(inside), first, back_to_back * is_compared, comparison])
+        ),
+        *others,
+        f"For nine in ten of {len(unfitted_scores())} launches of kernels that the model was not fitted to, such a "
+        f"range contains the measured time. {errors.launches} of them were timed after the model was final: their "
+        f"median error is {percent(errors.median)}.",
+        back_to_back * (not is_compared),
+        inside.assumed,
+        say(
+            "{} shows predicted and measured times on {}.",
+            Link("The scoreboard", scoreboard),
+            SOURCE,
+        ),
+    ]
+    what = say(
+        "{} with a cold L2 ({} to {}), bound by {} {}", unit, low, high, bound, Mark("predicted")
+    )
+    return headline(number, what, *filter(None, sentences))

@@ -1,8 +1,8 @@
-"""The Result view: a run's card, its check, the picture of its error, its times and its roofline."""
+"""The Result view: a run's card, its check, the picture of its error, its times and its roofline, and its export."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -11,8 +11,11 @@ from markupsafe import Markup
 
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Json, Run
+from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import Kernel, Launch, shape_text
+from tilescope.export.script import ExportedScript, script
+from tilescope.export.sources import CannotBeWritten
 from tilescope.inside.report import Inside
 from tilescope.measure.run import RUN
 from tilescope.measure.session import Session
@@ -20,87 +23,21 @@ from tilescope.numbers import Number, count_noun, source
 from tilescope.results import Failure, RunResult, records
 from tilescope.results.codec import to_json
 from tilescope.results.run import Closeup, Diff
-from visualize.predict.bounds import Point, Roof, intensity
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.order.map_figure import MOST_CELLS
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots, reply_endpoint
+from visualize.views.panel import Action, Api, Endpoint, Panel, Reply, Slots, reply_endpoint
 from visualize.views.prose import hint, lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
-from visualize.views.result.predicted import plot_predicted, render_predicted
-from visualize.views.slots import NONE, fold, plot, plot_value, slot
-from visualize.views.state import Snapshot, query
+from visualize.views.result.figures import Point, Roof, intensity
+from visualize.views.slots import NONE, plot_value, save_file
+from visualize.views.state import Snapshot, State, query
 
 _PREDICTING = "Predicting the time from the compiled code…"
 NO_WORK = "This kernel does no arithmetic, so it has no roofline. It can be as fast as a copy of the same bytes."
 NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
 
 NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
-
-
-class ResultPanel(Panel):
-    """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
-
-    uses_inspection = True
-    tries_changes = True
-
-    def layout(self) -> Markup:
-        roofline = "This launch, the library's calls and recorded launches below the roofs"
-        error = plot("diff-plot", "The error of the last run, by position in the output")
-        closeup = plot("closeup-plot", "The error of the worst tile and its neighbours")
-        times = plot("time-plot", "Times of the last run and of the library's call")
-        predicted = plot("predicted-plot", "The time that each resource would take alone")
-        return (
-            slot("result")
-            + slot("predicted-time")
-            + slots.picture(times, error, closeup)
-            + slots.row(predicted)
-            + fold("run-options-fold", "Run options", slots.form("run-options", "Run options"))
-            + fold(
-                "result-numbers",
-                "All numbers of this run",
-                slot("result-tables"),
-                slot("roofline"),
-                plot("roofline-plot", roofline),
-            )
-        )
-
-    def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        options = slots.form_value(slots.controls(Run), state.experiment.to_address())
-        values: Slots = {"run-options": options}
-        inspected = snapshot.failure or snapshot.inspected
-        if inspected is None:
-            return values | {"predicted-time": hint(_PREDICTING), "predicted-plot": NONE}
-        if isinstance(inspected, Failure):
-            inside = Inside(not_predicted=inspected.message)
-            if inspected.field and not snapshot.result(RunResult):
-                values["result"] = status.render_run_hint(False, state, inspected)
-        else:
-            inside, _ = inspected
-        about = picture_caption(state.experiment, state.gpu.name, "predicted")
-        result = snapshot.result(RunResult)
-        run = text.timed_run(result) if result else None
-        known_ms = run.timing.median_ms if run and run.timing else None
-        scoreboard = state.link(tab="scoreboard")
-        is_warm = state.experiment.run.l2 == "warm"
-        return {
-            **values,
-            "predicted-time": render_predicted(inside, scoreboard, known_ms, is_warm),
-            "predicted-plot": plot_predicted(inside, about),
-        }
-
-    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
-        inspected = snapshot.inspected
-        if not isinstance(inspected, tuple) or inspected[0].predicted_us is None:
-            return ()
-        return (Number("predicted time", inspected[0].predicted_us / 1e3, "ms", "predicted"),)
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            reply_endpoint("run", Api.reply_measured, run_reply, measurement="run"),
-            Endpoint("layouts", layouts, launches=True),
-        )
 
 
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
@@ -327,7 +264,7 @@ def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     at = intensity(kernel, launch.problem)
     return {
         "roofline": tag_experiment(
-            experiment, lead(*text.describe_roofline(roof, at, own[0] if own else None))
+            experiment, lead(*figures.describe_roofline(roof, at, own[0] if own else None))
         ),
         "roofline-plot": plot_value(figure, revision=kernel.family.id, about=about),
     }
@@ -373,3 +310,121 @@ def _recorded_points(run: RunResult) -> Iterator[Point]:
         if kernel.family.id == family.id and problem.dtype == dtype and recorded.check.passed:
             for point in points(kernel, recorded, recording.gpu, "recorded")[:1]:
                 yield replace(point, name=f"{kernel.id} {shape_text(problem)}")
+
+
+def script_of(api: Api, experiment: Json) -> Reply:
+    """Writes a script and notebook that reproduce a run: kernel, tensors, launch, check, timing against torch.
+
+    Both import only torch, Triton and the standard library. Without a GPU, they check the kernel in Triton's
+    interpreter, untimed. `filename` is a name for the script.
+    """
+    return api.reply_predicted(experiment, script_reply)
+
+
+def _save_script(is_notebook: bool, session: Session, state: State) -> Iterator[Slots]:
+    written = _write_script(state)
+    if isinstance(written, Failure):
+        raise ConfigError(written.kind, written.message)
+    if is_notebook:
+        yield save_file(f"{written.name}.ipynb", json.dumps(written.notebook(), indent=1))
+    else:
+        yield save_file(f"{written.name}.py", written.text)
+
+
+def _write_script(state: State) -> ExportedScript | Failure:
+    if not HAS_TRITON:
+        return Failure(
+            "worker",
+            "no_triton",
+            "Triton is not installed on this machine, so no script can be written.",
+        )
+    try:
+        return script(state.experiment, state.gpu)
+    except CannotBeWritten as error:
+        return Failure("config", "cannot_be_written", str(error))
+
+
+def script_reply(snapshot: Snapshot) -> Reply:
+    """Return the body of /script: the script, the notebook as JSON, and a name for the script's file."""
+    written = _write_script(snapshot.state)
+    if isinstance(written, Failure):
+        return written
+    return {
+        "script": written.text,
+        "notebook": written.notebook(),
+        "filename": f"{written.name}.py",
+    }
+
+
+class ResultPanel(Panel):
+    """One run: its check, its error as a picture, its time. Its card is in the header of every view."""
+
+    layout = """
+{{ slot("result") }}{{ slot("predicted-time") }}
+<div class="row picture">
+{{ plot("time-plot", "Times of the last run and of the library's call") }}
+{{ plot("diff-plot", "The error of the last run, by position in the output") }}
+{{ plot("closeup-plot", "The error of the worst tile and its neighbours") }}
+</div>
+<div class="row">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
+{% call fold("run-options-fold", "Run options") %}{{ form("run-options", "Run options") }}{% endcall %}
+{% call fold("result-numbers", "All numbers of this run") %}
+{{ slot("result-tables") }}{{ slot("roofline") }}
+{{ plot("roofline-plot", "This launch, the library's calls and recorded launches below the roofs") }}
+{% endcall %}
+"""
+    uses_inspection = True
+    tries_changes = True
+    endpoints = (
+        reply_endpoint("run", Api.reply_measured, run_reply, measurement="run"),
+        Endpoint("layouts", layouts, launches=True),
+    )
+
+    def draw(self, snapshot: Snapshot) -> Slots:
+        state = snapshot.state
+        options = slots.form_value(slots.controls(Run), state.experiment.to_address())
+        values: Slots = {"run-options": options}
+        inspected = snapshot.failure or snapshot.inspected
+        if inspected is None:
+            return values | {"predicted-time": hint(_PREDICTING), "predicted-plot": NONE}
+        if isinstance(inspected, Failure):
+            inside = Inside(not_predicted=inspected.message)
+            if inspected.field and not snapshot.result(RunResult):
+                values["result"] = status.render_run_hint(False, state, inspected)
+        else:
+            inside, _ = inspected
+        about = picture_caption(state.experiment, state.gpu.name, "predicted")
+        result = snapshot.result(RunResult)
+        run = text.timed_run(result) if result else None
+        known_ms = run.timing.median_ms if run and run.timing else None
+        scoreboard = state.link(tab="scoreboard")
+        is_warm = state.experiment.run.l2 == "warm"
+        return {
+            **values,
+            "predicted-time": text.render_predicted(inside, scoreboard, known_ms, is_warm),
+            "predicted-plot": figures.plot_predicted(inside, about),
+        }
+
+    def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
+        inspected = snapshot.inspected
+        if not isinstance(inspected, tuple) or inspected[0].predicted_us is None:
+            return ()
+        return (Number("predicted time", inspected[0].predicted_us / 1e3, "ms", "predicted"),)
+
+
+class ExportPanel(Panel):
+    """Buttons that save the current experiment as a script or a notebook."""
+
+    layout = """
+{% call fold("take-it", "Export") %}
+<div class="row">{{ button("save-script", "Python script") }}{{ button("save-notebook", "Notebook") }}</div>
+<p class="hint">Kernel, launch, check and timing in one file that needs only torch and Triton.
+Buttons below each figure save it as PNG or SVG; tables are saved as CSV.</p>
+{% endcall %}
+"""
+    uses_compiler = False
+    actions: Mapping[str, Action] = {
+        "save-script": partial(_save_script, False),
+        "save-notebook": partial(_save_script, True),
+    }
+    endpoints = (Endpoint("script", script_of),)

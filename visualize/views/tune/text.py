@@ -18,8 +18,8 @@ from tilescope.results.sweep import LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
 from tilescope.search.tuned import TOLERANCE, short_list
 from visualize.views.panel import select_fields
-from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say
-from visualize.views.tables import table
+from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say, table
+from visualize.views.templates import template
 
 STATUSES = get_args(Status)
 ENDINGS = {
@@ -156,6 +156,14 @@ def _predicted_ties(sweep: Sweep) -> object:
     return say(template, ties, Mark("predicted"), percent(_MODEL_ERROR)) if ties > 1 else ""
 
 
+_PROGRESS = template(
+    """
+<p class="status" role="status"><progress max="{{ most }}" value="{{ done }}" aria-label="Configs done"></progress>
+{{- " " }}<span>{{ words }}</span></p>
+"""
+)
+
+
 def progress(now: Progress) -> Markup:
     """Render a progress bar, the number of finished configs, and the remaining time."""
     remaining = (
@@ -163,9 +171,7 @@ def progress(now: Progress) -> Markup:
     )
     counts = f"{now.done:,} of {count_noun(now.total, 'config')} done"
     words = f"{counts}, {_PHASES[now.phase]}, {format_duration(now.seconds)}{remaining}"
-    bar = Markup('<progress max="{}" value="{}" aria-label="Configs done"></progress>')
-    paragraph = Markup('<p class="status" role="status">') + bar + Markup(" <span>{}</span></p>")
-    return paragraph.format(max(now.total, 1), now.done, words)
+    return _PROGRESS(most=max(now.total, 1), done=now.done, words=words)
 
 
 def point_label(row: SweepRow, sweep: Sweep) -> str:

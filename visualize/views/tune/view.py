@@ -1,4 +1,4 @@
-"""The sweep of the Tune view: its options, its picture and rows as it runs, and /sweep."""
+"""The sweep of the Tune view: its options, its picture and rows as it runs, and the endpoints /sweep and /history."""
 
 import asyncio
 import time
@@ -9,7 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from tilescope.compiling.estimates import estimate_time
-from tilescope.declare.experiment import Experiment, Json, JsonSchema
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import GPU_CHOICES, Experiment, Json, JsonSchema, from_json
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knob
 from tilescope.declare.space import (
@@ -21,37 +22,25 @@ from tilescope.declare.space import (
     space,
 )
 from tilescope.export.script import config_line
-from tilescope.measure.session import Session
+from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
-from tilescope.results.store import Store
+from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from tilescope.results.sweep import STRATEGIES
 from tilescope.search.devices import concurrent_compiles
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from visualize.views import slots
+from visualize.views.library.scoreboard import ALL, address
 from visualize.views.panel import (
-    Action,
     Api,
     Endpoint,
     Panel,
     Slots,
     select_fields,
 )
-from visualize.views.slots import (
-    CLOSED,
-    DISABLED,
-    ENABLED,
-    NONE,
-    OPEN,
-    button,
-    fold,
-    plot,
-    plot_value,
-    slot,
-)
+from visualize.views.slots import CLOSED, DISABLED, ENABLED, NONE, OPEN, plot_value
 from visualize.views.state import Snapshot, State, query
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure, problems_figure
-from visualize.views.tune.history import HistoryOptions, history
 from visualize.views.tune.sweeps import Sweeps
 
 # An estimate takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem estimates
@@ -114,6 +103,23 @@ def swept_space(state: State) -> Space:
         raise ConfigError(error.kind, str(error), "sweep_vary") from None
 
 
+STORE_OFF = "Results are lost when the server stops: TILESCOPE_DB is off."
+
+
+@dataclass(frozen=True)
+class HistoryOptions:
+    """The options of /history, which select the results of a reply."""
+
+    kernel: str = knob(ALL, "", "The measured kernel.", choices=(ALL, *discover()))
+    device: str = knob(ALL, "", "The device's own name.", longest=100)
+    kind: str = knob(ALL, "", "The kind of measurement.", choices=(ALL, *MEASUREMENTS))
+    limit: int = knob(50, "", "Maximum number of results in a reply.", low=1, high=500)
+    # Up to JavaScript's largest integer.
+    before: int = knob(
+        0, "", "Only results before the result of this number; 0: the latest.", low=0, high=2**53
+    )
+
+
 class SweepPanel(Panel):
     """A sweep of the current settings, redrawn as it runs.
 
@@ -121,6 +127,23 @@ class SweepPanel(Panel):
         max_call_s: seconds after which a call of /sweep gets the rows so far.
     """
 
+    # "sweep-instead" replaces the plot if there is nothing to draw.
+    layout = """
+{{ slot("sweep-headline") }}
+<div id="sweep-row" class="row">
+{{ button("sweep-start", "Sweep", " primary") }}{{ button("sweep-cancel", "Cancel", is_enabled=false) }}
+{{ slot("sweep-progress") }}
+</div>
+<div class="row picture">
+{{ plot("sweep-plot", "The configs of the sweep, by time") }}{{ slot("sweep-instead") }}
+</div>
+{% call fold("sweep-problems-fold", "The same configs on other problems") %}
+{{ slot("sweep-problems-text") }}{{ plot("sweep-problems-plot", "Configs by problem") }}
+{% endcall %}
+{% call fold("sweep-search-fold", "Options: values to try") %}{{ form("sweep-form", "Values to try") }}{% endcall %}
+{% call fold("sweep-ranking", "Configs, the best first") %}{{ slot("sweep-table") }}{% endcall %}
+{% call fold("sweep-take", "Export: triton.Config lines") %}{{ slot("sweep-lines") }}{% endcall %}
+"""
     options = (SweepOptions,)
     uses_compiler = False
     is_compared = False
@@ -128,33 +151,18 @@ class SweepPanel(Panel):
 
     def __init__(self) -> None:
         self.sweeps = Sweeps()
-
-    def layout(self) -> Markup:
-        start = button("sweep-start", "Sweep", primary=True)
-        cancel = button("sweep-cancel", "Cancel", is_enabled=False)
-        form = slots.form("sweep-form", "Values to try")
-        return (
-            slot("sweep-headline")
-            + slots.row(start, cancel, slot("sweep-progress"), name="sweep-row")
-            # "sweep-instead" replaces the plot if there is nothing to draw.
-            + slots.picture(
-                plot("sweep-plot", "The configs of the sweep, by time"), slot("sweep-instead")
-            )
-            + fold(
-                "sweep-problems-fold",
-                "The same configs on other problems",
-                slot("sweep-problems-text") + plot("sweep-problems-plot", "Configs by problem"),
-            )
-            + fold("sweep-search-fold", "Options: values to try", form)
-            + fold("sweep-ranking", "Configs, the best first", slot("sweep-table"))
-            + fold("sweep-take", "Export: triton.Config lines", slot("sweep-lines"))
+        self.actions = {"sweep-start": self._start, "sweep-cancel": self._cancel}
+        self.endpoints = (
+            Endpoint(
+                "sweep",
+                self.reply,
+                options=SweepArguments,
+                launches=True,
+                others=VARY,
+                is_flat=False,
+            ),
+            Endpoint("history", history, options=HistoryOptions),
         )
-
-    def actions(self) -> Mapping[str, Action]:
-        return {
-            "sweep-start": self._start,
-            "sweep-cancel": self._cancel,
-        }
 
     def fill(self, snapshot: Snapshot) -> Slots:
         view = snapshot.state.view
@@ -242,19 +250,6 @@ class SweepPanel(Panel):
             self.sweeps.cancel()
         status = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
         yield {"sweep-progress": status, "sweep-cancel": DISABLED}
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        return (
-            Endpoint(
-                "sweep",
-                self.reply,
-                options=SweepArguments,
-                launches=True,
-                others=VARY,
-                is_flat=False,
-            ),
-            Endpoint("history", history, options=HistoryOptions),
-        )
 
     async def reply(
         self,
@@ -382,4 +377,67 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
         "triton_config": config_line(best.experiment) if best else None,
         "baselines": [vars(ratio) for ratio in sweep.baselines],
         **select_fields(sweep, "backend", "ended", "seconds", "note"),
+    }
+
+
+# /history
+
+
+def history(api: Api, experiment: Json | None = None, *, options: HistoryOptions) -> Json:
+    """Lists this machine's stored results, latest first.
+
+    `history` has, per result, the kind, experiment, device, versions, UTC time, median with 20th and 80th
+    percentile, the library's time divided by the median, the check, and the page's address. With an experiment, it
+    lists only that experiment's results. `sweeps` lists sweeps. `next` is the `before` of the next page.
+    """
+    base = from_json(experiment) if experiment else None
+    keys = {name: experiment_key(m.form.key(base)) for name, m in MEASUREMENTS.items() if base}
+    chosen = select_fields(options, "kind", "kernel", "device").items()
+    allowed = {name: (value,) for name, value in chosen if value != ALL}
+    selected = ResultFilter(**allowed, key=tuple(keys.values()))
+    store = api.session.store
+    results = store.latest(selected, options.limit, options.before)
+    sweeps = store.sweeps(options.limit, (base.kernel,) if base else selected.kernel)
+    return {
+        "total": store.count(selected),
+        "limit": options.limit,
+        "next": results[-1].number if len(results) == options.limit else None,
+        "history": list(map(_result_json, results)),
+        "sweeps": [
+            _sweep_json(sweep, space)
+            for sweep in sweeps
+            if (space := sweep.swept_space)
+            and not space.base.is_case
+            and (base is None or space.base.problem == base.problem)
+        ],
+        "problem": store.problem if store.path else STORE_OFF,
+    }
+
+
+def _result_json(result: StoredResult) -> Json:
+    experiment = result.experiment
+    link = None
+    if experiment:
+        # The GPU that ran it, if the GPU table has that GPU.
+        is_listed = result.backend == "cuda" and result.gpu in GPU_CHOICES
+        experiment = replace(experiment, gpu=result.gpu if is_listed else "")
+        measurement = MEASUREMENTS.get(result.kind)
+        link = address(experiment, measurement.form.word if measurement else "")
+    return {
+        **select_fields(result, "kind", "kernel", "gpu", "device", "backend", "torch", "triton"),
+        "experiment": experiment and experiment.short_json(),
+        "ended": result.ended.isoformat(),
+        **vars(result.summary),
+        "address": link,
+    }
+
+
+def _sweep_json(sweep: StoredSweep, space: Space) -> Json:
+    tab = {"tab": "sweep", "sweep_vary": text.varied_text(space)}
+    return {
+        "experiment": space.base.short_json(),
+        "vary": {name: list(values) for name, values in space.varied},
+        **select_fields(sweep, "gpu", "triton", "done", "total", "best_ms", "ended"),
+        "began": sweep.began.isoformat(),
+        "address": query({**space.base.short_address(), **tab}),
     }
