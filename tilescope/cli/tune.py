@@ -33,10 +33,9 @@ from tilescope.output import check_output, replacing
 from tilescope.results import Failure, Sweep
 from tilescope.search import cluster
 from tilescope.search.cases import CaseDescription, combine, describe_case
-from tilescope.search.devices import concurrent_compiles
-from tilescope.search.tune import LocalTuner, StoredRows, Tuner
+from tilescope.search.trial import concurrent_compiles
+from tilescope.search.tune import LocalTuner, StoredRows, Tuner, tuned_json, tuned_text
 from tilescope.search.tune import tune as tune_spaces
-from tilescope.search.tuned import tuned_json, tuned_text
 
 # The first bytes of a result file.
 MARKER = b'{"kernel":'
@@ -160,13 +159,7 @@ def _tune(
         _collect_interrupts() as interrupts,
         tqdm(total=len(spaces), bar_format=bar_format, file=sys.stderr, disable=None) as bar,
     ):
-        for sweeps in tune_spaces(
-            tuner,
-            spaces,
-            session.store,
-            tries_all=flags.all,
-            from_scratch=flags.from_scratch,
-        ):
+        for sweeps in tune_spaces(tuner, spaces, session.store, flags.all, flags.from_scratch):
             if interrupts:
                 tuner.cancel()
             ended = sum(sweep is not None for sweep in sweeps)

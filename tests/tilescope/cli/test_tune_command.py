@@ -6,13 +6,14 @@ import signal
 
 import pytest
 
-from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, make_run
+from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, predicting
 from tests.trees import ROOT, python
 from tilescope.cli import tune as command
 from tilescope.cli.command import run_command
 from tilescope.cli.main import run
 from tilescope.search.cluster import ClusterLost
-from tilescope.search.tune import LocalTuner, Relay
+from tilescope.search.sweep_run import SweepRun
+from tilescope.search.tune import LocalTuner, make_relay
 
 OVER = ["--over", "M=256,512"]
 SET = ["--set", "BLOCK_M=16,32,64,128", "--set", "num_warps=4,8"]
@@ -49,7 +50,7 @@ class FakeLocalTuner(LocalTuner):
 
     def __init__(self, session, gpu, rows):
         self.gpu = gpu
-        self._relay = Relay(rows.receive)
+        self._relay = make_relay(rows.receive)
         self._runs = []
         self._is_cancelled = False
         type(self).devices = []
@@ -61,9 +62,7 @@ class FakeLocalTuner(LocalTuner):
         device = FakeDevice()
         device.before = lambda trial: self.before(device)
         self.devices.append(device)
-        sweep = make_run(
-            task.strategy, device, within=task.space, builder=FakeBuilder(), resume=task.resume, store=self._relay,
-        )  # fmt: skip
+        sweep = SweepRun(task, device, FakeBuilder(), self._relay, predicting())
         self._runs.append(sweep)
         sweep.start()
         return sweep._result

@@ -17,7 +17,7 @@ from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
 from tilescope.measure.zero_gpu import LEASE_S, ZeroGpuPool, serve
 from tilescope.results import Failure
-from tilescope.search.devices import LocalDevice
+from tilescope.search.trial import LocalDevice
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -175,7 +175,7 @@ def test_a_session_on_zero_gpu_knows_its_slice_and_requests_none_until_something
     assert space.gpu.sms == 94
     assert space.backend == "cuda"
     assert space.ping_runner() is None
-    device = LocalDevice(space, experiment_of("matmul.grouped"), space.gpu)
+    device = LocalDevice(space, experiment_of("matmul.grouped"))
     assert not device.takes_times
     assert device.refusal(None).startswith("ZeroGPU lends this GPU for one run at a time")
     assert hub.asked == []

@@ -11,7 +11,9 @@ from tilescope.declare.experiment import from_json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.space import space
 from tilescope.results import Device, Failure, SweepPrediction
-from tilescope.search.search import ConfigBuild, ConfigOutcome, Outcomes
+from tilescope.results.store import Store
+from tilescope.results.sweep import ResumePoint
+from tilescope.search.search import ConfigBuild, ConfigOutcome, Outcomes, Task
 from tilescope.search.sweep_run import SweepRun
 
 VARY = {
@@ -57,7 +59,7 @@ def predicting(ms_of=true_ms, error=0.0, seed=0):
 
 
 class FakeDevice:
-    """A TrialDevice with made-up times.
+    """A `LocalDevice` with made-up times.
 
     Args:
         noise: relative noise of each launch, always the same for a config and a number of turns. Above STEADY, all
@@ -163,10 +165,18 @@ class FakeBuilder:
         pass
 
 
-def make_run(strategy, device=None, predict=None, within=None, **options):
+def make_run(
+    strategy, device=None, predict=None, within=None, builder=None, resume=None, store=None
+):
+    """Make a sweep that resumes from the store by default."""
     predict = predict or predicting()
-    builder = options.pop("builder", None) or FakeBuilder(predict)
-    return SweepRun(within or grid(), strategy, device or FakeDevice(), builder, predict, **options)
+    store = store or Store(None)
+    within = within or grid()
+    if resume is None:
+        stored = store.load_sweep(within, GPU)
+        resume = stored[1] if stored else ResumePoint()
+    task = Task(within, strategy, resume)
+    return SweepRun(task, device or FakeDevice(), builder or FakeBuilder(predict), store, predict)
 
 
 def swept(*arguments, **options):

@@ -57,7 +57,7 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     device = FakeDevice()
     run = make_run(strategy, device, predicting(error=0.1), store=reopened)
     done = {row.experiment for row in cut.rows if row.status in DONE}
-    assert run.resumed == len(done) < len(ALL)
+    assert run.progress.done == len(done) < len(ALL)
     run.start()
     resumed = run.result(PATIENCE_S)
     assert without_builds(resumed.rows) == without_builds(whole.rows)
@@ -192,7 +192,7 @@ def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
     execute(store.path, """UPDATE sweep_row SET row = '{"median_ms": "fast"}' WHERE place = 0""")
     assert store.load_sweep(SOME, GPU) is None
     assert "A stored sweep can't be read" in caplog.text
-    assert make_run(GRID, within=SOME, store=store).resumed == 0
+    assert make_run(GRID, within=SOME, store=store).progress.done == 0
 
 
 def test_the_line_of_a_config_is_a_valid_triton_config():

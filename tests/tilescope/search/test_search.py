@@ -9,9 +9,9 @@ from fakes import ALL, FakeBuilder, FakeDevice, explored, grid, predicting, swep
 from tilescope.results import Failure, Strategy
 from tilescope.results.sweep import PATIENCE
 from tilescope.search import sweep_run
-from tilescope.search.devices import DEVICE_LOST
 from tilescope.search.ranking import correct_estimates, encode_knobs, median_interval
 from tilescope.search.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS
+from tilescope.search.trial import DEVICE_LOST
 
 GRID = Strategy("grid")
 FIRST_8 = Strategy("guided", budget=8)

@@ -5,7 +5,7 @@ import math
 from concurrent.futures import Future
 
 import pytest
-from fakes import GPU, FakeBuilder, FakeDevice, explored, grid, make_run, swept, true_ms
+from fakes import GPU, FakeBuilder, FakeDevice, explored, grid, predicting, swept, true_ms
 
 from benchmarks.search import TUNINGS, read_tunings, replay_tuning
 from tests.waiting import PATIENCE_S
@@ -14,8 +14,17 @@ from tilescope.declare.space import Space, space_from_json
 from tilescope.results import Strategy
 from tilescope.results.store import Store
 from tilescope.search.search import ConfigBuild
-from tilescope.search.tune import Relay, StoredRows, choose_strategy, find_hints, tune
-from tilescope.search.tuned import short_list, tuned_json, tuned_text
+from tilescope.search.sweep_run import SweepRun
+from tilescope.search.tune import (
+    StoredRows,
+    choose_strategy,
+    find_hints,
+    make_relay,
+    short_list,
+    tune,
+    tuned_json,
+    tuned_text,
+)
 
 SIZES = {"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 64], "num_warps": [4, 8]}
 SPACES = [grid(SIZES, M=size) for size in (256, 512, 1024)]
@@ -50,10 +59,7 @@ class FakeTuner:
         number = len(self.tasks) - 1
         if number in self.dies:
             device.before = lambda trial: device.cancel() if len(device.trials) == 3 else None
-        run = make_run(
-            task.strategy, device, within=task.space, builder=FakeBuilder(), resume=task.resume,
-            store=Relay(self.rows.receive), hints=task.hints,
-        )  # fmt: skip
+        run = SweepRun(task, device, FakeBuilder(), make_relay(self.rows.receive), predicting())
         run.start()
         sweep = run.result(PATIENCE_S)
         if number in self.dies:
@@ -71,8 +77,8 @@ def store(tmp_path):
     return Store(tmp_path / "rows.db")
 
 
-def run_tuning(tuner, store, spaces=SPACES, **options):
-    *_, sweeps = tune(tuner, spaces, store, **options)
+def run_tuning(tuner, store, spaces=SPACES, tries_all=False):
+    *_, sweeps = tune(tuner, spaces, store, tries_all, from_scratch=False)
     return sweeps
 
 

@@ -13,6 +13,7 @@ from tilescope.measure.session import BoundedCache, Session
 from tilescope.results import Strategy, Sweep
 from tilescope.results.store import Store
 from tilescope.results.sweep import ResumePoint
+from tilescope.search.search import Task
 from tilescope.search.sweep_run import SweepRun, make_sweep
 
 # Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
@@ -67,7 +68,7 @@ class Sweeps:
             gpu = resolve_gpu(space.base, session.gpu)
             if not from_scratch and (latest := self._find_latest(session.store, space, gpu)):
                 resume = latest[1]
-            run = self._prepare(session, space, strategy, resume)
+            run = self._prepare(session, Task(space, strategy, resume))
             session.before_close(self.cancel)  # cancelling several times is harmless
             self._run = run
             self._seen_at_s = time.monotonic()

@@ -25,8 +25,8 @@ from tilescope.measure.session import Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
 from tilescope.results.store import Store
 from tilescope.results.sweep import STRATEGIES
-from tilescope.search.devices import concurrent_compiles
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
+from tilescope.search.trial import concurrent_compiles
 from visualize.views import slots
 from visualize.views.panel import (
     Action,
