@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +21,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Run, Settings, from_json
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from tilescope.declare.knobs import ConfigError
-from tilescope.declare.space import Space, nearby_values, parse_varied, space
+from tilescope.declare.space import Space, combinations, nearby_values, parse_varied, space
 from tilescope.declare.spec import format_duration
 from tilescope.export.script import OPTIONS
 from tilescope.measure.fair_queue import Call
@@ -346,12 +345,3 @@ def parse_values(described: CaseDescription, name: str, texts: Sequence[str]) ->
     except (KeyError, ValueError):
         message = f"{name} must have values like its default, {default!r} (got {', '.join(texts)})."
         raise ConfigError("bad_value", message) from None
-
-
-def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of values, by name.
-
-    >>> combinations({"M": [1, 2], "N": [3]})
-    [{'M': 1, 'N': 3}, {'M': 2, 'N': 3}]
-    """
-    return [dict(zip(values, each, strict=True)) for each in product(*values.values())]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import BaseCapture, CapturedLaunch, Content
 from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
 from tilescope.compiling.estimates import compile_seconds
@@ -94,17 +93,6 @@ def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
         if isinstance(inspection, tuple) and (time_us := inspection[0].predicted_us):
             changes.append(ChangedTime(name_options(options), time_us, options, is_compiled=True))
     return replace(inside, changes=sort_changes(changes))
-
-
-def predict_experiment(experiment: Experiment, gpu: Gpu) -> SweepPrediction | None:
-    """Predict the time of the experiment's launches from their compiled code; None if it is unknown."""
-    capture = capture_launches(*launch_of(experiment, gpu))
-    if isinstance(capture, Failure):
-        return None
-    try:
-        return predict_total(capture, capture.content.launches, experiment.run.l2 == "warm")
-    except UnsupportedOperation:
-        return None
 
 
 def predict_total(

@@ -28,9 +28,9 @@ from tilescope.measure.session import Session
 from tilescope.results import Device, Failure, Sweep, SweepRow
 from tilescope.results.store import Store
 from tilescope.results.sweep import DONE, Status
-from tilescope.search import cases
+from tilescope.search.cases import build
 from tilescope.search.search import ConfigBuild, ConfigTrial, Search, Task
-from tilescope.search.trial import DEVICE_LOST, LocalDevice, build, concurrent_compiles
+from tilescope.search.trial import DEVICE_LOST, LocalDevice, concurrent_compiles
 from tilescope.timing.constants import find_constants
 
 # A model: (kernel, launch) → the launch's time, estimated before its compile; None if the launch does not fit.
@@ -224,12 +224,7 @@ class SweepRun:
             while numbers := self._wait_for_compiles_to_submit():
                 for number in numbers:
                     experiment = self._search.experiments[number]
-                    call: Call[ConfigBuild | Failure]
-                    if experiment.is_case:
-                        call = Call("compile", cases.build, (experiment, self.gpu))
-                    else:
-                        arguments = experiment, self.gpu, not self._takes_times
-                        call = Call("compile", build, arguments)
+                    call = Call("compile", build, (experiment, self.gpu, self._takes_times))
                     future = self._builder.submit(call)
                     future.add_done_callback(functools.partial(self._on_compiled, number))
             thread.join()

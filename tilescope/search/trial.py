@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy import ndarray
 
-from tilescope.compiling.compiler import compile_experiment
-from tilescope.compiling.inspection import predict_experiment
 from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.spec import Allowance, explain_slow_launch
@@ -28,7 +26,7 @@ from tilescope.measure.timing import Effort, Stream, sample
 from tilescope.measure.worker import interprets, to_failure
 from tilescope.results import Device, Failure
 from tilescope.search.cases import CaseTrial, PreparedCase
-from tilescope.search.search import ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes
+from tilescope.search.search import ConfigOutcome, ConfigTrial, Outcomes
 
 # Time the finalists until their ratios are known to 0.2 %, within these limits.
 _FINAL_EFFORT = Effort(
@@ -209,23 +207,6 @@ def concurrent_compiles() -> int:
     else:  # macOS
         usable = os.cpu_count() or 1
     return max(1, min(_MAX_COMPILES, usable - 1))
-
-
-def build(experiment: Experiment, gpu: Gpu, predicts: bool) -> ConfigBuild | Failure:
-    """Compile into the cache that the run worker uses. Runs in a compile worker.
-
-    Args:
-        predicts: also predict the kernel's time, which takes as long as the compile.
-    """
-    if isinstance(compiled := compile_experiment(experiment, gpu), Failure):
-        return compiled
-    return ConfigBuild(
-        compiled.registers,
-        compiled.spilled_bytes,
-        compiled.shared_bytes,
-        compiled.seconds,
-        predict_experiment(experiment, gpu) if predicts else None,
-    )
 
 
 class LocalDevice:

@@ -12,15 +12,16 @@ from tilescope.measure.fair_queue import Call
 from tilescope.measure.run import describe_wrong_result
 from tilescope.measure.session import Session
 from tilescope.results import Check
+from tilescope.search.cases import build
 from tilescope.search.search import ConfigTrial
-from tilescope.search.trial import DEVICE_LOST, LocalDevice, build
+from tilescope.search.trial import DEVICE_LOST, LocalDevice
 
 SMALL = experiment_of("transpose.tiled M=65 N=33")
 LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")
 
 
 def test_a_build_has_the_compilers_figures(session):
-    call = Call("compile", build, (SMALL, GPU, True))
+    call = Call("compile", build, (SMALL, GPU))
     built = session.compilers.submit(call).result(100)
     assert built.registers > 16
     assert built.shared_bytes > 0
