@@ -241,8 +241,7 @@ def sweep(recorded: Recorded, strategy: Strategy, seed: int) -> Sweep:
     """Run a sweep to its end."""
     device, builder = ReplayedDevice(recorded, seed), ReplayedBuilder(recorded)
     sweeping = SweepRun(Task(recorded.space, strategy), device, builder, Store(None))
-    sweeping.start()
-    return sweeping.result(60)
+    return sweeping.start().result(60)
 
 
 class ReplayedTuner:
@@ -259,9 +258,8 @@ class ReplayedTuner:
         recorded = self._recorded[task.space]
         device, builder = ReplayedDevice(recorded, self._seed), ReplayedBuilder(recorded)
         run = SweepRun(task, device, builder, Store(None))
-        run.start()
-        done: Future[Sweep] = Future()
-        done.set_result(run.result(60))
+        done = run.start()
+        done.result(60)
         return done
 
     def cancel(self) -> None:

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tilescope.declare.numerics import compare_parts, comparison_dtype, rms_limit
@@ -100,6 +101,7 @@ class _Errors:
 
     Attributes:
         squares: Σ error², Σ reference², Σ (rounding² + typical²).
+        worst: the fields of the worst element.
         cells: as in `Diff`.
     """
 
@@ -108,10 +110,7 @@ class _Errors:
     max_scaled_error: float
     mismatched: int
     nonfinite: int
-    worst_index: tuple[int, int]
-    worst_got: float
-    worst_expected: float
-    worst_over_allowed: float
+    worst: dict[str, Any]
     cells: Any
 
 
@@ -135,10 +134,12 @@ def _summarize(part: Any, is_exact: bool, cell: tuple[int, int]) -> _Errors:
         max_scaled_error=scaled.max().item(),
         mismatched=int((part.units > (0 if is_exact else 1)).sum().item()),
         nonfinite=int(part.nonfinite.sum().item()),
-        worst_index=(part.rows.start + row, column),
-        worst_got=part.got[row, column].item(),
-        worst_expected=part.expected[row, column].item(),
-        worst_over_allowed=part.units[row, column].item(),
+        worst={
+            "worst_over_allowed": part.units[row, column].item(),
+            "worst_index": (part.rows.start + row, column),
+            "worst_got": part.got[row, column].item(),
+            "worst_expected": part.expected[row, column].item(),
+        },
         cells=_max_pool(part.units, cell),
     )
 
@@ -150,7 +151,6 @@ def _combine(parts: Sequence[_Errors], elements: int) -> Check:
     relative_rms = error / scale
     tolerance = rms_limit(typical, scale, elements)
     mismatched = sum(part.mismatched for part in parts)
-    worst = max(parts, key=lambda part: part.worst_over_allowed)
     return Check(
         passed=mismatched == 0 and relative_rms <= tolerance,
         relative_rms=relative_rms,
@@ -160,10 +160,7 @@ def _combine(parts: Sequence[_Errors], elements: int) -> Check:
         mismatched=mismatched,
         nonfinite=sum(part.nonfinite for part in parts),
         elements=elements,
-        worst_index=worst.worst_index,
-        worst_got=worst.worst_got,
-        worst_expected=worst.worst_expected,
-        worst_over_allowed=worst.worst_over_allowed,
+        **max((part.worst for part in parts), key=itemgetter("worst_over_allowed")),
     )
 
 

@@ -300,8 +300,7 @@ def run_task(payload: bytes) -> bytes:
     relay = make_relay(lambda *message: worker.log_event(_ROWS, pickle.dumps(message)))
     run = make_sweep(_find_session(task.space.source), task, relay)
     _runs.append(run)
-    run.start()
-    return pickle.dumps(run.result())
+    return pickle.dumps(run.start().result())
 
 
 def cancel_tasks() -> None:

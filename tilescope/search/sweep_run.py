@@ -134,10 +134,11 @@ class SweepRun:
     def has_ended(self) -> bool:
         return self._result.done()
 
-    def start(self) -> None:
-        """Start the sweep, and return immediately."""
+    def start(self) -> Future[Sweep]:
+        """Start the sweep, and return its result as a future immediately."""
         self._began = time.monotonic()
         threading.Thread(target=self._run, daemon=True, name="sweep").start()
+        return self._result
 
     def cancel(self) -> None:
         """Kill the trial and the compiles in progress; keep the rows that are done."""

@@ -8,7 +8,7 @@ all rows as they arrive, and a repeated tuning resumes from them.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -64,7 +64,7 @@ class Tuner(Protocol):
         """Start a sweep. The future raises an exception if its process dies."""
 
     def cancel(self) -> None:
-        """Cancel all sweeps. Finished rows are kept."""
+        """Cancel all sweeps that have been submitted. Finished rows are kept."""
 
 
 class StoredRows:
@@ -115,27 +115,18 @@ class LocalTuner:
         self.gpu = gpu
         self._session = session
         self._relay = make_relay(rows.receive)
-        self._threads = ThreadPoolExecutor(SWEEPS_PER_GPU)
         self._runs: list[SweepRun] = []
-        self._is_cancelled = False
         warm_up(session)
 
     def capacity(self) -> int:
         return SWEEPS_PER_GPU
 
     def submit(self, task: Task) -> Future[Sweep]:
-        return self._threads.submit(self._run, task)
-
-    def _run(self, task: Task) -> Sweep:
         run = make_sweep(self._session, task, self._relay)
         self._runs.append(run)
-        run.start()
-        if self._is_cancelled:
-            run.cancel()
-        return run.result()
+        return run.start()
 
     def cancel(self) -> None:
-        self._is_cancelled = True
         for run in self._runs:
             run.cancel()
 

@@ -52,7 +52,6 @@ class FakeLocalTuner(LocalTuner):
         self.gpu = gpu
         self._relay = make_relay(rows.receive)
         self._runs = []
-        self._is_cancelled = False
         type(self).devices = []
 
     def capacity(self):
@@ -64,8 +63,7 @@ class FakeLocalTuner(LocalTuner):
         self.devices.append(device)
         sweep = SweepRun(task, device, FakeBuilder(), self._relay, predicting())
         self._runs.append(sweep)
-        sweep.start()
-        return sweep._result
+        return sweep.start()
 
 
 @pytest.fixture

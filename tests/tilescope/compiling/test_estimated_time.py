@@ -19,7 +19,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of as experiment_launch
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
-from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.measure.counters import GROUP_SIZES
 from tilescope.measure.run import RUN
 from tilescope.results import records
 

@@ -181,9 +181,7 @@ def make_run(
 
 def swept(*arguments, **options):
     """Sweep to the end. For the arguments, see `make_run`."""
-    run = make_run(*arguments, **options)
-    run.start()
-    return run.result(PATIENCE_S)
+    return make_run(*arguments, **options).start().result(PATIENCE_S)
 
 
 def explored(device):

@@ -35,8 +35,7 @@ def cut_off(trials, strategy=GRID, **options):
     device = FakeDevice()
     run = make_run(strategy, device, predicting(error=0.1), **options)
     device.before = lambda trial: run.cancel() if len(device.trials) > trials else None
-    run.start()
-    return run.result(PATIENCE_S)
+    return run.start().result(PATIENCE_S)
 
 
 def without_builds(rows):
@@ -58,8 +57,7 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     run = make_run(strategy, device, predicting(error=0.1), store=reopened)
     done = {row.experiment for row in cut.rows if row.status in DONE}
     assert run.progress.done == len(done) < len(ALL)
-    run.start()
-    resumed = run.result(PATIENCE_S)
+    resumed = run.start().result(PATIENCE_S)
     assert without_builds(resumed.rows) == without_builds(whole.rows)
     assert resumed.best.experiment == whole.best.experiment
     assert resumed.ended == whole.ended
@@ -122,8 +120,7 @@ def test_rows_are_stored_before_anyone_sees_them(store):
         seen.append((sweep.ended, sweep.count("timed"), stored.count("timed")))
 
     device.before = look
-    run.start()
-    run.result(PATIENCE_S)
+    run.start().result(PATIENCE_S)
     first = [0, MAX_PER_TRIAL, 2 * MAX_PER_TRIAL]
     assert [shown for _, shown, _ in seen[:3]] == first
     assert all((ended, shown) == ("running", stored) for ended, shown, stored in seen)

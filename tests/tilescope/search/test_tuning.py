@@ -60,8 +60,7 @@ class FakeTuner:
         if number in self.dies:
             device.before = lambda trial: device.cancel() if len(device.trials) == 3 else None
         run = SweepRun(task, device, FakeBuilder(), make_relay(self.rows.receive), predicting())
-        run.start()
-        sweep = run.result(PATIENCE_S)
+        sweep = run.start().result(PATIENCE_S)
         if number in self.dies:
             done.set_exception(RuntimeError("killed"))
         else:

@@ -75,7 +75,7 @@ def _result_json(result: StoredResult) -> Json:
         **select_fields(result, "kind", "kernel", "gpu", "device", "backend", "torch", "triton"),
         "experiment": experiment and experiment.short_json(),
         "ended": result.ended.isoformat(),
-        **vars(result.summary),
+        **result.summary,
         "address": link,
     }
 
