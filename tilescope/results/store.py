@@ -198,8 +198,7 @@ class Store(Database):
                 continue
             ended = datetime.datetime.fromisoformat(date)
             note = f"{form.verb} earlier on this machine, {ended:%Y-%m-%d %H:%M} UTC. {measured.note}".strip()
-            mark = "recorded" if backend == "cuda" else backend
-            return form.recall(measured, experiment, note, mark)
+            return form.recall(measured, experiment, note)
         return records.find(form, experiment, gpu, backend)
 
     def latest(

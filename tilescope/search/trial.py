@@ -17,7 +17,7 @@ from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.spec import Allowance, explain_slow_launch
 from tilescope.measure.check import InsufficientMemory
-from tilescope.measure.gated_stream import GatedStream, SpacedStream
+from tilescope.measure.gated_stream import GatedStream
 from tilescope.measure.measurement import Job
 from tilescope.measure.pool import cancellation
 from tilescope.measure.run import Prepared, library_calls, prepare
@@ -57,9 +57,10 @@ def run_trial(trial: ConfigTrial, gpu: Gpu) -> Outcomes:
     base = trial.experiments[0]
     make_stream: MakeStream | None = None
     if not interprets():
-        make_stream = functools.partial(GatedStream, l2=base.run.l2, timer=base.run.timer)
-        if trial.load == "single":
-            make_stream = functools.partial(SpacedStream, make_stream)
+        rests = trial.load == "single"
+        make_stream = functools.partial(
+            GatedStream, l2=base.run.l2, timer=base.run.timer, rests=rests
+        )
     if base.is_case:
         return carry_out(trial, CaseTrial(trial).prepare, {}, make_stream)
     first = prepare(base, gpu)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from tilescope.declare.experiment import Experiment, Json
+from tilescope.declare.experiment import Experiment, Json, distance
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.space import Space
 from tilescope.export.script import config_line
@@ -34,6 +34,9 @@ FEWEST_TIMED = 8
 
 # Number of the most similar problem's fastest configs to try first.
 _WINNERS = 3
+
+# The distance of problems with another type or layout: that of sizes which differ by a factor of 2 ** _UNEQUAL.
+_UNEQUAL = 14.0
 
 # Sweeps in progress per GPU: while one is timed, the next two are compiled.
 SWEEPS_PER_GPU = 3
@@ -184,22 +187,13 @@ def find_hints(space: Space, swept: Sequence[Sweep]) -> Hints:
     timed = [sweep for sweep in swept if sweep.is_timed]
     if not timed:
         return Hints(tuple(first))
-    nearest = min(timed, key=lambda sweep: distance(space, sweep.space))
+    problem = vars(space.base.problem)
+    nearest = min(
+        timed, key=lambda sweep: distance(problem, vars(sweep.experiment.problem), _UNEQUAL)
+    )
     numbers = {id(row): number for number, row in enumerate(nearest.rows)}
     first += [numbers[id(row)] for row in nearest.ranked[:_WINNERS]]
     return Hints(tuple(dict.fromkeys(first)), tuple(log_errors(nearest.rows)))
-
-
-def distance(space: Space, other: Space) -> float:
-    """Return how different two problems are: the sum of |log(ratio)| of their sizes, plus 10 per other difference."""
-    total = 0.0
-    for name, value in vars(space.base.problem).items():
-        other_value = vars(other.base.problem)[name]
-        if isinstance(value, int | float) and value > 0 and other_value > 0:
-            total += abs(math.log(value / other_value))
-        else:
-            total += 10 * (value != other_value)
-    return total
 
 
 def varying_names(spaces: Sequence[Space]) -> list[str]:
