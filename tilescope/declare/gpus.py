@@ -160,18 +160,16 @@ GPUS: dict[str, Gpu] = {row["name"]: _read_row({**row}) for row in _ROWS}
 
 DEFAULT_GPU = "H200"
 
-# CUdevice_attribute values, from cuda.h.
-_SMS = 16
+# CUdevice_attribute values, from cuda.h, of fields of a Gpu and of others.
+_ATTRIBUTES = {
+    "sms": 16, "l2_bytes": 38, "shared_bytes_per_sm": 81, "shared_bytes_per_program": 97, "max_programs_per_sm": 106,
+    "bus_bits": 37,
+}  # fmt: skip
+_CLOCK_KHZ = 13
+_MEMORY_KHZ = 36
+_THREADS = 39
 _CC_MAJOR = 75
 _CC_MINOR = 76
-_L2 = 38
-_SHARED_SM = 81
-_SHARED_PROGRAM = 97
-_THREADS = 39
-_PROGRAMS = 106
-_MEMORY_KHZ = 36
-_BUS_BITS = 37
-_CLOCK_KHZ = 13
 
 
 def table_name(device_name: str) -> str | None:
@@ -301,34 +299,19 @@ def _read_gpu(cuda: Any, number: int) -> Gpu | None:
     device_name = buffer.value.decode()
     memory_bytes = ctypes.c_size_t()
     cuda.cuDeviceTotalMem_v2(ctypes.byref(memory_bytes), device)
-    row = GPUS.get(table_name(device_name) or "")
-    read_row = Gpu(
-        name=device_name,
-        sms=read(_SMS),
-        l2_bytes=read(_L2),
-        shared_bytes_per_sm=read(_SHARED_SM),
-        shared_bytes_per_program=read(_SHARED_PROGRAM),
-        max_warps_per_sm=read(_THREADS) // 32,
-        max_programs_per_sm=read(_PROGRAMS),
+    fields: dict[str, Any] = {name: read(number) for name, number in _ATTRIBUTES.items()}
+    fields |= {
+        "max_warps_per_sm": read(_THREADS) // 32,
         # Two transfers per clock (DDR): kHz · 2 · bits / 8, in GB/s.
-        dram_gbps=read(_MEMORY_KHZ) * 2 * read(_BUS_BITS) / 8 / 1e6,
-        matrix_tflops={},
-        clock_mhz=read(_CLOCK_KHZ) / 1000,
-        compute_capability=(read(_CC_MAJOR), read(_CC_MINOR)),
-        source=f"read from this device, {device_name}",
-        device_name=device_name,
-        memory_gib=memory_bytes.value >> 30,
-        bus_bits=read(_BUS_BITS),
-    )
-    if row is None or row.sms != read_row.sms:
-        return read_row  # the table's name and rates do not apply to another model or to a slice
-    return replace(
-        read_row,
-        name=row.name,
-        matrix_tflops=row.matrix_tflops,
-        l2_gbps_per_sm=row.l2_gbps_per_sm,
-        clock_mhz=row.clock_mhz,
-        caveat=row.caveat,
-        dram_gbps=read_row.dram_gbps or row.dram_gbps,
-        assumed="matrix rates and their clock, from the table",
-    )
+        "dram_gbps": read(_MEMORY_KHZ) * 2 * fields["bus_bits"] / 8 / 1e6,
+        "compute_capability": (read(_CC_MAJOR), read(_CC_MINOR)),
+        "source": f"read from this device, {device_name}",
+        "device_name": device_name,
+        "memory_gib": memory_bytes.value >> 30,
+    }
+    row = GPUS.get(table_name(device_name) or "")
+    if row is None or row.sms != fields["sms"]:
+        # The table's name and rates do not apply to another model or to a slice
+        return Gpu(name=device_name, matrix_tflops={}, clock_mhz=read(_CLOCK_KHZ) / 1000, **fields)
+    fields["dram_gbps"] = fields["dram_gbps"] or row.dram_gbps
+    return replace(row, assumed="matrix rates and their clock, from the table", **fields)

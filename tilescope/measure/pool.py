@@ -341,7 +341,7 @@ class Pool:
             if refusal := self._receive(current, DEADLINES_S["worker"], queued):
                 return refusal
             queued.started = time.monotonic()  # the worker has taken the call
-            return self._receive(current, call.deadline_s or DEADLINES_S[call.stage], queued)
+            return self._receive(current, DEADLINES_S[call.stage], queued)
         except Stopped as reason:
             failure = reason.failure
         except (EOFError, OSError):

@@ -8,9 +8,9 @@ import pytest
 
 from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, predicting
 from tests.trees import ROOT, python
+from tilescope.__main__ import run
 from tilescope.cli import tune as command
 from tilescope.cli.command import run_command
-from tilescope.cli.main import run
 from tilescope.search.cluster import ClusterLost
 from tilescope.search.sweep_run import SweepRun
 from tilescope.search.tune import LocalTuner, make_relay
