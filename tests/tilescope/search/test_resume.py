@@ -22,7 +22,6 @@ from tilescope.export.script import config_line
 from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.sweep import DONE, ResumePoint
 from tilescope.search.search import MAX_PER_TRIAL
-from tilescope.search.sweep_run import estimate_seconds
 
 GRID = Strategy("grid")
 STRATEGIES = [GRID, Strategy("random", seed=3), Strategy("guided")]
@@ -132,11 +131,6 @@ def test_a_device_that_does_not_start_ends_the_sweep_with_its_reason():
     sweep = swept(GRID, device)
     assert sweep.ended == "failed"
     assert sweep.note == "There is no driver."
-
-
-def test_the_estimate_is_the_time_of_the_compiles_or_of_the_trials_whichever_is_longer():
-    assert estimate_seconds(200, 15) == pytest.approx(200 * 1.9 / 15 + 6, abs=1)
-    assert estimate_seconds(200, 1000) == pytest.approx(26)
 
 
 def sweep_mixed(strategy, **options):
