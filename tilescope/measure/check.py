@@ -7,13 +7,10 @@ known. An element passes if its error beyond that rounding error is within its A
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tilescope.declare.numerics import compare_parts, comparison_dtype, rms_limit
+from tilescope.declare.numerics import compare_parts, comparison_dtype, summarize
 from tilescope.declare.spec import Allowance, Family
 from tilescope.results.run import Check, Closeup, Diff
 
@@ -70,6 +67,7 @@ def check(
         InsufficientMemory: raised before the check allocates anything.
     """
     import numpy as np
+    import torch
 
     rows, columns = output.shape
     is_exact = allowance is None
@@ -86,82 +84,36 @@ def check(
     cell = (_cell_side(rows, tile and tile[0]), _cell_side(columns, tile and tile[1]))
     chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
     chunks = (slice(first, first + chunk) for first in range(0, rows, chunk))
-    parts = [_summarize(part, is_exact, cell) for part in compare_rows(chunks)]
-    result = _combine(parts, output.numel())
+    extras = []
+
+    def note_extras(parts: Iterable[Any]) -> Iterator[Any]:
+        for part in parts:
+            nonzero = torch.where(part.error > 0, torch.inf, 0)
+            scaled = torch.where(part.scale > 0, part.error / part.scale, nonzero)
+            errors = part.error.max().item(), scaled.max().item()
+            extras.append((*errors, part.nonfinite.sum().item(), _max_pool(part.units, cell)))
+            yield part
+
+    total = summarize(note_extras(compare_rows(chunks)), is_exact, output.numel())
+    abs_errors, scaled_errors, nonfinite, cells = zip(*extras, strict=True)
+    result = Check(
+        passed=total.passed,
+        relative_rms=total.relative_rms,
+        tolerance=total.limit,
+        max_abs_error=max(abs_errors),
+        max_scaled_error=max(scaled_errors),
+        mismatched=total.wrong,
+        nonfinite=sum(nonfinite),
+        elements=output.numel(),
+        worst_index=total.place,
+        worst_got=total.got,
+        worst_expected=total.expected,
+        worst_over_allowed=total.units,
+    )
     closeup = None
     if not (result.passed and is_exact):
         closeup = _closeup(compare_rows, (rows, columns), result.worst_index, tile)
-    cells = np.concatenate([part.cells for part in parts])
-    return result, Diff(cells, cell, (rows, columns), is_exact, tile, closeup)
-
-
-@dataclass(frozen=True)
-class _Errors:
-    """The errors of some rows: fields of `Check`.
-
-    Attributes:
-        squares: Σ error², Σ reference², Σ (rounding² + typical²).
-        worst: the fields of the worst element.
-        cells: as in `Diff`.
-    """
-
-    squares: tuple[float, float, float]
-    max_abs_error: float
-    max_scaled_error: float
-    mismatched: int
-    nonfinite: int
-    worst: dict[str, Any]
-    cells: Any
-
-
-def _summarize(part: Any, is_exact: bool, cell: tuple[int, int]) -> _Errors:
-    import torch
-
-    def square(values: torch.Tensor) -> float:
-        return float((values.double() ** 2).sum().item())
-
-    scaled = torch.where(
-        part.scale > 0, part.error / part.scale, torch.where(part.error > 0, torch.inf, 0)
-    )
-    row, column = divmod(int(part.units.argmax().item()), part.units.shape[1])
-    return _Errors(
-        squares=(
-            square(part.error),
-            square(part.expected),
-            square(part.rounding) + square(part.typical),
-        ),
-        max_abs_error=part.error.max().item(),
-        max_scaled_error=scaled.max().item(),
-        mismatched=int((part.units > (0 if is_exact else 1)).sum().item()),
-        nonfinite=int(part.nonfinite.sum().item()),
-        worst={
-            "worst_over_allowed": part.units[row, column].item(),
-            "worst_index": (part.rows.start + row, column),
-            "worst_got": part.got[row, column].item(),
-            "worst_expected": part.expected[row, column].item(),
-        },
-        cells=_max_pool(part.units, cell),
-    )
-
-
-def _combine(parts: Sequence[_Errors], elements: int) -> Check:
-    squares = zip(*(part.squares for part in parts), strict=True)
-    error, reference, typical = (math.sqrt(sum(column)) for column in squares)
-    scale = reference or 1.0
-    relative_rms = error / scale
-    tolerance = rms_limit(typical, scale, elements)
-    mismatched = sum(part.mismatched for part in parts)
-    return Check(
-        passed=mismatched == 0 and relative_rms <= tolerance,
-        relative_rms=relative_rms,
-        tolerance=tolerance,
-        max_abs_error=max(part.max_abs_error for part in parts),
-        max_scaled_error=max(part.max_scaled_error for part in parts),
-        mismatched=mismatched,
-        nonfinite=sum(part.nonfinite for part in parts),
-        elements=elements,
-        **max((part.worst for part in parts), key=itemgetter("worst_over_allowed")),
-    )
+    return result, Diff(np.concatenate(cells), cell, (rows, columns), is_exact, tile, closeup)
 
 
 def _closeup(

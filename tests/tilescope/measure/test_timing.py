@@ -36,7 +36,6 @@ class Stream:
         drift=1.0,
         clock_mhz=None,
         most_turns=MOST_TURNS,
-        repeats=1,
     ):
         self.medians_ms = np.array(medians_ms)
         self.noise = np.broadcast_to(noise, len(medians_ms))[:, None]
@@ -45,7 +44,7 @@ class Stream:
         self.clock_mhz = clock_mhz
         self.now_s = 0.0
         self.most_turns = most_turns
-        self.launches_per_sample = repeats
+        self.launches_per_sample = 1
         self.dice = np.random.default_rng(0)
         self.turns = []
 
