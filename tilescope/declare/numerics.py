@@ -159,8 +159,8 @@ def summarize(parts: Any, is_exact: bool, elements: int) -> SimpleNamespace:
     """Add up the errors of the parts of an output that `compare_parts` yields.
 
     Returns:
-        `passed`; the number of `wrong` elements; `relative_rms` and its `limit`; and the element whose error is largest in
-        units of its limit: its `units`, `place` (row and column), `got` and `expected`.
+        `passed`; the number of `wrong` elements; `relative_rms` and its `limit`; and, of the element with
+        the largest error in units of its limit, these `units`, its `place` (row and column), and `got` and `expected`.
     """
     wrong = 0
     worst = SimpleNamespace(units=-1.0)

@@ -23,6 +23,9 @@ _WINDOW = 3
 _CHUNK_BYTES = 512 * 1024 * 1024
 _GIB = 2**30
 
+# Of some rows: the largest error, absolute and scaled, the number of elements that are not finite, and `Diff.cells`.
+_Extras = tuple[float, float, int, Any]
+
 
 class InsufficientMemory(Exception):
     """An allocation would exceed the device's free memory."""
@@ -67,7 +70,6 @@ def check(
         InsufficientMemory: raised before the check allocates anything.
     """
     import numpy as np
-    import torch
 
     rows, columns = output.shape
     is_exact = allowance is None
@@ -84,19 +86,33 @@ def check(
     cell = (_cell_side(rows, tile and tile[0]), _cell_side(columns, tile and tile[1]))
     chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
     chunks = (slice(first, first + chunk) for first in range(0, rows, chunk))
-    extras = []
+    extras: list[_Extras] = []
+    parts = _note_extras(compare_rows(chunks), cell, extras)
+    result = _make_check(summarize(parts, is_exact, output.numel()), extras, output.numel())
+    closeup = None
+    if not (result.passed and is_exact):
+        closeup = _closeup(compare_rows, (rows, columns), result.worst_index, tile)
+    cells = np.concatenate([cells for *_, cells in extras])
+    return result, Diff(cells, cell, (rows, columns), is_exact, tile, closeup)
 
-    def note_extras(parts: Iterable[Any]) -> Iterator[Any]:
-        for part in parts:
-            nonzero = torch.where(part.error > 0, torch.inf, 0)
-            scaled = torch.where(part.scale > 0, part.error / part.scale, nonzero)
-            errors = part.error.max().item(), scaled.max().item()
-            extras.append((*errors, part.nonfinite.sum().item(), _max_pool(part.units, cell)))
-            yield part
 
-    total = summarize(note_extras(compare_rows(chunks)), is_exact, output.numel())
-    abs_errors, scaled_errors, nonfinite, cells = zip(*extras, strict=True)
-    result = Check(
+def _note_extras(
+    parts: Iterable[Any], cell: tuple[int, int], extras: list[_Extras]
+) -> Iterator[Any]:
+    """Pass on the parts of a comparison, and note what only a runner's check has."""
+    import torch
+
+    for part in parts:
+        nonzero = torch.where(part.error > 0, torch.inf, 0)
+        scaled = torch.where(part.scale > 0, part.error / part.scale, nonzero)
+        errors = part.error.max().item(), scaled.max().item()
+        extras.append((*errors, int(part.nonfinite.sum().item()), _max_pool(part.units, cell)))
+        yield part
+
+
+def _make_check(total: Any, extras: list[_Extras], elements: int) -> Check:
+    abs_errors, scaled_errors, nonfinite, _ = zip(*extras, strict=True)
+    return Check(
         passed=total.passed,
         relative_rms=total.relative_rms,
         tolerance=total.limit,
@@ -104,16 +120,12 @@ def check(
         max_scaled_error=max(scaled_errors),
         mismatched=total.wrong,
         nonfinite=sum(nonfinite),
-        elements=output.numel(),
+        elements=elements,
         worst_index=total.place,
         worst_got=total.got,
         worst_expected=total.expected,
         worst_over_allowed=total.units,
     )
-    closeup = None
-    if not (result.passed and is_exact):
-        closeup = _closeup(compare_rows, (rows, columns), result.worst_index, tile)
-    return result, Diff(np.concatenate(cells), cell, (rows, columns), is_exact, tile, closeup)
 
 
 def _closeup(
