@@ -35,6 +35,14 @@ class Failure:
     field: str = ""
 
 
+class Stopped(Exception):
+    """A stage failed, a job was cancelled, or no worker can be started. `failure` gives the reason."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
 @dataclass(frozen=True)
 class Device:
     """The device that ran a kernel: its backend ("cuda" or "interpreter"), its name, and library versions."""

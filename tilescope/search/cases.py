@@ -28,7 +28,7 @@ from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import combinations
 from tilescope.numbers import join_names
-from tilescope.results import Failure
+from tilescope.results import Failure, Stopped
 from tilescope.search.search import ConfigBuild, ConfigTrial
 
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -121,19 +121,20 @@ def warm_up() -> None:
     from tilescope.record import capture_file, patches  # noqa: F401
 
 
-def build(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> ConfigBuild | Failure:
+def build(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> ConfigBuild:
     """Compile a config into the cache that the run worker uses, and predict its time. Runs in a compile worker.
 
     Args:
         is_timed: the config will be timed. A kernel of ours then has no prediction, which takes as long as the compile,
             because its declaration gives an estimate.
+
+    Raises:
+        Stopped: the config does not compile, or does not fit on the GPU.
     """
     if experiment.is_case:
         return _compute_what_is_read(functools.partial(_build_case, experiment, gpu))
     began = time.monotonic()
     capture = capture_launches(*launch_of(experiment, gpu))
-    if isinstance(capture, Failure):
-        return capture
     seconds = time.monotonic() - began
     return _describe_build(experiment, capture, capture.content.launches, seconds, not is_timed)
 
@@ -155,7 +156,7 @@ def _describe_build(
     return ConfigBuild(*sizes, seconds, predicted)
 
 
-def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild | Failure:
+def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild:
     from triton.errors import TritonError
     from triton.runtime import OutOfResources
 
@@ -169,11 +170,12 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
                 kernel, grid, keywords, _ = _call_config(experiment)
                 kernel[grid](**keywords)
         except OutOfResources as error:
-            return Failure("compile", "out_of_resources", str(error))
+            raise Stopped(Failure("compile", "out_of_resources", str(error))) from error
         except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
             # The last line of a CompilationError gives the reason; the lines before quote the kernel
             reason = str(error.__cause__ or error).strip().splitlines() or ["no message"]
-            return Failure("compile", "compile_error", f"{type(error).__name__}: {reason[-1]}")
+            message = f"{type(error).__name__}: {reason[-1]}"
+            raise Stopped(Failure("compile", "compile_error", message)) from error
         seconds = time.monotonic() - began
         path = folder / "case.tilescope"
         write_capture(folder, path)
