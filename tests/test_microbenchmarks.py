@@ -18,7 +18,6 @@ from benchmarks.timed_loops import (
     find_body,
     run_loop,
     simulate_trip,
-    sm_cycles,
 )
 from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.sectors import LANES
@@ -131,13 +130,3 @@ def test_every_benchmark_of_loops_derives_its_rows_from_made_up_times():
             assert row.low == row.value == row.high, name
             assert row.modelled is None or row.modelled > 0 or row.name == "rest of an iteration"
     assert timer.loops == set(ptx_loops.all_loops().values())
-
-
-def test_an_sm_is_busy_from_its_first_start_to_its_last_end():
-    fields = np.zeros((5, WARPS, FIELDS), np.int64)
-    fields[..., 2] = np.array([0, 0, 1, 1, 2])[:, np.newaxis]  # the last SM has one program
-    fields[..., 0] = np.array([10, 20, 5, 7, 0])[:, np.newaxis]
-    fields[..., 1] = np.array([110, 130, 105, 107, 900])[:, np.newaxis]
-    assert sm_cycles(fields, 2) == np.median([120, 102])
-    with pytest.raises(RuntimeError, match="exactly 3 of 5"):
-        sm_cycles(fields, 3)

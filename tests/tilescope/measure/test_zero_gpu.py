@@ -108,13 +108,6 @@ def test_a_hung_worker_is_killed_at_its_deadline(pool, hub, held, monkeypatch):
     assert call(pool, describe_process).result(PATIENCE_S)
 
 
-def test_a_cancelled_call_ends_its_worker(pool, hub, held):
-    hung = pool.submit(held.call("hung"))
-    held.process("hung")
-    hung.cancel()
-    until(lambda: hub.alive == 0)
-
-
 def test_a_hub_that_lends_nothing_is_a_failure_with_its_message(pool, hub):
     hub.refuses = 'You have exceeded your GPU quota. <a href="https://hub.example">More</a>'
     assert_failed(
