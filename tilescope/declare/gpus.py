@@ -117,20 +117,6 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
     return Occupancy(programs, programs * num_warps / gpu.max_warps_per_sm, limits, limited_by)
 
 
-_LIMIT_FIELDS = (
-    "shared_bytes_per_sm", "shared_bytes_per_program", "max_warps_per_sm", "max_programs_per_sm",
-)  # fmt: skip
-_LIMITS = {
-    (7, 5): (64 * _KIB, 64 * _KIB, 32, 16),
-    (8, 0): (164 * _KIB, 163 * _KIB, 64, 32),
-    (8, 6): (100 * _KIB, 99 * _KIB, 48, 16),
-    (8, 9): (100 * _KIB, 99 * _KIB, 48, 24),
-    (9, 0): (228 * _KIB, 227 * _KIB, 64, 32),
-    (10, 0): (228 * _KIB, 227 * _KIB, 64, 32),
-    (12, 0): (100 * _KIB, 99 * _KIB, 48, 24),
-}
-
-
 def _read_row(row: dict[str, str]) -> Gpu:
     fields: dict[str, Any] = {n: row.pop(n) for n in ("name", "device_name", "source", "caveat")}
     major, minor = map(int, row.pop("compute_capability").split("."))
@@ -139,9 +125,10 @@ def _read_row(row: dict[str, str]) -> Gpu:
     rates = {"float16": half}
     if tf32 := fields.pop("tf32_tflops"):
         rates |= {"bfloat16": half, "float32": tf32}
-    fields |= zip(_LIMIT_FIELDS, _LIMITS[major, minor], strict=True)
     return Gpu(
         l2_bytes=fields.pop("l2_mib") * _KIB * _KIB,
+        shared_bytes_per_sm=fields.pop("shared_kib_per_sm") * _KIB,
+        shared_bytes_per_program=fields.pop("shared_kib_per_program") * _KIB,
         matrix_tflops=rates,
         compute_capability=(major, minor),
         **fields,
@@ -217,17 +204,32 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
         ValueError: the compute capability is not in the table.
     """
     row = GPUS.get(device_name) or GPUS.get(table_name(device_name) or "")
-    if capability not in _LIMITS:
-        known = ", ".join(f"{major}.{minor}" for major, minor in _LIMITS)
-        raise ValueError(
-            f"{device_name} has compute capability {capability[0]}.{capability[1]}; supported: {known}."
-        )
     source = f"reported for this device, {device_name}"
     if row is None:
-        unknown = "L2, DRAM and matrix rates are unknown"
-        limits = _LIMITS[capability]
-        return Gpu(
-            device_name, sms, 0, *limits, 0, {}, 0, capability, source, device_name, 0, 0, unknown
+        by_capability = {gpu.compute_capability: gpu for gpu in GPUS.values()}
+        if capability not in by_capability:
+            known = ", ".join(f"{major}.{minor}" for major, minor in sorted(by_capability))
+            raise ValueError(
+                f"{device_name} has compute capability {capability[0]}.{capability[1]}; supported: {known}."
+            )
+        unknown: dict[str, Any] = {
+            "l2_bytes": 0,
+            "dram_gbps": 0,
+            "clock_mhz": 0,
+            "memory_gib": 0,
+            "bus_bits": 0,
+        }
+        return replace(
+            by_capability[capability],
+            **unknown,
+            name=device_name,
+            device_name=device_name,
+            sms=sms,
+            matrix_tflops={},
+            l2_gbps_per_sm=0.0,
+            source=source,
+            caveat="",
+            assumed="L2, DRAM and matrix rates are unknown",
         )
     if row.sms == sms:
         return replace(row, assumed="everything except the number of SMs, from the table")
