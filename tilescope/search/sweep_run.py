@@ -10,8 +10,8 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from statistics import median
 
@@ -84,7 +84,7 @@ def estimate_seconds(configs: int, concurrent_compiles: int) -> float:
 
 
 class SweepRun:
-    """One sweep on one device. After `start`, wait for `result` or iterate over `updates`.
+    """One sweep on one device. After `start`, wait for `result`.
 
     Args:
         builder: compile workers, which several sweeps may share.
@@ -154,13 +154,6 @@ class SweepRun:
             TimeoutError: if the sweep has not ended after `timeout_s`.
         """
         return self._result.result(timeout_s)
-
-    def updates(self, every_s: float) -> Iterator[Progress]:
-        """Yield the progress every `every_s` seconds, and once more at the end."""
-        while not self.has_ended:
-            yield self.progress
-            wait([self._result], every_s)
-        yield self.progress
 
     @property
     def progress(self) -> Progress:

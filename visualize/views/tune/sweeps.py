@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 from tilescope.declare.experiment import resolve_gpu
@@ -72,8 +73,8 @@ class Sweeps:
             session.before_close(self.cancel)  # cancelling several times is harmless
             self._run = run
             self._seen_at_s = time.monotonic()
-            run.start()
-        threading.Thread(target=self._wait, args=(session.store, run), daemon=True).start()
+            done = run.start()
+        threading.Thread(target=self._wait, args=(session.store, run, done), daemon=True).start()
         return run, True
 
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
@@ -97,13 +98,13 @@ class Sweeps:
         if run := self._run:
             run.cancel()
 
-    def _wait(self, store: Store, run: SweepRun) -> None:
+    def _wait(self, store: Store, run: SweepRun, done: Future[Sweep]) -> None:
         """Wait until a sweep ends, and keep its result. Cancel it once it is abandoned."""
         try:
-            for _ in run.updates(_CHECK_S):
+            while not wait([done], _CHECK_S).done:
                 if time.monotonic() - self._seen_at_s > self._abandoned_s:
                     run.cancel()
-            sweep = run.result()
+            sweep = done.result()
             stored = store.latest_sweep(run.space, run.gpu)
             latest = sweep, ResumePoint(sweep.rows, run.name)
             self._latest.put((run.space.identity, run.gpu.name), (stored, latest))
