@@ -6,14 +6,12 @@ import signal
 
 import pytest
 
-from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, predicting
+from tests.tilescope.search.fakes import FakeTuner, explored
 from tests.trees import ROOT, python
 from tilescope.__main__ import run
 from tilescope.cli import tune as command
 from tilescope.cli.command import run_command
 from tilescope.search.cluster import ClusterLost
-from tilescope.search.sweep_run import SweepRun
-from tilescope.search.tune import LocalTuner, make_relay
 
 OVER = ["--over", "M=256,512"]
 SET = ["--set", "BLOCK_M=16,32,64,128", "--set", "num_warps=4,8"]
@@ -42,28 +40,12 @@ def case(n=1 << 20, dtype="float32", shape=(1, 2), BLOCK=1024, num_warps=8):
 """
 
 
-class FakeLocalTuner(LocalTuner):
-    """A tuner whose sweeps run on fake devices. `before` is called before each trial."""
-
-    before = staticmethod(lambda device: None)
-    devices: list[FakeDevice]
+class FakeLocalTuner(FakeTuner):
+    """Keeps the devices of the latest tuner."""
 
     def __init__(self, session, gpu, rows):
-        self.gpu = gpu
-        self._relay = make_relay(rows.receive)
-        self._runs = []
-        type(self).devices = []
-
-    def capacity(self):
-        return 1
-
-    def submit(self, task):
-        device = FakeDevice()
-        device.before = lambda trial: self.before(device)
-        self.devices.append(device)
-        sweep = SweepRun(task, device, FakeBuilder(), self._relay, predicting())
-        self._runs.append(sweep)
-        return sweep.start()
+        super().__init__(rows)
+        type(self).devices = self.devices
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tilescope.results.store import Store
 from tilescope.results.sweep import ResumePoint
 from tilescope.search.search import ConfigBuild, ConfigOutcome, Outcomes, Task
 from tilescope.search.sweep_run import SweepRun
+from tilescope.search.tune import make_relay
 
 VARY = {
     "BLOCK_M": [16, 32, 64, 128],
@@ -163,6 +164,34 @@ class FakeBuilder:
 
     def close(self):
         pass
+
+
+class FakeTuner:
+    """A tuner that runs a sweep at a time on a fake device. `before` is called with the device before each trial."""
+
+    gpu = GPU
+    before = staticmethod(lambda device: None)
+
+    def __init__(self, rows):
+        self.devices = []
+        self.tasks = []
+        self._relay = make_relay(rows.receive)
+        self._runs = []
+
+    def capacity(self):
+        return 1
+
+    def submit(self, task):
+        device = FakeDevice()
+        device.before = lambda trial: self.before(device)
+        self.devices.append(device)
+        self.tasks.append(task)
+        self._runs.append(SweepRun(task, device, FakeBuilder(), self._relay, predicting()))
+        return self._runs[-1].start()
+
+    def cancel(self):
+        for run in self._runs:
+            run.cancel()
 
 
 def make_run(
