@@ -9,7 +9,7 @@ from pathlib import Path
 if sys.flags.safe_path:  # Python has left out this file's folder
     sys.path.insert(0, str(Path(__file__).parent))
 
-from tilescope.cli.main import main
+from tilescope.__main__ import main
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,7 @@ from tilescope.compiling.compiler import compile_experiment
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
-from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.measure.counters import GROUP_SIZES
 from tilescope.results import Compiled, records
 from tilescope.results.counters import any_group_size
 from tilescope.timing.l2 import CONSTANTS, writes_in_parts

@@ -19,16 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.compiling.estimates import estimate_time
 from tilescope.declare.experiment import Experiment, Settings
 from tilescope.declare.gpus import GPUS, Gpu
 from tilescope.declare.space import Space, space_from_json
 from tilescope.measure.fair_queue import Call
 from tilescope.results import Device, Failure, Strategy, Sweep, SweepPrediction, SweepRow
 from tilescope.results.store import Store
-from tilescope.search.search import ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes
+from tilescope.search.search import ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes, Task
 from tilescope.search.sweep_run import SweepRun
-from tilescope.search.tune import SWEEPS_PER_GPU, Task, tune
+from tilescope.search.tune import SWEEPS_PER_GPU, tune
 
 # Each line holds all configs of one shape.
 RECORDED = Path(__file__).parent / "measured" / "searches_h200.jsonl"
@@ -125,7 +124,7 @@ def read_tunings(path: Path) -> dict[str, list[Recorded]]:
 
 
 class ReplayedDevice:
-    """A `TrialDevice` whose times are samples of the recorded ones."""
+    """A `LocalDevice` whose times are samples of the recorded ones."""
 
     takes_times = True
 
@@ -241,9 +240,8 @@ def replay(recorded: Recorded) -> Replayed:
 def sweep(recorded: Recorded, strategy: Strategy, seed: int) -> Sweep:
     """Run a sweep to its end."""
     device, builder = ReplayedDevice(recorded, seed), ReplayedBuilder(recorded)
-    sweeping = SweepRun(recorded.space, strategy, device, builder, estimate_time)
-    sweeping.start()
-    return sweeping.result(60)
+    sweeping = SweepRun(Task(recorded.space, strategy), device, builder, Store(None))
+    return sweeping.start().result(60)
 
 
 class ReplayedTuner:
@@ -259,10 +257,9 @@ class ReplayedTuner:
     def submit(self, task: Task) -> Future[Sweep]:
         recorded = self._recorded[task.space]
         device, builder = ReplayedDevice(recorded, self._seed), ReplayedBuilder(recorded)
-        run = SweepRun(task.space, task.strategy, device, builder, estimate_time, hints=task.hints)
-        run.start()
-        done: Future[Sweep] = Future()
-        done.set_result(run.result(60))
+        run = SweepRun(task, device, builder, Store(None))
+        done = run.start()
+        done.result(60)
         return done
 
     def cancel(self) -> None:
@@ -272,7 +269,7 @@ class ReplayedTuner:
 def replay_tuning(recorded: Sequence[Recorded], seed: int) -> tuple[list[float], float]:
     """Tune. Return each problem's regret (chosen time / fastest time − 1), and the fraction of timed configs."""
     tuner = ReplayedTuner(recorded, seed)
-    *_, sweeps = tune(tuner, [one.space for one in recorded], Store(None))
+    *_, sweeps = tune(tuner, [one.space for one in recorded], Store(None), False, False)
     done = [sweep for sweep in sweeps if sweep]
     regrets = []
     for one, sweep in zip(recorded, done, strict=True):

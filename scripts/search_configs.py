@@ -168,6 +168,7 @@ def candidates(
 
 def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Recommended | None:
     """Search a case, print the finalists, and return the best; None if no config passed its check."""
+    from tilescope.search.search import Task
     from tilescope.search.sweep_run import make_sweep
 
     tried = candidates(*case)
@@ -176,9 +177,8 @@ def search(case: tuple[str, dict[str, Any], str, Space], session: Session) -> Re
         (name, tuple(dict.fromkeys(values)))
         for name, values in zip(vars(tried[0].config), zip(*listed, strict=True), strict=True)
     )
-    sweeping = make_sweep(session, SweptSpace(tried[0], varied, listed), Strategy("grid"))
-    sweeping.start()
-    sweep = sweeping.result()
+    task = Task(SweptSpace(tried[0], varied, listed), Strategy("grid"))
+    sweep = make_sweep(session, task).start().result()
     print(
         f"{case[0]} {case[1]}: {len(tried)} configs, {sweep.count('timed')} timed, {sweep.seconds:.0f} s",
         flush=True,

@@ -48,7 +48,7 @@ ALL = ResultFilter()
 
 
 def medians(store, wanted=ALL):
-    return [result.summary.median_ms for result in store.latest(wanted, 1000)]
+    return [result.summary["median_ms"] for result in store.latest(wanted, 1000)]
 
 
 WRITING = """

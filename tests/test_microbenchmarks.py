@@ -13,15 +13,11 @@ from triton.runtime import driver
 from benchmarks import launch_costs, microbenchmarks, ptx_loops
 from benchmarks.timed_loops import (
     FIELDS,
-    REPEATS,
     WARPS,
     LoopTimer,
-    Sample,
     find_body,
-    per_trip,
     run_loop,
     simulate_trip,
-    sm_cycles,
 )
 from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.sectors import LANES
@@ -134,29 +130,3 @@ def test_every_benchmark_of_loops_derives_its_rows_from_made_up_times():
             assert row.low == row.value == row.high, name
             assert row.modelled is None or row.modelled > 0 or row.name == "rest of an iteration"
     assert timer.loops == set(ptx_loops.all_loops().values())
-
-
-def test_the_slope_between_two_numbers_of_iterations_excludes_the_rest_of_a_launch():
-    noise = np.arange(REPEATS)
-    sample = per_trip(500 + noise, 500 + noise + 8 * 30, (2, 10))
-    assert sample.interval == (sample.median, sample.median) == (30, 30)
-    assert (Sample(np.array([100.0, *range(8)])) / 2).interval == (0.5, 3.5)
-
-
-def test_an_sm_is_busy_from_its_first_start_to_its_last_end():
-    fields = np.zeros((5, WARPS, FIELDS), np.int64)
-    fields[..., 2] = np.array([0, 0, 1, 1, 2])[:, np.newaxis]  # the last SM has one program
-    fields[..., 0] = np.array([10, 20, 5, 7, 0])[:, np.newaxis]
-    fields[..., 1] = np.array([110, 130, 105, 107, 900])[:, np.newaxis]
-    assert sm_cycles(fields, 2) == np.median([120, 102])
-    with pytest.raises(RuntimeError, match="exactly 3 of 5"):
-        sm_cycles(fields, 3)
-
-
-def test_the_ramp_of_streams_is_the_intercept_of_their_times():
-    sizes = np.array([1, 2, 4, 8, 16, 32, 64, 128], float)
-    times = np.repeat(5 + 0.25 * sizes[:, np.newaxis], REPEATS, axis=1)
-    for row in launch_costs.fit_stream(times, 2 + 0.5 * sizes, writes=False, l2="cold"):
-        is_intercept = row.name == "stream intercept"
-        assert row.value == pytest.approx(5 if is_intercept else 0.25)
-        assert row.modelled == pytest.approx(2 if is_intercept else 0.5)

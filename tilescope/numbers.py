@@ -1,10 +1,11 @@
 """Numbers with their units and sources, as the page writes them, and the main numbers of each kind of result."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tilescope.declare.knobs import join_names  # noqa: F401
 from tilescope.results import Counters, GroupSizeStudy, RunResult, Timeline, Timing
 
 # Sources of numbers. The page shows the source as a small mark.
@@ -91,16 +92,6 @@ def format_number(value: float, unit: str) -> str:
     if not unit and float(value).is_integer():
         return f"{value:,.0f}"
     return f"{significant(value)} {'×' if unit == 'times' else unit}".strip()
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Join names with commas and "and".
-
-    >>> join_names(["A", "B", "C"]), join_names(["A"])
-    ('A, B and C', 'A')
-    """
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def count_noun(number: int, what: str) -> str:

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +21,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Run, Settings, from_json
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from tilescope.declare.knobs import ConfigError
-from tilescope.declare.space import Space, nearby_values, parse_varied, space
+from tilescope.declare.space import Space, combinations, nearby_values, parse_varied, space
 from tilescope.declare.spec import format_duration
 from tilescope.export.script import OPTIONS
 from tilescope.measure.fair_queue import Call
@@ -33,10 +32,9 @@ from tilescope.output import check_output, replacing
 from tilescope.results import Failure, Sweep
 from tilescope.search import cluster
 from tilescope.search.cases import CaseDescription, combine, describe_case
-from tilescope.search.devices import concurrent_compiles
-from tilescope.search.tune import LocalTuner, StoredRows, Tuner
+from tilescope.search.trial import concurrent_compiles
+from tilescope.search.tune import LocalTuner, StoredRows, Tuner, tuned_json, tuned_text
 from tilescope.search.tune import tune as tune_spaces
-from tilescope.search.tuned import tuned_json, tuned_text
 
 # The first bytes of a result file.
 MARKER = b'{"kernel":'
@@ -160,13 +158,7 @@ def _tune(
         _collect_interrupts() as interrupts,
         tqdm(total=len(spaces), bar_format=bar_format, file=sys.stderr, disable=None) as bar,
     ):
-        for sweeps in tune_spaces(
-            tuner,
-            spaces,
-            session.store,
-            tries_all=flags.all,
-            from_scratch=flags.from_scratch,
-        ):
+        for sweeps in tune_spaces(tuner, spaces, session.store, flags.all, flags.from_scratch):
             if interrupts:
                 tuner.cancel()
             ended = sum(sweep is not None for sweep in sweeps)
@@ -353,12 +345,3 @@ def parse_values(described: CaseDescription, name: str, texts: Sequence[str]) ->
     except (KeyError, ValueError):
         message = f"{name} must have values like its default, {default!r} (got {', '.join(texts)})."
         raise ConfigError("bad_value", message) from None
-
-
-def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of values, by name.
-
-    >>> combinations({"M": [1, 2], "N": [3]})
-    [{'M': 1, 'N': 3}, {'M': 2, 'N': 3}]
-    """
-    return [dict(zip(values, each, strict=True)) for each in product(*values.values())]

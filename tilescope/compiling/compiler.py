@@ -29,7 +29,7 @@ from tilescope.declare.knobs import ConfigError, knobs
 from tilescope.declare.spec import Kernel, Launch, Specs, TensorSpec
 from tilescope.evaluate.matching import find_conversions, read_operations
 from tilescope.evaluate.sectors import LANES
-from tilescope.results import Compiled, Failure
+from tilescope.results import Compiled, Failure, Stopped
 
 _TOO_FEW_REGISTERS = re.compile(r"Insufficient registers \((\d+)\).*register target of (\d+)")
 # "ptxas fatal   : (C7602) text", "ptxas a.ptx, line 7; error   : text", "/a/b.py:29:0: error: text"
@@ -38,16 +38,18 @@ _QUOTED_PATH = re.compile(r'"(/[^"\n]+)"')
 _PATH = re.compile(r"(?<![\w.])/\w[^\s\"':,;]+")
 
 
-def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> Failure | None:
-    """Compile the experiment's kernel for `gpu` into the shared cache. Return the Failure, if any.
+def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> None:
+    """Compile the experiment's kernel for `gpu` into the shared cache.
 
     Args:
         is_timed: compile the instrumented build, whose programs record when they ran.
+
+    Raises:
+        Stopped: as for `compile_kernel`.
     """
     declared, launch = launch_of(experiment, gpu)
-    kernels = (timed_build(declared, launch) if is_timed else declared).launches(launch)
-    compiled = (compile_kernel(kernel, launch) for kernel in kernels)
-    return next((result for result in compiled if isinstance(result, Failure)), None)
+    for kernel in (timed_build(declared, launch) if is_timed else declared).launches(launch):
+        compile_kernel(kernel, launch)
 
 
 def timed_build(declared: Kernel, launch: Launch) -> Kernel:
@@ -56,17 +58,20 @@ def timed_build(declared: Kernel, launch: Launch) -> Kernel:
     return add_timer(declared, _stand_in_tensor("int64", rows))
 
 
-def compile_experiment(experiment: Experiment, gpu: Gpu) -> Compiled | Failure:
-    """Compile the experiment's kernel for `gpu`. Return its registers, memory operations, IR, PTX and SASS."""
+def compile_experiment(experiment: Experiment, gpu: Gpu) -> Compiled:
+    """Compile the experiment's kernel for `gpu`. Return its registers, memory operations, IR, PTX and SASS.
+
+    Raises:
+        Stopped: as for `compile_kernel`.
+    """
     return compile_launch(*launch_of(experiment, gpu))
 
 
-def compile_launch(declared: Kernel, launch: Launch) -> Compiled | Failure:
+def compile_launch(declared: Kernel, launch: Launch) -> Compiled:
     """Compile a launch of any declared kernel, and the launch that it needs first. See `compile_experiment`."""
     first: Compiled | None = None
     for kernel in declared.launches(launch):
-        if isinstance(compiled := _compile_one(kernel, launch), Failure):
-            return compiled
+        compiled = _compile_one(kernel, launch)
         if first:
             unreadable = first.unreadable or compiled.unreadable
             operations = () if unreadable else first.operations + compiled.operations
@@ -78,15 +83,13 @@ def compile_launch(declared: Kernel, launch: Launch) -> Compiled | Failure:
     return compiled
 
 
-def _compile_one(declared: Kernel, launch: Launch) -> Compiled | Failure:
+def _compile_one(declared: Kernel, launch: Launch) -> Compiled:
     import triton
 
     from tilescope.record.compiled import disassemble, read_resources
 
     start = time.perf_counter()
     kernel = compile_kernel(declared, launch)
-    if isinstance(kernel, Failure):
-        return kernel
     asm = kernel.asm
     sass = disassemble(asm["cubin"])
     registers, spilled_bytes = read_resources(asm["cubin"])
@@ -121,7 +124,11 @@ def hide_paths(text: str) -> str:
 
 
 def compile_kernel(declared: Kernel, launch: Launch) -> Any:
-    """Return Triton's compiled kernel or a Failure."""
+    """Return Triton's compiled kernel.
+
+    Raises:
+        Stopped: the config does not compile or does not fit on the GPU.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
@@ -143,7 +150,7 @@ def compile_kernel(declared: Kernel, launch: Launch) -> Any:
         except Exception as error:  # the compiler can raise any type
             if _discard_entry(error):
                 return compile_kernel(declared, launch)
-            return explain_rejection(error, printed(), launch)
+            raise Stopped(explain_rejection(error, printed(), launch)) from error
     shared = kernel.metadata.shared
     if shared > gpu.shared_bytes_per_program:
         change = suggest_smaller_config(declared, launch, shared)
@@ -152,7 +159,7 @@ def compile_kernel(declared: Kernel, launch: Launch) -> Any:
             f"{gpu.shared_bytes_per_program:,}. Make the tile or num_stages smaller"
         )
         message += f"; with {change} it should fit." if change else "."
-        return _too_large(message, launch)
+        raise Stopped(_too_large(message, launch))
     return kernel
 
 

@@ -262,8 +262,8 @@ class _Listing:
         self,
         times: float,
         pipe: str,
-        busy: float,
-        latency: float,
+        busy: float = 0,
+        latency: float = 0,
         effect: str = "",
         reads: tuple[int, ...] = (),
         writes: tuple[int, ...] = (),
@@ -282,7 +282,7 @@ class _Listing:
         return register
 
     def add_wait(self, times: float, effect: str, pending: int = 0) -> None:
-        self.add(times, "control", 0, 0, effect, pending=pending)
+        self.add(times, "control", effect=effect, pending=pending)
 
     def count(self, access: AnyAccess) -> int:
         """Return how often an access is executed."""
@@ -319,7 +319,7 @@ class _Listing:
             more["elements"] = access.elements // self.warps
         if kind == "load":
             self.loaded.append(len(self.steps))
-            self.add(times, "lsu", 0, 0, writes=(self.loaded[-1],), **more)
+            self.add(times, "lsu", writes=(self.loaded[-1],), **more)
             return
         if kind == "descriptor load":
             self._add_descriptor(times, kind, 0.0)
@@ -332,11 +332,11 @@ class _Listing:
             self._add_descriptor(times, kind, wavefronts)
             return
         register = self.add_operands(times, wavefronts)
-        self.add(times, "lsu", 0, 0, reads=(register,), **more)
+        self.add(times, "lsu", reads=(register,), **more)
 
     def _add_descriptor(self, times: float, kind: str, wavefronts: float) -> None:
         """Add a copy that one warp issues for its program. All warps execute it, each for a part of the block."""
-        self.add(times, "control", 0, 0, traffic=kind, wavefronts=wavefronts)
+        self.add(times, "control", traffic=kind, wavefronts=wavefronts)
 
     def add_copy(
         self, times: float, kind: str, size: float, wavefronts: float, reads: tuple[int, ...]
@@ -349,8 +349,6 @@ class _Listing:
         self.add(
             times,
             "lsu",
-            0,
-            0,
             reads=reads,
             wavefronts=wavefronts,
             traffic=kind,
@@ -434,9 +432,7 @@ def _add_transposition(listing: _Listing, times: float, kind: str, access: AnyAc
     elif launch.element_bytes < LEAST_COPY_BYTES:
         size = listing.move("load", access)
         nominal_bytes = math.ceil(size)
-        listing.add(
-            times, "lsu", 0, 0, writes=(loaded,), traffic="load", nominal_bytes=nominal_bytes
-        )
+        listing.add(times, "lsu", writes=(loaded,), traffic="load", nominal_bytes=nominal_bytes)
     else:
         return
     stores = size / launch.element_bytes / LANES

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from tilescope.captures.listings import UnsupportedOperation
 from tilescope.captures.reader import BaseCapture, CapturedLaunch, Content
 from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
 from tilescope.compiling.estimates import compile_seconds
@@ -22,7 +21,7 @@ from tilescope.evaluate.captured import count_launch
 from tilescope.inside.inspect import Inspection, inspect, join_launches
 from tilescope.inside.moved import correct_counts
 from tilescope.inside.report import ChangedTime, Inside
-from tilescope.results import Failure, SweepPrediction
+from tilescope.results import Stopped, SweepPrediction
 from tilescope.timing.changes import LEAST_SAVING, list_options, name_options, sort_changes
 from tilescope.timing.launches import add_time, predict_captured
 from tilescope.timing.model import find_bound
@@ -33,11 +32,13 @@ MAX_TRIALS = 2
 _MOST_TRIAL_S = 10.0
 
 
-def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection | Failure:
-    """Compile the experiment's kernel for `gpu`, and inspect the programs of its launches."""
+def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection:
+    """Compile the experiment's kernel for `gpu`, and inspect the programs of its launches.
+
+    Raises:
+        Stopped: as for `compile_kernel`.
+    """
     capture = capture_launches(*launch_of(experiment, gpu))
-    if isinstance(capture, Failure):
-        return capture
     launches = capture.content.launches
     inspections = []
     for each in launches:
@@ -90,21 +91,12 @@ def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
     """Compile the changes that may shorten an experiment, and return the inspection with the predicted times."""
     changes = [*inside.changes]
     for options, trial in list_trials(experiment, gpu, inside):
-        inspection = inspect_experiment(trial, gpu)
-        if isinstance(inspection, tuple) and (time_us := inspection[0].predicted_us):
-            changes.append(ChangedTime(name_options(options), time_us, options, is_compiled=True))
+        with suppress(Stopped):
+            tried, _ = inspect_experiment(trial, gpu)
+            if time_us := tried.predicted_us:
+                name = name_options(options)
+                changes.append(ChangedTime(name, time_us, options, is_compiled=True))
     return replace(inside, changes=sort_changes(changes))
-
-
-def predict_experiment(experiment: Experiment, gpu: Gpu) -> SweepPrediction | None:
-    """Predict the time of the experiment's launches from their compiled code; None if it is unknown."""
-    capture = capture_launches(*launch_of(experiment, gpu))
-    if isinstance(capture, Failure):
-        return None
-    try:
-        return predict_total(capture, capture.content.launches, experiment.run.l2 == "warm")
-    except UnsupportedOperation:
-        return None
 
 
 def predict_total(
@@ -150,8 +142,12 @@ class LaunchCapture(BaseCapture):
         return np.zeros(self._sizes[number], np.int32)
 
 
-def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failure:
-    """Compile each launch of a declared kernel, and return them."""
+def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture:
+    """Compile each launch of a declared kernel, and return them.
+
+    Raises:
+        Stopped: as for `compile_kernel`.
+    """
     from tilescope.record.compiled import describe_kernel, disassemble, read_resources
 
     specs = declared.tensors(launch)
@@ -162,8 +158,6 @@ def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture | Failur
     launches: list[dict[str, Any]] = []
     for kernel in declared.launches(launch):
         compiled = compile_kernel(kernel, launch)
-        if isinstance(compiled, Failure):
-            return compiled
         registers, spilled = read_resources(compiled.asm["cubin"])
         kernels.append(
             {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}

@@ -4,6 +4,7 @@
 Each of its fields allows any value that some kernel allows, and its description has the defaults of all kernels.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
@@ -92,14 +93,10 @@ class Experiment:
 
     def to_address(self) -> dict[str, int | str]:
         """Return the page's URL parameters: every field, flat."""
-        gpu = {"gpu": self.gpu} if self.gpu else {}
-        return {
-            "kernel": self.kernel,
-            **vars(self.problem),
-            **vars(self.config),
-            **gpu,
-            **vars(self.run),
-        }
+        flat: dict[str, int | str] = {}
+        for name, part in self.to_json().items():
+            flat |= part if isinstance(part, dict) else {name: part}
+        return flat
 
     def short_address(self) -> dict[str, int | str]:
         """Return the kernel and the URL parameters that differ from its defaults."""
@@ -195,6 +192,17 @@ def nest(flat: Mapping[str, object]) -> Json:
         for name, (_, allowed) in declared_parts(kernel).items()
     }
     return {"kernel": kernel.id, **parts, **({"gpu": flat["gpu"]} if flat.get("gpu") else {})}
+
+
+def distance(first: Mapping[str, Any], second: Mapping[str, Any], unequal: float) -> float:
+    """Return how different two settings are: the sum of |log2(ratio)| of numbers, plus `unequal` per other change."""
+    total = 0.0
+    for name, value in first.items():
+        other = second.get(name)
+        if value != other:
+            are_numbers = all(isinstance(each, int | float) and each > 0 for each in (value, other))
+            total += abs(math.log2(value / other)) if are_numbers else unequal
+    return total
 
 
 def resolve_gpu(experiment: Experiment, this: Gpu | None) -> Gpu:

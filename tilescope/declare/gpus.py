@@ -1,4 +1,4 @@
-"""The GPU table, and this machine's GPU ("this") as its driver describes it. Standard library only.
+"""The GPU table (`gpus.csv`), and this machine's GPU ("this") as its driver describes it. Standard library only.
 
 Sources: compute capability limits (shared memory, registers, warps and programs per SM) from NVIDIA's CUDA
 C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability"; SM counts, L2, DRAM
@@ -7,11 +7,14 @@ each row. A datasheet rate is an upper limit at boost clock, which kernels don't
 rate at which an SM receives data from the L2.
 """
 
+import csv
 import ctypes
 import functools
+import json
 import os
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 _KIB = 1024
@@ -114,81 +117,46 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
     return Occupancy(programs, programs * num_warps / gpu.max_warps_per_sm, limits, limited_by)
 
 
-# Bytes of shared memory per SM and per program, maximum warps and programs per SM.
-_LIMITS = {
-    (7, 5): (64 * _KIB, 64 * _KIB, 32, 16),
-    (8, 0): (164 * _KIB, 163 * _KIB, 64, 32),
-    (8, 6): (100 * _KIB, 99 * _KIB, 48, 16),
-    (8, 9): (100 * _KIB, 99 * _KIB, 48, 24),
-    (9, 0): (228 * _KIB, 227 * _KIB, 64, 32),
-    (10, 0): (228 * _KIB, 227 * _KIB, 64, 32),
-    (12, 0): (100 * _KIB, 99 * _KIB, 48, 24),
-}
-
-
-def _row(
-    name: str, sms: int, l2_mib: int, gbps: float, half: float, tf32: float, mhz: float, cc: tuple[int, int],
-    source: str, device_name: str, memory_gib: int, bus_bits: int, **more: Any,
-) -> Gpu:  # fmt: skip
-    rates = {"float16": half, "bfloat16": half, "float32": tf32} if tf32 else {"float16": half}
-    memory = device_name, memory_gib, bus_bits
+def _read_row(row: dict[str, str]) -> Gpu:
+    fields: dict[str, Any] = {n: row.pop(n) for n in ("name", "device_name", "source", "caveat")}
+    major, minor = map(int, row.pop("compute_capability").split("."))
+    fields |= {name: json.loads(text) for name, text in row.items()}
+    half = fields.pop("half_tflops")
+    rates = {"float16": half}
+    if tf32 := fields.pop("tf32_tflops"):
+        rates |= {"bfloat16": half, "float32": tf32}
     return Gpu(
-        name, sms, l2_mib * _KIB * _KIB, *_LIMITS[cc], gbps, rates, mhz, cc, source, *memory, **more
+        l2_bytes=fields.pop("l2_mib") * _KIB * _KIB,
+        shared_bytes_per_sm=fields.pop("shared_kib_per_sm") * _KIB,
+        shared_bytes_per_program=fields.pop("shared_kib_per_program") * _KIB,
+        matrix_tflops=rates,
+        compute_capability=(major, minor),
+        **fields,
     )
 
 
-_TABLE = (
-    # Name, SMs, L2 (MiB), DRAM (GB/s), half types and tf32 (TFLOP/s), clock (MHz), compute capability, source, CUDA's
-    # name, DRAM (GiB), bus (bits).
-    _row("T4", 40, 4, 320, 65, 0, 1590, (7, 5), "NVIDIA Turing whitepaper; no bfloat16 or tf32 in its matrix units",
-         "Tesla T4", 16, 256,
-         caveat="Triton 3 no longer uses Turing's matrix units: tl.dot runs on the ordinary float32 units."),
-    _row("A10G", 80, 6, 600, 70, 35, 1710, (8, 6), "AWS EC2 G5 and NVIDIA A10G product brief", "NVIDIA A10G", 24, 384),
-    _row("L4", 58, 48, 300, 121, 60, 2040, (8, 9), "NVIDIA L4 datasheet, dense; Ada whitepaper", "NVIDIA L4", 24, 192),
-    _row("L40S", 142, 96, 864, 362, 183, 2520, (8, 9), "NVIDIA L40S datasheet, dense", "NVIDIA L40S", 48, 384),
-    _row("RTX4090", 128, 72, 1008, 165.2, 82.6, 2520, (8, 9), "NVIDIA Ada whitepaper, appendix A",
-         "NVIDIA GeForce RTX 4090", 24, 384),
-    _row("RTX5090", 170, 96, 1792, 209.5, 104.8, 2407, (12, 0), "NVIDIA RTX Blackwell whitepaper, appendix A",
-         "NVIDIA GeForce RTX 5090", 32, 512),
-    _row("RTXPRO6000", 188, 128, 1792, 503.8, 251.9, 2617, (12, 0), "NVIDIA RTX PRO Blackwell whitepaper",
-         "NVIDIA RTX PRO 6000 Blackwell Server Edition", 96, 512),
-    _row("A100-40GB", 108, 40, 1555, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM",
-         "NVIDIA A100-SXM4-40GB", 40, 5120),
-    _row("A100-80GB", 108, 40, 2039, 312, 156, 1410, (8, 0), "NVIDIA A100 datasheet, SXM",
-         "NVIDIA A100-SXM4-80GB", 80, 5120),
-    _row("H100", 132, 50, 3350, 989.4, 494.7, 1830, (9, 0), "NVIDIA H100 datasheet, SXM, dense",
-         "NVIDIA H100 80GB HBM3", 80, 5120, l2_gbps_per_sm=70.0),
-    _row("H200", 132, 60, 4800, 989.4, 494.7, 1830, (9, 0),
-         "NVIDIA H200 datasheet, dense; SMs and L2 read from a device", "NVIDIA H200", 141, 6144, l2_gbps_per_sm=77.0),
-    _row("B200", 148, 126, 8000, 2250, 1125, 1850, (10, 0), "NVIDIA DGX B200 datasheet, dense, a GPU's share",
-         "NVIDIA B200", 180, 8192),
-)  # fmt: skip
+# Half types and tf32 in TFLOP/s, the clock in MHz, the L2 in MiB. A pattern finds device names that do not contain the
+# table's name as a word.
+with Path(__file__).with_name("gpus.csv").open(encoding="utf-8", newline="") as _file:
+    _ROWS = list(csv.DictReader(_file))
 
-GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
+# Table name → the pattern of its device names.
+_PATTERNS = {row["name"]: row.pop("pattern") or rf"\b{row['name']}\b" for row in _ROWS}
+
+GPUS: dict[str, Gpu] = {row["name"]: _read_row({**row}) for row in _ROWS}
 
 DEFAULT_GPU = "H200"
 
-# Patterns for device names that do not contain the table's name as a word.
-_DEVICE_NAMES = {
-    "RTXPRO6000": r"RTX PRO 6000",
-    "RTX5090": r"RTX 5090\b(?! D| Laptop)",
-    "RTX4090": r"RTX 4090\b(?! D| Laptop)",
-    "A100-80GB": r"\bA100\b.*80GB",
-    "A100-40GB": r"\bA100\b(?!.*80GB)",
-}
-
-# CUdevice_attribute values, from cuda.h.
-_SMS = 16
+# CUdevice_attribute values, from cuda.h, of fields of a Gpu and of others.
+_ATTRIBUTES = {
+    "sms": 16, "l2_bytes": 38, "shared_bytes_per_sm": 81, "shared_bytes_per_program": 97, "max_programs_per_sm": 106,
+    "bus_bits": 37,
+}  # fmt: skip
+_CLOCK_KHZ = 13
+_MEMORY_KHZ = 36
+_THREADS = 39
 _CC_MAJOR = 75
 _CC_MINOR = 76
-_L2 = 38
-_SHARED_SM = 81
-_SHARED_PROGRAM = 97
-_THREADS = 39
-_PROGRAMS = 106
-_MEMORY_KHZ = 36
-_BUS_BITS = 37
-_CLOCK_KHZ = 13
 
 
 def table_name(device_name: str) -> str | None:
@@ -197,10 +165,12 @@ def table_name(device_name: str) -> str | None:
     >>> table_name("NVIDIA A100-SXM4-80GB")
     'A100-80GB'
     """
-    patterns = ((name, _DEVICE_NAMES.get(name, rf"\b{name}\b")) for name in GPUS)
-    return next(
-        (name for name, pattern in patterns if re.search(pattern, device_name, re.IGNORECASE)), None
+    names = (
+        name
+        for name, pattern in _PATTERNS.items()
+        if re.search(pattern, device_name, re.IGNORECASE)
     )
+    return next(names, None)
 
 
 def find_gpu(text: str) -> str:
@@ -234,15 +204,33 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
         ValueError: the compute capability is not in the table.
     """
     row = GPUS.get(device_name) or GPUS.get(table_name(device_name) or "")
-    if capability not in _LIMITS:
-        known = ", ".join(f"{major}.{minor}" for major, minor in _LIMITS)
-        raise ValueError(
-            f"{device_name} has compute capability {capability[0]}.{capability[1]}; supported: {known}."
-        )
     source = f"reported for this device, {device_name}"
     if row is None:
-        gpu = _row(device_name, sms, 0, 0, 0, 0, 0, capability, source, device_name, 0, 0)
-        return replace(gpu, matrix_tflops={}, assumed="L2, DRAM and matrix rates are unknown")
+        by_capability = {gpu.compute_capability: gpu for gpu in GPUS.values()}
+        if capability not in by_capability:
+            known = ", ".join(f"{major}.{minor}" for major, minor in sorted(by_capability))
+            raise ValueError(
+                f"{device_name} has compute capability {capability[0]}.{capability[1]}; supported: {known}."
+            )
+        unknown: dict[str, Any] = {
+            "l2_bytes": 0,
+            "dram_gbps": 0,
+            "clock_mhz": 0,
+            "memory_gib": 0,
+            "bus_bits": 0,
+        }
+        return replace(
+            by_capability[capability],
+            **unknown,
+            name=device_name,
+            device_name=device_name,
+            sms=sms,
+            matrix_tflops={},
+            l2_gbps_per_sm=0.0,
+            source=source,
+            caveat="",
+            assumed="L2, DRAM and matrix rates are unknown",
+        )
     if row.sms == sms:
         return replace(row, assumed="everything except the number of SMs, from the table")
     share = sms / row.sms
@@ -313,34 +301,19 @@ def _read_gpu(cuda: Any, number: int) -> Gpu | None:
     device_name = buffer.value.decode()
     memory_bytes = ctypes.c_size_t()
     cuda.cuDeviceTotalMem_v2(ctypes.byref(memory_bytes), device)
-    row = GPUS.get(table_name(device_name) or "")
-    read_row = Gpu(
-        name=device_name,
-        sms=read(_SMS),
-        l2_bytes=read(_L2),
-        shared_bytes_per_sm=read(_SHARED_SM),
-        shared_bytes_per_program=read(_SHARED_PROGRAM),
-        max_warps_per_sm=read(_THREADS) // 32,
-        max_programs_per_sm=read(_PROGRAMS),
+    fields: dict[str, Any] = {name: read(number) for name, number in _ATTRIBUTES.items()}
+    fields |= {
+        "max_warps_per_sm": read(_THREADS) // 32,
         # Two transfers per clock (DDR): kHz · 2 · bits / 8, in GB/s.
-        dram_gbps=read(_MEMORY_KHZ) * 2 * read(_BUS_BITS) / 8 / 1e6,
-        matrix_tflops={},
-        clock_mhz=read(_CLOCK_KHZ) / 1000,
-        compute_capability=(read(_CC_MAJOR), read(_CC_MINOR)),
-        source=f"read from this device, {device_name}",
-        device_name=device_name,
-        memory_gib=memory_bytes.value >> 30,
-        bus_bits=read(_BUS_BITS),
-    )
-    if row is None or row.sms != read_row.sms:
-        return read_row  # the table's name and rates do not apply to another model or to a slice
-    return replace(
-        read_row,
-        name=row.name,
-        matrix_tflops=row.matrix_tflops,
-        l2_gbps_per_sm=row.l2_gbps_per_sm,
-        clock_mhz=row.clock_mhz,
-        caveat=row.caveat,
-        dram_gbps=read_row.dram_gbps or row.dram_gbps,
-        assumed="matrix rates and their clock, from the table",
-    )
+        "dram_gbps": read(_MEMORY_KHZ) * 2 * fields["bus_bits"] / 8 / 1e6,
+        "compute_capability": (read(_CC_MAJOR), read(_CC_MINOR)),
+        "source": f"read from this device, {device_name}",
+        "device_name": device_name,
+        "memory_gib": memory_bytes.value >> 30,
+    }
+    row = GPUS.get(table_name(device_name) or "")
+    if row is None or row.sms != fields["sms"]:
+        # The table's name and rates do not apply to another model or to a slice
+        return Gpu(name=device_name, matrix_tflops={}, clock_mhz=read(_CLOCK_KHZ) / 1000, **fields)
+    fields["dram_gbps"] = fields["dram_gbps"] or row.dram_gbps
+    return replace(row, assumed="matrix rates and their clock, from the table", **fields)

@@ -4,7 +4,7 @@ Each setting is declared once, as a dataclass field with a Knob. Its control on 
 Schema and its URL parameter all follow from that declaration.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -77,7 +77,7 @@ class Knob:
             fits = isinstance(read, str) and len(read) <= self.longest and read.isprintable()
         elif self.choices is not None:
             kind = self.kind
-            allowed = _list(self.choices, "or")
+            allowed = join_names(self.choices, "or")
             fits = read in self.choices
         else:
             kind = "out_of_range"
@@ -105,9 +105,14 @@ def quote(value: object) -> str:
     return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 1]}…"
 
 
-def _list(choices: Sequence[object], conjunction: str) -> str:
-    *words, last = [str(choice) for choice in choices if choice != ""]
-    return f"{', '.join(words)} {conjunction} {last}" if words else last
+def join_names(names: Iterable[object], conjunction: str = "and") -> str:
+    """Join names with commas and a conjunction. Skip empty names.
+
+    >>> join_names(["A", "B", "C"]), join_names(["A", 2], "or"), join_names(["A"])
+    ('A, B and C', 'A or 2', 'A')
+    """
+    *first, last = [str(name) for name in names if name != ""]
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 def _read_whole_number(value: object) -> int | None:
@@ -146,7 +151,7 @@ def refuse_unknown(names: Iterable[object], owner: str, known: Iterable[str]) ->
     """Raise ConfigError for the first name that is not a field of `owner`."""
     for name in names:
         if name not in (fields := tuple(known)):
-            message = f"{owner} has no field {quote(name)}; it has {_list(fields, 'and')}."
+            message = f"{owner} has no field {quote(name)}; it has {join_names(fields)}."
             raise ConfigError("unknown_field", message, str(name))
 
 

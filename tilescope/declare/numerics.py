@@ -155,36 +155,54 @@ def rms_limit(explained: float, scale: float, elements: int) -> float:
     return (1.05 + 2 / math.sqrt(elements)) * explained / scale
 
 
-def is_right(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any) -> bool:
-    """Compare the output with torch's result, 1024 rows at a time, and print the error. See `compare_parts`."""
+def summarize(parts: Any, is_exact: bool, elements: int) -> SimpleNamespace:
+    """Add up the errors of the parts of an output that `compare_parts` yields.
+
+    Returns:
+        `passed`; the number of `wrong` elements; `relative_rms` and its `limit`; and, of the element with
+        the largest error in units of its limit, these `units`, its `place` (row and column), and `got` and `expected`.
+    """
     wrong = 0
-    worst = -1.0
-    place = (0, 0)
+    worst = SimpleNamespace(units=-1.0)
     squares = [0.0, 0.0, 0.0, 0.0]
-    rows, columns = output.shape
-    parts = (slice(first, first + 1024) for first in range(0, rows, 1024))
-    for part in compare_parts(output, inputs, reference, error_scale, allowed, parts):
-        wrong += int((part.units > (1 if allowed else 0)).sum().item())
+    for part in parts:
+        wrong += int((part.units > (0 if is_exact else 1)).sum().item())
         errors = part.error, part.expected, part.rounding, part.typical
         squares = [
             total + (error.double() ** 2).sum().item()
             for total, error in zip(squares, errors, strict=True)
         ]
-        if part.units.max().item() > worst:
-            worst = part.units.max().item()
-            row, column = divmod(int(part.units.argmax().item()), columns)
-            place = part.rows.start + row, column
-    error, norm, rounding, typical = map(math.sqrt, squares)
-    relative_rms = error / (norm or 1.0)
-    most = rms_limit(math.hypot(rounding, typical), norm or 1.0, output.numel())
-    passed = wrong == 0 and relative_rms <= most
-    rule = f"limit {most:.2e}" if allowed else "every element must be equal"
-    print(
-        f"check {'passed' if passed else 'FAILED'}: {wrong:,} of {output.numel():,} elements wrong, ",
-        end="",
+        units = part.units.max().item()
+        if units > worst.units:
+            row, column = divmod(int(part.units.argmax().item()), part.units.shape[1])
+            worst = SimpleNamespace(
+                units=units,
+                place=(part.rows.start + row, column),
+                got=part.got[row, column].item(),
+                expected=part.expected[row, column].item(),
+            )
+    error, norm, rounding, typical = squares
+    scale = math.sqrt(norm) or 1.0
+    relative_rms = math.sqrt(error) / scale
+    limit = rms_limit(math.sqrt(rounding + typical), scale, elements)
+    passed = wrong == 0 and relative_rms <= limit
+    return SimpleNamespace(
+        passed=passed, wrong=wrong, relative_rms=relative_rms, limit=limit, **vars(worst)
     )
-    print(f"relative RMS error {relative_rms:.2e} ({rule}), worst at {place}")
-    return passed
+
+
+def is_right(output: Any, inputs: Tensors, reference: Any, error_scale: Any, allowed: Any) -> bool:
+    """Compare the output with torch's result, 1024 rows at a time, and print the error. See `compare_parts`."""
+    rows = (slice(first, first + 1024) for first in range(0, len(output), 1024))
+    parts = compare_parts(output, inputs, reference, error_scale, allowed, rows)
+    total = summarize(parts, not allowed, output.numel())
+    rule = f"limit {total.limit:.2e}" if allowed else "every element must be equal"
+    verdict = "passed" if total.passed else "FAILED"
+    print(
+        f"check {verdict}: {total.wrong:,} of {output.numel():,} elements wrong, "
+        f"relative RMS error {total.relative_rms:.2e} ({rule}), worst at {total.place}"
+    )
+    return total.passed
 
 
 def times_ms(

@@ -52,12 +52,11 @@ class Space:
     @cached_property
     def experiments(self) -> tuple[Experiment, ...]:
         """All configs in grid order: the last knob varies fastest."""
-        names = [name for name, _ in self.varied]
-        combinations = self.listed or itertools.product(*(values for _, values in self.varied))
+        varied = dict(self.varied)
+        chosen = [dict(zip(varied, each, strict=True)) for each in self.listed]
         config = self.base.config
         configs = (
-            type(config)(**{**vars(config), **dict(zip(names, each, strict=True))})
-            for each in combinations
+            type(config)(**{**vars(config), **each}) for each in chosen or combinations(varied)
         )
         return tuple(replace(self.base, config=config) for config in configs)
 
@@ -86,6 +85,15 @@ class Space:
             k: v for k, v in config.items() if k not in payload["vary"]
         }
         return hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return all combinations of values, by name.
+
+    >>> combinations({"M": [1, 2], "N": [3]})
+    [{'M': 1, 'N': 3}, {'M': 2, 'N': 3}]
+    """
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
 def space(base: Experiment, vary: Mapping[str, Sequence[object]]) -> Space:

@@ -7,12 +7,10 @@ known. An element passes if its error beyond that rounding error is within its A
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tilescope.declare.numerics import compare_parts, comparison_dtype, rms_limit
+from tilescope.declare.numerics import compare_parts, comparison_dtype, summarize
 from tilescope.declare.spec import Allowance, Family
 from tilescope.results.run import Check, Closeup, Diff
 
@@ -24,6 +22,9 @@ _CLOSEUP_CELLS = 96
 _WINDOW = 3
 _CHUNK_BYTES = 512 * 1024 * 1024
 _GIB = 2**30
+
+# Of some rows: the largest error, absolute and scaled, the number of elements that are not finite, and `Diff.cells`.
+_Extras = tuple[float, float, int, Any]
 
 
 class InsufficientMemory(Exception):
@@ -85,85 +86,45 @@ def check(
     cell = (_cell_side(rows, tile and tile[0]), _cell_side(columns, tile and tile[1]))
     chunk = max(1, _CHUNK_BYTES // (columns * 64) // cell[0]) * cell[0]
     chunks = (slice(first, first + chunk) for first in range(0, rows, chunk))
-    parts = [_summarize(part, is_exact, cell) for part in compare_rows(chunks)]
-    result = _combine(parts, output.numel())
+    extras: list[_Extras] = []
+    parts = _note_extras(compare_rows(chunks), cell, extras)
+    result = _make_check(summarize(parts, is_exact, output.numel()), extras, output.numel())
     closeup = None
     if not (result.passed and is_exact):
         closeup = _closeup(compare_rows, (rows, columns), result.worst_index, tile)
-    cells = np.concatenate([part.cells for part in parts])
+    cells = np.concatenate([cells for *_, cells in extras])
     return result, Diff(cells, cell, (rows, columns), is_exact, tile, closeup)
 
 
-@dataclass(frozen=True)
-class _Errors:
-    """The errors of some rows: fields of `Check`.
-
-    Attributes:
-        squares: Σ error², Σ reference², Σ (rounding² + typical²).
-        cells: as in `Diff`.
-    """
-
-    squares: tuple[float, float, float]
-    max_abs_error: float
-    max_scaled_error: float
-    mismatched: int
-    nonfinite: int
-    worst_index: tuple[int, int]
-    worst_got: float
-    worst_expected: float
-    worst_over_allowed: float
-    cells: Any
-
-
-def _summarize(part: Any, is_exact: bool, cell: tuple[int, int]) -> _Errors:
+def _note_extras(
+    parts: Iterable[Any], cell: tuple[int, int], extras: list[_Extras]
+) -> Iterator[Any]:
+    """Pass on the parts of a comparison, and note what only a runner's check has."""
     import torch
 
-    def square(values: torch.Tensor) -> float:
-        return float((values.double() ** 2).sum().item())
-
-    scaled = torch.where(
-        part.scale > 0, part.error / part.scale, torch.where(part.error > 0, torch.inf, 0)
-    )
-    row, column = divmod(int(part.units.argmax().item()), part.units.shape[1])
-    return _Errors(
-        squares=(
-            square(part.error),
-            square(part.expected),
-            square(part.rounding) + square(part.typical),
-        ),
-        max_abs_error=part.error.max().item(),
-        max_scaled_error=scaled.max().item(),
-        mismatched=int((part.units > (0 if is_exact else 1)).sum().item()),
-        nonfinite=int(part.nonfinite.sum().item()),
-        worst_index=(part.rows.start + row, column),
-        worst_got=part.got[row, column].item(),
-        worst_expected=part.expected[row, column].item(),
-        worst_over_allowed=part.units[row, column].item(),
-        cells=_max_pool(part.units, cell),
-    )
+    for part in parts:
+        nonzero = torch.where(part.error > 0, torch.inf, 0)
+        scaled = torch.where(part.scale > 0, part.error / part.scale, nonzero)
+        errors = part.error.max().item(), scaled.max().item()
+        extras.append((*errors, int(part.nonfinite.sum().item()), _max_pool(part.units, cell)))
+        yield part
 
 
-def _combine(parts: Sequence[_Errors], elements: int) -> Check:
-    squares = zip(*(part.squares for part in parts), strict=True)
-    error, reference, typical = (math.sqrt(sum(column)) for column in squares)
-    scale = reference or 1.0
-    relative_rms = error / scale
-    tolerance = rms_limit(typical, scale, elements)
-    mismatched = sum(part.mismatched for part in parts)
-    worst = max(parts, key=lambda part: part.worst_over_allowed)
+def _make_check(total: Any, extras: list[_Extras], elements: int) -> Check:
+    abs_errors, scaled_errors, nonfinite, _ = zip(*extras, strict=True)
     return Check(
-        passed=mismatched == 0 and relative_rms <= tolerance,
-        relative_rms=relative_rms,
-        tolerance=tolerance,
-        max_abs_error=max(part.max_abs_error for part in parts),
-        max_scaled_error=max(part.max_scaled_error for part in parts),
-        mismatched=mismatched,
-        nonfinite=sum(part.nonfinite for part in parts),
+        passed=total.passed,
+        relative_rms=total.relative_rms,
+        tolerance=total.limit,
+        max_abs_error=max(abs_errors),
+        max_scaled_error=max(scaled_errors),
+        mismatched=total.wrong,
+        nonfinite=sum(nonfinite),
         elements=elements,
-        worst_index=worst.worst_index,
-        worst_got=worst.worst_got,
-        worst_expected=worst.worst_expected,
-        worst_over_allowed=worst.worst_over_allowed,
+        worst_index=total.place,
+        worst_got=total.got,
+        worst_expected=total.expected,
+        worst_over_allowed=total.units,
     )
 
 

@@ -59,14 +59,12 @@ class Call(Generic[T]):
         stage: a key of DEADLINES_S, named in a Failure.
         function: a module-level function, because the worker imports it by name.
         key: calls in flight with the same key share one execution; None for a call that is never shared.
-        deadline_s: seconds that a worker may take; None for the stage's entry in DEADLINES_S.
     """
 
     stage: str
     function: Callable[..., T | Failure]
     args: tuple[Any, ...] = ()
     key: Hashable = None
-    deadline_s: float | None = None
 
 
 @dataclass(eq=False)

@@ -139,6 +139,7 @@ class GatedStream:
             write would leave dirty lines, which would be written back during the timed launch).
         timer: "events" (launched one by one) or "graph" (captured once and replayed). In a graph with a warm L2, if
             each call takes less than SHORT_MS, a sample is LAUNCHES_PER_GRAPH consecutive launches of one call.
+        rests: whether the GPU rests before each turn, so that it runs at the clock of single launches.
         device: defaults to this GPU.
     """
 
@@ -147,6 +148,7 @@ class GatedStream:
         calls: Sequence[Callable[[], Any]],
         l2: str,
         timer: str,
+        rests: bool = False,
         device: TimingDevice | None = None,
     ) -> None:
         self._calls = calls
@@ -155,6 +157,7 @@ class GatedStream:
         self._flush = self._device.make_flush() if l2 == "cold" else None
         self._captured: tuple[ndarray, Sequence[Any], Any] | None = None
         self._random = np.random.default_rng(0)
+        self._rest_s = _MIN_REST_S if rests else 0.0
         entries = len(calls) * (_QUEUED_COLD if self._flush else _QUEUED_WARM)
         self.most_turns = (
             MOST_TURNS if self._is_graph else max(1, min(MOST_TURNS, _QUEUED // entries))
@@ -175,6 +178,18 @@ class GatedStream:
         Raises:
             RuntimeError: if the longest spin ends before the last launch is queued.
         """
+        if not self._rest_s:
+            return self._batch(turns)
+        batches = []
+        for _ in range(turns):
+            time.sleep(self._rest_s)
+            batches.append(self._batch(1))
+            turn_s = float(batches[-1].times_ms.sum()) / 1000
+            self._rest_s = max(_MIN_REST_S, _REST_FACTOR * turn_s)
+        times_ms = np.concatenate([each.times_ms for each in batches], axis=1)
+        return replace(batches[-1], times_ms=times_ms)
+
+    def _batch(self, turns: int) -> Batch:
         if not self._is_graph:
             return self._time(self._random_order(turns))
         if self._captured is None or len(self._captured[0]) != turns:
@@ -254,35 +269,6 @@ class GatedStream:
             for _ in range(self.launches_per_sample):
                 self._calls[number]()
             end.record()
-
-
-class SpacedStream:
-    """A stream that lets the GPU rest before each turn, so that it runs at the clock of single launches.
-
-    Args:
-        make_stream: makes the stream that times each turn.
-    """
-
-    def __init__(
-        self,
-        make_stream: Callable[[Sequence[Callable[[], Any]]], GatedStream],
-        calls: Sequence[Callable[[], Any]],
-    ) -> None:
-        self._stream = make_stream(calls)
-        self._rest_s = _MIN_REST_S
-        self.most_turns = self._stream.most_turns
-        self.launches_per_sample = self._stream.launches_per_sample
-
-    def batch(self, turns: int) -> Batch:
-        """Launch each call once per turn, and time it."""
-        batches = []
-        for _ in range(turns):
-            time.sleep(self._rest_s)
-            batches.append(self._stream.batch(1))
-            turn_s = float(batches[-1].times_ms.sum()) / 1000
-            self._rest_s = max(_MIN_REST_S, _REST_FACTOR * turn_s)
-        times_ms = np.concatenate([each.times_ms for each in batches], axis=1)
-        return replace(batches[-1], times_ms=times_ms)
 
 
 def clock_between(before: ndarray, after: ndarray) -> float | None:

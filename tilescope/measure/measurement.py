@@ -20,8 +20,8 @@ from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import INTERNAL, Call, Client
-from tilescope.measure.pool import Stopped, cancellation
-from tilescope.results import Compiled, Device, Failure, Measured, records
+from tilescope.measure.pool import cancellation
+from tilescope.results import Compiled, Device, Failure, Measured, Stopped, records
 
 if TYPE_CHECKING:
     from tilescope.measure.session import Session

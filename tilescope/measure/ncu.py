@@ -12,8 +12,7 @@ from contextlib import suppress
 
 from tilescope.application import FOLDER, environment
 from tilescope.inside.report import WAVEFRONT_COUNTERS
-from tilescope.measure.pool import Stopped
-from tilescope.results import Failure
+from tilescope.results import Failure, Stopped
 from tilescope.sass.instructions import OPCODES
 
 # Options that print the metrics of each launch as CSV.

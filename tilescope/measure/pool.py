@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from tilescope.compiling.estimates import COMPILE_DEADLINE_S
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import INTERNAL, Call, Client, FairQueue, QueuedCall
-from tilescope.results import Failure
+from tilescope.results import Failure, Stopped
 
 T = TypeVar("T")
 
@@ -70,14 +70,6 @@ _INTERPRETING: Any = _CONTEXT  # starts interpreters
 
 # Process objects are not thread-safe: two threads that poll one can miss its exit status.
 _PROCESSES = threading.RLock()
-
-
-class Stopped(Exception):
-    """A stage failed, a job was cancelled, or no worker can be started. `failure` gives the reason."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 def preload_triton() -> None:
@@ -341,7 +333,7 @@ class Pool:
             if refusal := self._receive(current, DEADLINES_S["worker"], queued):
                 return refusal
             queued.started = time.monotonic()  # the worker has taken the call
-            return self._receive(current, call.deadline_s or DEADLINES_S[call.stage], queued)
+            return self._receive(current, DEADLINES_S[call.stage], queued)
         except Stopped as reason:
             failure = reason.failure
         except (EOFError, OSError):

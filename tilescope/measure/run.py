@@ -332,7 +332,7 @@ def measure_run(job: Job, is_timed: bool = True) -> RunResult:
 
 RUN = Measurement(
     "run",
-    records.RecordForm("run", RunResult, key=without_gpu, compact=RunResult.compact),
+    records.RecordForm("run", RunResult, key=without_gpu),
     measure_run,
     "This machine has {this}, and no run of this experiment on {gpu} was recorded. To run it here, omit gpu, or choose "
     "this machine's GPU.",

@@ -26,7 +26,7 @@ from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
-from tilescope.measure import counters, group_sizes, run, timeline, worker
+from tilescope.measure import counters, run, timeline, worker
 from tilescope.measure.fair_queue import INTERNAL, Call, Client
 from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.pool import Pool, preload_triton
@@ -36,7 +36,7 @@ from tilescope.results.store import Store, machine_store
 
 LOG = logging.getLogger("tilescope.session")
 
-_MEASUREMENTS = run.RUN, run.CHECK, counters.COUNTERS, group_sizes.GROUP_SIZES, timeline.TIMELINE
+_MEASUREMENTS = run.RUN, run.CHECK, counters.COUNTERS, counters.GROUP_SIZES, timeline.TIMELINE
 MEASUREMENTS: dict[str, Measurement[Any]] = {each.name: each for each in _MEASUREMENTS}
 
 V = TypeVar("V")
@@ -220,29 +220,23 @@ class Session:
         Raises:
             ConfigError: as for `resolve_gpu`.
         """
-        gpu = resolve_gpu(experiment, self.gpu)
-        launch = launch_of(experiment, gpu)
-        key = launch_key(experiment, gpu.name)
-        outcome = self._compiled.get(key) or estimates.refuse_compile(*launch)
+        launch = launch_of(experiment, resolve_gpu(experiment, self.gpu))
+        outcome = self.find_compiled(experiment) or estimates.refuse_compile(*launch)
         if not HAS_TRITON:
             outcome = Failure(
                 "compile", "no_triton", "Triton is not installed here, so nothing is compiled."
             )
-        if outcome is not None:
-            done: Future[Compiled | Failure] = Future()
-            done.set_result(outcome)
-            return done
-        return self._submit_compile(
-            compile_experiment, experiment, client=client, cache=self._compiled.put
-        )
+        if outcome is None:
+            return self._submit_compile(client, self._compiled.put, compile_experiment, experiment)
+        done: Future[Compiled | Failure] = Future()
+        done.set_result(outcome)
+        return done
 
     def inspect(
         self, experiment: Experiment, client: Client = INTERNAL
     ) -> Future[Inspection | Failure]:
         """Compile an experiment for its GPU, and inspect its programs. Return immediately: see `compile`."""
-        return self._submit_compile(
-            inspect_experiment, experiment, client=client, cache=self._inspected.put
-        )
+        return self._submit_compile(client, self._inspected.put, inspect_experiment, experiment)
 
     def try_changes(
         self, experiment: Experiment, inspection: Inspection, client: Client = INTERNAL
@@ -252,22 +246,21 @@ class Session:
         Return immediately: see `compile`.
         """
         inside, executions = inspection
+
+        def cache(key: Hashable, changed: Any) -> None:
+            self._inspected.put(key, (changed, executions))
+
         return self._submit_compile(
-            try_changes,
-            experiment,
-            inside,
-            client=client,
-            cache=lambda key, changed: self._inspected.put(key, (changed, executions)),
-            compiles=MAX_TRIALS,
+            client, cache, try_changes, experiment, inside, compiles=MAX_TRIALS
         )
 
     def _submit_compile(
         self,
+        client: Client,
+        cache: Callable[[Hashable, Any], None],
         function: Callable[..., V],
         experiment: Experiment,
         *args: Any,
-        client: Client,
-        cache: Callable[[Hashable, Any], None],
         compiles: int = 1,
     ) -> Future[V | Failure]:
         """Call function(experiment, gpu, *args) in a compile worker. Equal calls in flight share one execution.
@@ -277,7 +270,7 @@ class Session:
             compiles: maximum number of compiles in the call.
         """
         gpu = resolve_gpu(experiment, self.gpu)
-        key = launch_key(experiment, gpu.name)
+        key = self._launch_key(experiment)
 
         def on_result(result: V | Failure) -> None:
             # Other failures may depend on this machine or its load.
@@ -290,13 +283,14 @@ class Session:
 
     def find_inspection(self, experiment: Experiment) -> Inspection | Failure | None:
         """Return the result of `inspect`, or why its config does not fit on the GPU, if cached. Return immediately."""
-        gpu = resolve_gpu(experiment, self.gpu)
-        return self._inspected.get(launch_key(experiment, gpu.name))
+        return self._inspected.get(self._launch_key(experiment))
 
     def find_compiled(self, experiment: Experiment) -> Compiled | Failure | None:
         """Return a compiled kernel, or why its config does not fit on the GPU, if cached. Return immediately."""
-        gpu = resolve_gpu(experiment, self.gpu)
-        return self._compiled.get(launch_key(experiment, gpu.name))
+        return self._compiled.get(self._launch_key(experiment))
+
+    def _launch_key(self, experiment: Experiment) -> Experiment:
+        return launch_key(experiment, resolve_gpu(experiment, self.gpu).name)
 
     def warm_up(self) -> None:
         """Start the workers and read the recordings in the background, so that no request waits for them."""
@@ -362,15 +356,12 @@ class Session:
             return Failure(
                 "worker", "no_triton", "Triton is not installed here, so nothing can be run."
             )
-        ours = (
-            sum(job.client.address == client.address for job in [*self.jobs])
-            if client.address
-            else 0
-        )
-        for count, limit, source in (
-            (len(self.jobs), MAX_JOBS, ""),
-            (ours, MAX_JOBS_PER_ADDRESS, " from this address"),
-        ):
+        addresses = [job.client.address for job in [*self.jobs]]
+        limits = [(len(addresses), MAX_JOBS, "")]
+        if client.address:
+            ours = addresses.count(client.address)
+            limits.append((ours, MAX_JOBS_PER_ADDRESS, " from this address"))
+        for count, limit, source in limits:
             if count >= limit:
                 state = f"{count} runs{source} are in progress or waiting; the limit is {limit}"
                 return Failure("worker", "busy", f"{state}. Try again in a minute.")

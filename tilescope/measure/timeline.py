@@ -12,7 +12,7 @@ from tilescope.measure.gated_stream import GatedStream
 from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.run import prepare
 from tilescope.measure.timing import STUDY, sample, summarize_times
-from tilescope.results import Device, Failure, Timeline, records
+from tilescope.results import Device, Failure, Stopped, Timeline, records
 
 MAX_PROGRAMS = 65_536
 
@@ -51,13 +51,13 @@ TIMELINE = Measurement(
 )
 
 
-def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Failure:
+def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline:
     """Check the instrumented build's output, time it alternately with the kernel, and record one warm launch.
 
     Runs in the run worker.
 
-    Returns:
-        The timeline, or a Failure if a program did not write exactly once or wrote impossible values.
+    Raises:
+        Stopped: as for `read_record`.
     """
     import torch
 
@@ -80,27 +80,27 @@ def timeline(experiment: Experiment, gpu: Gpu, device: Device) -> Timeline | Fai
         instrumented.launch,
     ]
     kernel_ms = float(GatedStream(launches, run.l2, "events").time_in_order()[-1])
-    if isinstance(fields := read_record(record.cpu().numpy()), Failure):
-        return fields
+    fields = read_record(record.cpu().numpy())
     return Timeline(
         experiment, device.backend, device, *fields, kernel_ms, plain=timings[0], instrumented=timings[1],
         registers=registers, passed=passed, clock_mhz=samples.clock_mhz, note=samples.note,
     )  # fmt: skip
 
 
-def read_record(
-    rows: np.ndarray,
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | Failure:
+def read_record(rows: np.ndarray) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return the SM, start and end of each program. Times are in ns since the first start.
 
     Args:
         rows: (programs, 4) int64, TIMED_FIELDS of each program, poisoned before the launch.
+
+    Raises:
+        Stopped: a program did not write exactly once, or wrote impossible values.
     """
     start, end, sm, writes = rows.T
     wrong = (writes != _POISON + 1) | (start < 0) | (end < start) | (sm < 0)
     if wrong.any():
         count = f"{np.count_nonzero(wrong):,} of {len(rows):,} programs"
         message = f"{count} did not record one start and one end; the first is program {np.flatnonzero(wrong)[0]}."
-        return Failure("time", "not_written_once", message)
+        raise Stopped(Failure("time", "not_written_once", message))
     first = start.min()
     return tuple(sm.tolist()), tuple((start - first).tolist()), tuple((end - first).tolist())

@@ -17,7 +17,7 @@ from typing import Any
 from tilescope.declare.gpus import on_zero_gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.measure.check import InsufficientMemory
-from tilescope.results import Device, Failure
+from tilescope.results import Device, Failure, Stopped
 
 # Modules that import Triton so that it compiles kernels, and does not interpret them.
 PRELOADED = "tilescope.record.capture_file", "tilescope.record.patches"
@@ -105,6 +105,8 @@ def to_failure(stage: str, error: Exception) -> Failure:
     """Return the Failure that describes an exception in a stage."""
     import torch
 
+    if isinstance(error, Stopped):
+        return error.failure
     if isinstance(error, _KeptValueLost):
         return Failure(
             stage, "worker_died", f"The worker died before the {stage} stage. Run it again."

@@ -21,8 +21,8 @@ from markupsafe import Markup
 from tilescope.declare.gpus import Gpu, gpu_or_slice
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import QueuedCall
-from tilescope.measure.pool import Pool, Stopped, Worker, cancellation
-from tilescope.results import Failure
+from tilescope.measure.pool import Pool, Worker, cancellation
+from tilescope.results import Failure, Stopped
 
 # Calls `serve` in another process that has a GPU, with the socket's path, the cache directory and the lease in seconds.
 Lend = Callable[[str, str, float], None]

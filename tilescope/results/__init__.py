@@ -18,6 +18,7 @@ from tilescope.results.run import (
     Measured,
     Peak,
     RunResult,
+    Stopped,
     Timing,
 )
 from tilescope.results.sweep import (

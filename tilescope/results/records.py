@@ -5,7 +5,6 @@ declares a RecordForm, so this module depends on no kind. The store uses the sam
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from tilescope.caching import once
 from tilescope.declare.discovery import package_folder
-from tilescope.declare.experiment import Experiment, Json
+from tilescope.declare.experiment import Experiment, Json, distance
 from tilescope.results import Measured, codec
 
 DIRECTORY = package_folder() / "recorded"
@@ -46,7 +45,6 @@ class RecordForm(Generic[T]):
         word: the field of a line that holds the result.
         result: the result's type, a dataclass.
         key: experiment → the representative of all experiments with the same result, without its `gpu`.
-        compact: result → the part of the result that is recorded.
         verb: the first word of a recorded result's note: "Recorded on H200, …".
         keeps_run: whether a recorded result shows its own run fields instead of the requested ones.
     """
@@ -54,13 +52,12 @@ class RecordForm(Generic[T]):
     word: str
     result: type[T]
     key: Callable[[Experiment], Experiment]
-    compact: Callable[[T], T] = lambda measured: measured
     verb: str = "Recorded"
     keeps_run: bool = False
 
     def encode(self, measured: T) -> Any:
         """Return the recorded part of a result as JSON, which a recording's line and the store hold."""
-        return codec.to_json(self.compact(measured), omit_defaults=True)
+        return codec.to_json(measured.compact(), omit_defaults=True)
 
     def line(self, recording: Recording[T]) -> str:
         """Return a recording as a line of a file, without the newline."""
@@ -84,10 +81,9 @@ class RecordForm(Generic[T]):
         measured = codec.from_json(self.result, fields[self.word], f"{place}: {self.word}")
         return Recording(fields["gpu"], fields["date"], measured)
 
-    def recall(
-        self, measured: T, experiment: Experiment, note: str, backend: str = "recorded"
-    ) -> T:
-        """Adapt an earlier result to an experiment with the same key."""
+    def recall(self, measured: T, experiment: Experiment, note: str) -> T:
+        """Adapt an earlier result to an experiment with the same key. Mark a GPU's result as recorded."""
+        backend = "recorded" if measured.backend == "cuda" else measured.backend
         run = measured.experiment.run if self.keeps_run else experiment.run
         adapted = replace(experiment, run=run)
         device = replace(measured.device, backend=backend)
@@ -120,14 +116,8 @@ def find(form: RecordForm[T], experiment: Experiment, gpu: str, backend: str = "
     )
     if recording is None:
         return None
-    where, mark = (
-        ("under Triton's interpreter", backend)
-        if is_interpreted
-        else (f"on {recording.gpu}", "recorded")
-    )
-    return form.recall(
-        recording.measured, experiment, f"{form.verb} {where}, {recording.date}.", mark
-    )
+    where = "under Triton's interpreter" if is_interpreted else f"on {recording.gpu}"
+    return form.recall(recording.measured, experiment, f"{form.verb} {where}, {recording.date}.")
 
 
 def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
@@ -138,27 +128,10 @@ def experiments(form: RecordForm[T], gpu: str) -> tuple[Experiment, ...]:
 
 
 def nearest(form: RecordForm[T], experiment: Experiment, gpu: str) -> Experiment | None:
-    """Return the kernel's most similar experiment with a shipped recording on `gpu`, or None.
-
-    The distance is a sum over all settings: the absolute log2 of the ratio of numbers, and 1 for any other difference.
-    """
+    """Return the kernel's most similar experiment with a shipped recording on `gpu`, or None."""
     wanted = experiment.to_address()
-
-    def distance(other: Experiment) -> float:
-        pairs = [
-            (value, wanted.get(name))
-            for name, value in other.to_address().items()
-            if value != wanted.get(name)
-        ]
-        numbers = [
-            abs(math.log2(a / b))
-            for a, b in pairs
-            if isinstance(a, int) and isinstance(b, int) and a and b
-        ]
-        return sum(numbers) + len(pairs) - len(numbers)
-
     same_kernel = [each for each in experiments(form, gpu) if each.kernel == experiment.kernel]
-    return min(same_kernel, key=distance, default=None)
+    return min(same_kernel, key=lambda each: distance(each.to_address(), wanted, 1), default=None)
 
 
 @once

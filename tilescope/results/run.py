@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy import ndarray
@@ -33,6 +33,14 @@ class Failure:
     kind: str
     message: str
     field: str = ""
+
+
+class Stopped(Exception):
+    """A stage failed, a job was cancelled, or no worker can be started. `failure` gives the reason."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,10 @@ class Measured:
     backend: str
     device: Device
     note: str = field(default="", kw_only=True)
+
+    def compact(self) -> Self:
+        """Return the part of the result to record."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -310,6 +322,6 @@ class RunResult(Measured):
     launches_per_sample: int = 1
     copy_gbps: float | None = None
 
-    def compact(self) -> RunResult:
-        """Return the part of the run to record: a small picture of its error, and no earlier run."""
+    def compact(self) -> Self:
+        """Keep a small picture of its error, and no earlier run."""
         return replace(self, diff=self.diff and self.diff.shrink(), recorded=None)

@@ -39,6 +39,11 @@ LOG = logging.getLogger("tilescope.store")
 # The version of Triton that compiles this machine's sweeps.
 TRITON = str(getattr(jit.triton, "__version__", "none"))
 
+# The fields of a result's summary in listings: of its Timing, its Baseline and its Check.
+SUMMARY = (
+    "median_ms", "p20_ms", "p80_ms", "samples", "ratio", "ratio_low", "ratio_high", "passed",
+)  # fmt: skip
+
 S = TypeVar("S", "StoredResult", "StoredSweep")
 
 
@@ -73,26 +78,6 @@ class ResultFilter:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A result's entry in a listing. A field is None if the kind of measurement lacks it or nothing was timed.
-
-    Attributes:
-        median_ms, p20_ms, p80_ms, samples: the kernel's time.
-        ratio, ratio_low, ratio_high: the library's time divided by the kernel's, with the 95 % interval.
-        passed: whether the output was correct.
-    """
-
-    median_ms: float | None = None
-    p20_ms: float | None = None
-    p80_ms: float | None = None
-    samples: int | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    passed: bool | None = None
-
-
-@dataclass(frozen=True)
 class StoredResult:
     """A result without its recording.
 
@@ -103,6 +88,7 @@ class StoredResult:
         device, backend, torch, triton: as in results.Device.
         ended: UTC.
         experiment: None if this version lacks the kernel or rejects a value.
+        summary: the fields in SUMMARY. A field is None if the kind of measurement lacks it or nothing was timed.
     """
 
     number: int
@@ -115,7 +101,7 @@ class StoredResult:
     triton: str
     ended: datetime.datetime
     experiment: Experiment | None
-    summary: Summary
+    summary: Json
 
 
 @dataclass(frozen=True)
@@ -142,10 +128,10 @@ class StoredSweep:
     began: datetime.datetime
     state: str
     details: Json
-    total: int = 0
-    done: int = 0
-    best_ms: float | None = None
-    changes: int = 0
+    total: int
+    done: int
+    best_ms: float | None
+    changes: int
 
     @property
     def ended(self) -> str:
@@ -185,7 +171,7 @@ class Store(Database):
             "triton": device.triton,
             "ended": ended.astimezone(datetime.UTC).isoformat(timespec="seconds"),
             "experiment": experiment_text(experiment),
-            "summary": json.dumps(vars(_summarize(measured))),
+            "summary": json.dumps(_summarize(measured)),
             "recording": zlib.compress(json.dumps(kind.form.encode(measured)).encode()),
         }
         return self.write(lambda connection: _insert(connection, "result", row))
@@ -212,8 +198,7 @@ class Store(Database):
                 continue
             ended = datetime.datetime.fromisoformat(date)
             note = f"{form.verb} earlier on this machine, {ended:%Y-%m-%d %H:%M} UTC. {measured.note}".strip()
-            mark = "recorded" if backend == "cuda" else backend
-            return form.recall(measured, experiment, note, mark)
+            return form.recall(measured, experiment, note)
         return records.find(form, experiment, gpu, backend)
 
     def latest(
@@ -372,18 +357,14 @@ def read_experiment(text: str) -> Experiment | None:
         return None
 
 
-def _summarize(measured: Measured) -> Summary:
+def _summarize(measured: Measured) -> Json:
+    known: Json = {}
     if isinstance(measured, RunResult):
-        known = {
-            **(vars(measured.baseline) if measured.baseline else {}),
-            **(vars(measured.timing) if measured.timing else {}),
-            "passed": measured.check.passed,
-        }
+        for part in filter(None, (measured.check, measured.baseline, measured.timing)):
+            known |= vars(part)
     elif isinstance(measured, Timeline):
         known = {**vars(measured.plain), "passed": measured.passed}
-    else:
-        known = {}
-    return Summary(**{field.name: known.get(field.name) for field in fields(Summary)})
+    return {name: known.get(name) for name in SUMMARY}
 
 
 def _details(sweep: Sweep) -> str:
@@ -405,7 +386,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "ended": datetime.datetime.fromisoformat,
     "details": json.loads,
     "experiment": read_experiment,
-    "summary": lambda text: Summary(**json.loads(text)),
+    "summary": json.loads,
 }
 
 

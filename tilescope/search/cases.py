@@ -14,20 +14,21 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.captures.reader import Capture
-from tilescope.compiling.inspection import predict_total
+from tilescope.captures.reader import BaseCapture, Capture, CapturedLaunch
+from tilescope.compiling.inspection import capture_launches, predict_total
 from tilescope.declare.discovery import PACKAGE
-from tilescope.declare.experiment import Experiment
+from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
+from tilescope.declare.space import combinations
 from tilescope.numbers import join_names
-from tilescope.results import Failure
+from tilescope.results import Failure, Stopped
 from tilescope.search.search import ConfigBuild, ConfigTrial
 
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -120,12 +121,42 @@ def warm_up() -> None:
     from tilescope.record import capture_file, patches  # noqa: F401
 
 
-def build(experiment: Experiment, gpu: Gpu) -> ConfigBuild | Failure:
-    """Compile a config of a case, and predict the launch's time. Runs in a compile worker."""
-    return _compute_what_is_read(functools.partial(_build, experiment, gpu))
+def build(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> ConfigBuild:
+    """Compile a config into the cache that the run worker uses, and predict its time. Runs in a compile worker.
+
+    Args:
+        is_timed: the config will be timed. A kernel of ours then has no prediction, which takes as long as the compile,
+            because its declaration gives an estimate.
+
+    Raises:
+        Stopped: the config does not compile, or does not fit on the GPU.
+    """
+    if experiment.is_case:
+        return _compute_what_is_read(functools.partial(_build_case, experiment, gpu))
+    began = time.monotonic()
+    capture = capture_launches(*launch_of(experiment, gpu))
+    seconds = time.monotonic() - began
+    return _describe_build(experiment, capture, capture.content.launches, seconds, not is_timed)
 
 
-def _build(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild | Failure:
+def _describe_build(
+    experiment: Experiment,
+    capture: BaseCapture,
+    launches: Sequence[CapturedLaunch],
+    seconds: float,
+    predicts: bool = True,
+) -> ConfigBuild:
+    """Return the resources of the last kernel, and the predicted time of all launches, if it is known."""
+    kernel = capture.content.kernels[launches[-1].kernel]
+    predicted = None
+    if predicts:
+        with suppress(UnsupportedOperation):
+            predicted = predict_total(capture, launches, experiment.run.l2 == "warm")
+    sizes = kernel.registers, kernel.spilled_bytes, kernel.shared_bytes
+    return ConfigBuild(*sizes, seconds, predicted)
+
+
+def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild:
     from triton.errors import TritonError
     from triton.runtime import OutOfResources
 
@@ -139,23 +170,18 @@ def _build(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild | Fa
                 kernel, grid, keywords, _ = _call_config(experiment)
                 kernel[grid](**keywords)
         except OutOfResources as error:
-            return Failure("compile", "out_of_resources", str(error))
+            raise Stopped(Failure("compile", "out_of_resources", str(error))) from error
         except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
             # The last line of a CompilationError gives the reason; the lines before quote the kernel
             reason = str(error.__cause__ or error).strip().splitlines() or ["no message"]
-            return Failure("compile", "compile_error", f"{type(error).__name__}: {reason[-1]}")
+            message = f"{type(error).__name__}: {reason[-1]}"
+            raise Stopped(Failure("compile", "compile_error", message)) from error
         seconds = time.monotonic() - began
         path = folder / "case.tilescope"
         write_capture(folder, path)
         capture = Capture(path)
-        launch = capture.content.launches[-1]  # the script may launch kernels, too
-        compiled = capture.content.kernels[launch.kernel]
-        try:
-            predicted = predict_total(capture, [launch], experiment.run.l2 == "warm")
-        except UnsupportedOperation:
-            predicted = None
-    sizes = compiled.registers, compiled.spilled_bytes, compiled.shared_bytes
-    return ConfigBuild(*sizes, seconds, predicted)
+        own = capture.content.launches[-1:]  # the script may launch kernels, too
+        return _describe_build(experiment, capture, own, seconds)
 
 
 @contextmanager
@@ -358,10 +384,7 @@ def combine(
 ) -> tuple[tuple[tuple[str, tuple[Any, ...]], ...], tuple[tuple[Any, ...], ...]]:
     """Return `varied` and `listed` of a `Space`: each combination of values with each config."""
     names = dict.fromkeys(itertools.chain(values, *configs))
-    products = (
-        dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())
-    )
-    chosen = [{**each, **config} for each in products for config in configs or ({},)]
+    chosen = [{**each, **config} for each in combinations(values) for config in configs or ({},)]
     listed = tuple(tuple(each.get(name) for name in names) for each in chosen)
     columns = (tuple(dict.fromkeys(column)) for column in zip(*listed, strict=True))
     return tuple(zip(names, columns, strict=True)), listed

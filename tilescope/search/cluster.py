@@ -25,9 +25,10 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.measure.pool import end_with_parent
 from tilescope.measure.session import Session
 from tilescope.results import Sweep
-from tilescope.search.devices import concurrent_compiles
+from tilescope.search.search import Task
 from tilescope.search.sweep_run import make_sweep
-from tilescope.search.tune import SWEEPS_PER_GPU, Relay, StoredRows, Task, warm_up
+from tilescope.search.trial import concurrent_compiles
+from tilescope.search.tune import SWEEPS_PER_GPU, StoredRows, make_relay, warm_up
 
 # Environment variable with the address of an existing cluster's scheduler, such as tcp://host:8786.
 SCHEDULER = "TILESCOPE_SCHEDULER"
@@ -296,14 +297,10 @@ def run_task(payload: bytes) -> bytes:
 
     worker = get_worker()
     task: Task = pickle.loads(payload)
-    session = _find_session(task.space.source)
-    relay = Relay(lambda *message: worker.log_event(_ROWS, pickle.dumps(message)))
-    run = make_sweep(
-        session, task.space, task.strategy, task.resume, session.compilers, relay, task.hints
-    )
+    relay = make_relay(lambda *message: worker.log_event(_ROWS, pickle.dumps(message)))
+    run = make_sweep(_find_session(task.space.source), task, relay)
     _runs.append(run)
-    run.start()
-    return pickle.dumps(run.result())
+    return pickle.dumps(run.start().result())
 
 
 def cancel_tasks() -> None:

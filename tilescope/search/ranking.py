@@ -83,21 +83,19 @@ def rank_finalists(
         baselines: (name, times) of the library's calls in the same turns.
     """
     fastest_ms = times_ms[int(np.argmin([np.median(times / times_ms[0]) for times in times_ms]))]
-    finalists = []
-    for row, times in zip(rows, times_ms, strict=True):
-        ratio = pair(times, fastest_ms)
-        is_tie = times is fastest_ms or ratio.low <= 1
-        finalists.append(
-            Finalist(
-                row.experiment,
-                float(np.median(times)),
-                len(times),
-                ratio.ratio,
-                ratio.low,
-                ratio.high,
-                is_tie,
-            )
+    ratios = [pair(times, fastest_ms) for times in times_ms]
+    finalists = [
+        Finalist(
+            row.experiment,
+            float(np.median(times)),
+            len(times),
+            ratio.ratio,
+            ratio.low,
+            ratio.high,
+            is_tie=times is fastest_ms or ratio.low <= 1,
         )
+        for row, times, ratio in zip(rows, times_ms, ratios, strict=True)
+    ]
 
     def simplicity(place: int) -> tuple[float, ...]:
         config = vars(rows[place].experiment.config)

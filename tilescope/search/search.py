@@ -21,8 +21,9 @@ import numpy as np
 from numpy import ndarray
 
 from tilescope.declare.experiment import Experiment
+from tilescope.declare.space import Space
 from tilescope.results import Failure, Final, Strategy, SweepPrediction, SweepRow
-from tilescope.results.sweep import Status
+from tilescope.results.sweep import ResumePoint, Status
 from tilescope.search.ranking import (
     correct_estimates,
     encode_knobs,
@@ -141,20 +142,29 @@ class Hints:
     log_errors: tuple[tuple[int, float], ...] = ()
 
 
-NO_HINTS = Hints()
+@dataclass(frozen=True)
+class Task:
+    """The arguments of one sweep.
+
+    Attributes:
+        resume: rows of an earlier sweep of this space, and the stored sweep to continue.
+        hints: findings for a similar problem.
+    """
+
+    space: Space
+    strategy: Strategy
+    resume: ResumePoint = ResumePoint()
+    hints: Hints = Hints()
 
 
 class Search:
-    """A search of a list of configs on one device.
+    """A search of a space on one device.
 
     Args:
-        experiments: in grid order.
         rows: the initial state of each config: set aside, done in an earlier sweep, or "not tried" with the model's
             estimate.
         takes_times: without times, configs are only checked, one per trial, and there is no race.
         max_compiles: compiles that can run at the same time.
-        hints: findings for a similar problem.
-        load: as in `Space`.
 
     Attributes:
         rows: the current state of each config.
@@ -164,25 +174,18 @@ class Search:
     """
 
     def __init__(
-        self,
-        experiments: Sequence[Experiment],
-        strategy: Strategy,
-        rows: Sequence[SweepRow],
-        takes_times: bool,
-        max_compiles: int,
-        hints: Hints = NO_HINTS,
-        load: str = "sustained",
+        self, task: Task, rows: Sequence[SweepRow], takes_times: bool, max_compiles: int
     ) -> None:
-        self.experiments = experiments
-        self.strategy = strategy
+        self.experiments = task.space.experiments
+        self.strategy = task.strategy
         self.rows = list(rows)
         self.phase = "explore"
         self.ended = ""
         self.final: Final | None = None
         self._takes_times = takes_times
-        self._hints = hints
-        self._load = load
-        self._is_guided = strategy.name == "guided"
+        self._hints = task.hints
+        self._load = task.space.load
+        self._is_guided = task.strategy.name == "guided"
         self._explored_per_trial = (
             (GUIDED_PER_TRIAL if self._is_guided else MAX_PER_TRIAL) if takes_times else 1
         )
@@ -191,9 +194,9 @@ class Search:
             min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles) if self._has_estimates else len(rows)
         )
         self._ahead = max(self._explored_per_trial, ahead if takes_times else 0)
-        self._knobs = encode_knobs(experiments)
+        self._knobs = encode_knobs(self.experiments)
         self._built: set[int] = set()
-        order = dict.fromkeys((*hints.first, *initial_order(strategy, rows)))
+        order = dict.fromkeys((*task.hints.first, *initial_order(task.strategy, rows)))
         self._pending = [number for number in order if rows[number].status == "not tried"]
         self._racing: list[int] = []
         self._turns = TURNS
@@ -205,12 +208,12 @@ class Search:
         self._fastest = math.inf
         # Rows that an earlier sweep timed restore its reference and its patience.
         self._next_turn = sum(row.status == "checked" for row in rows)
-        timed = [
-            (row.turn, n)
-            for n, row in enumerate(rows)
+        timed = {
+            row.turn: number
+            for number, row in enumerate(rows)
             if row.status == "timed" and row.turn is not None
-        ]
-        for turn, number in sorted(timed):
+        }
+        for turn, number in sorted(timed.items()):
             self._note_timed(number, turn)
 
     @property
@@ -248,7 +251,7 @@ class Search:
             if left := [place for place in old.numbers if place != number]:
                 self._queue.append(self._trial(left, old.phase, old.turns, old.is_retry))
 
-    def ask(self, skips_slow: bool = False) -> ConfigTrial | None:
+    def ask(self, skips_slow: bool) -> ConfigTrial | None:
         """Return the next trial, or None if nothing is ready or the search is over.
 
         Args:
@@ -263,6 +266,9 @@ class Search:
             trial = self._next_queued()
         if not trial and self.phase == "final":
             trial = self._next_final()
+        # Finalists are compared with one another, not with the reference.
+        if trial and trial.phase != "final" and self._reference is not None:
+            trial = replace(trial, reference=self.experiments[self._reference])
         self._open = trial
         return trial
 
@@ -285,23 +291,14 @@ class Search:
     def _trial(
         self, numbers: Sequence[int], phase: str, turns: int = TURNS, is_retry: bool = False
     ) -> ConfigTrial:
-        # Finalists are compared with one another, not with the reference.
-        reference = (
-            None
-            if phase == "final" or self._reference is None
-            else self.experiments[self._reference]
-        )
         experiments = tuple(self.experiments[number] for number in numbers)
-        return ConfigTrial(
-            experiments, phase, reference, turns, tuple(numbers), is_retry, self._load
-        )
+        return ConfigTrial(experiments, phase, None, turns, tuple(numbers), is_retry, self._load)
 
     def _next_queued(self) -> ConfigTrial | None:
         for trial in self._queue:
             if self._built.issuperset(trial.numbers):
                 self._queue.remove(trial)
-                # The reference may have been found since the trial was queued.
-                return self._trial(trial.numbers, trial.phase, trial.turns, trial.is_retry)
+                return trial
         return None
 
     def _remaining_budget(self) -> int:
@@ -443,12 +440,13 @@ def log_errors(rows: Sequence[SweepRow]) -> list[tuple[int, float]]:
 
 def initial_order(strategy: Strategy, rows: Sequence[SweepRow]) -> list[int]:
     """Return the indices of all configs in a strategy's order before any config is compiled."""
-    if strategy.name == "random":
-        return np.random.default_rng(strategy.seed).permutation(len(rows)).tolist()
-    if strategy.name == "guided" and any(row.estimate for row in rows):
-        return sorted(range(len(rows)), key=lambda number: rows[number].estimate or math.inf)
+    numbers = list(range(len(rows)))
+    if strategy.name == "grid":
+        return numbers
+    seed = strategy.seed
     if strategy.name == "guided":
+        if any(row.estimate for row in rows):
+            return sorted(numbers, key=lambda number: rows[number].estimate or math.inf)
         # Concurrent sweeps share compiled kernels, so each sweep compiles them in another order
         seed = zlib.crc32(repr(rows[0].experiment.problem).encode())
-        return np.random.default_rng(seed).permutation(len(rows)).tolist()
-    return list(range(len(rows)))
+    return np.random.default_rng(seed).permutation(numbers).tolist()

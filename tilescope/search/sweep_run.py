@@ -10,13 +10,13 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from statistics import median
 
 from tilescope.compiling.estimates import estimate_time, explain_spill
-from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
+from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
@@ -25,18 +25,12 @@ from tilescope.declare.spec import Kernel, Launch
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.pool import Pool
 from tilescope.measure.session import Session
-from tilescope.results import Device, Failure, Strategy, Sweep, SweepRow
+from tilescope.results import Device, Failure, Sweep, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import DONE, ResumePoint, Status
-from tilescope.search import cases
-from tilescope.search.devices import (
-    DEVICE_LOST,
-    LocalDevice,
-    TrialDevice,
-    build,
-    concurrent_compiles,
-)
-from tilescope.search.search import NO_HINTS, ConfigBuild, ConfigTrial, Hints, Search
+from tilescope.results.sweep import DONE, Status
+from tilescope.search.cases import build
+from tilescope.search.search import ConfigBuild, ConfigTrial, Search, Task
+from tilescope.search.trial import DEVICE_LOST, LocalDevice, concurrent_compiles
 from tilescope.timing.constants import find_constants
 
 # A model: (kernel, launch) → the launch's time, estimated before its compile; None if the launch does not fit.
@@ -90,53 +84,40 @@ def estimate_seconds(configs: int, concurrent_compiles: int) -> float:
 
 
 class SweepRun:
-    """One sweep on one device. After `start`, wait for `result` or iterate over `updates`.
+    """One sweep on one device. After `start`, wait for `result`.
 
     Args:
         builder: compile workers, which several sweeps may share.
-        closes_builder: close the compile workers at the end of the sweep.
+        store: the store for the rows.
         estimate: the model that orders configs before they are compiled.
-        resume: rows of an earlier sweep of this space, and the stored sweep to continue; None resumes from the store.
-        store: the store for the rows; None stores nothing.
-        hints: findings for a similar problem.
+        closes_builder: close the compile workers at the end of the sweep.
 
     Attributes:
         name: the sweep's name in the store.
-        resumed: number of configs taken from the earlier sweep.
         changes: number of times that rows changed.
     """
 
     def __init__(
         self,
-        space: Space,
-        strategy: Strategy,
-        device: TrialDevice,
+        task: Task,
+        device: LocalDevice,
         builder: Pool,
-        estimate: Estimate,
-        resume: ResumePoint | None = None,
-        store: Store | None = None,
-        hints: Hints = NO_HINTS,
+        store: Store,
+        estimate: Estimate = estimate_time,
         closes_builder: bool = False,
     ) -> None:
-        self.space = space
-        self.strategy = strategy
+        self.space = task.space
+        self.strategy = task.strategy
         self.gpu = device.gpu
         self._takes_times = device.takes_times
         self._trial_device = device
         self._builder = builder
         self._closes_builder = closes_builder
-        self._store = store or Store(None)
-        if resume is None:
-            loaded = self._store.load_sweep(space, self.gpu)
-            resume = loaded[1] if loaded else ResumePoint()
-        self.name = resume.name or uuid.uuid4().hex
-        rows = initial_rows(space, self.gpu, self._takes_times, estimate, resume.rows)
-        self.resumed = len({id(row) for row in resume.rows} & {id(row) for row in rows})
+        self._store = store
+        self.name = task.resume.name or uuid.uuid4().hex
+        rows = initial_rows(task.space, self.gpu, self._takes_times, estimate, task.resume.rows)
         self.changes = 0
-        compiles = builder.max_concurrency
-        self._search = Search(
-            space.experiments, strategy, rows, self._takes_times, compiles, hints, space.load
-        )
+        self._search = Search(task, rows, self._takes_times, builder.max_concurrency)
         self._done_before = sum(row.status != "not tried" for row in rows)
         self._submitted: set[int] = set()
         self._compiled = 0
@@ -153,10 +134,11 @@ class SweepRun:
     def has_ended(self) -> bool:
         return self._result.done()
 
-    def start(self) -> None:
-        """Start the sweep, and return immediately."""
+    def start(self) -> Future[Sweep]:
+        """Start the sweep, and return its result as a future immediately."""
         self._began = time.monotonic()
         threading.Thread(target=self._run, daemon=True, name="sweep").start()
+        return self._result
 
     def cancel(self) -> None:
         """Kill the trial and the compiles in progress; keep the rows that are done."""
@@ -172,13 +154,6 @@ class SweepRun:
             TimeoutError: if the sweep has not ended after `timeout_s`.
         """
         return self._result.result(timeout_s)
-
-    def updates(self, every_s: float = 0.5) -> Iterator[Progress]:
-        """Yield the progress every `every_s` seconds, and once more at the end."""
-        while not self.has_ended:
-            yield self.progress
-            wait([self._result], every_s)
-        yield self.progress
 
     @property
     def progress(self) -> Progress:
@@ -243,12 +218,7 @@ class SweepRun:
             while numbers := self._wait_for_compiles_to_submit():
                 for number in numbers:
                     experiment = self._search.experiments[number]
-                    call: Call[ConfigBuild | Failure]
-                    if experiment.is_case:
-                        call = Call("compile", cases.build, (experiment, self.gpu))
-                    else:
-                        arguments = experiment, self.gpu, not self._takes_times
-                        call = Call("compile", build, arguments)
+                    call = Call("compile", build, (experiment, self.gpu, self._takes_times))
                     future = self._builder.submit(call)
                     future.add_done_callback(functools.partial(self._on_compiled, number))
             thread.join()
@@ -395,32 +365,22 @@ def initial_rows(
     return [rows[experiment] for experiment in space.experiments]
 
 
-def make_sweep(
-    session: Session,
-    space: Space,
-    strategy: Strategy,
-    resume: ResumePoint | None = None,
-    builder: Pool | None = None,
-    store: Store | None = None,
-    hints: Hints = NO_HINTS,
-) -> SweepRun:
+def make_sweep(session: Session, task: Task, relay: Store | None = None) -> SweepRun:
     """Prepare a sweep on the session's GPU. Without one, configs are only checked in the interpreter, or predicted.
 
     Args:
-        builder: compile workers; by default, workers of this sweep alone.
-        store: by default, the session's store.
-        space, strategy, resume, hints: as for SweepRun.
+        relay: receives the rows of a sweep that shares the session's compile workers with others; None for a sweep with
+            its own workers, whose rows the session's store receives.
 
     Raises:
         ConfigError: if the space's GPU does not support its dtype, or is "this" on a machine without a GPU, or if
             Triton is not installed.
     """
-    device = LocalDevice(session, space.base, resolve_gpu(space.base, session.gpu))
+    device = LocalDevice(session, task.space.base)
     if not HAS_TRITON:
         reason = "Triton is not installed on this machine, so a sweep can't compile."
         raise ConfigError("no_triton", reason)
-    is_own = builder is None
-    if builder is None:  # not `or`: an empty pool is falsy
-        builder = Pool("compile", session.cache, concurrent_compiles())
-    store = store or session.store
-    return SweepRun(space, strategy, device, builder, estimate_time, resume, store, hints, is_own)
+    if relay:
+        return SweepRun(task, device, session.compilers, relay)
+    own = Pool("compile", session.cache, concurrent_compiles())
+    return SweepRun(task, device, own, session.store, closes_builder=True)

@@ -1,26 +1,31 @@
-"""One trial in the run worker: check each config, then launch the correct ones alternately on the same inputs.
+"""One trial: check each config, then launch the correct ones alternately on the same inputs.
 
-The first turn launches each config once and finds the configs that can't win. They keep this single sample, so a very
-slow config costs only one launch.
+A `LocalDevice` has the run worker carry it out. The first turn launches each config once and finds the configs that
+can't win. They keep this single sample, so a very slow config costs only one launch.
 """
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy import ndarray
 
-from tilescope.declare.experiment import Experiment
+from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.spec import Allowance
+from tilescope.declare.spec import Allowance, explain_slow_launch
 from tilescope.measure.check import InsufficientMemory
-from tilescope.measure.gated_stream import GatedStream, SpacedStream
-from tilescope.measure.run import library_calls, prepare
+from tilescope.measure.gated_stream import GatedStream
+from tilescope.measure.measurement import Job
+from tilescope.measure.pool import cancellation
+from tilescope.measure.run import Prepared, library_calls, prepare
+from tilescope.measure.session import Session
 from tilescope.measure.timing import Effort, Stream, sample
 from tilescope.measure.worker import interprets, to_failure
-from tilescope.search.cases import CaseTrial
+from tilescope.results import Device, Failure
+from tilescope.search.cases import CaseTrial, PreparedCase
 from tilescope.search.search import ConfigOutcome, ConfigTrial, Outcomes
 
 # Time the finalists until their ratios are known to 0.2 %, within these limits.
@@ -28,6 +33,7 @@ _FINAL_EFFORT = Effort(
     half_width=0.002, fewest=40, most=2000, least_ms=50.0, most_s=0.5, warm_s=0.1
 )
 
+V = TypeVar("V")
 MakeStream = Callable[[Sequence[Callable[[], Any]]], Stream]
 
 # Number of configs whose correct outputs are kept for comparison; each copy takes as much memory as the outputs.
@@ -37,31 +43,11 @@ _MAX_KEPT_OUTPUTS = 2
 _HOPELESS = 2.0
 
 
-class Candidate(Protocol):
-    """One config of a trial, ready to launch.
+# Failure kind of a permanently lost device, which ends the sweep.
+DEVICE_LOST = "device_gone"
 
-    Attributes:
-        allowance: the allowed error. Configs with equal allowances and outputs are equally correct.
-        outputs: the tensors to check after a launch.
-    """
-
-    @property
-    def allowance(self) -> Allowance | None: ...
-
-    @property
-    def outputs(self) -> Sequence[Any]: ...
-
-    def poison(self) -> None:
-        """Fill the outputs with values that no launch writes."""
-
-    def launch(self) -> Any:
-        """Launch once, without waiting for the GPU."""
-
-    def bind(self) -> Callable[[], Any]:
-        """Return a function to time, which launches on tensors that the trial's configs share."""
-
-    def explain_wrong(self) -> str:
-        """Return a sentence that says what is wrong with the last launch's outputs; "" if nothing is."""
+# Each compile process uses hundreds of megabytes.
+_MAX_COMPILES = 64
 
 
 def run_trial(trial: ConfigTrial, gpu: Gpu) -> Outcomes:
@@ -71,9 +57,10 @@ def run_trial(trial: ConfigTrial, gpu: Gpu) -> Outcomes:
     base = trial.experiments[0]
     make_stream: MakeStream | None = None
     if not interprets():
-        make_stream = functools.partial(GatedStream, l2=base.run.l2, timer=base.run.timer)
-        if trial.load == "single":
-            make_stream = functools.partial(SpacedStream, make_stream)
+        rests = trial.load == "single"
+        make_stream = functools.partial(
+            GatedStream, l2=base.run.l2, timer=base.run.timer, rests=rests
+        )
     if base.is_case:
         return carry_out(trial, CaseTrial(trial).prepare, {}, make_stream)
     first = prepare(base, gpu)
@@ -91,7 +78,7 @@ def run_trial(trial: ConfigTrial, gpu: Gpu) -> Outcomes:
 
 def carry_out(
     trial: ConfigTrial,
-    prepare_config: Callable[[Experiment], Candidate],
+    prepare_config: Callable[[Experiment], Prepared | PreparedCase],
     library: Mapping[str, Callable[[], Any]],
     make_stream: MakeStream | None,
 ) -> Outcomes:
@@ -133,7 +120,7 @@ def carry_out(
 
 
 def _check(
-    config: Candidate, correct: list[tuple[Allowance | None, Sequence[Any]]]
+    config: Prepared | PreparedCase, correct: list[tuple[Allowance | None, Sequence[Any]]]
 ) -> ConfigOutcome:
     """Launch on poisoned outputs, and compare them with the reference.
 
@@ -166,7 +153,7 @@ def _check(
     return outcome
 
 
-def _launch(config: Candidate) -> ConfigOutcome:
+def _launch(config: Prepared | PreparedCase) -> ConfigOutcome:
     """Launch once and wait. If Triton refuses the launch, only this config fails."""
     import torch
 
@@ -212,3 +199,76 @@ def select_contenders(first_ms: ndarray) -> list[int]:
     return [
         place for place, ms in enumerate(first_ms) if place == 0 or ms <= _HOPELESS * first_ms.min()
     ]
+
+
+def concurrent_compiles() -> int:
+    """Return the number of a sweep's compile workers: one per usable core, except one core for the timing."""
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
+    else:  # macOS
+        usable = os.cpu_count() or 1
+    return max(1, min(_MAX_COMPILES, usable - 1))
+
+
+class LocalDevice:
+    """Checks and times configs on a session's GPU, or checks them in the interpreter if there is none.
+
+    Each trial is a job in the run worker's queue, so a run on the page waits for one trial, not for the whole sweep.
+
+    Args:
+        base: the experiment of the sweep's space.
+
+    Attributes:
+        gpu: the GPU that the experiment is for.
+        takes_times: whether configs are timed; otherwise they are only checked, or not run at all.
+    """
+
+    def __init__(self, session: Session, base: Experiment) -> None:
+        self._session = session
+        self._base = base
+        self.gpu = resolve_gpu(base, session.gpu)
+        self.takes_times = session.gpu == self.gpu and not session.zero_gpu
+        self._interprets = session.gpu is None and base.gpu in ("", "this") and not base.is_case
+        self._job: Job | None = None
+        self._is_cancelled = False
+
+    def describe(self) -> Device | Failure:
+        """Return the device's name and versions; start its worker if needed."""
+        if not (self.takes_times or self._interprets):
+            return Device("predicted", self.gpu.name, torch="", triton="")
+        return self._run(Job.device)
+
+    def refusal(self, experiment: Experiment) -> str:
+        """Return why this device can't check a config, as a sentence; "" if it can."""
+        if self.takes_times:
+            return ""
+        if self._session.zero_gpu and self.gpu == self._session.gpu:
+            return "ZeroGPU lends this GPU for one run at a time: a sweep only compiles and predicts configs."
+        if not self._interprets:
+            here = self._session.gpu.name if self._session.gpu else "no GPU"
+            return f"This machine has {here}: configs for {self.gpu.name} are only compiled and predicted."
+        return explain_slow_launch(*launch_of(experiment, self.gpu))
+
+    def attempt(self, trial: ConfigTrial) -> Outcomes | Failure:
+        """Carry out a trial, and wait for it. A Failure, such as a dead worker, concerns all configs of the trial."""
+        stage = "time" if self.takes_times else "check"
+        return self._run(lambda job: job.work(stage, run_trial, trial, self.gpu))
+
+    def _run(self, work: Callable[[Job], V]) -> V | Failure:
+        """Wait for the run worker, call it, and free it for the next job."""
+        self._job = job = Job(self._session, self._base, "sweep")
+        if self._is_cancelled:  # `cancel` came before the job existed
+            return cancellation("time")
+        result = job.run(work)
+        self._job = None
+        if isinstance(result, Failure) and self._is_cancelled:
+            return dataclasses.replace(result, kind="cancelled")
+        if isinstance(result, Failure) and self._session.runner.is_closed:
+            return dataclasses.replace(result, kind=DEVICE_LOST)
+        return result
+
+    def cancel(self) -> None:
+        """Kill the current trial: its `attempt` returns a Failure."""
+        self._is_cancelled = True
+        if (job := self._job) is not None:
+            job.cancel()

@@ -1,4 +1,6 @@
-"""Tune a kernel over many problems. Each problem has a sweep, with hints from the most similar problem swept before.
+"""Tune a kernel over many problems: the best config of each, and a short list for most of them.
+
+Each problem has a sweep, with hints from the most similar problem swept before.
 
 Sweeps run in this process (`LocalTuner`) or on a Dask cluster (`cluster.ClusterTuner`). Either way, this process stores
 all rows as they arrive, and a repeated tuning resumes from them.
@@ -6,20 +8,24 @@ all rows as they arrive, and a repeated tuning resumes from them.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
+from tilescope.declare.experiment import Experiment, Json, distance
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.space import Space
+from tilescope.export.script import config_line
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
-from tilescope.results import Strategy, Sweep
+from tilescope.numbers import count_noun, percent, significant, time_unit
+from tilescope.results import Strategy, Sweep, SweepRow
 from tilescope.results.store import Store
 from tilescope.results.sweep import ResumePoint
 from tilescope.search import cases
-from tilescope.search.search import Hints, log_errors
+from tilescope.search.search import Hints, Task, log_errors
 from tilescope.search.sweep_run import SweepRun, make_sweep
 
 # One in CONFIGS_PER_TIMED configs is timed, but at least FEWEST_TIMED.
@@ -29,21 +35,20 @@ FEWEST_TIMED = 8
 # Number of the most similar problem's fastest configs to try first.
 _WINNERS = 3
 
+# The distance of problems with another type or layout: that of sizes which differ by a factor of 2 ** _UNEQUAL.
+_UNEQUAL = 14.0
+
 # Sweeps in progress per GPU: while one is timed, the next two are compiled.
 SWEEPS_PER_GPU = 3
 
 # Maximum number of attempts of a sweep whose process dies; each resumes from the stored rows.
 _MAX_ATTEMPTS = 3
 
+# A config serves a problem if it is slower than the problem's best config by at most this fraction.
+TOLERANCE = 0.02
 
-@dataclass(frozen=True)
-class Task:
-    """The arguments of one sweep."""
-
-    space: Space
-    strategy: Strategy
-    resume: ResumePoint
-    hints: Hints
+# The fraction of the problems that the short list should serve.
+SERVED = 0.95
 
 
 class Tuner(Protocol):
@@ -62,7 +67,7 @@ class Tuner(Protocol):
         """Start a sweep. The future raises an exception if its process dies."""
 
     def cancel(self) -> None:
-        """Cancel all sweeps. Finished rows are kept."""
+        """Cancel all sweeps that have been submitted. Finished rows are kept."""
 
 
 class StoredRows:
@@ -84,28 +89,18 @@ class StoredRows:
             self.done[name] = done
 
 
-class Relay(Store):
-    """A store that forwards writes instead of storing rows.
+def make_relay(send: Callable[[str, Sequence[Any]], None]) -> Any:
+    """Return an object that forwards a sweep's writes instead of storing them.
 
     Args:
-        send: called with a method's name and arguments.
+        send: called with the name and the arguments of a method of `Store`.
     """
 
-    def __init__(self, send: Callable[[str, Sequence[Any]], None]) -> None:
-        super().__init__(None)
-        self._send = send
+    def forward(method: str) -> Callable[..., None]:
+        return lambda *arguments: send(method, arguments)
 
-    def begin_sweep(self, *arguments: Any) -> bool:
-        self._send("begin_sweep", arguments)
-        return True
-
-    def add_to_sweep(self, *arguments: Any) -> bool:
-        self._send("add_to_sweep", arguments)
-        return True
-
-    def end_sweep(self, *arguments: Any) -> bool:
-        self._send("end_sweep", arguments)
-        return True
+    methods = "begin_sweep", "add_to_sweep", "end_sweep"
+    return SimpleNamespace(**{method: forward(method) for method in methods})
 
 
 def warm_up(session: Session) -> None:
@@ -122,31 +117,19 @@ class LocalTuner:
     def __init__(self, session: Session, gpu: Gpu, rows: StoredRows) -> None:
         self.gpu = gpu
         self._session = session
-        self._relay = Relay(rows.receive)
-        self._threads = ThreadPoolExecutor(SWEEPS_PER_GPU)
+        self._relay = make_relay(rows.receive)
         self._runs: list[SweepRun] = []
-        self._is_cancelled = False
         warm_up(session)
 
     def capacity(self) -> int:
         return SWEEPS_PER_GPU
 
     def submit(self, task: Task) -> Future[Sweep]:
-        return self._threads.submit(self._run, task)
-
-    def _run(self, task: Task) -> Sweep:
-        session = self._session
-        run = make_sweep(
-            session, task.space, task.strategy, task.resume, session.compilers, self._relay, task.hints
-        )  # fmt: skip
+        run = make_sweep(self._session, task, self._relay)
         self._runs.append(run)
-        run.start()
-        if self._is_cancelled:
-            run.cancel()
-        return run.result()
+        return run.start()
 
     def cancel(self) -> None:
-        self._is_cancelled = True
         for run in self._runs:
             run.cancel()
 
@@ -160,12 +143,7 @@ def choose_strategy(space: Space, tries_all: bool) -> Strategy:
 
 
 def tune(
-    tuner: Tuner,
-    spaces: Sequence[Space],
-    store: Store,
-    *,
-    tries_all: bool = False,
-    from_scratch: bool = False,
+    tuner: Tuner, spaces: Sequence[Space], store: Store, tries_all: bool, from_scratch: bool
 ) -> Iterator[list[Sweep | None]]:
     """Sweep the spaces. Every half second, yield a sweep per space: None until it has ended.
 
@@ -183,12 +161,10 @@ def tune(
         while waiting and len(running) < capacity:
             number = waiting.pop(0)
             space = spaces[number]
-            stored = (
-                None
-                if from_scratch and not attempts[number]
-                else store.load_sweep(space, tuner.gpu)
-            )
-            resume = stored[1] if stored else ResumePoint()
+            resume = ResumePoint()
+            if not from_scratch or attempts[number]:
+                stored = store.load_sweep(space, tuner.gpu)
+                resume = stored[1] if stored else resume
             strategy = choose_strategy(space, tries_all)
             hints = find_hints(space, [sweep for sweep in sweeps if sweep])
             running[tuner.submit(Task(space, strategy, resume, hints))] = number
@@ -211,19 +187,166 @@ def find_hints(space: Space, swept: Sequence[Sweep]) -> Hints:
     timed = [sweep for sweep in swept if sweep.is_timed]
     if not timed:
         return Hints(tuple(first))
-    nearest = min(timed, key=lambda sweep: distance(space, sweep.space))
+    problem = vars(space.base.problem)
+    nearest = min(
+        timed, key=lambda sweep: distance(problem, vars(sweep.experiment.problem), _UNEQUAL)
+    )
     numbers = {id(row): number for number, row in enumerate(nearest.rows)}
     first += [numbers[id(row)] for row in nearest.ranked[:_WINNERS]]
     return Hints(tuple(dict.fromkeys(first)), tuple(log_errors(nearest.rows)))
 
 
-def distance(space: Space, other: Space) -> float:
-    """Return how different two problems are: the sum of |log(ratio)| of their sizes, plus 10 per other difference."""
-    total = 0.0
-    for name, value in vars(space.base.problem).items():
-        other_value = vars(other.base.problem)[name]
-        if isinstance(value, int | float) and value > 0 and other_value > 0:
-            total += abs(math.log(value / other_value))
-        else:
-            total += 10 * (value != other_value)
-    return total
+def varying_names(spaces: Sequence[Space]) -> list[str]:
+    """Return the names of the parameters that differ between problems; if none differs, all names."""
+    problems = [vars(space.base.problem) for space in spaces]
+    first = problems[0]
+    names = [name for name in first if any(each[name] != first[name] for each in problems)]
+    return names or list(first)
+
+
+def short_list(sweeps: Sequence[Sweep]) -> tuple[list[Experiment], float]:
+    """Return a few configs that serve most problems, and the fraction of the problems that they serve.
+
+    Greedy: each config serves the most problems that are not served yet; ties go to the config that is fastest on them.
+    """
+    slowdowns = [[sweep.slowdown(row) for row in sweep.rows] for sweep in sweeps]
+    left = set(range(len(sweeps)))
+    chosen = list[Experiment]()
+    while len(left) > (1 - SERVED) * len(sweeps):
+        ranks = []
+        for number in range(len(sweeps[0].rows)):
+            times = [slowdowns[problem][number] for problem in left]
+            good = [time for time in times if time <= 1 + TOLERANCE]
+            ranks.append((-len(good), sum(good), number))
+        best = min(ranks)[2]
+        served = {problem for problem in left if slowdowns[problem][best] <= 1 + TOLERANCE}
+        if not served:
+            break
+        left -= served
+        chosen.append(sweeps[0].rows[best].experiment)
+    return chosen, 1 - len(left) / len(sweeps)
+
+
+def tuned_json(sweeps: Sequence[Sweep]) -> Json:
+    """Return the result as JSON, as docs/tune.md describes it."""
+    first = sweeps[0]
+    configs, served = short_list(sweeps)
+    return {
+        "kernel": first.experiment.kernel,
+        "gpu": first.rows[0].device,
+        "device": vars(first.device),
+        "l2": first.experiment.run.l2,
+        "load": first.space.load,
+        "is_timed": first.is_timed,
+        "problems": [_problem_json(sweep) for sweep in sweeps],
+        "short_list": [config_json(each) for each in configs],
+        "served": served,
+    }
+
+
+def config_json(experiment: Experiment) -> Json:
+    return dict(vars(experiment.config))
+
+
+def _problem_json(sweep: Sweep) -> Json:
+    current = current_row(sweep)
+    best = sweep.best
+    return {
+        "problem": dict(vars(sweep.experiment.problem)),
+        "best": best and config_json(best.experiment),
+        "gain": current and _finite(sweep.slowdown(current)),
+        "ended": sweep.ended,
+        "seconds": sweep.seconds,
+        "note": sweep.note,
+        "configs": [_row_json(sweep, row) for row in sweep.rows],
+    }
+
+
+def _row_json(sweep: Sweep, row: SweepRow) -> Json:
+    return {
+        "config": config_json(row.experiment),
+        "status": row.status,
+        "reason": row.reason,
+        "median_ms": row.median_ms,
+        "predicted_ms": row.predicted and row.predicted.ms,
+        "slowdown": _finite(sweep.slowdown(row)),
+        "samples": row.samples,
+        "registers": row.registers,
+        "spilled_bytes": row.spilled_bytes,
+        "shared_bytes": row.shared_bytes,
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def current_row(sweep: Sweep) -> SweepRow | None:
+    """Return the row of the base's own config; None if the space does not contain it."""
+    rows = (row for row in sweep.rows if row.experiment == sweep.space.base)
+    return next(rows, None)
+
+
+def tuned_text(sweeps: Sequence[Sweep]) -> str:
+    """Return the result as text: a line per problem, and the short list."""
+    first = sweeps[0]
+    base = first.experiment
+    source = "timed" if first.is_timed else "predicted, not timed"
+    how = f"{base.run.l2} L2, {first.space.load} load" if first.is_timed else f"{base.run.l2} L2"
+    title = f"{Path(base.kernel).name} on {first.rows[0].device}, {source} ({how})"
+    names = varying_names([sweep.space for sweep in sweeps])
+    knobs = [name for name, values in first.space.varied if len(values) > 1]
+    ratios = "current / best", "next / best"
+    rows = [[*names, *knobs, "time", *ratios, *["timed"] * first.is_timed]]
+    rows += [_cells(sweep, names, knobs) for sweep in sweeps]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    configs, served = short_list(sweeps)
+    notes = dict.fromkeys(sweep.note for sweep in sweeps if sweep.note)
+    lines = [title, "", *lines, "", *notes, *_explain_dropped(sweeps)]
+    if configs:
+        verb = "is" if len(configs) == 1 else "are"
+        share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
+        lines.append(
+            f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
+            "@triton.autotune:"
+        )
+        lines += [config_line(each, first.space.parameters) for each in configs]
+    return "\n".join(lines)
+
+
+def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str]:
+    problem = [str(vars(sweep.experiment.problem)[name]) for name in names]
+    best = sweep.best
+    if best is None:
+        return [*problem, *("" for _ in knobs), "–", "", "", *[""] * sweep.is_timed]
+    config = [str(vars(best.experiment.config)[name]) for name in knobs]
+    ms = best.median_ms if sweep.is_timed else best.predicted and best.predicted.ms
+    unit, scale = time_unit(ms or 1.0)
+    current = current_row(sweep)
+    gain = sweep.slowdown(current) if current else math.inf
+    ties = sum(each.is_tie for each in sweep.final.finalists) - 1 if sweep.final else 0
+    others = sorted(sweep.slowdown(row) for row in sweep.ranked[1:])
+    next_best = "" if not others else "tie" if ties > 0 else f"{others[0]:.3f}"
+    time = f"{significant(ms * scale, 3)} {unit}" if ms else "–"
+    gain_text = f"{gain:.2f}" if math.isfinite(gain) else "–"
+    timed = [f"{sweep.count('timed')} of {len(sweep.rows)}"] * sweep.is_timed
+    return [*problem, *config, time, gain_text, next_best, *timed]
+
+
+def _explain_dropped(sweeps: Sequence[Sweep]) -> list[str]:
+    """Return a line per reason for which configs have no time, with their number."""
+    reasons: dict[str, int] = {}
+    for sweep in sweeps:
+        for row in sweep.rows:
+            if row.status in ("set aside", "failed", "wrong"):
+                reason = f"{row.status}: {row.reason[:120]}"
+            elif row.status == "predicted" and row.expected is None:
+                reason = "compiled, without a predicted time"
+            else:
+                continue
+            reasons[reason] = reasons.get(reason, 0) + 1
+    return [f"{count_noun(count, 'config')} {reason}" for reason, count in reasons.items()]

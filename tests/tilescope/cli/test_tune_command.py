@@ -6,13 +6,12 @@ import signal
 
 import pytest
 
-from tests.tilescope.search.fakes import FakeBuilder, FakeDevice, explored, make_run
+from tests.tilescope.search.fakes import FakeTuner, explored
 from tests.trees import ROOT, python
+from tilescope.__main__ import run
 from tilescope.cli import tune as command
 from tilescope.cli.command import run_command
-from tilescope.cli.main import run
 from tilescope.search.cluster import ClusterLost
-from tilescope.search.tune import LocalTuner, Relay
 
 OVER = ["--over", "M=256,512"]
 SET = ["--set", "BLOCK_M=16,32,64,128", "--set", "num_warps=4,8"]
@@ -41,32 +40,12 @@ def case(n=1 << 20, dtype="float32", shape=(1, 2), BLOCK=1024, num_warps=8):
 """
 
 
-class FakeLocalTuner(LocalTuner):
-    """A tuner whose sweeps run on fake devices. `before` is called before each trial."""
-
-    before = staticmethod(lambda device: None)
-    devices: list[FakeDevice]
+class FakeLocalTuner(FakeTuner):
+    """Keeps the devices of the latest tuner."""
 
     def __init__(self, session, gpu, rows):
-        self.gpu = gpu
-        self._relay = Relay(rows.receive)
-        self._runs = []
-        self._is_cancelled = False
-        type(self).devices = []
-
-    def capacity(self):
-        return 1
-
-    def submit(self, task):
-        device = FakeDevice()
-        device.before = lambda trial: self.before(device)
-        self.devices.append(device)
-        sweep = make_run(
-            task.strategy, device, within=task.space, builder=FakeBuilder(), resume=task.resume, store=self._relay,
-        )  # fmt: skip
-        self._runs.append(sweep)
-        sweep.start()
-        return sweep._result
+        super().__init__(rows)
+        type(self).devices = self.devices
 
 
 @pytest.fixture

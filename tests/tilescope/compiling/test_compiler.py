@@ -38,11 +38,14 @@ from tilescope.declare.discovery import discover
 from tilescope.compiling.compiler import compile_experiment
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.gpus import GPUS
+from tilescope.results import Stopped
 
 kernel = discover()["matmul.grouped"]
 config = kernel.config(BLOCK_M=256, BLOCK_N=256, num_warps=16)
-failure = compile_experiment(Experiment(kernel.id, kernel.family.problem(), config, "H200"), GPUS["H200"])
-open(sys.argv[1], "w").write(failure.kind + ": " + failure.message)
+try:
+    compile_experiment(Experiment(kernel.id, kernel.family.problem(), config, "H200"), GPUS["H200"])
+except Stopped as stopped:
+    open(sys.argv[1], "w").write(stopped.failure.kind + ": " + stopped.failure.message)
 """
 
 

@@ -19,7 +19,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of as experiment_launch
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
-from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.measure.counters import GROUP_SIZES
 from tilescope.measure.run import RUN
 from tilescope.results import records
 
@@ -138,8 +138,3 @@ def test_a_product_has_no_estimate_on_a_gpu_whose_rate_is_unknown():
     unlisted = replace(launch.gpu, matrix_tflops={})
     assert estimate_time(kernel, replace(launch, gpu=unlisted)) is None
     assert estimate_time(kernel, launch) is not None
-
-
-def test_a_transpose_of_narrow_tiles_takes_longer():
-    wide, narrow = (estimate(TRANSPOSE, BLOCK_M=64, BLOCK_N=columns) for columns in (64, 2))
-    assert narrow > 1.2 * wide

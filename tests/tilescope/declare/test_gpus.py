@@ -2,7 +2,14 @@
 
 import pytest
 
-from tilescope.declare.gpus import GPUS, find_gpu, table_name, this_gpu, visible_gpus
+from tilescope.declare.gpus import (
+    GPUS,
+    find_gpu,
+    occupancy,
+    table_name,
+    this_gpu,
+    visible_gpus,
+)
 
 DEVICES = """
 Tesla T4 = T4
@@ -78,6 +85,10 @@ def test_the_figures_of_a_row_are_plausible_in_their_units(row):
     assert 16 <= row.sms <= 256
     assert 2**20 <= row.l2_bytes <= 2**28, "bytes"
     assert 100 <= row.dram_gbps <= 10_000, "GB/s"
+    for other in GPUS.values():
+        if other.compute_capability == row.compute_capability:
+            assert occupancy(other, 4, 64, 10_000) == occupancy(row, 4, 64, 10_000)
+            assert other.shared_bytes_per_program == row.shared_bytes_per_program
     rates = row.matrix_tflops
     assert all(10 <= rate <= 5000 for rate in rates.values()), "TFLOP/s"
     if row.compute_capability < (8, 0):

@@ -16,7 +16,6 @@ import torch
 from scripts.run_exports import shipped_experiments
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.experiments import experiment_of
-from tests.products import product
 from tests.waiting import PATIENCE_S, until
 from tilescope.declare import numerics
 from tilescope.declare.discovery import discover
@@ -25,7 +24,6 @@ from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
 from tilescope.export import script
 from tilescope.export.sources import CannotBeWritten, Sources
-from tilescope.measure.check import check
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import records
 from visualize.views.order.figures import chrome_trace
@@ -290,27 +288,6 @@ def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
         assert eval(repr(code["launches"][-1][1]), names) == kernel.grid(launch)
         assert eval(repr(code["work"]), names) == kernel.family.work(launch.problem)
         assert eval(repr(code["partial_sums"]), names) == kernel.roundings(launch)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("off_by", [0.0, 0.25, 1.0, float("nan"), float("inf")])
-def test_a_script_checks_as_the_runner_does(capsys, dtype, off_by):
-    """Same verdict, count and error, on more rows than are compared at a time."""
-    kernel = discover()["matmul.grid_2d"]
-    inputs, output = product(1100, 80, 64, dtype)
-    output[1050, 7] += off_by
-    launch = Launch(problem_for(kernel, (1100, 80, 64), dtype), kernel.config(), FEW_SMS)
-    allowed = kernel.family.allowance(launch.problem, 1, "normal", None)
-    ours, _ = check(output, inputs, kernel.family, allowed)
-    family = kernel.family
-    passed = numerics.is_right(output, inputs, family.reference, family.error_scale, allowed)
-    output = capsys.readouterr().out
-    assert passed == ours.passed == output.startswith("check passed") == (off_by == 0.0)
-    assert f": {ours.mismatched:,} of {ours.elements:,} elements" in output
-    assert (
-        f"error {ours.relative_rms:.2e} (limit {ours.tolerance:.2e}), worst at {ours.worst_index}"
-        in output
-    )
 
 
 def test_a_notebook_has_the_cells_of_the_script(kernel):

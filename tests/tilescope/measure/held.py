@@ -22,8 +22,8 @@ class Held:
     def __init__(self, directory):
         self.directory = directory
 
-    def call(self, name, key=None, deadline_s=None):
-        return Call("launch", hold, (str(self.directory), name), key, deadline_s)
+    def call(self, name, key=None):
+        return Call("launch", hold, (str(self.directory), name), key)
 
     def process(self, name):
         """Wait until a worker has taken the call, and return its process id."""

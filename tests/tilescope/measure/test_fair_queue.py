@@ -120,17 +120,6 @@ def test_a_client_over_its_budget_may_not_take_the_reserved_worker_until_its_usa
     assert pop(queue) == "ann again"
 
 
-def test_usage_halves_and_is_forgotten(queue, clock):
-    queue.finish(push(queue, "ann", ANN, 0.0), 40.0)
-    assert queue.usage == {ANN: 40.0, Client(ANN.address): 40.0}
-    clock.now += fair_queue.HALF_LIFE_S
-    queue.pop()
-    assert list(queue.usage.values()) == pytest.approx([20.0] * 2, rel=1e-3)
-    clock.now += 100 * fair_queue.HALF_LIFE_S
-    queue.finish(push(queue, "ben", BEN, 0.0), 1.0)
-    assert set(queue.usage) == {BEN, Client(BEN.address)}
-
-
 def test_a_page_and_an_address_have_limits_that_the_refusal_names(queue):
     waiting = [push(queue, number, ANN) for number in range(fair_queue.MAX_WAITING_PER_PAGE)]
     assert queue.explain_refusal(ANN).startswith(

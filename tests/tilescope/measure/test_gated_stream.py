@@ -13,7 +13,6 @@ from tilescope.measure.gated_stream import (
     FIRST_LAUNCH_S,
     MAX_LAUNCH_S,
     GatedStream,
-    SpacedStream,
     clock_between,
     clock_limits,
 )
@@ -76,10 +75,9 @@ class FakeDevice:
         """Launch a call that is slow if the launch before it was fast, whichever call that was."""
         self.launch(number, 0.98 if len(self.numbers) % 2 else 1.02)
 
-    def stream(self, calls, l2="warm", timer="events"):
-        return GatedStream(
-            [self.launch] * calls if isinstance(calls, int) else calls, l2, timer, self
-        )
+    def stream(self, calls, l2="warm", timer="events", rests=False):
+        calls = [self.launch] * calls if isinstance(calls, int) else calls
+        return GatedStream(calls, l2, timer, rests, self)
 
     def now(self):
         return self.now_s
@@ -107,13 +105,13 @@ def test_no_batch_of_usual_launches_is_discarded(host_s):
     assert len(device.spins) == 1
 
 
-def test_a_spaced_stream_rests_nine_times_as_long_as_each_turn_took(monkeypatch):
+def test_a_stream_that_rests_does_so_nine_times_as_long_as_each_turn_took(monkeypatch):
     device = FakeDevice(5e-6)
     rests = []
     # Only this module's sleeps: threads of other tests sleep, too
     clock = SimpleNamespace(**vars(time) | {"sleep": rests.append})
     monkeypatch.setattr(gated_stream, "time", clock)
-    batch = SpacedStream(device.stream, 4).batch(3)
+    batch = device.stream(4, rests=True).batch(3)
     assert batch.times_ms.shape == (4, 3)
     assert rests == pytest.approx([0.01, 9 * 0.004, 9 * 0.004])
     assert len(device.spins) == 3, "each turn has its own gate"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.experiments import experiment_of
 from tilescope.declare.experiment import launch_of
-from tilescope.measure.group_sizes import REPEATS
+from tilescope.measure.counters import REPEATS
 from tilescope.results import GroupSizeStudy
 from visualize.predict.reuse import reuse
 from visualize.predict.schedule import schedule

@@ -15,7 +15,7 @@ from tests.tilescope.measure.held import Held, hold
 from tests.trees import ROOT, children, is_alive, python
 from tests.waiting import PATIENCE_S, until
 from tilescope.measure.fair_queue import MAX_WAITING_PER_PAGE, Call, Client
-from tilescope.measure.pool import Pool
+from tilescope.measure.pool import DEADLINES_S, Pool
 from tilescope.measure.worker import PRELOADED, serve
 from tilescope.results import Failure
 
@@ -104,8 +104,9 @@ def describe_triton():
     return is_preloaded, type(tl.sum).__name__
 
 
-def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, held):
-    first, second = (pool.submit(held.call(name, deadline_s=2.0)) for name in ("first", "second"))
+def test_a_deadline_starts_when_a_worker_takes_the_call_and_then_kills_it(pool, held, monkeypatch):
+    monkeypatch.setitem(DEADLINES_S, "launch", 2.0)
+    first, second = (pool.submit(held.call(name)) for name in ("first", "second"))
     killed = held.process("first")
     assert_failed(first, "launch", "timeout", "did not end within 2 s")
     until(lambda: not is_alive(killed))
@@ -124,13 +125,16 @@ def use_core(core, cpu_s):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how long a process waits")
-def test_the_time_for_which_a_worker_waits_for_a_core_does_not_count_for_its_deadline(pool):
+def test_the_time_for_which_a_worker_waits_for_a_core_does_not_count_for_its_deadline(
+    pool, monkeypatch
+):
+    monkeypatch.setitem(DEADLINES_S, "launch", 2.5)
     core = min(os.sched_getaffinity(0))
     priority = result_of(pool, os.nice, 0)
     use = f"import os\nos.nice({priority})\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
     others = [subprocess.Popen([sys.executable, "-c", use]) for _ in range(5)]
     try:
-        call = Call("launch", use_core, (core, 0.5), deadline_s=2.5)
+        call = Call("launch", use_core, (core, 0.5))
         assert pool.submit(call).result(PATIENCE_S) is True
     finally:
         for process in others:

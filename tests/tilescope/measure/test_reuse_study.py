@@ -8,7 +8,7 @@ from tests.experiments import experiment_of
 from tests.tilescope.measure.test_counters import raw_page
 from tilescope.declare.gpus import GPUS
 from tilescope.measure import counters, ncu
-from tilescope.measure.group_sizes import DRAM, REPEATS, count_variants, make_row, variants
+from tilescope.measure.counters import DRAM, REPEATS, count_variants, make_row, variants
 from tilescope.measure.ncu import L2
 from tilescope.results import GroupSizeStudy
 from tilescope.results.counters import any_group_size

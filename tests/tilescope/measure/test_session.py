@@ -205,14 +205,6 @@ def test_a_config_that_does_not_fit_is_cached_with_its_reason_and_the_suggested_
     assert isinstance(smaller, Compiled)
 
 
-def test_a_compile_that_would_miss_its_deadline_is_not_started(session):
-    slow = experiment_of("matmul.grouped gpu=T4 BLOCK_M=256 BLOCK_N=256 BLOCK_K=64 num_warps=1")
-    refused = session.compile(slow).result(0)
-    assert refused.stage == "compile"
-    assert refused.kind == "too_slow_to_compile"
-    assert "2048 registers per thread with num_warps 1; a thread has 255" in refused.message
-
-
 def test_a_cache_has_a_total_weight_and_keeps_its_last_value_whatever_it_weighs():
     cache = BoundedCache(10, weigh=len)
     for key, value, expected in (

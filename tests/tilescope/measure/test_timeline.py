@@ -17,7 +17,7 @@ from tilescope.declare.spec import Launch
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.pool import Pool
 from tilescope.measure.timeline import MAX_PROGRAMS, read_record
-from tilescope.results import Compiled, Failure, Timeline, Timing
+from tilescope.results import Compiled, Stopped, Timeline, Timing
 from visualize.views.order.view import timeline_json
 
 pytestmark = pytest.mark.xdist_group("timed builds")
@@ -106,8 +106,9 @@ def test_times_are_counted_from_the_first_start():
     ids=["never", "twice", "uncounted", "backwards", "no end"],
 )
 def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
-    failure = read_record(np.array([(1000, 2000, 3, 0), row]))
-    assert isinstance(failure, Failure)
+    with pytest.raises(Stopped) as stopped:
+        read_record(np.array([(1000, 2000, 3, 0), row]))
+    failure = stopped.value.failure
     assert failure.stage == "time"
     assert failure.kind == "not_written_once"
     assert "1 of 2 programs" in failure.message

@@ -11,7 +11,7 @@ from tilescope.declare.experiment import from_json
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Diff, records
 from tilescope.results.codec import LEVELS, UnreadableRecording
-from tilescope.results.run import MOST_RECORDED_CELLS, Closeup, pool_max
+from tilescope.results.run import MOST_RECORDED_CELLS, Closeup
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
 FILES = sorted(records.DIRECTORY.glob("*.jsonl"))
@@ -195,14 +195,6 @@ def test_every_level_is_read_back_unchanged():
     assert len(LEVELS) == 256
     assert (np.diff(LEVELS) > 0).all()
     assert 1 in LEVELS, "the limit"
-
-
-def test_pooling_keeps_the_largest_value_of_each_cell_even_if_no_side_divides():
-    cells = np.zeros((129, 65), dtype=np.float32)
-    cells[128, 64] = 7
-    small = pool_max(cells, (3, 2))
-    assert small.shape == (43, 33)
-    assert small[-1, -1] == small.max() == 7
 
 
 @pytest.mark.parametrize(

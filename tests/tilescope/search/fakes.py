@@ -11,8 +11,11 @@ from tilescope.declare.experiment import from_json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.space import space
 from tilescope.results import Device, Failure, SweepPrediction
-from tilescope.search.search import ConfigBuild, ConfigOutcome, Outcomes
+from tilescope.results.store import Store
+from tilescope.results.sweep import ResumePoint
+from tilescope.search.search import ConfigBuild, ConfigOutcome, Outcomes, Task
 from tilescope.search.sweep_run import SweepRun
+from tilescope.search.tune import make_relay
 
 VARY = {
     "BLOCK_M": [16, 32, 64, 128],
@@ -57,7 +60,7 @@ def predicting(ms_of=true_ms, error=0.0, seed=0):
 
 
 class FakeDevice:
-    """A TrialDevice with made-up times.
+    """A `LocalDevice` with made-up times.
 
     Args:
         noise: relative noise of each launch, always the same for a config and a number of turns. Above STEADY, all
@@ -163,17 +166,51 @@ class FakeBuilder:
         pass
 
 
-def make_run(strategy, device=None, predict=None, within=None, **options):
+class FakeTuner:
+    """A tuner that runs a sweep at a time on a fake device. `before` is called with the device before each trial."""
+
+    gpu = GPU
+    before = staticmethod(lambda device: None)
+
+    def __init__(self, rows):
+        self.devices = []
+        self.tasks = []
+        self._relay = make_relay(rows.receive)
+        self._runs = []
+
+    def capacity(self):
+        return 1
+
+    def submit(self, task):
+        device = FakeDevice()
+        device.before = lambda trial: self.before(device)
+        self.devices.append(device)
+        self.tasks.append(task)
+        self._runs.append(SweepRun(task, device, FakeBuilder(), self._relay, predicting()))
+        return self._runs[-1].start()
+
+    def cancel(self):
+        for run in self._runs:
+            run.cancel()
+
+
+def make_run(
+    strategy, device=None, predict=None, within=None, builder=None, resume=None, store=None
+):
+    """Make a sweep that resumes from the store by default."""
     predict = predict or predicting()
-    builder = options.pop("builder", None) or FakeBuilder(predict)
-    return SweepRun(within or grid(), strategy, device or FakeDevice(), builder, predict, **options)
+    store = store or Store(None)
+    within = within or grid()
+    if resume is None:
+        stored = store.load_sweep(within, GPU)
+        resume = stored[1] if stored else ResumePoint()
+    task = Task(within, strategy, resume)
+    return SweepRun(task, device or FakeDevice(), builder or FakeBuilder(predict), store, predict)
 
 
 def swept(*arguments, **options):
     """Sweep to the end. For the arguments, see `make_run`."""
-    run = make_run(*arguments, **options)
-    run.start()
-    return run.result(PATIENCE_S)
+    return make_run(*arguments, **options).start().result(PATIENCE_S)
 
 
 def explored(device):

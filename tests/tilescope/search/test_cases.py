@@ -7,13 +7,13 @@ from unittest import mock
 import pytest
 
 from tilescope.declare.experiment import Experiment, Run, Settings
-from tilescope.declare.gpus import GPUS
+from tilescope.declare.gpus import GPUS, this_gpu
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
 from tilescope.results import Failure
 from tilescope.search.cases import CaseTrial, build, combine, describe_case
-from tilescope.search.devices import LocalDevice
 from tilescope.search.search import ConfigBuild, ConfigTrial
+from tilescope.search.trial import LocalDevice
 
 GPU = GPUS["H200"]
 SCRIPT = """
@@ -225,12 +225,11 @@ def test_values_are_combined_with_each_config_of_an_autotuner():
 
 @pytest.mark.gpu
 def test_wrong_and_failing_configs_do_not_affect_the_others_on_a_gpu(script, tmp_path):
-    gpu = LocalDevice(Session.here(), experiment(script), GPU).gpu
-    session = Session(gpu, tmp_path)
+    session = Session(this_gpu(), tmp_path)
     blocks = [experiment(script, BLOCK=block) for block in (256, 1000, 512)]
     wrong = experiment(script, wrong=1)
     trial = ConfigTrial((*blocks, wrong), phase="explore")
-    device = LocalDevice(session, blocks[0], gpu)
+    device = LocalDevice(session, blocks[0])
     outcomes = device.attempt(trial).each
     assert [outcome.status for outcome in outcomes] == ["timed", "failed", "timed", "wrong"]
     assert "out has a relative RMS error of" in outcomes[3].reason

@@ -56,7 +56,7 @@ def test_workers_share_problems_and_a_killed_worker_loses_no_stored_row(workers,
     with cluster.connect(0) as client:
         tuner = cluster.ClusterTuner(client, BASE, rows)
         until(lambda: tuner.capacity() == 2 * cluster.SWEEPS_PER_GPU)
-        *_, sweeps = tune(tuner, spaces, store)
+        *_, sweeps = tune(tuner, spaces, store, False, False)
     assert killed.wait(10)
     assert [sweep.count("checked") for sweep in sweeps] == [3, 3, 3]
     assert {sweep.device.backend for sweep in sweeps} == {"interpreter"}
@@ -76,7 +76,7 @@ def test_a_cluster_whose_workers_have_ended_is_not_awaited_forever(workers, monk
         until(lambda: not cluster.count_kinds(tuner._client))
         monkeypatch.setattr(cluster, "ARRIVAL_S", 0.5)
         with pytest.raises(ConfigError, match=r"The cluster has had no worker for 0\.5 s"):
-            list(tune(tuner, sizes, store))
+            list(tune(tuner, sizes, store, False, False))
 
 
 def test_tasks_that_start_together_share_a_session(monkeypatch):

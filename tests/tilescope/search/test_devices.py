@@ -8,20 +8,20 @@ from fakes import GPU
 
 from tests.experiments import experiment_of
 from tilescope.declare.experiment import from_json
-from tilescope.declare.gpus import GPUS
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.run import describe_wrong_result
 from tilescope.measure.session import Session
 from tilescope.results import Check
-from tilescope.search.devices import DEVICE_LOST, LocalDevice, build
+from tilescope.search.cases import build
 from tilescope.search.search import ConfigTrial
+from tilescope.search.trial import DEVICE_LOST, LocalDevice
 
 SMALL = experiment_of("transpose.tiled M=65 N=33")
 LARGE = experiment_of("matmul.grouped M=8192 N=8192 K=8192")
 
 
 def test_a_build_has_the_compilers_figures(session):
-    call = Call("compile", build, (SMALL, GPU, True))
+    call = Call("compile", build, (SMALL, GPU))
     built = session.compilers.submit(call).result(100)
     assert built.registers > 16
     assert built.shared_bytes > 0
@@ -29,7 +29,7 @@ def test_a_build_has_the_compilers_figures(session):
 
 
 def test_the_interpreter_checks_a_config_and_takes_no_times(session):
-    device = LocalDevice(session, SMALL, GPU)
+    device = LocalDevice(session, SMALL)
     assert not device.takes_times
     assert device.refusal(SMALL) == ""
     assert device.describe().backend == "interpreter"
@@ -39,23 +39,19 @@ def test_the_interpreter_checks_a_config_and_takes_no_times(session):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "gpu", "reason"),
+    ("experiment", "reason"),
     [
-        (LARGE, "H200", "The limit is about 20 s"),
-        (
-            replace(SMALL, gpu="B200"),
-            "B200",
-            "This machine has no GPU: configs for B200 are only compiled",
-        ),
+        (LARGE, "The limit is about 20 s"),
+        (replace(SMALL, gpu="B200"), "This machine has no GPU: configs for B200 are only compiled"),
     ],
     ids=["too slow for the interpreter", "another GPU"],
 )
-def test_a_config_that_cannot_be_checked_is_only_predicted(session, experiment, gpu, reason):
-    assert reason in LocalDevice(session, experiment, GPUS[gpu]).refusal(experiment)
+def test_a_config_that_cannot_be_checked_is_only_predicted(session, experiment, reason):
+    assert reason in LocalDevice(session, experiment).refusal(experiment)
 
 
 def test_without_its_gpu_a_device_predicts(session):
-    described = LocalDevice(session, replace(SMALL, gpu="B200"), GPUS["B200"]).describe()
+    described = LocalDevice(session, replace(SMALL, gpu="B200")).describe()
     assert described.backend == "predicted"
     assert described.name == "B200"
 
@@ -65,7 +61,7 @@ def test_cancelling_kills_the_current_trial(session):
     long = from_json(
         {"kernel": "matmul.grouped", "problem": {"M": 512, "N": 512, "K": 2048}, "config": tiles}
     )
-    device = LocalDevice(session, long, GPU)
+    device = LocalDevice(session, long)
     device.describe()  # starts the worker
     threading.Timer(0.5, device.cancel).start()
     assert device.attempt(ConfigTrial((long,), phase="explore")).kind == "cancelled"
@@ -75,7 +71,7 @@ def test_cancelling_kills_the_current_trial(session):
 def test_the_device_of_a_closed_session_is_lost(tmp_path):
     closed = Session(None, tmp_path)
     closed.close()
-    assert LocalDevice(closed, SMALL, GPU).attempt(ConfigTrial((SMALL,))).kind == DEVICE_LOST
+    assert LocalDevice(closed, SMALL).attempt(ConfigTrial((SMALL,))).kind == DEVICE_LOST
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from tilescope.export.script import config_line
 from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.sweep import DONE, ResumePoint
 from tilescope.search.search import MAX_PER_TRIAL
-from tilescope.search.sweep_run import estimate_seconds
 
 GRID = Strategy("grid")
 STRATEGIES = [GRID, Strategy("random", seed=3), Strategy("guided")]
@@ -35,8 +34,7 @@ def cut_off(trials, strategy=GRID, **options):
     device = FakeDevice()
     run = make_run(strategy, device, predicting(error=0.1), **options)
     device.before = lambda trial: run.cancel() if len(device.trials) > trials else None
-    run.start()
-    return run.result(PATIENCE_S)
+    return run.start().result(PATIENCE_S)
 
 
 def without_builds(rows):
@@ -57,9 +55,8 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     device = FakeDevice()
     run = make_run(strategy, device, predicting(error=0.1), store=reopened)
     done = {row.experiment for row in cut.rows if row.status in DONE}
-    assert run.resumed == len(done) < len(ALL)
-    run.start()
-    resumed = run.result(PATIENCE_S)
+    assert run.progress.done == len(done) < len(ALL)
+    resumed = run.start().result(PATIENCE_S)
     assert without_builds(resumed.rows) == without_builds(whole.rows)
     assert resumed.best.experiment == whole.best.experiment
     assert resumed.ended == whole.ended
@@ -122,8 +119,7 @@ def test_rows_are_stored_before_anyone_sees_them(store):
         seen.append((sweep.ended, sweep.count("timed"), stored.count("timed")))
 
     device.before = look
-    run.start()
-    run.result(PATIENCE_S)
+    run.start().result(PATIENCE_S)
     first = [0, MAX_PER_TRIAL, 2 * MAX_PER_TRIAL]
     assert [shown for _, shown, _ in seen[:3]] == first
     assert all((ended, shown) == ("running", stored) for ended, shown, stored in seen)
@@ -135,11 +131,6 @@ def test_a_device_that_does_not_start_ends_the_sweep_with_its_reason():
     sweep = swept(GRID, device)
     assert sweep.ended == "failed"
     assert sweep.note == "There is no driver."
-
-
-def test_the_estimate_is_the_time_of_the_compiles_or_of_the_trials_whichever_is_longer():
-    assert estimate_seconds(200, 15) == pytest.approx(200 * 1.9 / 15 + 6, abs=1)
-    assert estimate_seconds(200, 1000) == pytest.approx(26)
 
 
 def sweep_mixed(strategy, **options):
@@ -192,7 +183,7 @@ def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
     execute(store.path, """UPDATE sweep_row SET row = '{"median_ms": "fast"}' WHERE place = 0""")
     assert store.load_sweep(SOME, GPU) is None
     assert "A stored sweep can't be read" in caplog.text
-    assert make_run(GRID, within=SOME, store=store).resumed == 0
+    assert make_run(GRID, within=SOME, store=store).progress.done == 0
 
 
 def test_the_line_of_a_config_is_a_valid_triton_config():

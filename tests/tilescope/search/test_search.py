@@ -9,9 +9,9 @@ from fakes import ALL, FakeBuilder, FakeDevice, explored, grid, predicting, swep
 from tilescope.results import Failure, Strategy
 from tilescope.results.sweep import PATIENCE
 from tilescope.search import sweep_run
-from tilescope.search.devices import DEVICE_LOST
-from tilescope.search.ranking import correct_estimates, encode_knobs, median_interval
+from tilescope.search.ranking import median_interval
 from tilescope.search.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS
+from tilescope.search.trial import DEVICE_LOST
 
 GRID = Strategy("grid")
 FIRST_8 = Strategy("guided", budget=8)
@@ -54,17 +54,6 @@ def test_timed_configs_correct_a_model_that_is_off_by_20_percent():
         by_model = sorted(ALL, key=lambda experiment: predict(None, experiment))
         plain.append(min(map(true_ms, by_model[:8])) / BEST_MS - 1)
     assert np.mean(corrected) < 0.8 * np.mean(plain)
-
-
-def test_a_correction_is_the_sum_of_the_errors_of_each_knobs_value():
-    knobs = encode_knobs(ALL)
-    assert knobs.shape == (len(ALL), sum(len(values) for _, values in grid().varied))
-    assert not correct_estimates(knobs, [(0, 1.0)]).any()
-    warps = np.array([experiment.config.num_warps for experiment in ALL])
-    corrections = correct_estimates(knobs, list(enumerate(0.2 * (warps == 16))))
-    mean = {count: corrections[warps == count].mean() for count in (4, 8, 16)}
-    assert mean[16] - mean[8] == pytest.approx(0.2, abs=0.005)
-    assert mean[4] == pytest.approx(mean[8], abs=0.001)
 
 
 def test_the_order_depends_on_predictions_and_not_on_the_order_of_compiles():

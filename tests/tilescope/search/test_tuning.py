@@ -5,7 +5,7 @@ import math
 from concurrent.futures import Future
 
 import pytest
-from fakes import GPU, FakeBuilder, FakeDevice, explored, grid, make_run, swept, true_ms
+from fakes import GPU, FakeBuilder, FakeDevice, FakeTuner, explored, grid, swept, true_ms
 
 from benchmarks.search import TUNINGS, read_tunings, replay_tuning
 from tests.waiting import PATIENCE_S
@@ -14,56 +14,44 @@ from tilescope.declare.space import Space, space_from_json
 from tilescope.results import Strategy
 from tilescope.results.store import Store
 from tilescope.search.search import ConfigBuild
-from tilescope.search.tune import Relay, StoredRows, choose_strategy, find_hints, tune
-from tilescope.search.tuned import short_list, tuned_json, tuned_text
+from tilescope.search.tune import (
+    StoredRows,
+    choose_strategy,
+    find_hints,
+    short_list,
+    tune,
+    tuned_json,
+    tuned_text,
+)
 
 SIZES = {"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 64], "num_warps": [4, 8]}
 SPACES = [grid(SIZES, M=size) for size in (256, 512, 1024)]
 
 
-class FakeTuner:
-    """A tuner on fake devices, which a test may change.
+class DyingTuner(FakeTuner):
+    """A tuner whose processes may die, and whose times a test may change.
 
     Attributes:
         dies: indices of the submitted tasks whose process dies.
-        devices: the device of each task.
     """
 
-    gpu = GPU
-
     def __init__(self, store, ms_of=true_ms):
-        self.rows = StoredRows(store)
+        super().__init__(StoredRows(store))
         self.ms_of = ms_of
         self.dies = set()
-        self.devices = []
-        self.tasks = []
 
-    def capacity(self):
-        return 1
+    def before(self, device):
+        device.ms_of = self.ms_of
+        if len(self.devices) - 1 in self.dies and len(device.trials) == 3:
+            device.cancel()
 
     def submit(self, task):
-        device = FakeDevice()
-        device.ms_of = self.ms_of
-        self.devices.append(device)
-        self.tasks.append(task)
-        done = Future()
-        number = len(self.tasks) - 1
-        if number in self.dies:
-            device.before = lambda trial: device.cancel() if len(device.trials) == 3 else None
-        run = make_run(
-            task.strategy, device, within=task.space, builder=FakeBuilder(), resume=task.resume,
-            store=Relay(self.rows.receive), hints=task.hints,
-        )  # fmt: skip
-        run.start()
-        sweep = run.result(PATIENCE_S)
-        if number in self.dies:
+        done = super().submit(task)
+        done.result(PATIENCE_S)
+        if len(self.tasks) - 1 in self.dies:
+            done = Future()
             done.set_exception(RuntimeError("killed"))
-        else:
-            done.set_result(sweep)
         return done
-
-    def cancel(self):
-        pass
 
 
 @pytest.fixture
@@ -71,8 +59,8 @@ def store(tmp_path):
     return Store(tmp_path / "rows.db")
 
 
-def run_tuning(tuner, store, spaces=SPACES, **options):
-    *_, sweeps = tune(tuner, spaces, store, **options)
+def run_tuning(tuner, store, spaces=SPACES, tries_all=False):
+    *_, sweeps = tune(tuner, spaces, store, tries_all, from_scratch=False)
     return sweeps
 
 
@@ -86,7 +74,7 @@ def test_timing_a_quarter_of_the_configs_finds_ones_within_half_a_percent_of_the
 
 
 def test_the_current_config_and_the_winners_of_the_most_similar_problem_are_tried_first(store):
-    tuner = FakeTuner(store)
+    tuner = DyingTuner(store)
     sweeps = run_tuning(tuner, store)
     first, second, third = (explored(device) for device in tuner.devices)
     assert SPACES[0].base not in SPACES[0].experiments
@@ -100,7 +88,7 @@ def test_the_current_config_and_the_winners_of_the_most_similar_problem_are_trie
 
 
 def test_a_problem_whose_worker_dies_resumes_from_the_rows_that_had_arrived(store):
-    tuner = FakeTuner(store)
+    tuner = DyingTuner(store)
     tuner.dies = {0, 2}
     sweeps = run_tuning(tuner, store, tries_all=True)
     assert [task.space for task in tuner.tasks] == [
@@ -117,7 +105,7 @@ def test_a_problem_whose_worker_dies_resumes_from_the_rows_that_had_arrived(stor
 
 
 def test_a_worker_that_dies_at_every_attempt_ends_the_tuning_with_its_error(store):
-    tuner = FakeTuner(store)
+    tuner = DyingTuner(store)
     tuner.dies = set(range(9))
     with pytest.raises(RuntimeError, match="killed"):
         run_tuning(tuner, store)
@@ -131,7 +119,7 @@ def test_few_configs_serve_most_problems():
         small = experiment.problem.M == 1024
         return 1.0 + abs(math.log2(experiment.config.BLOCK_M / (16 if small else 128)))
 
-    tuner = FakeTuner(Store(None), ms_of)
+    tuner = DyingTuner(Store(None), ms_of)
     sweeps = run_tuning(tuner, Store(None), tries_all=True)
     configs, served = short_list(sweeps)
     assert [each.config.BLOCK_M for each in configs] == [128, 16]
@@ -162,9 +150,9 @@ def test_a_quarter_of_the_configs_is_timed_but_at_least_eight():
 
 
 def test_rows_of_single_launches_and_of_sustained_load_are_kept_apart(store):
-    run_tuning(FakeTuner(store), store, tries_all=True)
+    run_tuning(DyingTuner(store), store, tries_all=True)
     single = [dataclasses.replace(each, load="single") for each in SPACES]
-    tuner = FakeTuner(store)
+    tuner = DyingTuner(store)
     assert run_tuning(tuner, store, single, tries_all=True)[0].space.load == "single"
     assert [len(explored(device)) for device in tuner.devices] == [16, 16, 16]
     assert {trial.load for trial in tuner.devices[0].trials} == {"single"}

@@ -56,23 +56,15 @@ class Started:
         self.go = threading.Event()
         self.go.set()
 
-    def make_sweep(self, session, space, strategy, resume):
+    def make_sweep(self, session, task):
         """Replace `sweep_run.make_sweep`."""
         device = FakeDevice()
         device.before = lambda trial: self.go.wait(PATIENCE_S)
         cancel = device.cancel
         device.cancel = lambda: (cancel(), self.go.set())
         self.devices.append(device)
-        self.done.append(resume.rows)
-        return SweepRun(
-            space,
-            strategy,
-            device,
-            FakeBuilder(),
-            predicting(),
-            resume=resume,
-            store=session.store,
-        )
+        self.done.append(task.resume.rows)
+        return SweepRun(task, device, FakeBuilder(), session.store, predicting())
 
     def sweeps(self, **bounds):
         """Return the sweeps of a page, on these devices."""

@@ -14,8 +14,7 @@ from tests.messages import opened, settings_of, updates
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError, knobs
-from tilescope.measure.counters import COUNTERS
-from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.measure.counters import COUNTERS, GROUP_SIZES
 from tilescope.measure.run import RUN
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, records

@@ -11,7 +11,7 @@ import pytest
 from tests.experiments import experiment_of, fill_sms, launch_from
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
-from tilescope.measure.group_sizes import GROUP_SIZES
+from tilescope.measure.counters import GROUP_SIZES
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, GroupSizeRow, records
 from visualize.predict.costs import Textbook

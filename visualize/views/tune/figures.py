@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tilescope.results import Sweep
-from tilescope.search.tuned import varying_names
+from tilescope.search.tune import varying_names
 from visualize.views import theme
 from visualize.views.tune.text import knobs_text, sweep_unit, time_ms
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 from tilescope.declare.experiment import resolve_gpu
@@ -13,6 +14,7 @@ from tilescope.measure.session import BoundedCache, Session
 from tilescope.results import Strategy, Sweep
 from tilescope.results.store import Store
 from tilescope.results.sweep import ResumePoint
+from tilescope.search.search import Task
 from tilescope.search.sweep_run import SweepRun, make_sweep
 
 # Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
@@ -67,12 +69,12 @@ class Sweeps:
             gpu = resolve_gpu(space.base, session.gpu)
             if not from_scratch and (latest := self._find_latest(session.store, space, gpu)):
                 resume = latest[1]
-            run = self._prepare(session, space, strategy, resume)
+            run = self._prepare(session, Task(space, strategy, resume))
             session.before_close(self.cancel)  # cancelling several times is harmless
             self._run = run
             self._seen_at_s = time.monotonic()
-            run.start()
-        threading.Thread(target=self._wait, args=(session.store, run), daemon=True).start()
+            done = run.start()
+        threading.Thread(target=self._wait, args=(session.store, run, done), daemon=True).start()
         return run, True
 
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
@@ -96,13 +98,13 @@ class Sweeps:
         if run := self._run:
             run.cancel()
 
-    def _wait(self, store: Store, run: SweepRun) -> None:
+    def _wait(self, store: Store, run: SweepRun, done: Future[Sweep]) -> None:
         """Wait until a sweep ends, and keep its result. Cancel it once it is abandoned."""
         try:
-            for _ in run.updates(_CHECK_S):
+            while not wait([done], _CHECK_S).done:
                 if time.monotonic() - self._seen_at_s > self._abandoned_s:
                     run.cancel()
-            sweep = run.result()
+            sweep = done.result()
             stored = store.latest_sweep(run.space, run.gpu)
             latest = sweep, ResumePoint(sweep.rows, run.name)
             self._latest.put((run.space.identity, run.gpu.name), (stored, latest))

@@ -16,7 +16,7 @@ from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
 from tilescope.results.sweep import LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
-from tilescope.search.tuned import TOLERANCE, short_list
+from tilescope.search.tune import TOLERANCE, short_list
 from visualize.views.panel import select_fields
 from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say, table
 from visualize.views.templates import template

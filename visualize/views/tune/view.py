@@ -26,8 +26,8 @@ from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
 from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from tilescope.results.sweep import STRATEGIES
-from tilescope.search.devices import concurrent_compiles
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
+from tilescope.search.trial import concurrent_compiles
 from visualize.views import slots
 from visualize.views.library.scoreboard import ALL, address
 from visualize.views.panel import (
@@ -427,7 +427,7 @@ def _result_json(result: StoredResult) -> Json:
         **select_fields(result, "kind", "kernel", "gpu", "device", "backend", "torch", "triton"),
         "experiment": experiment and experiment.short_json(),
         "ended": result.ended.isoformat(),
-        **vars(result.summary),
+        **result.summary,
         "address": link,
     }
 
