@@ -226,6 +226,7 @@ def start_workers(address: str, devices: Sequence[str]) -> Iterator[list[subproc
                 command,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a signal to the command's group lets it cancel their sweeps
                 preexec_fn=end_with_parent,
             )
         )

@@ -1,6 +1,7 @@
 """Tuning with Dask: two workers on this machine check configs in the interpreter."""
 
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -37,6 +38,10 @@ def workers(monkeypatch, tilescope_cache):
         local = stack.enter_context(distributed.LocalCluster(**options))
         monkeypatch.setenv(cluster.SCHEDULER, local.scheduler_address)
         yield stack.enter_context(cluster.start_workers(local.scheduler_address, ["", ""]))
+
+
+def test_a_signal_to_the_process_group_leaves_workers_to_the_command(workers):
+    assert all(os.getpgid(each.pid) == each.pid for each in workers)
 
 
 def test_workers_share_problems_and_a_killed_worker_loses_no_stored_row(workers, tmp_path):
