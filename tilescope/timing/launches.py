@@ -204,7 +204,7 @@ def describe_launch(
     )
     spilled = find_spilled_bytes(kernel, programs, resident, gpu)
     if spilled:
-        # Stores write through the L1. Loads miss if it does not hold all spilled registers.
+        # Stores write through to the L2. Loads miss if the L1 cannot hold all spilled registers.
         is_held = spilled <= gpu.shared_bytes_per_sm - shared
         kinds = {"store": "spill store"} if is_held else _SPILLS
         excess = spilled * gpu.sms / (_SPILLED_SHARE * gpu.l2_bytes) - 1
@@ -283,7 +283,7 @@ def _add_spills(
     """Add the spilled registers that reach the L2, which moves a share of them to DRAM.
 
     Args:
-        kinds: names of these accesses, by `Opcode.lmem`.
+        kinds: `Opcode.lmem` of the accesses that reach the L2 → their name in `Traffic.l2_bytes`.
     """
     moved = dict.fromkeys(kinds, 0.0)
     for instruction, executed in zip(instructions, times, strict=True):

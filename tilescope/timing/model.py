@@ -24,8 +24,8 @@ QUARTERS = 4
 _L2_SLICES = 96
 # Bytes of one line that an L2 slice serves per cycle. A request for fewer takes as long.
 SLICE_BYTES = 64
-# A store of a line takes as long as loads of so many bytes for the address and for each sector. Partial sectors take
-# longer: a slice reads a sector, and merges the new bytes. Measured on an H200.
+# The L2's cost of a store, in bytes of loads that take equally long: per sector, and once per line for its address.
+# MERGED_BYTES is that of partial sectors, presumably because a slice reads and merges them. Measured on an H200.
 STORED_BYTES = 40
 MERGED_BYTES = 57
 _DESCRIPTOR_CYCLES = 200
@@ -244,7 +244,7 @@ def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | Non
         if kind:
             bytes_of_lanes = step.nominal_bytes or execution.warps
             source = instruction.location[0][:2] if instruction.location else ()
-            # A line is an address and four sectors
+            # An address and four sectors
             slowdown = 5 * STORED_BYTES / LINE_BYTES if kind in ("store", "spill store") else 1.0
             default = Request(
                 max(1.0, bytes_of_lanes / LINE_BYTES), bytes_of_lanes, slowdown=slowdown
@@ -416,7 +416,7 @@ def _cost_accesses(
             latency += _DESCRIPTOR_CYCLES
         read_bytes = size * request.dram_share * read_ratio * is_load
         written_bytes = size * _ratio(traffic.written_bytes, stored) * (not is_load)
-        # The L2 also stores what it reads from DRAM.
+        # Data from DRAM occupy the L2 a second time.
         served = size * request.slowdown * (1 - merged) + read_bytes
         accesses.append(
             GlobalAccess(

@@ -1,8 +1,8 @@
 """The ranges that the report and the page state beside predicted times.
 
-They are derived from launches of kernels to which no constant was fitted. Those that are `unseen` were timed after the
-model was final. The `examined` ones showed where its previous version erred. These kernels don't ship, so the scores
-hold the predictions of commit 97870d3b.
+They are computed from launches to which no constant was fitted. The `unseen` launches were timed after the model was
+final. The `examined` launches guided its changes, so their errors may be too small. The kernels don't ship, so the
+scores hold the predictions of commit 97870d3b.
 """
 
 import math
@@ -15,7 +15,7 @@ from tilescope.caching import once
 from tilescope.results.scores import Score, shipped_scores
 
 SOURCE = "an H100 80GB HBM3 and an H200 with a cold L2 and Triton 3.6.0"
-# Standard deviations from the mean within which nine of ten normally distributed numbers are.
+# Nine of ten normally distributed numbers are within so many standard deviations of their mean.
 _DEVIATIONS = 1.645
 UNFITTED = ("unseen_time", "examined_time")
 
@@ -69,9 +69,9 @@ def fit_ranges(scores: Iterable[Score]) -> dict[str, TimeRange]:
 
 
 def _find_deviations(launches: int) -> float:
-    """Return the standard deviations within which nine of ten further launches are, given a sample of some.
+    """Return half the width of a 90 % prediction interval, in standard deviations of a sample of launches.
 
-    It is the quantile of Student's t, to the first order of 1 / degrees of freedom.
+    Student's t is expanded to the first order of 1 / degrees of freedom.
     """
     normal = _DEVIATIONS
     quantile = normal + (normal**3 + normal) / 4 / (launches - 1)

@@ -16,6 +16,7 @@ from tilescope.evaluate.sectors import LANES, LINE_BYTES
 from tilescope.sass.instructions import PRODUCT_CYCLES, Instruction, parse_sass
 from tilescope.sass.registers import count_group_rows, find_accesses, list_registers, split_operands
 
+# -|R12|
 _PLAIN = re.compile(r"[-!|~]*R(\d+)\|?")
 # A register file has two banks: one for even registers, and one for odd ones.
 _EVEN = int("01" * 128, 2)
@@ -72,7 +73,7 @@ class Step:
         nominal_bytes: bytes of 32 lanes.
         elements: elements that an atomic updates.
         pending: number of groups that may be in flight after a wait.
-        banks: registers that it reads from either bank of the register file, each in one cycle. 0 for matrix
+        banks: number of registers that it reads from the even and from the odd bank, one per cycle. 0 for matrix
             instructions, whose reads are in `matrix_issue_cycles`.
     """
 
@@ -118,10 +119,10 @@ def _describe_group_product(step: Step, instruction: Instruction, columns: int) 
 
 
 def _count_reads(instructions: Sequence[Instruction]) -> list[tuple[int, int]]:
-    """Return the registers that each instruction reads from the banks of even and of odd registers.
+    """Count the registers that each instruction reads from the bank of even registers and from that of odd ones.
 
-    An operand marked `.reuse` stays in a cache until the same operand of another instruction replaces it, or reads it
-    without the mark.
+    An operand marked `.reuse` stays in a cache until an operand in the same position replaces it, or reads it without
+    the mark.
     """
     counts = []
     cache: dict[int, str] = {}
