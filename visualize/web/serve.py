@@ -30,7 +30,7 @@ from tilescope.measure.pool import kill_fork_server
 from tilescope.measure.session import MAX_JOBS, Session
 from tilescope.results import Failure
 from visualize.startup import bypass_proxy, configure_logging, return_large_arrays
-from visualize.views.library.scoreboard import ScoreFilter, compare_scores
+from visualize.views.library.view import recordings
 from visualize.views.prediction_process import PredictionProcess
 from visualize.web import assets
 from visualize.web.actions import Actions
@@ -143,7 +143,7 @@ def serve(
     elif mcp:
         sys.exit(f"The MCP server did not start: {blocks.mcp_error}")
     session.warm_up()
-    compare_scores(ScoreFilter())  # fills the cache: the first call reads all recordings (3 s)
+    recordings()  # fills the cache: the first call reads all recordings (3 s)
     gc.freeze()  # a full collection would traverse the recordings for 0.4 s
     threading.Thread(target=return_memory, daemon=True).start()
     blocks.block_thread()  # until Ctrl+C

@@ -29,7 +29,7 @@ from tilescope.results.sweep import STRATEGIES
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from tilescope.search.trial import concurrent_compiles
 from visualize.views import slots
-from visualize.views.library.scoreboard import ALL, address
+from visualize.views.library.view import ALL, address
 from visualize.views.panel import (
     Api,
     Endpoint,
