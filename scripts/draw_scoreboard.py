@@ -23,7 +23,7 @@ from visualize.views.library.view import (
 )
 from visualize.views.prose import count_noun, join_names
 from visualize.views.theme import THEMES
-from visualize.web.sources import PLOTLY_JS
+from visualize.web.assets import PLOTLY_JS
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE, README = ROOT / "docs" / "scoreboard.png", ROOT / "README.md"

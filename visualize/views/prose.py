@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from tilescope.declare.experiment import Experiment, Run
 from tilescope.declare.knobs import knobs
 from tilescope.numbers import SOURCES, count_noun, join_names
-from visualize.views.templates import template
+from visualize.views.slots import template
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
 

@@ -11,8 +11,8 @@ from visualize.tours import tours
 from visualize.views import theme
 from visualize.views.panel import Api, Endpoint
 from visualize.views.prose import glossary_dialog
+from visualize.views.slots import template
 from visualize.views.tabs import LIBRARY, TITLES, VIEWS
-from visualize.views.templates import template
 from visualize.web import assets
 from visualize.web.actions import Actions, encode
 from visualize.web.api import register_endpoints
