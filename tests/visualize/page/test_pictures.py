@@ -113,8 +113,8 @@ def test_dram_reads_have_bytes_and_times_and_a_moved_group_size_redraws_the_head
     for slot, words in (
         ("headline", "Nsight Compute counted 1.49 GB"),
         ("plot", "GROUP_SIZE 8"),
-        ("funnel", "requested by loads"),
-        ("funnel", "recorded"),
+        ("stages", "requested by loads"),
+        ("stages", "recorded"),
     ):
         tab.says(f"#dram-reads-{slot}", words)
     before = tab.draws("dram-reads-plot")

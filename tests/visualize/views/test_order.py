@@ -26,9 +26,9 @@ from visualize.predict.schedule import (
 )
 from visualize.views.order import figures
 from visualize.views.order.dram_reads import (
-    dram_reads_funnel,
     dram_reads_headline,
     reuse_sentences,
+    stages_table,
 )
 from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
 from visualize.views.order.text import (
@@ -265,7 +265,7 @@ def test_the_loads_of_a_padded_input_are_among_the_requested_bytes():
     operations = Textbook().count(reads.kernel, reads.launch)
     vars(reads)["operations"] = operations
     loaded = sum(op.launch.sectors for op in operations if op.access.op != "store")
-    assert f"{32 * loaded:,}" in str(dram_reads_funnel(reads))
+    assert f"{32 * loaded:,}" in str(stages_table(reads))
 
 
 @pytest.mark.parametrize("reads", REUSE.values(), ids=REUSE)

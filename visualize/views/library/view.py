@@ -122,8 +122,6 @@ def _recorded(_: Api, options: RecordingFilter) -> Json:
 FILE = "scores.jsonl"
 
 DRAM = "dram_bytes"
-# The quantities of a recorded launch.
-COUNTS = ("sectors", "requests", DRAM)
 # The quantities of a source line and opcode that accesses shared memory.
 LINE_COUNTS = ("executions", "wavefronts", "ideal_wavefronts")
 

@@ -349,7 +349,7 @@ class DramReadsPanel(Panel):
 </div>
 <div class="row">{{ button("compare-sizes", "Count and time every GROUP_SIZE") }}</div>
 {% call fold("dram-reads-numbers", "Predicted and counted in numbers, and what is assumed") %}
-{{ slot("dram-reads-funnel") }}{{ slot("dram-reads-tables") }}
+{{ slot("dram-reads-stages") }}{{ slot("dram-reads-tables") }}
 {% endcall %}
 """
     actions: Mapping[str, Action] = {"compare-sizes": "reuse"}
@@ -380,7 +380,7 @@ class DramReadsPanel(Panel):
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
             if rows:
                 times = value(figures.times_figure(rows, own, timed), timed)
-        funnel = dram_reads.dram_reads_funnel(traffic)
+        stages = dram_reads.stages_table(traffic)
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(
             state.kernel, "dram-reads", "Open a size at which GROUP_SIZE matters."
@@ -394,8 +394,8 @@ class DramReadsPanel(Panel):
             ),
             "dram-reads-plot": reads,
             "times-plot": times,
-            "dram-reads-instead": funnel if reads == NONE else "",
-            "dram-reads-funnel": funnel if reads != NONE else "",
+            "dram-reads-instead": stages if reads == NONE else "",
+            "dram-reads-stages": stages if reads != NONE else "",
             "dram-reads-tables": tables,
         }
 

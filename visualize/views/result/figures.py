@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilescope.declare.spec import Kernel
 from tilescope.inside.report import Inside
 from tilescope.numbers import milliseconds, percent, significant, source, time_unit
 from tilescope.reports.text import name_resource
@@ -243,7 +242,6 @@ class Roof:
     """A GPU's measured peaks: the bandwidth of a copy, and the rate of the library's large product.
 
     Attributes:
-        gpu: the GPU's name.
         source: "measured" or "recorded".
     """
 
@@ -262,91 +260,34 @@ class Roof:
         return min(self.tflops, self.gbps * intensity / 1000)
 
 
-@dataclass(frozen=True)
-class Point:
-    """A launch in the roofline: its intensity in FLOP per byte and its rate in TFLOP/s.
-
-    The intensity counts each tensor once. A launch that rereads panels moves more bytes, which `reuse` predicts, so its
-    true intensity is lower.
-
-    Attributes:
-        name: the point's label.
-        source: "measured" or "recorded".
-    """
-
-    name: str
-    gpu: str
-    intensity: float
-    tflops: float
-    source: str
-
-
-def intensity(kernel: Kernel, problem: object) -> float:
-    """Return the intensity in FLOP per byte if each tensor is moved once; 0 without arithmetic."""
-    return kernel.family.work(problem) / kernel.family.minimal_bytes(problem)
-
-
-def roofline_figure(
-    roofs: Sequence[Roof],
-    recorded: Sequence[Point],
-    own: Sequence[Point],
-    gpu: str,
-) -> Figure:
-    """Draw a line per GPU's roof, recorded launches as dots, and this launch and the library's calls.
+def roofline_figure(roof: Roof, intensity: float, rates: Mapping[str, float]) -> Figure:
+    """Draw the roof, this launch, and the library's calls.
 
     Args:
-        roofs: of `gpu` and of other GPUs.
-        recorded: launches of the same kind; those of other GPUs are paler.
-        own: this kernel first, then the library's calls; () for a run without times.
+        intensity: FLOP per byte if each tensor is moved once. A launch that rereads panels moves more bytes, which
+            `reuse` predicts, so its true intensity is lower.
+        rates: TFLOP/s by name: this kernel first, then the library's calls; {} for a run without times.
     """
-    ends = [roof.ridge for roof in roofs] + [point.intensity for point in (*recorded, *own)]
-    elsewhere = [point for point in recorded if point.gpu != gpu]
-    here = [point for point in recorded if point.gpu == gpu]
-    others = f"recorded on {', '.join(dict.fromkeys(point.gpu for point in elsewhere))}"
-    circle = {"symbol": "circle", "size": 6}
-    traces = [_roof_trace(roof, roof.gpu == gpu, min(ends) / 2, max(ends) * 2) for roof in roofs]
-    for points, name, marker in (
-        (elsewhere, others, {**circle, "color": theme.BEFORE, "opacity": 0.6}),
-        (here, f"recorded on {gpu}", {**circle, "color": theme.HARDWARE, "opacity": 0.8}),
-        (own[1:], "library", {"symbol": "diamond", "size": 12, "color": _LIBRARY}),
-        (own[:1], THIS_KERNEL, {"symbol": "star", "size": 17, "color": theme.NEW}),
-    ):
-        if points:
-            traces.append(_points_trace(points, name, marker))
+    ends = [end for at in (roof.ridge, intensity) for end in (at / 4, at * 4)]
+    low, high = min(ends), max(ends)
+    name = f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})"
+    x = [low, roof.ridge, high]
+    y = [roof.at(at) for at in x]
+    traces = [theme.scatter(name, x, y, line={"color": theme.HARDWARE}, hoverinfo="skip")]
+    star = {"symbol": "star", "size": 17, "color": theme.NEW}
+    diamond = {"symbol": "diamond", "size": 12, "color": _LIBRARY}
+    hover = "%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte"
+    for call, tflops in rates.items():
+        marker = star if call == THIS_KERNEL else diamond
+        point = theme.scatter(call, [intensity], [tflops], "markers", marker=marker)
+        traces.append(point | {"hovertemplate": hover})
     return theme.figure(
         "Roofline: rate over arithmetic intensity",
         traces,
-        height=480,
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
-        margin={"l": 70, "b": 140},
+        margin={"l": 70, "b": 110},
         xaxis=theme.axis("FLOP per byte, each tensor moved once", type="log", dtick=1),
         yaxis=theme.axis("TFLOP/s", type="log", dtick=1),
-    )
-
-
-def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> Figure:
-    intensities = sorted({low, min(max(low, roof.ridge), high), high})
-    return theme.scatter(
-        f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
-        intensities,
-        [roof.at(intensity) for intensity in intensities],
-        line={
-            "color": theme.HARDWARE if is_own else theme.BEFORE,
-            "dash": "solid" if is_own else "dash",
-        },
-        hoverinfo="skip",
-    )
-
-
-def _points_trace(points: Sequence[Point], name: str, marker: Figure) -> Figure:
-    return theme.scatter(
-        name,
-        [point.intensity for point in points],
-        [point.tflops for point in points],
-        "markers",
-        marker=marker,
-        customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in points],
-        hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
     )
 
 
@@ -396,11 +337,15 @@ def resources_figure(times_ms: Mapping[str, float], total_ms: float, is_bound: b
     return theme.bar_figure("Time each resource would take alone", unit, bars, texts, times)
 
 
-def describe_roofline(roof: Roof, intensity: float, own: Point | None) -> Iterator[Sentence]:
-    """Describe a launch's share of its roof, and its side of the ridge."""
-    if own:
-        top = Sourced(f"{significant(roof.at(own.intensity))} TFLOP/s", roof.source)
-        share = Strong(percent(own.tflops / roof.at(own.intensity)))
+def describe_roofline(roof: Roof, intensity: float, tflops: float | None) -> Iterator[Sentence]:
+    """Describe a launch's share of its roof, and its side of the ridge.
+
+    Args:
+        tflops: the kernel's own rate; None if it is unknown.
+    """
+    if tflops:
+        top = Sourced(f"{significant(roof.at(intensity))} TFLOP/s", roof.source)
+        share = Strong(percent(tflops / roof.at(intensity)))
         yield say("This kernel reaches {} of its roof of {}.", share, top)
     limit = "arithmetic" if intensity >= roof.ridge else "DRAM"
     numbers = significant(intensity), roof.gpu, limit, significant(roof.ridge)

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Json, Run
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
-from tilescope.declare.spec import Kernel, Launch, shape_text
+from tilescope.declare.spec import Kernel, Launch
 from tilescope.export.script import ExportedScript, script
 from tilescope.export.sources import CannotBeWritten
 from tilescope.inside.report import Inside
@@ -29,7 +29,7 @@ from visualize.views.order.map_figure import MOST_CELLS
 from visualize.views.panel import Action, Api, Endpoint, Panel, Reply, Slots, reply_endpoint
 from visualize.views.prose import hint, lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
-from visualize.views.result.figures import Point, Roof, intensity
+from visualize.views.result.figures import Roof
 from visualize.views.slots import NONE, plot_value, save_file
 from visualize.views.state import Snapshot, State, query
 
@@ -242,74 +242,42 @@ def _wrong_places(diff: Diff, sides: tuple[int, int]) -> np.ndarray:
 def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     """Fill the roofline's slots. Without a roof, there is no picture, and the text gives the reason."""
     experiment = run.experiment
-    kernel = discover()[experiment.kernel]
+    family = discover()[experiment.kernel].family
     gpu = launch.gpu.name
-    recorded = roofs(
-        ((each.gpu, each.measured) for each in records.shipped(RUN.form)), launch.problem.dtype
-    )
-    if run.backend == "cuda" and run.peak and run.copy_gbps:
-        # A device's own roof replaces the recorded one.
-        own_roof = Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
-        recorded = (own_roof, *(roof for roof in recorded if roof.gpu != gpu))
-    roof = next((roof for roof in recorded if roof.gpu == gpu), None)
-    has_work = kernel.family.work(launch.problem)
+    has_work = family.work(launch.problem)
+    roof = _find_roof(run, gpu)
     if not has_work or roof is None:
         reason = NO_ROOF if has_work else NO_WORK
         return {"roofline": tag_experiment(experiment, lead(reason)), "roofline-plot": NONE}
     timed = text.timed_run(run)
-    own = points(kernel, timed, gpu, source(timed.backend)) if timed and run.check.passed else ()
-    figure = figures.roofline_figure(recorded, tuple(_recorded_points(run)), own, gpu)
-    sources = roof.source, "recorded", *(point.source for point in own)
-    about = picture_caption(experiment, gpu, *sources)
-    at = intensity(kernel, launch.problem)
+    timings = text.timings(timed) if timed and run.check.passed else {}
+    rates = {name: timing.tflops for name, timing in timings.items() if timing.tflops}
+    sources = [source(timed.backend)] if timed and rates else []
+    about = picture_caption(experiment, gpu, roof.source, *sources)
+    intensity = has_work / family.minimal_bytes(launch.problem)
+    sentences = figures.describe_roofline(roof, intensity, rates.get(text.THIS_KERNEL))
+    figure = figures.roofline_figure(roof, intensity, rates)
     return {
-        "roofline": tag_experiment(
-            experiment, lead(*figures.describe_roofline(roof, at, own[0] if own else None))
-        ),
-        "roofline-plot": plot_value(figure, revision=kernel.family.id, about=about),
+        "roofline": tag_experiment(experiment, lead(*sentences)),
+        "roofline-plot": plot_value(figure, revision=family.id, about=about),
     }
 
 
-def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]:
-    """Return the roof of each GPU: the median of the peaks measured in its runs.
-
-    Args:
-        runs: pairs of GPU name and run.
-        dtype: the element type whose matrix rate is the roof.
-    """
-    rates = defaultdict[tuple[str, str], list[float]](list)
-    for gpu, run in runs:
-        if run.peak and (run.peak.unit == "GB/s" or run.experiment.problem.dtype == dtype):
-            rates[gpu, run.peak.unit].append(run.peak.rate)
-    medians = {key: float(np.median(values)) for key, values in rates.items()}
-    return tuple(
-        Roof(gpu, medians[gpu, "GB/s"], tflops, "recorded")
-        for (gpu, unit), tflops in medians.items()
-        if unit == "TFLOP/s" and (gpu, "GB/s") in medians
-    )
-
-
-def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point, ...]:
-    """Return the points of a timed run and of the library calls timed with it; () without arithmetic."""
-    at = intensity(kernel, run.experiment.problem)
-    timings = text.timings(run).items()
-    return tuple(
-        Point(name, gpu, at, timing.tflops, source) for name, timing in timings if timing.tflops
-    )
-
-
-def _recorded_points(run: RunResult) -> Iterator[Point]:
-    # Launches of the same family and dtype, on every GPU.
-    kernels = discover()
-    family = kernels[run.experiment.kernel].family
-    dtype = run.experiment.problem.dtype
+def _find_roof(run: RunResult, gpu: str) -> Roof | None:
+    """Return the peaks that a run measured on this machine's GPU, or the medians of the recorded ones."""
+    if run.backend == "cuda" and run.peak and run.copy_gbps:
+        return Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
+    rates = defaultdict[str, list[float]](list)
     for recording in records.shipped(RUN.form):
-        recorded = recording.measured
-        kernel = kernels[recorded.experiment.kernel]
-        problem = recorded.experiment.problem
-        if kernel.family.id == family.id and problem.dtype == dtype and recorded.check.passed:
-            for point in points(kernel, recorded, recording.gpu, "recorded")[:1]:
-                yield replace(point, name=f"{kernel.id} {shape_text(problem)}")
+        peak = recording.measured.peak
+        dtype = recording.measured.experiment.problem.dtype
+        if recording.gpu == gpu and peak:
+            is_alike = peak.unit == "GB/s" or dtype == run.experiment.problem.dtype
+            rates[peak.unit] += [peak.rate] * is_alike
+    if not (rates["GB/s"] and rates["TFLOP/s"]):
+        return None
+    gbps, tflops = (float(np.median(rates[unit])) for unit in ("GB/s", "TFLOP/s"))
+    return Roof(gpu, gbps, tflops, "recorded")
 
 
 def script_of(api: Api, experiment: Json) -> Reply:
@@ -370,7 +338,7 @@ class ResultPanel(Panel):
 {% call fold("run-options-fold", "Run options") %}{{ form("run-options", "Run options") }}{% endcall %}
 {% call fold("result-numbers", "All numbers of this run") %}
 {{ slot("result-tables") }}{{ slot("roofline") }}
-{{ plot("roofline-plot", "This launch, the library's calls and recorded launches below the roofs") }}
+{{ plot("roofline-plot", "This launch and the library's calls below the roof") }}
 {% endcall %}
 """
     uses_inspection = True
