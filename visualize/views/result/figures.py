@@ -1,7 +1,7 @@
-"""Figures of one run: the map of its error, its worst tile, its times as bars, its roofline, and its predicted time."""
+"""Figures of one run: the map of its error, its times as bars, its roofline, and its predicted time."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,6 @@ from tilescope.numbers import milliseconds, percent, significant, source, time_u
 from tilescope.reports.text import name_resource
 from tilescope.results.run import (
     Check,
-    Closeup,
     Diff,
     RunResult,
 )
@@ -47,58 +46,8 @@ def error_figure(diff: Diff, check: Check, tensor: str) -> Figure:
     There is no ring without an error, and there are no borders between too many tiles.
     """
     rows, columns = diff.cell
-    largest = "" if diff.cell == (1, 1) else f" (max of each {rows} × {columns})"
-    figure = _error_map(diff, diff, (0, 0), f"Error of {tensor}{_unit(diff)}{largest}", tensor)
-    if not check.passed or (not diff.exact and diff.cells.any()):
-        figure["data"].append(_ring(check))
-    return figure
-
-
-def closeup_figure(
-    diff: Diff,
-    near: Closeup,
-    check: Check,
-    tensor: str,
-    programs: Mapping[tuple[int, int], Sequence[int]],
-) -> Figure:
-    """Draw the worst tile and its neighbours, each labelled with the programs that compute it.
-
-    Args:
-        programs: [tile row, tile column] → pids.
-    """
-    place = "worst tile" if diff.tile else "worst element"
-    figure = _error_map(diff, near, near.first, f"Error{_unit(diff)} near the {place}", tensor)
-    if diff.tile:
-        labels = theme.scatter(
-            "programs",
-            [column * diff.tile[1] for _, column in programs],
-            [row * diff.tile[0] for row, _ in programs],
-            "text",
-            text=[
-                f"pid {pid}" + (f" +{len(more)}" if more else "")
-                for pid, *more in programs.values()
-            ],
-            textposition="bottom right",
-            textfont={"size": 13, "color": "#f8fafc", "shadow": "0 0 3px #000, 0 0 3px #000"},
-            hoverinfo="skip",
-        )
-        figure["data"].append(labels)
-    figure["data"].append(_ring(check))
-    return figure
-
-
-def _unit(diff: Diff) -> str:
-    # Beside the colour bar, Plotly would write the unit over the numbers.
-    return "" if diff.exact else " ÷ its rounding limit"
-
-
-def _error_map(
-    diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str
-) -> Figure:
-    """Draw the cells of a map or a closeup, in the colours of the map, and the borders of its tiles."""
     low, high, ticks = _color_range(diff)
-    cells = part.cells
-    (rows, columns) = part.cell
+    cells = diff.cells
     if diff.exact:
         # However small its error, a wrong cell has the colour of wrong cells.
         z = np.where(np.isnan(cells) | (cells > 0), high, low)
@@ -113,9 +62,9 @@ def _error_map(
         type="heatmap",
         z=z.astype(np.float32),
         customdata=cells.astype(np.float32),
-        x0=first[1] + (columns - 1) / 2,
+        x0=(columns - 1) / 2,
         dx=columns,
-        y0=first[0] + (rows - 1) / 2,
+        y0=(rows - 1) / 2,
         dy=rows,
         zmin=low,
         zmax=high,
@@ -123,22 +72,27 @@ def _error_map(
         colorbar=theme.colorbar("", tickvals=list(ticks), ticktext=list(ticks.values())),
         hovertemplate=f"around row %{{y:.0f}}, column %{{x:.0f}}<br>largest {error}<extra></extra>",
     )
-    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, part.shape)
-    traces = [heatmap, *([_borders(first, part.shape, diff.tile)] if diff.tile else [])]
-    return theme.figure(title, traces, **axes)
+    traces = [heatmap]
+    if diff.tile:
+        traces.append(_borders(diff.shape, diff.tile))
+    if not check.passed or (not diff.exact and cells.any()):
+        traces.append(_ring(check))
+    # Beside the colour bar, Plotly would write the unit over the numbers.
+    unit = "" if diff.exact else " ÷ its rounding limit"
+    largest = "" if diff.cell == (1, 1) else f" (max of each {rows} × {columns})"
+    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", diff.shape)
+    return theme.figure(f"Error of {tensor}{unit}{largest}", traces, **axes)
 
 
 def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
     """Return log10 of error / limit at both ends of the colour scale, and the colour bar's labels.
 
-    A map and its closeup share one scale. It ends at the largest error, and if no element is right, starts at the
-    smallest one: with fixed ends, a lost race would have one colour everywhere.
+    The scale ends at the largest error, and if no element is right, starts at the smallest one: with fixed ends, a lost
+    race would have one colour everywhere.
     """
     if diff.exact:
         return _SMALLEST, -_SMALLEST, {_SMALLEST: "0", -_SMALLEST: "wrong"}
-    cells = np.concatenate(
-        [diff.cells.ravel(), diff.closeup.cells.ravel() if diff.closeup else []], dtype=float
-    )
+    cells = diff.cells.ravel().astype(float)
     finite = np.log10(np.maximum(cells[np.isfinite(cells)], 10**_SMALLEST))
     low = float(finite.min(initial=np.inf))
     low = low if 0 < low < math.inf else _SMALLEST
@@ -176,17 +130,14 @@ def _color_scale(low: float, high: float) -> list[list[float | str]]:
     return (within if limit > 0 else []) + (beyond if limit < 1 else [])
 
 
-def _borders(first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, int]) -> Figure:
+def _borders(shape: tuple[int, int], tile: tuple[int, int]) -> Figure:
     x, y = list[float | None](), list[float | None]()
     for axis, (along, across) in enumerate(((y, x), (x, y))):
         if shape[axis] > _MAX_BORDERS * tile[axis]:
             continue
-        start = first[1 - axis] - 0.5
-        for place in range(
-            -(-first[axis] // tile[axis]) * tile[axis], first[axis] + shape[axis], tile[axis]
-        ):
+        for place in range(0, shape[axis], tile[axis]):
             along += [place - 0.5, place - 0.5, None]
-            across += [start, start + shape[1 - axis], None]
+            across += [-0.5, shape[1 - axis] - 0.5, None]
     line = {"color": "rgba(148, 163, 184, 0.7)", "width": 1}
     return theme.scatter("borders", x, y, line=line, hoverinfo="skip")
 

@@ -22,7 +22,7 @@ from tilescope.measure.session import Session
 from tilescope.numbers import Number, count_noun, source
 from tilescope.results import Failure, RunResult, records
 from tilescope.results.codec import to_json
-from tilescope.results.run import Closeup, Diff
+from tilescope.results.run import Diff
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.order.map_figure import MOST_CELLS
@@ -37,7 +37,7 @@ _PREDICTING = "Predicting the time from the compiled code…"
 NO_WORK = "This kernel does no arithmetic, so it has no roofline. It can be as fast as a copy of the same bytes."
 NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
 
-NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "time-plot"), NONE)
 
 
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
@@ -144,12 +144,7 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         output = kernel.family.output(experiment.problem)
         plots["diff-plot"] = draw(figures.error_figure(diff, check, output), result)
         if near := diff.closeup:
-            programs = _programs(kernel, launch, diff, near)
-            # A passed and timed run shows its times beside the map instead.
-            if not (timed and check.passed):
-                plots["closeup-plot"] = draw(
-                    figures.closeup_figure(diff, near, check, output, programs), result
-                )
+            programs = _worst_programs(kernel, launch, result)
             values = text.render_values(near, check, programs, diff)
     return {
         # A string, unlike Markup, gets no pinned run's card beside it: the table of differences has its numbers.
@@ -165,29 +160,23 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
     }
 
 
-def _programs(
-    kernel: Kernel, launch: Launch, diff: Diff, near: Closeup
-) -> dict[tuple[int, int], list[int]]:
-    """Return the programs that compute each tile of the closeup; {} without tiles, or with too many to lay out."""
+def _worst_programs(kernel: Kernel, launch: Launch, run: RunResult) -> list[int]:
+    """Return the programs that compute the worst element's tile; [] without tiles, or with too many to lay out."""
     axes = kernel.output_axes(launch)
-    if diff.tile is None or axes is None:
-        return {}
+    if run.diff is None or run.diff.tile is None or axes is None:
+        return []
     try:
         tiles = schedule(kernel, launch).tiles
     except ConfigError:
-        return {}
-    places = [{"m": tiles.pid_m, "n": tiles.pid_n}[axis.index] for axis in axes]
-    around = [
-        np.isin(place, np.arange(first // side, (first + length - 1) // side + 1))
-        for place, first, length, side in zip(
-            places, near.first, near.shape, diff.tile, strict=True
+        return []
+    places = {"m": tiles.pid_m, "n": tiles.pid_n}
+    is_worst = np.logical_and(
+        *(
+            places[axis.index] == element // side
+            for axis, element, side in zip(axes, run.check.worst_index, run.diff.tile, strict=True)
         )
-    ]
-    inside = np.logical_and(*around)
-    programs = defaultdict[tuple[int, int], list[int]](list)
-    for row, column, program in np.stack([*places, tiles.program])[:, inside].T.tolist():
-        programs[row, column].append(program)
-    return programs
+    )
+    return [int(program) for program in tiles.program[is_worst]]
 
 
 def tile_marks(result: RunResult) -> Json | None:
@@ -332,7 +321,6 @@ class ResultPanel(Panel):
 <div class="row picture">
 {{ plot("time-plot", "Times of the last run and of the library's call") }}
 {{ plot("diff-plot", "The error of the last run, by position in the output") }}
-{{ plot("closeup-plot", "The error of the worst tile and its neighbours") }}
 </div>
 <div class="row">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
 {% call fold("run-options-fold", "Run options") %}{{ form("run-options", "Run options") }}{% endcall %}
