@@ -93,6 +93,9 @@ def _compress(path: str) -> bytes:
     return brotli.compress(assets.FILES[path].encode(), quality=9)
 
 
+FILES = Route(f"/{assets.FOLDER}/{{path:path}}", _send_file)
+
+
 def serve(
     host: str,
     port: int,
@@ -172,7 +175,7 @@ def serve(
             "routes": [
                 Route("/healthz", Health(session).reply),
                 actions.route,
-                Route(f"/{assets.FOLDER}/{{path:path}}", _send_file),
+                FILES,
             ],
         },
     )
