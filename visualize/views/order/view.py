@@ -21,7 +21,6 @@ from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reus
 from visualize.predict.schedule import (
     MAX_TILES,
     count_tiles,
-    first_loads,
     first_programs,
     loads,
     player_steps,
@@ -79,12 +78,12 @@ def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
     if launch.panels is None:
         reason = "Each input is read once in any order. The order decides which tiles are in flight together."
         return prose.headline(*count_noun(launch.programs, "program").split(), reason, *more)
-    compared = first_loads(own, orders[1].steps, first)
     larger = larger_preset(state.kernel, "program-order", "The order matters in a larger launch.")
     link = Link(
         "DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "dram-reads"})
     )
-    return text.loads_headline(compared, orders[0].unit, dram_traffic(snapshot), link, more, larger)
+    traffic = dram_traffic(snapshot)
+    return text.loads_headline(orders[0], orders[1], first, traffic, link, more, larger)
 
 
 def larger_preset(kernel: Kernel, tab: str, label: str) -> Link | str:
