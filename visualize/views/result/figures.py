@@ -237,8 +237,8 @@ def roofline_figure(roof: Roof, intensity: float, rates: Mapping[str, float]) ->
         traces,
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
         margin={"l": 70, "b": 110},
-        xaxis=theme.axis("FLOP per byte, each tensor moved once", type="log", dtick=1),
-        yaxis=theme.axis("TFLOP/s", type="log", dtick=1),
+        xaxis=theme.axis("FLOP per byte, each tensor moved once", type="log"),
+        yaxis=theme.axis("TFLOP/s", type="log"),
     )
 
 
