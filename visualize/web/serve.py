@@ -43,7 +43,6 @@ from visualize.views.panel import PredictionProcess
 from visualize.web import assets
 from visualize.web.actions import Actions
 from visualize.web.api import argument_defaults, offer_tools_alone
-from visualize.web.first_reply import FirstReply, first_picture
 from visualize.web.guard import (
     Guard,
     allowed_hosts,
@@ -51,7 +50,7 @@ from visualize.web.guard import (
     limit_queue,
     trust_hub_proxies,
 )
-from visualize.web.page import HEAD, OPENING, THEME, page
+from visualize.web.page import HEAD, OPENING, THEME, FirstReply, first_picture, page
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts
 
