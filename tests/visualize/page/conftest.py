@@ -187,7 +187,7 @@ class Tab:
 
     def wait_for_compiled(self):
         """Wait for the last update of the Order view, after which the page sends no more requests."""
-        self.page.locator("#program-order-occupancy", has_text="registers per thread").wait_for(
+        self.page.locator("#program-order-occupancy", has_text="compiled").wait_for(
             state="attached"
         )
 

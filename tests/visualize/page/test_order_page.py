@@ -151,7 +151,7 @@ def redraw(tab, change):
     """Return the picture before a change, redrawn in place, and redrawn by Plotly."""
     # Once the kernel is compiled, the same picture is drawn again; Plotly follows when the plot rests.
     tab.unfold("#waves")
-    tab.page.locator("#program-order-occupancy", has_text="registers per thread").wait_for()
+    tab.page.locator("#program-order-occupancy", has_text="compiled").wait_for()
     tab.page.wait_for_timeout(400)
     before, is_in_place, in_place, by_plotly = tab.page.evaluate(
         f"""async () => {{

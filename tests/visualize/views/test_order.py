@@ -249,7 +249,7 @@ def test_the_sentences_are_the_approved_ones(approve):
     texts = {}
     for name, order in launches.items():
         sentences = [waves_sentence(order, steps(order)), split_k_sentence(order)]
-        texts[name] = html(sentences) + occupancy_table(order, None)
+        texts[name] = html(sentences) + occupancy_table(order)
     for name, (orders, first) in BLOCKS.items():
         texts[f"blocks: {name}"] = loads_headline(*orders, first, ROW_MAJOR, LINK, ())
     texts["blocks: a gain"] = loads_headline(*NINE, 9, slow_down(3.0), LINK, ("End.",))

@@ -451,5 +451,5 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
             player_data([order], view.step, 0, 0),
             about=launches.caption,
         ),
-        "program-order-occupancy": occupancy_table(planned, None),
+        "program-order-occupancy": occupancy_table(planned),
     }

@@ -12,11 +12,10 @@ from tilescope.numbers import (
     bytes_of,
     count_noun,
     format_number,
-    join_names,
     milliseconds,
     percent,
 )
-from tilescope.results import Compiled, Timeline
+from tilescope.results import Timeline
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import (
     KernelSchedule,
@@ -24,7 +23,6 @@ from visualize.predict.schedule import (
     Steps,
     loads,
     max_programs_per_sm,
-    occupancy_of,
 )
 from visualize.views import prose
 from visualize.views.order.map_figure import Order
@@ -177,22 +175,14 @@ def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
     )  # fmt: skip
 
 
-def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
-    """Render waves and idle shares by programs per SM, and the limits of the compiled kernel."""
-    limits = Markup("")
-    gpu = schedule.gpu
-    num_warps = schedule.num_warps
-    if compiled:
-        limits_of = occupancy_of(gpu, num_warps, compiled)
-        limited_by = Sourced(join_names(limits_of.limited_by), "compiled")
-        needs = f"{compiled.registers} registers per thread, {compiled.shared_bytes:,} shared bytes per program."
-        limits = prose.hint(say("The number of programs per SM is bound by {}.", limited_by), needs)
+def occupancy_table(schedule: Schedule) -> Markup:
+    """Render waves and idle shares by programs per SM."""
     if schedule.turns > 1 and schedule.programs <= schedule.sms:
-        return limits + prose.lead(
+        return prose.lead(
             "An SM gets at most one program, which loops over its tiles, at any occupancy."
         )
     own = schedule.programs_per_sm
-    most = max_programs_per_sm(gpu, num_warps)
+    most = max_programs_per_sm(schedule.gpu, schedule.num_warps)
     rows = []
     for per_sm in sorted({1, own, most, *(count for count in (2, 4, 8, 16) if count < most)}):
         slots = schedule.sms * per_sm
@@ -211,7 +201,7 @@ def occupancy_table(schedule: Schedule, compiled: Compiled | None) -> Markup:
         "idle in the last",
         "idle in all",
     )
-    return table(header, rows, "Effect of programs per SM on waves") + limits
+    return table(header, rows, "Effect of programs per SM on waves")
 
 
 def timeline_hint(state: State) -> Markup:

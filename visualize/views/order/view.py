@@ -285,7 +285,7 @@ style="background:#ffe945"></i>first to last program</span>
         return {
             "program-order-headline": _headline(snapshot, orders, first),
             "program-order-plot": picture,
-            "program-order-occupancy": text.occupancy_table(launch, snapshot.compiled),
+            "program-order-occupancy": text.occupancy_table(launch),
         }
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:

@@ -185,22 +185,12 @@ def render_headline(
     else:
         number = "Wrong"
         beside = "as a whole"
-    settings = [
-        f"{name} {value}"
-        for name, value in result.experiment.to_address().items()
-        if name != "kernel"
-    ]
-    stages = [
-        f"{name} {seconds:.2f}" for name, seconds in result.stages.items() if name != "worker"
-    ]
     sentences = [
         first,
         _verdict(check, kernel),
         *(sentence for sentence in remarks(result, kernel, launch, failure) if sentence != first),
         "The error map was not recorded." if result.diff is None else "",
         result.note,
-        f"Seconds by stage: {', '.join(stages)}." if stages else "",
-        f"{result.experiment.kernel}: {', '.join(settings)}.",
     ]
     what = Sourced(beside, source(result.backend))
     return headline(number, what, *filter(str, sentences), is_failure=not check.passed)
