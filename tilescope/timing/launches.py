@@ -25,10 +25,11 @@ from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
+from tilescope.inside.banks import SYSTEM_BYTES
 from tilescope.inside.execution import Executions, execute
-from tilescope.inside.inspect import Inspection, make_launch
-from tilescope.inside.moved import correct_counts
+from tilescope.inside.inspect import Inspection, correct_counts
 from tilescope.inside.report import Inside
+from tilescope.inside.threads import make_launch
 from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.timing.changes import estimate_changes
 from tilescope.timing.constants import Constants, find_constants, find_rated_gpu, scale_steps
@@ -55,7 +56,6 @@ _SPILLED_SHARE = 0.46
 _L1_SHARE = 0.8
 # Part of the L2 whose data survive until the next launch: measured, 34 MB did, and 39 MB did not.
 HELD_SHARE = 0.7
-_SYSTEM_SHARED_BYTES = 1024
 # Excess of the spilled registers over their share of the L2 from which all of them reach DRAM. Measured: with 20 % to
 # 35 % more than fit, some do; with 41 % more, all do.
 _SPILL_RAMP = 0.4
@@ -182,7 +182,7 @@ def describe_launch(
     ).programs_per_sm
     if not resident:
         raise UnsupportedOperation("The launch fails, because a program does not fit on an SM.")
-    shared = resident * (kernel.shared_bytes + _SYSTEM_SHARED_BYTES)
+    shared = resident * (kernel.shared_bytes + SYSTEM_BYTES)
     steps = _read_steps(codes, instructions, executions, gpu)
     products = sum(
         step.busy * executed

@@ -16,7 +16,7 @@ from tilescope.declare.experiment import launch_of
 from tilescope.declare.spec import DTYPE_BYTES
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.execution import execute
-from tilescope.inside.inspect import make_launch
+from tilescope.inside.threads import make_launch
 from tilescope.results.counters import with_group_size
 from tilescope.sass.instructions import parse_sass
 from tilescope.timing.constants import find_constants
