@@ -23,10 +23,16 @@ from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.inspect import inspect
 from tilescope.numbers import percent
-from tilescope.results.scores import FILE, Score, shipped_scores, summarize
+from tilescope.results.scores import (
+    FILE,
+    UNFITTED,
+    Score,
+    shipped_scores,
+    stated_ranges,
+    summarize,
+)
 from tilescope.timing.constants import find_constants
 from tilescope.timing.launches import predict_launch
-from tilescope.timing.ranges import UNFITTED, stated_ranges
 
 # With all constants, and with those that were fitted to other families.
 _MODELS = ("time", "held_out_time")
@@ -145,12 +151,11 @@ def score_launch(rows: Sequence[dict[str, Any]], path: Path | None) -> list[Scor
     if executions is None or counts.refused:
         return refuse(counts.refused or inside.not_executed)
     for place, score in enumerate(scores):
-        gpu = GPUS[score.launch["gpu"]]
-        constants, _ = find_constants(gpu)
+        constants, _ = find_constants(GPUS[score.launch["gpu"]])
         if score.model == "held_out_time":
             constants = replace(constants, **WITHOUT.get(score.launch["family"], {}))
         try:
-            prediction = predict_launch(capture, captured, counts, executions, gpu, constants)
+            prediction = predict_launch(capture, captured, counts, executions, constants)
         except UnsupportedOperation as error:
             return refuse(str(error))
         predicted_us = round(prediction.total_us, 1)

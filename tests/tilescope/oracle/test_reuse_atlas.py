@@ -111,7 +111,7 @@ def predict_reads(capture, gpu):
     inputs = make_launch(capture, launch, counts)
     executions = execute(parse_sass(capture.read_code(0, "sass")), inputs)
     constants, _ = find_constants(gpu)
-    return describe_launch(capture, launch, counts, executions, gpu, constants)[1].read_bytes
+    return describe_launch(capture, launch, counts, executions, constants).traffic.read_bytes
 
 
 def test_nearly_all_orders_that_are_further_off_are_flagged(shipped_rows):
