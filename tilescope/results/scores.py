@@ -1,14 +1,13 @@
 """Scores: predicted values of launches, and the values that GPUs counted or measured.
 
-A file holds a score per line. FILE has the scores of launches of other kernels than ours. From those of times follow
-the ranges that the report and the page state beside predicted times.
+A file holds a score per line. FILE has the scores of launches of other kernels than ours, and RANGES what follows from
+those of times: the ranges that the report and the page state beside predicted times.
 """
 
 import json
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ FILE = Path(__file__).parent / "scores.jsonl"
 # predictions of commit 97870d3b.
 UNFITTED = ("unseen_time", "examined_time")
 TIMED_ON = "an H100 80GB HBM3 and an H200 with a cold L2 and Triton 3.6.0"
-# Nine of ten normally distributed numbers are within so many standard deviations of their mean.
-_DEVIATIONS = 1.645
+# The ranges of these times: see `scripts.score_times`.
+RANGES = FILE.with_name("time_ranges.json")
 
 
 @dataclass(frozen=True)
@@ -122,33 +121,7 @@ def classify(bound_by: str, spilled_bytes: int) -> str:
     return "DRAM" if bound_by == "DRAM" else "others"
 
 
-def fit_ranges(scores: Iterable[Score]) -> dict[str, TimeRange]:
-    """Return the range of each class of launches."""
-    classes = defaultdict[str, list[float]](list)
-    for score in scores:
-        ratio = score.counted / (score.predicted or math.nan)
-        name = classify(score.part, score.launch.get("spilled_bytes", 0))
-        classes[name].append(math.log(ratio))
-    ranges = {}
-    for name, logarithms in classes.items():
-        half = _find_deviations(len(logarithms)) * statistics.stdev(logarithms)
-        low = statistics.mean(logarithms) - half
-        high = statistics.mean(logarithms) + half
-        inside = sum(low <= each <= high for each in logarithms) / len(logarithms)
-        ranges[name] = TimeRange(len(logarithms), math.exp(low), math.exp(high), inside)
-    return ranges
-
-
-def _find_deviations(launches: int) -> float:
-    """Return half the width of a 90 % prediction interval, in standard deviations of a sample of launches.
-
-    Student's t is expanded to the first order of 1 / degrees of freedom.
-    """
-    normal = _DEVIATIONS
-    quantile = normal + (normal**3 + normal) / 4 / (launches - 1)
-    return quantile * math.sqrt(1 + 1 / launches)
-
-
 @once
 def stated_ranges() -> dict[str, TimeRange]:
-    return fit_ranges(unfitted_scores())
+    rows = json.loads(RANGES.read_text(encoding="utf-8"))
+    return {name: TimeRange(**row) for name, row in rows.items()}
