@@ -37,7 +37,7 @@ from tilescope.sass.plan import (
     Planned,
     is_barrier,
 )
-from tilescope.sass.semantics import LANES
+from tilescope.sass.semantics import LANES, Number
 
 _MOST_REMEMBERED = 1 << 12
 # Maximum elements of all values that one launch may compute; a billion take about 2 s.
@@ -307,10 +307,17 @@ class _Run(Threads):
         if condition is not False and (planned.writes or traits.smem):
             self.write(planned, self.evaluate(planned, condition), condition)
 
-    def _count_requests(self, planned: Planned, condition: Any) -> None:
+    def _find_address(self, planned: Planned, condition: Any) -> Number | None:
+        """Return the address of an access; None if it is unknown."""
         place, known = self.read(planned.sources[0])
-        if not is_known(known, self.active & condition):
-            self._refuse(planned, "The address of an access")
+        if is_known(known, self.active & condition):
+            return place
+        self._refuse(planned, "The address of an access")
+        return None
+
+    def _count_requests(self, planned: Planned, condition: Any) -> None:
+        place = self._find_address(planned, condition)
+        if place is None:
             return
         width_bytes = planned.instruction.lane_bytes
         for threads in self.groups:
@@ -326,9 +333,8 @@ class _Run(Threads):
     def _access_shared(self, planned: Planned, condition: Any) -> None:
         """Count the wavefronts of an access to shared memory."""
         index = planned.index
-        place, known = self.read(planned.sources[0])
-        if not is_known(known, self.active & condition):
-            self._refuse(planned, "The address of an access")
+        place = self._find_address(planned, condition)
+        if place is None:
             return
         before = self.executions.wavefronts.setdefault(index, Wavefronts(0, 0))
         address = np.atleast_2d(place)
@@ -340,22 +346,29 @@ class _Run(Threads):
             on = np.atleast_2d(self.active & on)
         if not repeats or not on.any():
             return
-        key = (index, hash(address.tobytes()), hash(on.tobytes()))
-        counted = self.counted.get(key)
-        if counted is None:
-            self.budget.spend(2 * max(address.size, on.size))
-            opcode = planned.instruction.opcode
-            access, numbers = group_equal_accesses(opcode, address, on, self.shape[1])
-            self.budget.spend(ACCESS_WORK + 10 * access.address.size)
-            wavefronts = count_by_warp(access).reshape(2, len(numbers), -1).sum(axis=2) @ numbers
-            counted = Wavefronts(*wavefronts.tolist())
-            if len(self.counted) < _MOST_REMEMBERED:
-                self.counted[key] = counted
-            self.executions.accesses.setdefault(index, access.fullest)
+        counted = self._count_wavefronts(planned, address, on)
         times = repeats // max(len(address), len(on))
         self.executions.wavefronts[index] = Wavefronts(
             before.actual + times * counted.actual, before.ideal + times * counted.ideal
         )
+
+    def _count_wavefronts(
+        self, planned: Planned, address: np.ndarray, on: np.ndarray
+    ) -> Wavefronts:
+        """Count the wavefronts of an access by all programs. Those of equal accesses are remembered."""
+        key = (planned.index, hash(address.tobytes()), hash(on.tobytes()))
+        if key in self.counted:
+            return self.counted[key]
+        self.budget.spend(2 * max(address.size, on.size))
+        opcode = planned.instruction.opcode
+        access, numbers = group_equal_accesses(opcode, address, on, self.shape[1])
+        self.budget.spend(ACCESS_WORK + 10 * access.address.size)
+        self.executions.accesses.setdefault(planned.index, access.fullest)
+        wavefronts = count_by_warp(access).reshape(2, len(numbers), -1).sum(axis=2) @ numbers
+        counted = Wavefronts(*wavefronts.tolist())
+        if len(self.counted) < _MOST_REMEMBERED:
+            self.counted[key] = counted
+        return counted
 
     def _refuse(self, planned: Planned, what: str) -> None:
         self.executions.refused.setdefault(planned.index, _explain(planned, what))
