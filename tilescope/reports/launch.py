@@ -30,8 +30,7 @@ from tilescope.captures.reader import (
 )
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
-from tilescope.inside.inspect import inspect
-from tilescope.inside.moved import correct_counts
+from tilescope.inside.inspect import correct_counts, inspect
 from tilescope.inside.report import (
     INSIDE_COUNTERS,
     HeldRegisters,

@@ -13,7 +13,7 @@ from tilescope.advice.findings import Compiler
 from tilescope.captures.reader import split_case
 from tilescope.declare.discovery import examples
 from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
-from tilescope.reports.brief import to_json
+from tilescope.reports.text import to_json
 from visualize.views import slots
 from visualize.views.capture.script import GPU_MENU, Recapture, Script, launch_form
 from visualize.views.capture.view import TABS, LaunchView, clip, draw, most_wasteful

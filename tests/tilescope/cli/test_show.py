@@ -39,7 +39,6 @@ from tilescope.measure.counters import launch_keys, read_counters
 from tilescope.measure.ncu import METRICS
 from tilescope.numbers import percent
 from tilescope.output import guard
-from tilescope.reports.brief import brief, describe_total
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import (
     Launches,
@@ -50,7 +49,7 @@ from tilescope.reports.launch import (
     make_report,
     read_report,
 )
-from tilescope.reports.text import markdown, markdown_growth, table
+from tilescope.reports.text import brief, describe_total, markdown, markdown_growth, table
 from visualize.views.capture.script import Script, capture_options, changed_values, launch_form
 from visualize.web.scripts import Scripts, shipped_scripts
 

@@ -23,10 +23,16 @@ from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
-from tilescope.reports.brief import describe_findings, describe_total, list_findings, name_launches
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import LaunchReport, describe_counts, describe_time
-from tilescope.reports.text import settings_text, wrong_counters
+from tilescope.reports.text import (
+    describe_findings,
+    describe_total,
+    list_findings,
+    name_launches,
+    settings_text,
+    wrong_counters,
+)
 from visualize.predict.schedule import player_steps, steps
 from visualize.views import slots
 from visualize.views.capture.order import captured_schedule

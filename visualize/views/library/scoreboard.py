@@ -16,8 +16,15 @@ from tilescope.numbers import Number, key_numbers
 from tilescope.results import records
 from tilescope.results.codec import to_json
 from tilescope.results.records import Recording
-from tilescope.results.scores import Score, parse_scores, shipped_scores, summarize
-from tilescope.timing import ranges
+from tilescope.results.scores import (
+    TIMED_ON,
+    Score,
+    parse_scores,
+    shipped_scores,
+    stated_ranges,
+    summarize,
+    unseen_scores,
+)
 from visualize.views.panel import Api, Endpoint, encode, select_fields
 from visualize.views.state import query
 
@@ -372,9 +379,9 @@ def _compare_times() -> Json:
     times = (*scores_by_model()["time"], *unfitted)
     held_out = (*scores_by_model()["held_out_time"], *unfitted)
     return {
-        "source": ranges.SOURCE,
-        **to_json(summarize(ranges.unseen_scores())),
-        "ranges": {name: to_json(each) for name, each in ranges.stated_ranges().items()},
+        "source": TIMED_ON,
+        **to_json(summarize(unseen_scores())),
+        "ranges": {name: to_json(each) for name, each in stated_ranges().items()},
         "scores": [
             {
                 **{"spilled_bytes": 0, "grid": [], "config": {}},
