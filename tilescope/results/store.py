@@ -302,7 +302,10 @@ class Store(Database):
         }
         try:
             sweep: Sweep = codec.from_json(
-                Sweep, {**latest.details, "rows": []}, f"stored sweep {latest.name}"
+                Sweep,
+                {**latest.details, "rows": []},
+                f"stored sweep {latest.name}",
+                ignores_unknown=True,  # earlier versions had further strategies
             )
             known = codec.from_json(dict[int, SweepRow], stored, f"stored sweep {latest.name}")
         except codec.UnreadableRecording as error:

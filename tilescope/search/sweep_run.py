@@ -27,9 +27,9 @@ from tilescope.measure.pool import Pool
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure, Sweep, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import DONE, Status
+from tilescope.results.sweep import DONE, ConfigBuild, ConfigTrial, Status
 from tilescope.search.cases import build
-from tilescope.search.search import ConfigBuild, ConfigTrial, Search, Task
+from tilescope.search.search import Search, Task
 from tilescope.search.trial import DEVICE_LOST, LocalDevice, concurrent_compiles
 from tilescope.timing.constants import find_constants
 

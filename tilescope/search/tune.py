@@ -23,7 +23,7 @@ from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, percent, significant, time_unit
 from tilescope.results import Strategy, Sweep, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import ResumePoint
+from tilescope.results.sweep import TRY_ALL, ResumePoint
 from tilescope.search import cases
 from tilescope.search.search import Hints, Task, log_errors
 from tilescope.search.sweep_run import SweepRun, make_sweep
@@ -134,14 +134,6 @@ class LocalTuner:
             run.cancel()
 
 
-def choose_strategy(space: Space, tries_all: bool) -> Strategy:
-    """Return the strategy for a sweep of a space."""
-    if tries_all:
-        return Strategy("grid")
-    budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
-    return Strategy("guided", budget=budget, patience=budget)
-
-
 def tune(
     tuner: Tuner, spaces: Sequence[Space], store: Store, tries_all: bool, from_scratch: bool
 ) -> Iterator[list[Sweep | None]]:
@@ -165,7 +157,8 @@ def tune(
             if not from_scratch or attempts[number]:
                 stored = store.load_sweep(space, tuner.gpu)
                 resume = stored[1] if stored else resume
-            strategy = choose_strategy(space, tries_all)
+            budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
+            strategy = TRY_ALL if tries_all else Strategy(budget, patience=None)
             hints = find_hints(space, [sweep for sweep in sweeps if sweep])
             running[tuner.submit(Task(space, strategy, resume, hints))] = number
         for future in wait(running, 0.5, FIRST_COMPLETED).done:

@@ -12,8 +12,8 @@ from tilescope.declare.gpus import GPUS
 from tilescope.declare.space import space
 from tilescope.results import Device, Failure, SweepPrediction
 from tilescope.results.store import Store
-from tilescope.results.sweep import ResumePoint
-from tilescope.search.search import ConfigBuild, ConfigOutcome, Outcomes, Task
+from tilescope.results.sweep import ConfigBuild, ConfigOutcome, Outcomes, ResumePoint
+from tilescope.search.search import Task
 from tilescope.search.sweep_run import SweepRun
 from tilescope.search.tune import make_relay
 

@@ -46,7 +46,7 @@ class Sweeps:
         self._latest = BoundedCache[tuple[Any, tuple[Sweep, ResumePoint] | None]](_MAX_ENDED)
 
     def start(
-        self, session: Session, space: Space, strategy: Strategy, from_scratch: bool = False
+        self, session: Session, space: Space, from_scratch: bool = False
     ) -> tuple[SweepRun, bool]:
         """Start a sweep, or join it if it is running.
 
@@ -61,7 +61,7 @@ class Sweeps:
         """
         with self._lock:
             if run := self._run:
-                if (run.space.identity, run.strategy) == (space.identity, strategy):
+                if run.space.identity == space.identity:
                     return run, False
                 message = f"A sweep of {run.space.size:,} configs of {run.space.base.kernel} runs on this machine; one "
                 raise ConfigError("busy", f"{message}runs at a time. Cancel it, or wait.")
@@ -69,7 +69,7 @@ class Sweeps:
             gpu = resolve_gpu(space.base, session.gpu)
             if not from_scratch and (latest := self._find_latest(session.store, space, gpu)):
                 resume = latest[1]
-            run = self._prepare(session, Task(space, strategy, resume))
+            run = self._prepare(session, Task(space, Strategy(), resume))
             session.before_close(self.cancel)  # cancelling several times is harmless
             self._run = run
             self._seen_at_s = time.monotonic()
