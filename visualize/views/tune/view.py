@@ -26,6 +26,7 @@ from tilescope.results import Device, Strategy, Sweep, SweepRow
 from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from tilescope.search.trial import concurrent_compiles
+from tilescope.search.tune import Sweeps
 from visualize.views import slots
 from visualize.views.library.scoreboard import ALL, address
 from visualize.views.panel import (
@@ -39,7 +40,6 @@ from visualize.views.slots import CLOSED, DISABLED, ENABLED, NONE, OPEN, plot_va
 from visualize.views.state import Snapshot, State, query
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure, problems_figure
-from visualize.views.tune.sweeps import Sweeps
 
 # An estimate takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem estimates
 # all configs again.
