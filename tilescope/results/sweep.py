@@ -172,6 +172,7 @@ class Sweep:
             started, or none was left), "running", or "cut off" (a stored sweep whose end was never recorded).
         seconds: duration.
         note: caveats for the reader, in sentences.
+        name: its name in the store, under which the next sweep continues it; "" if none can.
     """
 
     space: SweptSpace
@@ -183,6 +184,7 @@ class Sweep:
     ended: str
     seconds: float
     note: str = ""
+    name: str = ""
 
     @property
     def experiment(self) -> Experiment:
@@ -269,19 +271,6 @@ class Sweep:
     def count(self, status: str) -> int:
         """Count the rows with a status."""
         return sum(row.status == status for row in self.rows)
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """The point from which a sweep resumes.
-
-    Attributes:
-        rows: the rows of an earlier sweep of the same space on the same kind of GPU. Configs that are done are skipped.
-        name: the stored sweep that receives the new rows; "" for a new sweep.
-    """
-
-    rows: tuple[SweepRow, ...] = ()
-    name: str = ""
 
 
 # Samples per config while exploring. Each round of the race takes ETA times as many. With 2 % of noise, the median of

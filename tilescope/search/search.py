@@ -30,6 +30,7 @@ from tilescope.results import (
     Finalist,
     LibraryRatio,
     Strategy,
+    Sweep,
     SweepRow,
 )
 from tilescope.results.sweep import (
@@ -38,7 +39,6 @@ from tilescope.results.sweep import (
     ConfigOutcome,
     ConfigTrial,
     Outcomes,
-    ResumePoint,
     Status,
 )
 
@@ -96,13 +96,13 @@ class Task:
     """The arguments of one sweep.
 
     Attributes:
-        resume: rows of an earlier sweep of this space, and the stored sweep to continue.
+        earlier: the sweep of this space to continue, if it has a name.
         hints: findings for a similar problem.
     """
 
     space: Space
     strategy: Strategy
-    resume: ResumePoint = ResumePoint()
+    earlier: Sweep | None = None
     hints: Hints = Hints()
 
 

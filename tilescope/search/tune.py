@@ -25,7 +25,7 @@ from tilescope.measure.session import BoundedCache, Session
 from tilescope.numbers import count_noun, percent, significant, time_unit
 from tilescope.results import Strategy, Sweep, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import TRY_ALL, ResumePoint
+from tilescope.results.sweep import TRY_ALL
 from tilescope.search import cases
 from tilescope.search.search import Hints, Task, log_errors
 from tilescope.search.sweep_run import SweepRun, make_sweep
@@ -161,14 +161,12 @@ def tune(
         while waiting and len(running) < capacity:
             number = waiting.pop(0)
             space = spaces[number]
-            resume = ResumePoint()
-            if not from_scratch or attempts[number]:
-                stored = store.load_sweep(space, tuner.gpu)
-                resume = stored[1] if stored else resume
+            continues = not from_scratch or attempts[number]
+            earlier = store.load_sweep(space, tuner.gpu) if continues else None
             budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
             strategy = TRY_ALL if tries_all else Strategy(budget, patience=None)
             hints = find_hints(space, [sweep for sweep in sweeps if sweep])
-            running[tuner.submit(Task(space, strategy, resume, hints))] = number
+            running[tuner.submit(Task(space, strategy, earlier, hints))] = number
         for future in wait(running, 0.5, FIRST_COMPLETED).done:
             number = running.pop(future)
             attempts[number] += 1
@@ -200,7 +198,7 @@ class Sweeps:
         self._run: SweepRun | None = None
         self._seen_at_s = 0.0
         # (space, GPU) → the store's latest sweep at that time, and the latest sweep with all its rows.
-        self._latest = BoundedCache[tuple[Any, tuple[Sweep, ResumePoint] | None]](_MAX_ENDED)
+        self._latest = BoundedCache[tuple[Any, Sweep | None]](_MAX_ENDED)
 
     def start(
         self, session: Session, space: Space, from_scratch: bool = False
@@ -222,11 +220,9 @@ class Sweeps:
                     return run, False
                 message = f"A sweep of {run.space.size:,} configs of {run.space.base.kernel} runs on this machine; one "
                 raise ConfigError("busy", f"{message}runs at a time. Cancel it, or wait.")
-            resume = ResumePoint()
             gpu = resolve_gpu(space.base, session.gpu)
-            if not from_scratch and (latest := self._find_latest(session.store, space, gpu)):
-                resume = latest[1]
-            run = self._prepare(session, Task(space, Strategy(), resume))
+            earlier = None if from_scratch else self._find_latest(session.store, space, gpu)
+            run = self._prepare(session, Task(space, Strategy(), earlier))
             session.before_close(self.cancel)  # cancelling several times is harmless
             self._run = run
             self._seen_at_s = time.monotonic()
@@ -245,10 +241,7 @@ class Sweeps:
     def find(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
         """Return the running sweep's rows so far, or the latest sweep of a space by any process."""
         run = self.running(space, gpu)
-        if run:
-            return run.snapshot()
-        latest = self._find_latest(store, space, gpu)
-        return latest[0] if latest else None
+        return run.snapshot() if run else self._find_latest(store, space, gpu)
 
     def cancel(self) -> None:
         """Cancel the running sweep."""
@@ -263,14 +256,11 @@ class Sweeps:
                     run.cancel()
             sweep = done.result()
             stored = store.latest_sweep(run.space, run.gpu)
-            latest = sweep, ResumePoint(sweep.rows, run.name)
-            self._latest.put((run.space.identity, run.gpu.name), (stored, latest))
+            self._latest.put((run.space.identity, run.gpu.name), (stored, sweep))
         finally:
             self._run = None
 
-    def _find_latest(
-        self, store: Store, space: Space, gpu: Gpu
-    ) -> tuple[Sweep, ResumePoint] | None:
+    def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
         """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
         stored = store.latest_sweep(space, gpu)
         key = (space.identity, gpu.name)

@@ -20,7 +20,7 @@ from tests.stores import again, execute
 from tests.waiting import PATIENCE_S
 from tilescope.export.script import config_line
 from tilescope.results import Failure, Strategy, SweepRow
-from tilescope.results.sweep import DONE, TRY_ALL, ResumePoint
+from tilescope.results.sweep import DONE, TRY_ALL
 from tilescope.search.search import MAX_PER_TRIAL
 
 SOME = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64], "num_warps": [2, 4, 8]})
@@ -60,9 +60,7 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     assert resumed.ended == whole.ended
     assert not done & set(explored(device))
     assert len(reopened.sweeps(9)) == 1, "the same sweep goes on"
-    assert without_builds(again(store).load_sweep(grid(), GPU)[0].rows) == without_builds(
-        resumed.rows
-    )
+    assert without_builds(again(store).load_sweep(grid(), GPU).rows) == without_builds(resumed.rows)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +69,9 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
 def test_rows_of_another_gpu_and_failed_rows_are_tried_again(changed):
     strategy = Strategy(20, None)
     device = FakeDevice()
-    rows = tuple(replace(row, **changed) for row in swept(strategy).rows)
-    sweep = swept(strategy, device, resume=ResumePoint(rows))
+    earlier = swept(strategy)
+    rows = tuple(replace(row, **changed) for row in earlier.rows)
+    sweep = swept(strategy, device, earlier=replace(earlier, rows=rows))
     assert len(explored(device)) == sweep.count("timed") == 20
     assert sweep.count("failed") == 0
     assert {row.device for row in sweep.rows} == {"H200"}
@@ -83,14 +82,17 @@ def test_a_machine_that_takes_no_times_keeps_timed_rows_and_one_that_does_times_
     whole = swept(TRY_ALL, within=few)
     checking = FakeDevice()
     checking.takes_times = False
-    resumed = swept(TRY_ALL, checking, within=few, resume=ResumePoint(whole.rows))
+    resumed = swept(TRY_ALL, checking, within=few, earlier=whole)
     assert resumed.rows == whole.rows
     assert resumed.best == whole.best
     assert checking.trials == []
     predicted = tuple(
         SweepRow(experiment, "predicted", "No GPU.", GPU.name) for experiment in few.experiments
     )
-    assert swept(TRY_ALL, within=few, resume=ResumePoint(predicted)).count("timed") == few.size
+    assert (
+        swept(TRY_ALL, within=few, earlier=replace(whole, rows=predicted)).count("timed")
+        == few.size
+    )
 
 
 def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
@@ -100,7 +102,7 @@ def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
     ).experiment
     died = Failure("compile", "worker_died", "The compiler died.")
     builder = FakeBuilder(failures=lambda experiment: died if experiment == best else None)
-    sweep = swept(TRY_ALL, builder=builder, resume=ResumePoint(cut.rows))
+    sweep = swept(TRY_ALL, builder=builder, earlier=cut)
     assert [row.experiment for row in sweep.rows if row.status == "failed"] == [best]
     assert best not in {finalist.experiment for finalist in sweep.final.finalists}
 
@@ -113,7 +115,7 @@ def test_rows_are_stored_before_anyone_sees_them(store):
 
     def look(trial):
         sweep = run.snapshot()
-        stored = reader.load_sweep(grid(), GPU)[0]
+        stored = reader.load_sweep(grid(), GPU)
         seen.append((sweep.ended, sweep.count("timed"), stored.count("timed")))
 
     device.before = look
@@ -149,7 +151,7 @@ def sweep():
 def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
     sweep = sweep_mixed(TRY_ALL, within=SOME, store=store)
     assert {row.status for row in sweep.rows} == {"timed", "wrong", "set aside"}
-    back = again(store).load_sweep(SOME, GPU)[0]
+    back = again(store).load_sweep(SOME, GPU)
     recorded = replace(
         sweep, backend="recorded", device=replace(sweep.device, backend="recorded"), note=back.note
     )
@@ -157,7 +159,7 @@ def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
     assert back.source == "recorded"
     assert back.note.startswith("Swept on this machine, 20")
     moved = replace(SOME, base=SOME.experiments[-1])
-    assert store.load_sweep(moved, GPU)[0].space == moved, (
+    assert store.load_sweep(moved, GPU).space == moved, (
         "the base's own values of varied knobs have no effect"
     )
     assert store.load_sweep(grid({"BLOCK_M": [16, 32]}), GPU) is None
@@ -166,10 +168,10 @@ def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
 def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
     swept(TRY_ALL, within=SOME, store=store)
     execute(store.path, "UPDATE sweep SET triton = '99.1'")
-    sweep, resume_point = store.load_sweep(SOME, GPU)
+    sweep = store.load_sweep(SOME, GPU)
     assert "with Triton 99.1. Triton 3" in sweep.note
     assert "is installed now, so the next sweep starts from scratch." in sweep.note
-    assert resume_point == ResumePoint()
+    assert not sweep.name
     device = FakeDevice()
     swept(TRY_ALL, device, within=SOME, store=store)
     assert len(explored(device)) == SOME.size

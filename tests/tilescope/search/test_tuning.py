@@ -97,7 +97,7 @@ def test_a_problem_whose_worker_dies_resumes_from_the_rows_that_had_arrived(stor
         SPACES[2],
     ]
     assert all(sweep.count("timed") == sweep.space.size for sweep in sweeps)
-    kept = {row.experiment for row in tuner.tasks[1].resume.rows if row.status == "timed"}
+    kept = {row.experiment for row in tuner.tasks[1].earlier.rows if row.status == "timed"}
     assert kept
     assert not kept & set(explored(tuner.devices[1]))
 
@@ -163,7 +163,7 @@ def test_the_store_returns_a_cases_space_and_rows_unchanged(store):
     device = FakeDevice()
     device.ms_of = lambda experiment: float(experiment.config.BLOCK)
     swept(TRY_ALL, device, within=within, builder=CaseBuilder(), store=store)
-    loaded, _ = store.load_sweep(within, GPU)
+    loaded = store.load_sweep(within, GPU)
     assert [row.experiment for row in loaded.rows] == list(within.experiments)
     assert loaded.best.experiment.config.BLOCK == 1
     assert store.load_sweep(other, GPU) is None

@@ -63,7 +63,7 @@ class Started:
         cancel = device.cancel
         device.cancel = lambda: (cancel(), self.go.set())
         self.devices.append(device)
-        self.done.append(task.resume.rows)
+        self.done.append(task.earlier.rows if task.earlier else ())
         return SweepRun(task, device, FakeBuilder(), session.store, predicting())
 
     def sweeps(self, **bounds):
