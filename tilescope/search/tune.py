@@ -18,7 +18,7 @@ from tilescope.declare.experiment import Experiment, Json, distance, resolve_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space
-from tilescope.export.script import config_line
+from tilescope.export import config_line
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import BoundedCache, Session

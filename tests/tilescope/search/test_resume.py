@@ -18,7 +18,7 @@ from fakes import (
 from tests.experiments import experiment_of
 from tests.stores import again, execute
 from tests.waiting import PATIENCE_S
-from tilescope.export.script import config_line
+from tilescope.export import config_line
 from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.sweep import DONE, TRY_ALL
 from tilescope.search.search import MAX_PER_TRIAL

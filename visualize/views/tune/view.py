@@ -20,7 +20,7 @@ from tilescope.declare.space import (
     parse_varied,
     space,
 )
-from tilescope.export.script import config_line
+from tilescope.export import config_line
 from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
 from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
