@@ -28,7 +28,7 @@ from tilescope.measure.fair_queue import Call
 from tilescope.measure.pool import preload_triton
 from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, join_names
-from tilescope.output import check_output, replacing
+from tilescope.processes import check_output, replacing
 from tilescope.results import Failure, Sweep
 from tilescope.search import cluster
 from tilescope.search.cases import CaseDescription, combine, describe_case
