@@ -21,8 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilescope.application import environment
 from tilescope.declare import gpus
+from tilescope.processes import environment
 
 # The autotuner times the configs whose predicted times are at most this many times the shortest one: at least one in
 # ten of the predicted configs, at most one in three. Chosen on 24 problems of two kernels: it keeps the fastest config

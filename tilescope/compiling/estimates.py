@@ -12,10 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilescope.declare.accesses import Access, AnyAccess, FlatAccess
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import occupancy
-from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch, format_duration
+from tilescope.declare.spec import (
+    TYPE_BYTES,
+    Access,
+    AnyAccess,
+    FlatAccess,
+    Kernel,
+    Launch,
+    format_duration,
+)
 from tilescope.evaluate.sectors import LANES, LEAST_COPY_BYTES, LINE_BYTES, SECTOR_BYTES
 from tilescope.results import Failure
 from tilescope.sass.instructions import Instruction

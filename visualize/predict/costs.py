@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilescope.captures.layouts import textbook_layout
-from tilescope.declare.accesses import AnyAccess
 from tilescope.declare.knobs import ConfigError, knob, powers, read_fields
-from tilescope.declare.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
+from tilescope.declare.spec import DTYPE_BYTES, AnyAccess, Kernel, Launch, ProblemFields
 from tilescope.evaluate.counts import KINDS, NO_COST, Cost, sum_costs
 from tilescope.evaluate.declared import (
     AccessPattern,

@@ -38,7 +38,7 @@ from tilescope.inside.report import Inside, LineSpills, SharedAccess
 from tilescope.measure.counters import launch_keys, read_counters
 from tilescope.measure.ncu import METRICS
 from tilescope.numbers import percent
-from tilescope.output import guard
+from tilescope.processes import guard
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import (
     Launches,

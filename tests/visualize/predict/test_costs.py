@@ -17,11 +17,10 @@ from tests.experiments import experiment_of, launch_from
 from tests.visualize.predict.plain_counting import executions, plain_count
 from tests.visualize.predict.test_schedule import launches
 from tilescope.captures.layouts import Layout
-from tilescope.declare.accesses import Access, Axis
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
-from tilescope.declare.spec import FlatAccess
+from tilescope.declare.spec import Access, Axis, FlatAccess
 from tilescope.evaluate import declared
 from tilescope.evaluate.counts import Cost
 from tilescope.evaluate.instructions import MemoryInstruction

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilescope.captures.reader import CapturedLaunch
-from tilescope.declare.accesses import Tiles
 from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Tiles
 from tilescope.evaluate.counts import OperationCounts
 from tilescope.evaluate.global_memory import STORAGE_STEP
 from tilescope.reports.launch import Launches

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kernels import orders
-from tilescope.declare.accesses import AnyAccess
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, from_json, launch_of, resolve_gpu
 from tilescope.declare.jit import on_arrays
 from tilescope.declare.knobs import ConfigError, knob
-from tilescope.declare.spec import Kernel, Launch
+from tilescope.declare.spec import AnyAccess, Kernel, Launch
 from tilescope.evaluate.causes import ALIGNMENT
 from tilescope.evaluate.declared import (
     AccessPattern,

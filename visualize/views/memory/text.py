@@ -11,8 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.declare.accesses import AnyAccess
-from tilescope.declare.spec import Kernel
+from tilescope.declare.spec import AnyAccess, Kernel
 from tilescope.evaluate import causes
 from tilescope.evaluate.counts import Cost, OperationCounts, sum_costs
 from tilescope.evaluate.declared import DeclaredCounts

@@ -14,8 +14,7 @@ from tilescope.declare.experiment import Json, Run
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import Kernel, Launch, shape_text
-from tilescope.export.script import ExportedScript, script
-from tilescope.export.sources import CannotBeWritten
+from tilescope.export import CannotBeWritten, ExportedScript, script
 from tilescope.inside.report import Inside
 from tilescope.measure.run import RUN
 from tilescope.measure.session import Session
