@@ -12,7 +12,7 @@ from tilescope.captures.layouts import textbook_layout
 from tilescope.declare.accesses import AnyAccess
 from tilescope.declare.knobs import ConfigError, knob, powers, read_fields
 from tilescope.declare.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
-from tilescope.evaluate.counts import KINDS, NO_COST, Cost, sum_costs
+from tilescope.evaluate.counts import KINDS, Cost, sum_costs
 from tilescope.evaluate.declared import (
     AccessPattern,
     DeclaredCounts,
@@ -217,27 +217,6 @@ def launch_totals(costs: LaunchCosts) -> dict[str, tuple[Cost, Cost]]:
         if any((predicted.requests, predicted.sectors, requests, sectors)):
             totals[kind] = predicted, replace(counted, agreement=agreement(predicted, counted))
     return totals
-
-
-def count_together(costs: LaunchCosts, number: int) -> tuple[tuple[str, ...], Cost | None]:
-    """Return the tensors and the counted cost of all operations that share an operation's counter.
-
-    All boxes that the TMA reads (or writes) share one counter. Otherwise, all loads (or stores) of a tensor are added
-    up, because an output written in halves has two stores. The cost is None if nothing was counted.
-    """
-    own = costs.textbook[number]
-    alike = {op.number for op in costs.textbook if (op.op, op.tensors) == (own.op, own.tensors)}
-    operations = [op for op in costs.predicted if op.number in alike]
-    if not operations:
-        return own.tensors, None
-    if operations[0].is_box:
-        counter = operations[0].counter
-        kind = next(kind for kind, names in KINDS.items() if counter in names)
-        boxes = (op.access.tensor for op in costs.predicted if op.counter == counter)
-        return tuple(dict.fromkeys(boxes)), launch_totals(costs)[kind][1]
-    counts = [count for op in operations if (count := count_of(op, costs))]
-    different = (count.agreement for count in counts if count.agreement != "equal")
-    return own.tensors, replace(sum(counts, NO_COST), agreement=next(different, "equal"))
 
 
 def worst(costs: LaunchCosts, is_textbook: bool = False) -> int:

@@ -16,7 +16,7 @@ from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
 from tilescope.reports.brief import to_json
 from visualize.views import slots
 from visualize.views.capture.script import GPU_MENU, Recapture, Script, launch_form
-from visualize.views.capture.view import TABS, LaunchView, clip, draw, most_wasteful
+from visualize.views.capture.view import TABS, LaunchView, clip, draw
 from visualize.views.panel import Api, Slots
 from visualize.views.slots import DISABLED, WATCH
 from visualize.views.state import query, read_tab
@@ -83,8 +83,6 @@ class Scripts:
         if link is None and not is_new and WATCH not in fields:
             script.choose(given)
         view = clip(script.launches, view)
-        if "operation" not in given:
-            view = most_wasteful(script.launches, view)
         return ScriptState(name, view, str(fields.get(WATCH, script.version)))
 
     def fill(self, state: ScriptState) -> Slots:

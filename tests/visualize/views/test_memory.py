@@ -10,6 +10,7 @@ import pytest
 
 from tests.experiments import launch_from
 from tests.messages import decode, opened
+from tilescope.evaluate.counts import OperationCounts, Tally
 from tilescope.evaluate.declared import Matrix, Requests, count_accesses
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.measure.counters import COUNTERS
@@ -79,12 +80,11 @@ def describe(costs):
     """Return the text about a launch: tables with reasons, sentences, and each operation's headline and bar."""
     parts = [
         text.declared_operations_table(costs),
-        html(text.launch_sentences(costs)),
+        html([text.launch_sentence(costs), text.agreement_sentence(costs)]),
     ]
     for op in costs.textbook:
         headline, *_ = text.memory_headline(costs, op.number, 1).split("<details")
-        counted = text.count_sentence(costs, op.number)
-        parts += ["<p>", headline, text.launch_bar([op], costs.textbook, counted)]
+        parts += ["<p>", headline, text.launch_bar([op], costs.textbook)]
     return "".join(parts)
 
 
@@ -121,7 +121,7 @@ def test_the_parts_of_a_view_that_a_script_keeps_exist():
 def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(costs_of, flat):
     costs = costs_of(flat)
     for op in costs.compiled:
-        picture = make_flow(costs.kernel, costs.launch, op)
+        picture = make_flow(op)
         lines = picture.lines(np.arange(len(picture.lanes.address)))
         counts = np.array(astuple(op.tile)[: len(op.tally.counts)])
         of_one_tile = replace(op, tally=replace(op.tally, counts=counts))
@@ -164,7 +164,8 @@ def flow_of(addresses, width=4, active=True):
     address = np.atleast_2d(np.array(addresses, dtype=np.int64))
     mask = np.broadcast_to(active, address.shape)
     lanes = Requests(address, mask, width, Matrix(*SHAPE, 4))
-    return Flow("load", "B", (0,), address.size, lanes, is_compiled=False)
+    load = OperationCounts("load", "ld", ("", 0), ("B",), None, Tally())
+    return Flow(load, lanes, is_compiled=False)
 
 
 def figure_of(flow):
@@ -215,7 +216,7 @@ def test_the_most_wasteful_request_is_drawn_unless_another_is_chosen():
 def test_a_box_flows_from_one_node_to_each_of_its_rows():
     kernel, launch = launch_from(f"{PERSISTENT} M=1024")
     load, *_ = count_accesses(kernel, launch, [BOX] * 3)
-    flow = make_flow(kernel, launch, load)
+    flow = make_flow(load)
     figure = decode(flow_plot(flow, 0, "about"))
     _, _, node = figure["data"]
     requests = figure["layout"]["meta"]["requests"]

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +65,16 @@ _UNCHANGED = "No counts, registers or memory sizes changed."
 
 @dataclass(frozen=True)
 class LaunchView:
-    """The open tab, and the launch, operation, program and request in it."""
+    """The open tab, and the launch, operation and request in it."""
 
     tab: str = knob(TABS[0], "", "The open view.", choices=TABS)
     launch: int = knob(0, "Launch", "Number of the launch, from 0.", low=0, high=100_000)
     operation: int = knob(
-        0, "Picture", "Number of the memory operation in the kernel.", low=0, high=10_000
-    )
-    program: int = knob(
-        0, "", "Linear ID of the program whose request is drawn.", low=0, high=2**40
+        -1,
+        "Picture",
+        "Number of the memory operation in the kernel; -1: the one that wastes the most sectors.",
+        low=-1,
+        high=10_000,
     )
     model: str = knob(
         "compiled",
@@ -89,33 +89,22 @@ class LaunchView:
 
 
 def clip(launches: Launches, view: LaunchView) -> LaunchView:
-    """Limit the view's launch, operation and program to existing ones, and show the first of equal launches."""
+    """Limit the view's launch and operation to existing ones, and choose an operation if it has none.
+
+    The first of equal launches is shown.
+    """
     reports = launches.report().launches
     if not reports:
         return view
     number = min(view.launch, len(reports) - 1)
     equal = reports[number].equal_to
     number = number if equal is None else equal
-    operation = min(view.operation, max(0, len(reports[number].ops) - 1))
-    program = min(view.program, launches.programs(number) - 1)
-    return replace(view, launch=number, operation=operation, program=program)
-
-
-@isolate(lambda why, launches, view: view)
-def most_wasteful(launches: Launches, view: LaunchView) -> LaunchView:
-    """Return the view of the operation and the program, of the first four, that waste the most sectors."""
-    reports = launches.report().launches
-    if not reports or not reports[view.launch].ops:
-        return view
-
-    def wasted(picture: tuple[int, int]) -> int:
-        program, operation = picture
-        return launches.execution(view.launch, operation, program).launch.wasted_sectors
-
-    programs = range(min(4, launches.programs(view.launch)))
-    operations = range(len(reports[view.launch].ops))
-    program, operation = max(product(programs, operations), key=wasted)
-    return replace(view, operation=operation, program=program)
+    # Lanes issue no requests of a TMA copy, which has no picture.
+    wasted = [bool(op.width_bytes) * (op.sectors - op.ideal_sectors) for op in reports[number].ops]
+    operation = min(view.operation, max(0, len(wasted) - 1))
+    if view.operation < 0:
+        operation = max(range(len(wasted)), key=lambda place: wasted[place], default=0)
+    return replace(view, launch=number, operation=operation)
 
 
 def draw(script: Script, view: LaunchView, address: Json) -> Slots:
@@ -293,21 +282,19 @@ def _lanes_form(launch: LaunchReport, view: LaunchView) -> str:
 
 
 def _flow(launches: Launches, view: LaunchView) -> str:
-    op = launches.execution(view.launch, view.operation, view.program)
+    group = launches.counts(view.launch).by_line()[view.operation]
+    op = next((op for op in group if op.tally.example), group[0])
     code = op.instruction
     example = op.tally.example
     if code is None or code.layout is None or example is None:
         return NONE
-    start = (int(_offsets(launches.content, example, example.address).min()),)
     launch = launches.content.launches[view.launch]
-    flows = []
-    for instruction in (code, code.textbook):
-        requests = _requests(op, launches.content, launch, instruction, example)
-        block = op.op, " or ".join(op.tensors), start, example.address.size
-        flows.append(Flow(*block, requests, is_compiled=instruction is code))
+    main, other = (
+        Flow(op, _requests(op, launches.content, launch, instruction, example), is_compiled)
+        for instruction, is_compiled in ((code, True), (code.textbook, False))
+    )
     if view.model == "textbook":
-        flows.reverse()
-    main, other = flows
+        main, other = other, main
     return flow_plot(main, view.request, launches.caption, other, most_cells=_MOST_CELLS)
 
 
@@ -371,7 +358,7 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
     converted = {(each.file, each.line) for each in report.conversions}
     gpu = GPUS.get(launches.gpu)
     values = {each.name: each.value for each in captured.arguments if type(each.value) is int}
-    textbook = {_identity(group): group for group in launches.counts(number, None, True).by_line()}
+    textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
     rows = []
     reasons = []
     for at, (group, op) in enumerate(

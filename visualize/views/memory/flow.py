@@ -6,21 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kernels import orders
 from tilescope.declare.accesses import AnyAccess
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, from_json, launch_of, resolve_gpu
-from tilescope.declare.jit import on_arrays
 from tilescope.declare.knobs import ConfigError, knob
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.causes import ALIGNMENT
-from tilescope.evaluate.declared import (
-    AccessPattern,
-    DeclaredCounts,
-    Requests,
-    count_accesses,
-)
-from tilescope.evaluate.sectors import RequestCosts
+from tilescope.evaluate.counts import OperationCounts
+from tilescope.evaluate.declared import DeclaredCounts, Requests, count_accesses
 from tilescope.measure.counters import COUNTERS
 from tilescope.numbers import count_noun
 from tilescope.results import Counters, records
@@ -83,29 +76,27 @@ def find_operation(snapshot: Snapshot) -> tuple[LaunchCosts, int, int]:
 
 @dataclass(frozen=True)
 class Flow:
-    """One execution of one operation in one program, as compiled or on the textbook machine.
+    """One execution of an operation, as compiled or on the textbook machine.
 
     Attributes:
-        op, tensor: the operation, and the name of the tensor that it addresses.
-        first: the first element of its block: row and column, or an index.
-        elements: number of elements of the block.
         lanes: its requests.
         is_compiled: whether the lanes are the compiler's, and not the textbook's.
-        box: how a descriptor copies the block, which no lane issues; None for other operations.
+        box: the operation if a descriptor copies its block, which no lane issues; otherwise None.
     """
 
-    op: str
-    tensor: str
-    first: tuple[int, ...]
-    elements: int
+    op: OperationCounts
     lanes: Requests
     is_compiled: bool
-    box: AccessPattern | None = None
+    box: DeclaredCounts | None = None
+
+    @property
+    def tensor(self) -> str:
+        return " or ".join(self.op.tensors)
 
     @property
     def block(self) -> str:
         """The block in words: zoom survives a redraw of the same block."""
-        return f"{self.op} {self.tensor} {self.first} {self.elements}"
+        return f"{self.op.name} {self.op.source}"
 
     @property
     def model(self) -> str:
@@ -117,7 +108,7 @@ class Flow:
         if self.box is None:
             model = "Compiled" if self.is_compiled else "Textbook"
             return f"{model}: request {{}} of {len(self.lanes.address):,}"
-        boxes = self.box.box_count
+        boxes = self.box.pattern.box_count
         return f"Compiled: {'one TMA box' if boxes == 1 else f'{boxes} TMA boxes'}"
 
     def lines(self, numbers: np.ndarray) -> RequestLines:
@@ -128,23 +119,12 @@ class Flow:
         lines = request_lines.request_lines(self.lanes, numbers, _FEWEST_ROWS)
         if self.box is None:
             return lines
-        costs = RequestCosts(*self.box.count_execution(self.first))
-        return replace(lines, sectors=np.full_like(lines.sectors, costs.sectors))
+        return replace(lines, sectors=np.full_like(lines.sectors, self.box.tile.sectors))
 
 
-def make_flow(kernel: Kernel, launch: Launch, op: DeclaredCounts) -> Flow:
-    """Return the first execution of an operation in program 0."""
-    access = op.access
-    tiles = kernel.tiles(np.array([0]), launch)
-    extents = kernel.extents(launch)
-    step, _ = on_arrays(orders.slice_of_k)(
-        tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1)
-    )
-    place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
-    first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in access.axes)
-    lanes = op.pattern.requests(first)
-    box = op.pattern if op.is_box else None
-    return Flow(access.op, access.tensor, first, access.elements, lanes, not op.is_textbook, box)
+def make_flow(op: DeclaredCounts) -> Flow:
+    """Return an operation on the first tile."""
+    return Flow(op, op.tile_requests, not op.is_textbook, op if op.is_box else None)
 
 
 def flow_plot(

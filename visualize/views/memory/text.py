@@ -18,7 +18,7 @@ from tilescope.evaluate.counts import Cost, OperationCounts, sum_costs
 from tilescope.evaluate.declared import DeclaredCounts
 from tilescope.numbers import bytes_of, count_noun, join_names, percent, source
 from tilescope.reports.launch import COST_COLUMNS
-from visualize.predict.costs import LaunchCosts, count_of, count_together, launch_totals
+from visualize.predict.costs import LaunchCosts, count_of, launch_totals
 from visualize.views.prose import (
     Code,
     Hint,
@@ -42,13 +42,6 @@ _LEVEL = "The L2 merges some of these sectors, so the time grows more slowly tha
 
 _NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
 _VERBS = {"descriptor": "copy", "atomic": "update"}
-_AGREEMENTS = {
-    "equal": "as {} ✓",
-    "at least": "no fewer than {} ✓",
-    "undercounted": "some sectors were not counted; line counts are as {} ✓",
-    "overcounted": "some sectors were counted twice; line counts are as {} ✓",
-    "different": "not as {} ≠",
-}
 
 
 def used_bytes(op: DeclaredCounts) -> int:
@@ -119,7 +112,7 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
     why = _use_sentence(op, share, costs.textbook[number].launch, clause)
     level = _LEVEL * (factor >= _NOTABLE_FACTOR)
     note = costs.kernel.note(costs.launch)
-    sentences = level, *launch_sentences(costs), *_textbook_sentences(costs), note
+    sentences = level, launch_sentence(costs), *_textbook_sentences(costs), note
     return headline(
         amount,
         Sourced(what, "predicted" if operations else "textbook"),
@@ -172,30 +165,27 @@ def _use_sentence(op: DeclaredCounts, share: str, textbook: Cost, clause: str) -
     return say("In the {}, {}.", named, clause)
 
 
-def launch_sentences(costs: LaunchCosts) -> tuple[Sentence | str, ...]:
-    """Return the compiled launch's cost, and whether Nsight Compute counted the same; () until it is compiled."""
+def launch_sentence(costs: LaunchCosts) -> Sentence | str:
+    """Return the compiled launch's cost; "" until it is compiled."""
     operations = costs.compiled
     gpu = costs.launch.gpu.name
     if not operations:
-        return ()
+        return ""
     cost = sum_costs(operations)
     sectors = Sourced(Strong(count_noun(cost.sectors, "sector")), "predicted")
-    issued = say(
-        "As compiled for {}, no lane issues a request; the TMA copies {} in boxes.",
-        gpu,
-        sectors,
-    )
-    if not all(op.is_box for op in operations):
-        requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))
-        sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
-        issued = say(sentence, gpu, requests, sectors, Strong(percent(cost.efficiency)))
-    return issued, _agreement_sentence(costs)
+    if all(op.is_box for op in operations):
+        sentence = "As compiled for {}, no lane issues a request; the TMA copies {} in boxes."
+        return say(sentence, gpu, sectors)
+    requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))
+    sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
+    return say(sentence, gpu, requests, sectors, Strong(percent(cost.efficiency)))
 
 
-def _agreement_sentence(costs: LaunchCosts) -> Sentence | str:
+def agreement_sentence(costs: LaunchCosts) -> Sentence | str:
+    """Say whether Nsight Compute counted the compiled numbers; "" if one of them is unknown."""
     counters = costs.counters
     predicted = sum_costs(costs.predicted)
-    if counters is None:
+    if counters is None or not costs.compiled:
         return ""
     counts = [count for op in costs.predicted if (count := count_of(op, costs))]
     counts += [total for _, total in launch_totals(costs).values()]
@@ -221,7 +211,7 @@ def textbook_headline(costs: LaunchCosts) -> Markup:
     what = Sourced("transactions per tile", "textbook")
     sentences = (
         *_textbook_sentences(costs),
-        *launch_sentences(costs),
+        launch_sentence(costs),
         costs.kernel.note(costs.launch),
     )
     return headline(f"{total:,}", what, *sentences)
@@ -282,26 +272,6 @@ def launch_bar(
         100 * moved / max(moved, other, 1),
         100 * min(1, used / max(moved, 1)),
         html([sentence, *more]),
-    )
-
-
-def count_sentence(costs: LaunchCosts, number: int) -> Sentence | str:
-    """Return the counted sectors of an operation, and whether they are the predicted ones; "" if they were not counted.
-
-    Operations that share a counter are counted together.
-    """
-    tensors, cost = count_together(costs, number)
-    counters = costs.counters
-    if cost is None or counters is None:
-        return ""
-    code = "predicted"
-    if costs.compiled and not costs.counted_is_compiled:
-        code = f"predicted for the code of Triton {counters.device.triton}"
-    device = Sourced(counters.device.name, source(counters.backend, "counted"))
-    together = f" for {join_names(tensors)}" if len(tensors) > 1 else ""
-    agreement = _AGREEMENTS[cost.agreement].format(code)
-    return say(
-        "Counted on {}{}: {}, {}.", device, together, count_noun(cost.sectors, "sector"), agreement
     )
 
 

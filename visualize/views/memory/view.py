@@ -70,7 +70,7 @@ def _launches(
     is_textbook = state.view.of(LaneView).model == "textbook"
     textbook_op = costs.textbook[number]
     own = [op for op in operations if _direction(op) == _direction(textbook_op)]
-    count = "" if is_textbook else text.count_sentence(costs, number)
+    count = "" if is_textbook else text.agreement_sentence(costs)
     title = text.flow_title("This kernel:", state.kernel, state.experiment.config, textbook_op)
     drawn = {"flow-title": title}
     judged = costs.compiled or costs.predicted or costs.textbook
@@ -82,7 +82,7 @@ def _launches(
         return {**drawn, "flow-launch": bar, **NO_CONTRAST}
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "requests", "operation": op.number}
-    other = flow.make_flow(contrast.kernel, contrast.launch, op)
+    other = flow.make_flow(op)
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     ratio = sum(map(text.used_bytes, contrast.operations)) / max(1, sum(map(text.used_bytes, own)))
     tiles = (
@@ -256,7 +256,7 @@ class RequestsPanel(Panel):
         problem = _problem(snapshot)
         is_textbook = view.model == "textbook"
         costs, wasteful, number = flow.find_operation(snapshot)
-        main = flow.make_flow(state.kernel, state.launch, costs.textbook[number])
+        main = flow.make_flow(costs.textbook[number])
         other = None
         pending = (
             "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
@@ -264,7 +264,7 @@ class RequestsPanel(Panel):
         if compiled and not problem:
             pending = ""
             op = [op for op in costs.compiled if op.number == number][-1]
-            other = flow.make_flow(state.kernel, state.launch, op)
+            other = flow.make_flow(op)
             if not is_textbook:
                 main, other = other, main
         headline = (
