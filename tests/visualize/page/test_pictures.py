@@ -35,7 +35,9 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     assert tab.page.evaluate(axis) == "address in B, bytes (bars: gaps)", (
         "lines 0, 1, 32 and 33, and those below"
     )
-    tab.says("#flow-launch", "1,048,576 sectors, 12.5 % used. Nsight Compute counted the same on H200")
+    tab.says(
+        "#flow-launch", "1,048,576 sectors, 12.5 % used. Nsight Compute counted the same on H200"
+    )
     tab.says("#contrast-launch", "131,072 sectors, 100 % used.")
     menu = tab.field("Memory operation")
     assert menu.locator("option:checked").inner_text() == "most wasteful"

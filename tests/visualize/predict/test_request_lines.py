@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.sectors import count_requests
-from visualize.views.memory.request_lines import (
+from visualize.views.memory.flow import (
     ABSENT,
     UNTOUCHED,
     USED,
     WASTED,
+    lay_out,
     matching_requests,
-    request_lines,
 )
 
 
@@ -24,12 +24,12 @@ def of_addresses(addresses, active=None, width=4, columns=64, tensor_bytes=1 << 
     return Requests(address, mask, width, matrix)
 
 
-def lay_out(lanes):
-    return request_lines(lanes, np.arange(len(lanes.address)), fewest_rows=32)
+def lay_out_all(lanes):
+    return lay_out(lanes, np.arange(len(lanes.address)), fewest_rows=32)
 
 
 def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
-    drawn = lay_out(of_addresses([8, 8, 4, 4]))
+    drawn = lay_out_all(of_addresses([8, 8, 4, 4]))
     assert drawn.lane[0, 0, :4].tolist() == [-1, 2, 0, -1]
     assert drawn.used_bytes[0] == 8
 
@@ -46,7 +46,7 @@ def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
 def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_end(
     touched, tensor_lines, lines
 ):
-    drawn = lay_out(
+    drawn = lay_out_all(
         of_addresses([128 * line for line in touched], columns=32, tensor_bytes=128 * tensor_lines)
     )
     assert drawn.line.tolist() == [list(lines)]
@@ -73,7 +73,7 @@ def test_the_costs_are_those_of_the_counts_and_every_wanted_byte_is_drawn(data, 
     lanes = of_addresses(
         width * np.array(units).reshape(shape), np.array(mask).reshape(shape), width
     )
-    drawn = lay_out(lanes)
+    drawn = lay_out_all(lanes)
     counted = count_requests(lanes.address, lanes.active, width)
     assert drawn.sectors.tolist() == counted.sectors.tolist()
     assert drawn.lines.tolist() == counted.lines.tolist()
@@ -97,12 +97,3 @@ def test_the_request_at_the_same_place_moves_the_same_element():
         matching_requests(narrow, np.arange(16), wide).tolist()
         == np.repeat(np.arange(4), 4).tolist()
     )
-
-
-@pytest.mark.parametrize("width", [4, 16])
-def test_a_request_may_be_repeated(width):
-    lanes = of_addresses(np.arange(0, 512, width).reshape(4, -1), width=width)
-    drawn = request_lines(lanes, np.array([2, 2, 0]), fewest_rows=32)
-    assert drawn.number.tolist() == [2, 2, 0]
-    assert (drawn.state[0] == drawn.state[1]).all()
-    assert drawn.line[2, 0] == 0

@@ -22,11 +22,11 @@ from visualize.views.memory import text
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
     Flow,
-    find_contrast,
     flow_plot,
     make_flow,
     request_titles,
 )
+from visualize.views.memory.view import find_contrast
 from visualize.views.prose import html
 from visualize.views.state import Snapshot
 from visualize.views.tabs import TABS
