@@ -101,7 +101,7 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
     narrow = (replace(first, width_bytes=8), *rest)
     texts["other code"] = describe(replace(tiled, code=replace(tiled.code, operations=narrow)))
     for name in ("script.vector_add", "script.attention"):
-        slots = draw(shipped_scripts()[name], LaunchView(), {"kernel": name})
+        slots = draw(shipped_scripts()[name].launches, LaunchView(), {"kernel": name})
         texts[name] = slots["requests-table"]
     approve("memory", texts)
 
