@@ -27,7 +27,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     open_compiled(tab, "kernel=transpose.flat")
     tab.says("#requests-headline .number", "8 ×")
     tab.says(
-        "#requests-headline .lead", "32 lanes touch 32 different sectors and use 4 bytes of each."
+        "#requests-headline .lead", "adjacent lanes are 4,096 bytes apart, and each uses 4 bytes."
     )
     assert "32 sectors: 128 of 1,024 bytes used" in title(tab)
     assert "16 sectors: all 512 bytes used" in title(tab, "contrast")
@@ -49,7 +49,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     menu.select_option(label="store B")
     tab.press("transpose: tiles", "link")
     tab.at("kernel=transpose.tiled")
-    tab.says("#flow-title", "This kernel: transpose: tiles, 64 × 128, store of B")
+    tab.says("#flow-title", "This kernel: transpose: tiles, 64 × 128, store B")
 
 
 def test_requests_are_stepped_through_without_the_server_and_stand_in_the_address(tab):

@@ -40,7 +40,6 @@ _NOTABLE_FACTOR = 1.1
 
 _LEVEL = "The L2 merges some of these sectors, so the time grows more slowly than their number."
 
-_NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
 _VERBS = {"descriptor": "copy", "atomic": "update"}
 
 
@@ -83,8 +82,8 @@ def _find(costs: LaunchCosts, number: int) -> DeclaredCounts:
     return [op for op in costs.compiled or costs.textbook if op.number == number][-1]
 
 
-def _name(op: DeclaredCounts) -> str:
-    return f"{_NOUNS.get(op.access.op, op.access.op)} of {op.access.tensor}"
+def _title(op: DeclaredCounts) -> str:
+    return op.name[0].upper() + op.name[1:]
 
 
 def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
@@ -105,11 +104,10 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
         amount = share
         what = f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
     if number != worst and operations and (most := _find(costs, worst)).launch.wasted_sectors > 0:
-        comparison = f"The {_name(most)} wastes the most sectors."
+        comparison = f"{_title(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."
-    clause = causes.summarize(op, op.tile_requests, _converted(costs))
-    why = _use_sentence(op, share, costs.textbook[number].launch, clause)
+    why = say("{} ({}): {}", _title(op), place(op.access), explain(op, costs))
     level = _LEVEL * (factor >= _NOTABLE_FACTOR)
     note = costs.kernel.note(costs.launch)
     sentences = level, launch_sentence(costs), *_textbook_sentences(costs), note
@@ -120,49 +118,6 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
         comparison,
         *sentences,
     )
-
-
-def _use_sentence(op: DeclaredCounts, share: str, textbook: Cost, clause: str) -> Sentence:
-    """Return how much of its sectors an operation uses, and why.
-
-    Args:
-        textbook: its cost on the textbook machine.
-        clause: the cause.
-    """
-    cost = op.launch
-    used = used_bytes(op)
-    named = say("{} ({})", _name(op), place(op.access))
-    if cost.wasted_sectors > 0:
-        # Lanes per request, sectors per request, and used bytes per sector.
-        means = (
-            used / max(cost.requests * op.width_bytes, 1),
-            cost.sectors / max(cost.requests, 1),
-            used / cost.sectors,
-        )
-        if cost.requests and all(mean.is_integer() for mean in means):  # all requests are alike
-            lanes, sectors, each = map(int, means)
-            sentence = "{} {} touch {} different sectors and use {} of each. In the {}, {}."
-            return say(
-                sentence,
-                lanes,
-                term("lane", "lanes"),
-                sectors,
-                count_noun(each, "byte"),
-                named,
-                clause,
-            )
-        return say("The {} uses {} of the bytes in its sectors: {}.", named, Strong(share), clause)
-    if share != "100 %":
-        return say(
-            "The {} touches as few sectors as possible, but uses {} of their bytes.",
-            named,
-            share,
-        )
-    if 0 < _NOTABLE_FACTOR * textbook.ideal_sectors <= textbook.sectors:
-        predicted = f"{textbook.sectors / textbook.ideal_sectors:.2g} ×"
-        sentence = "The textbook predicts {} the sectors needed by the {}. As compiled, it uses every byte: {}."
-        return say(sentence, predicted, named, clause)
-    return say("In the {}, {}.", named, clause)
 
 
 def launch_sentence(costs: LaunchCosts) -> Sentence | str:
@@ -244,7 +199,7 @@ def flow_title(
     name = f"{kernel.family.root.id}: {kernel.title}"
     tile = config_text(config).split(", ")[0]
     return Markup("<p>{} {}, {}, {}</p>").format(
-        title, Link(name, query) if query else Strong(name), tile, _name(op)
+        title, Link(name, query) if query else Strong(name), tile, op.name
     )
 
 
@@ -261,11 +216,9 @@ def launch_bar(
     moved = _moved_bytes(operations)
     other = _moved_bytes(beside)
     sectors = count_noun(sum_costs(operations).sectors, "sector")
-    access = label(operations[0].access)
-    sentence = say(
-        "{} in the whole launch: {}, {} used.",
-        access[0].upper() + access[1:], sectors, _used_share(operations),
-    )  # fmt: skip
+    title = _title(operations[0])
+    share = _used_share(operations)
+    sentence = say("{} in the whole launch: {}, {} used.", title, sectors, share)
     return Markup(
         '<div class="bytes" aria-hidden="true" style="width: {:.2f}%"><i style="width: {:.2f}%"></i></div><p>{}</p>'
     ).format(
