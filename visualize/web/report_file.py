@@ -19,13 +19,13 @@ from tilescope.declare.experiment import Json
 from tilescope.reports import text
 from tilescope.reports.launch import Launches
 from visualize.views import theme
-from visualize.views.capture.view import (
+from visualize.views.inside.view import INSIDE
+from visualize.views.launches import (
     LaunchView,
     clip,
     draw_launch,
     launches_table,
 )
-from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import ProgramOrderPanel

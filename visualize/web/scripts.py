@@ -23,7 +23,7 @@ from tilescope.declare.knobs import ConfigError, Knob, knobs, quote, read_fields
 from tilescope.reports.brief import to_json
 from tilescope.reports.launch import Launches, LaunchReport
 from visualize.views import slots
-from visualize.views.capture.view import TABS, LaunchView, clip, draw
+from visualize.views.launches import TABS, LaunchView, clip, draw
 from visualize.views.panel import Api, Slots
 from visualize.views.slots import DISABLED, WATCH, control
 from visualize.views.state import query, read_tab

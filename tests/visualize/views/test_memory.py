@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import astuple, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
 from visualize.predict.costs import LaunchCosts, Textbook
-from visualize.views import capture
-from visualize.views.capture.view import LaunchView, draw
+from visualize.views.launches import LaunchView, draw
 from visualize.views.memory import text
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
@@ -31,6 +29,7 @@ from visualize.views.prose import html
 from visualize.views.state import Snapshot
 from visualize.views.tabs import TABS
 from visualize.web.scripts import shipped_scripts
+from visualize.web.sources import VISUALIZE
 
 GROUPED = "matmul.grouped"
 TILED = "transpose.tiled"
@@ -107,7 +106,7 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
 
 
 def test_the_parts_of_a_view_that_a_script_keeps_exist():
-    style = Path(capture.__file__).with_name("style.css").read_text()
+    style = (VISUALIZE / "web" / "assets" / "script.css").read_text()
     rule = style.partition("> :not(")[2].partition(")")[0]
     parts = re.findall(r"#([a-z-]+)(?=[,\s]*[,\n])", rule)
     page = "".join(panel().render_layout() for tab in TABS for panel in tab.panels)
