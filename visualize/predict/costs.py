@@ -127,6 +127,11 @@ class LaunchCosts:
         operations = self.counters.compiled.operations if self.counters else ()
         return count_accesses(self.kernel, self.launch, operations)
 
+    def find(self, number: int, is_textbook: bool = False) -> DeclaredCounts:
+        """Return an operation as compiled, if known; the loop of an atomic that became a load and a loop."""
+        operations = () if is_textbook else self.compiled
+        return [op for op in operations or self.textbook if op.number == number][-1]
+
     @property
     def counted_is_compiled(self) -> bool:
         """Whether the counted code has the same layouts and widths as the code compiled here."""

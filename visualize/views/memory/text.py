@@ -77,11 +77,6 @@ def _moved_bytes(operations: Sequence[DeclaredCounts]) -> int:
     return sum(op.launch.sector_bytes * op.launch.sectors for op in operations)
 
 
-def _find(costs: LaunchCosts, number: int) -> DeclaredCounts:
-    """Return the operation as compiled, if known; the loop of an atomic that became a load and a loop."""
-    return [op for op in costs.compiled or costs.textbook if op.number == number][-1]
-
-
 def _title(op: DeclaredCounts) -> str:
     return op.name[0].upper() + op.name[1:]
 
@@ -93,7 +88,7 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
         number: index of the operation in the picture.
         worst: index of the operation that wastes the most sectors.
     """
-    op = _find(costs, number)
+    op = costs.find(number)
     operations = costs.compiled
     comparison = ""
     share = _used_share([op])
@@ -103,7 +98,7 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
     if factor < _NOTABLE_FACTOR:
         amount = share
         what = f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
-    if number != worst and operations and (most := _find(costs, worst)).launch.wasted_sectors > 0:
+    if number != worst and operations and (most := costs.find(worst)).launch.wasted_sectors > 0:
         comparison = f"{_title(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."

@@ -207,8 +207,12 @@ def _launches(
     }
 
 
-def lanes_form(snapshot: Snapshot) -> str:
-    """Return the form that chooses the operation and, on the textbook machine, one of its two examples."""
+def lanes_form(snapshot: Snapshot, number: int) -> str:
+    """Return the form that chooses the operation and, on the textbook machine, one of its two examples.
+
+    Args:
+        number: of the operation in the picture.
+    """
     state = snapshot.state
     view = state.view.of(LaneView)
     names = [text.label(access) for access in state.kernel.all_accesses(state.launch)]
@@ -217,11 +221,7 @@ def lanes_form(snapshot: Snapshot) -> str:
         "choices": ["worst", *map(str, range(len(names)))],
         "labels": ["most wasteful", *names],
     }
-    chosen = (
-        view.operation
-        if view.operation == "worst"
-        else str(min(int(view.operation), len(names) - 1))
-    )
+    chosen = "worst" if view.operation == "worst" else str(number)
     fields = [operation]
     if view.model == "textbook":
         fields += [lanes | {"labels": _LANES} for lanes in slots.controls(Textbook)]
@@ -370,8 +370,7 @@ class RequestsPanel(Panel):
         )
         if compiled and not problem:
             pending = ""
-            op = [op for op in costs.compiled if op.number == number][-1]
-            other = flow.make_flow(op)
+            other = flow.make_flow(costs.find(number))
             if not is_textbook:
                 main, other = other, main
         headline = (
@@ -389,7 +388,7 @@ class RequestsPanel(Panel):
                 number,
                 costs.compiled if main.is_compiled else costs.textbook,
             ),
-            "lanes-view": lanes_form(snapshot),
+            "lanes-view": lanes_form(snapshot, number),
             "requests-table": text.declared_operations_table(costs),
         }
 
