@@ -7,11 +7,7 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from tests.experiments import launch_from
-from tests.messages import decode, opened
-from tilescope.evaluate.counts import OperationCounts, Tally
-from tilescope.evaluate.declared import Matrix, Requests, count_accesses
-from tilescope.evaluate.instructions import MemoryInstruction
+from tests.messages import opened
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
 from visualize.predict.costs import LaunchCosts, Textbook
@@ -19,8 +15,6 @@ from visualize.views.launches import LaunchView, draw
 from visualize.views.memory import text
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
-    Flow,
-    flow_plot,
     make_flow,
     request_titles,
 )
@@ -152,82 +146,6 @@ def test_a_picture_stands_beside_the_kernel_that_differs_most(costs_of, flat, nu
     if contrast:
         assert contrast.experiment.problem == state.experiment.problem
         assert contrast.operation.access.tensor == own.access.tensor
-
-
-SHAPE = (1 << 20, 64)
-BOX = MemoryInstruction("descriptor", ("", 0), None, 0, 0)
-
-
-def flow_of(addresses, width=4, active=True):
-    """A flow of requests at these byte addresses of a tensor of 4-byte elements."""
-    address = np.atleast_2d(np.array(addresses, dtype=np.int64))
-    mask = np.broadcast_to(active, address.shape)
-    lanes = Requests(address, mask, width, Matrix(*SHAPE, 4))
-    load = OperationCounts("load", "ld", ("", 0), ("B",), None, Tally())
-    return Flow(load, lanes, is_compiled=False)
-
-
-def figure_of(flow):
-    figure = decode(flow_plot(flow, 0, "about"))
-    return figure["layout"], figure["layout"]["meta"]["requests"]
-
-
-@pytest.mark.parametrize("width", [1, 16])
-def test_a_figure_carries_the_first_byte_of_each_lane_and_the_state_of_each_cell(width):
-    rng = np.random.default_rng(width)
-    addresses = rng.integers(0, 4096 // width, (3, 32)) * width  # some lanes share bytes
-    flow = flow_of(addresses, width)
-    _, requests = figure_of(flow)
-    assert requests["total"] == 3
-    assert requests["titles"][2].startswith("<b>Textbook: request 3 of 3</b>")
-    drawn = flow.lines(np.arange(3))
-    rows = requests["state"].shape[1]
-    assert np.array_equal(requests["state"], drawn.state[:, :rows])
-    assert np.array_equal(requests["lane"] - 1, drawn.lane[:, :rows])
-    assert np.array_equal(requests["byte"], addresses)
-    row = (requests["end"] * rows).astype(int)
-    line = np.take_along_axis(requests["line"], row, axis=1) - 1
-    assert np.array_equal(line, np.array(addresses) // 128)
-
-
-def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out():
-    _, requests = figure_of(flow_of([[0, 4, 8]], active=[True, False, True]))
-    assert requests["state"].shape == (1, 8, 32)
-    assert requests["byte"].tolist() == [[0, -1, 8]]
-    assert np.array_equal(requests["end"], np.float32([[1 / 32, np.nan, 3 / 32]]), equal_nan=True)
-    for addresses, active, expected in (
-        ([0], False, "not issued"),
-        ([0], True, "1 sector: 4 of 32 bytes used"),
-        (range(0, 128, 4), True, "4 sectors: all 128 bytes used"),
-    ):
-        assert expected in figure_of(flow_of(addresses, active=active))[1]["titles"][0]
-
-
-def test_the_most_wasteful_request_is_drawn_unless_another_is_chosen():
-    flow = flow_of([[0, 4, 8], [0, 64, 96], [0, 32, 64]])
-    shown = [
-        decode(flow_plot(flow, request, "about"))["layout"]["meta"]["requests"]["shown"]
-        for request in (-1, 0, 9)
-    ]
-    assert shown == [1, 0, 2]
-
-
-def test_a_box_flows_from_one_node_to_each_of_its_rows():
-    kernel, launch = launch_from(f"{PERSISTENT} M=1024")
-    load, *_ = count_accesses(kernel, launch, [BOX] * 3)
-    flow = make_flow(load)
-    figure = decode(flow_plot(flow, 0, "about"))
-    _, _, node = figure["data"]
-    requests = figure["layout"]["meta"]["requests"]
-    assert node["text"] == ["TMA"]
-    assert node["y"].tolist() == [0.5]
-    rows, cells = requests["state"].shape[1:]
-    assert rows == 64
-    assert cells == 8
-    assert np.array_equal(requests["end"], np.float32([(np.arange(rows) + 0.5) / rows]))
-    assert np.array_equal(requests["byte"] // 128, requests["line"] - 1)
-    assert requests["holder"] == "16-byte piece"
-    assert figure["layout"]["xaxis"]["title"]["text"] == "first 64 of 128 lines"
 
 
 def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(compile_kernel):

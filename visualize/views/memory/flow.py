@@ -104,10 +104,10 @@ class RequestLines:
         return self.line_bytes // self.cell_bytes
 
 
-def lay_out(lanes: Requests, numbers: ndarray, fewest_rows: int) -> RequestLines:
+def lay_out(lanes: Requests, numbers: ndarray) -> RequestLines:
     """Lay requests out on the lines that they touch.
 
-    A request has `fewest_rows` to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
+    A request has _FEWEST_ROWS to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
     at most MOST_LINES lines is laid out from its start to the last line that any of the requests touches.
 
     Args:
@@ -126,7 +126,7 @@ def lay_out(lanes: Requests, numbers: ndarray, fewest_rows: int) -> RequestLines
     lines, sectors, wanted = (
         np.bincount(_touched(request, address, unit)[0], minlength=count) for unit in units
     )
-    line, row = _place_lines(lanes, request, address, lines, fewest_rows)
+    line, row = _place_lines(lanes, request, address, lines)
     rows = line.shape[1]
     has_row = row < rows
     cell = address % line_bytes // width
@@ -160,7 +160,7 @@ def _touched(
 
 
 def _place_lines(
-    lanes: Requests, request: ndarray, address: ndarray, lines: ndarray, fewest_rows: int
+    lanes: Requests, request: ndarray, address: ndarray, lines: ndarray
 ) -> tuple[ndarray, ndarray]:
     """Return the line in each row of each request, (requests, rows), and the row of each access.
 
@@ -172,11 +172,11 @@ def _place_lines(
     existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // matrix.line_bytes)
     owner, touched, line_of = _touched(request, address, matrix.line_bytes)
     if existing <= MOST_LINES:
-        rows = max(fewest_rows, 1 + int(touched.max(initial=0)))
+        rows = max(_FEWEST_ROWS, 1 + int(touched.max(initial=0)))
         row = touched
         line = np.broadcast_to(np.arange(rows), (count, rows))
     else:
-        rows = max(fewest_rows, min(MOST_LINES, int(lines.max(initial=0))))
+        rows = max(_FEWEST_ROWS, min(MOST_LINES, int(lines.max(initial=0))))
         row = np.arange(len(owner)) - np.searchsorted(owner, owner)
         kept = row < rows
         line = np.full((count, rows), -1, dtype=np.int64)
@@ -258,7 +258,7 @@ class Flow:
 
         Lines below the last one that any of the requests touches are left out.
         """
-        lines = lay_out(self.lanes, numbers, _FEWEST_ROWS)
+        lines = lay_out(self.lanes, numbers)
         if self.box is None:
             return lines
         return replace(lines, sectors=np.full_like(lines.sectors, self.box.tile.sectors))
@@ -319,7 +319,7 @@ def flow_plot(
 def _most_wasteful(lanes: Requests) -> int:
     """Return the number of the first request that fetches the most unused bytes, of the first _COMPARED ones."""
     numbers = np.arange(min(_COMPARED, len(lanes.address)))
-    lines = lay_out(lanes, numbers, _FEWEST_ROWS)
+    lines = lay_out(lanes, numbers)
     return int((lines.sectors * lines.sector_bytes - lines.used_bytes).argmax())
 
 
