@@ -436,8 +436,8 @@ def predict_captured(
 ) -> TimePrediction:
     """Evaluate a captured launch, and predict its time.
 
-    The counts are not corrected (`inspect.correct_counts`). The correction takes longer than the rest for many launches, and
-    changed the predicted time of none of about 60.
+    The counts are not corrected (`inspect.correct_counts`). For many launches, the correction takes longer than the
+    rest, and it changed the predicted time of none of about 60.
 
     Args:
         is_warm: as for `predict_launch`.

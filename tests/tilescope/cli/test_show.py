@@ -50,8 +50,14 @@ from tilescope.reports.launch import (
     read_report,
 )
 from tilescope.reports.text import brief, describe_total, markdown, markdown_growth, table
-from visualize.views.capture.script import Script, capture_options, changed_values, launch_form
-from visualize.web.scripts import Scripts, shipped_scripts
+from visualize.web.scripts import (
+    Script,
+    Scripts,
+    capture_options,
+    changed_values,
+    launch_form,
+    shipped_scripts,
+)
 
 # One worker captures the scripts once
 pytestmark = pytest.mark.xdist_group("show")
