@@ -13,16 +13,17 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browser import chromium
-from visualize.views.library.scoreboard import (
+from visualize.views.library.view import (
     MODELS,
+    agreement,
+    compared_scores,
     count_launches,
     list_gpus,
-    scores_by_model,
+    scoreboard_figure,
 )
-from visualize.views.library.view import agreement, scoreboard_figure
 from visualize.views.prose import count_noun, join_names
 from visualize.views.theme import THEMES
-from visualize.web.sources import PLOTLY_JS
+from visualize.web.assets import PLOTLY_JS
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE, README = ROOT / "docs" / "scoreboard.png", ROOT / "README.md"
@@ -34,8 +35,7 @@ SENTENCE = re.compile(r"\*\*[\d,]+ of [\d,]+ counts agree exactly[^*]*\*\*")
 
 def figure() -> str:
     """Return the figure of all sector counts as JSON with plain lists."""
-    scores = [score for score in scores_by_model()["sectors"] if score.is_compared]
-    drawn = scoreboard_figure(scores, MODELS["sectors"])
+    drawn = scoreboard_figure(compared_scores("sectors"), MODELS["sectors"])
     size = {"width": WIDTH, "height": HEIGHT}
     page = {"template": THEMES["light"], "paper_bgcolor": "#fff", **size}
     content = {"data": drawn["data"], "layout": drawn["layout"] | page}
@@ -61,8 +61,7 @@ def draw(file: Path) -> None:
 
 def summary() -> str:
     """Return how many sector and request counts agree."""
-    own = (*scores_by_model()["sectors"], *scores_by_model()["requests"])
-    scores = [score for score in own if score.is_compared]
+    scores = compared_scores("sectors") + compared_scores("requests")
     launches = f"{count_noun(count_launches(scores), 'launch')}, {join_names(list_gpus(scores))}"
     return f"{agreement(scores)} counts agree exactly ({launches})"
 

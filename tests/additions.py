@@ -10,8 +10,7 @@ from tests.tilescope.test_export import run_scripts
 from tests.waiting import run_coroutine
 from visualize.predict.schedule import steps
 from visualize.views.order.map_figure import Order, map_figure
-from visualize.views.panel import Api
-from visualize.views.prediction_process import PredictionProcess
+from visualize.views.panel import Api, PredictionProcess
 from visualize.views.slots import NONE
 from visualize.views.state import Snapshot
 from visualize.web.controls import experiment_form

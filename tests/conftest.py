@@ -27,7 +27,7 @@ from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.reports.launch import make_report
 from tilescope.results import Compiled
 from tilescope.results.store import Store
-from visualize.startup import quick_import
+from visualize.commands import quick_import
 
 # Several tests run at a time, so more threads would only compete. torch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

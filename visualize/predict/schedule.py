@@ -25,9 +25,6 @@ MAX_TILES = 1 << 21
 # Up to this many tiles, a player steps through single programs.
 _FEW_PROGRAMS = 256
 
-# Maximum number of tiles for which the blocks of all waves are added up. More would make a slider lag.
-_MAX_TILES_ADDED = 1 << 15
-
 
 def occupancy_of(gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel) -> Occupancy:
     """Predict the occupancy of a compiled kernel."""
@@ -365,53 +362,7 @@ def first_reads(launch: Steps) -> tuple[np.ndarray, np.ndarray]:
     return launch.entries[rows], launch.entries[columns.T]
 
 
-@dataclass(frozen=True)
-class FirstLoads:
-    """The distinct panel blocks that the first programs (or tiles) load, in this order and in row-major order.
-
-    Attributes:
-        first: number of compared programs, or tiles of a loop.
-        tiles: number of tiles in the launch.
-        blocks, row_major_blocks: number of blocks that these programs load in this order and in row-major order.
-        regions: number of rows and columns of tiles that these programs compute, in each order.
-        is_same_order: whether this order is row-major.
-        wave_blocks: the sum of all waves' distinct blocks in each order; None if a step is not a wave, or if there are
-            too many tiles.
-    """
-
-    first: int
-    tiles: int
-    blocks: int
-    row_major_blocks: int
-    regions: tuple[tuple[int, int], tuple[int, int]]
-    is_same_order: bool
-    wave_blocks: tuple[int, int] | None
-
-
 def first_programs(schedule: Schedule, launch: Steps, first: int) -> int:
     """Return how many programs (or tiles of a loop) to compare: `first`, or all concurrent programs if `first` is 0."""
     resident = schedule.resident_programs if schedule.turns == 1 else schedule.programs
     return min(first or resident, len(launch.timed.place))
-
-
-def first_loads(launch: Steps, reference: Steps, first: int) -> FirstLoads:
-    """Compare the blocks that the first programs load with the row-major `reference`. Requires panels."""
-    orders = own, row_major = launch.timed, reference.timed
-    blocks, row_major_blocks = (int(loads(order, np.array([first]))[0]) for order in orders)
-    region, row_major_region = (
-        (len(np.unique(tiles.pid_m[:first])), len(np.unique(tiles.pid_n[:first])))
-        for tiles in (own.tiles, row_major.tiles)
-    )
-    wave_blocks = None
-    if not launch.is_single and len(own.place) <= _MAX_TILES_ADDED:
-        wave_blocks = int(launch.blocks.sum()), int(reference.blocks.sum())
-    is_same = np.array_equal(own.place, row_major.place)
-    return FirstLoads(
-        first,
-        len(own.place),
-        blocks,
-        row_major_blocks,
-        (region, row_major_region),
-        is_same,
-        wave_blocks,
-    )

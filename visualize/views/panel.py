@@ -5,6 +5,8 @@ Validation, conversion to JSON and error handling of all endpoints are here.
 
 import asyncio
 import inspect
+import os
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,11 +20,12 @@ from markupsafe import Markup
 
 from tilescope.declare.experiment import Experiment, Json, JsonSchema, argument_schemas, resolve_gpu
 from tilescope.declare.knobs import ConfigError, knobs, read_fields
-from tilescope.measure.fair_queue import INTERNAL, REQUEST_SLOTS, Client
+from tilescope.measure.fair_queue import INTERNAL, REQUEST_SLOTS, Call, Client
+from tilescope.measure.pool import Pool
 from tilescope.measure.session import Session
 from tilescope.numbers import Number
 from tilescope.results import Compiled, Failure
-from visualize.views.prediction_process import NEAR_S, PredictionProcess
+from visualize.views.slots import template
 from visualize.views.state import (
     Snapshot,
     State,
@@ -31,7 +34,6 @@ from visualize.views.state import (
     open_experiment,
     take_snapshot,
 )
-from visualize.views.templates import template
 
 V = TypeVar("V")
 
@@ -64,6 +66,71 @@ def current_client() -> Client:
     if client is None:
         return INTERNAL
     return Client(str(client.host), str(getattr(request, "session_hash", ""))[:_MAX_PAGE_NAME])
+
+
+# Maximum core seconds of a prediction in the page's process.
+NEAR_S = 0.3
+
+# Maximum estimate of a prediction that may use the reserved process.
+_SHORT_S = 2.0
+
+_PROCESSES = 2
+
+
+class PredictionProcess:
+    """A pool of processes for predictions of large launches, which take seconds and up to 1.2 GB.
+
+    The page's process makes quick predictions itself, because a slider must not wait for another process.
+
+    Attributes:
+        warm_up_after_s: seconds from the first page view to the first process, so that the browser draws first.
+    """
+
+    warm_up_after_s = 3.0
+
+    def __init__(self, session: Session) -> None:
+        self.pool = Pool(
+            "model", session.cache, _PROCESSES, (__name__, "visualize.web.redraw"), _SHORT_S
+        )
+        self._timer: threading.Timer | None = None
+        session.before_close(self._close)
+
+    def warm_up(self) -> None:
+        """Start a process in the background, so that the first prediction need not wait 3 to 5 s for imports.
+
+        Later calls do nothing.
+        """
+        if self._timer is None:
+            self._timer = threading.Timer(
+                self.warm_up_after_s, self.pool.submit, (Call("model", os.getpid),)
+            )
+            self._timer.daemon = True
+            self._timer.start()
+
+    def submit(
+        self,
+        function: Callable[..., V],
+        snapshot: Snapshot,
+        *args: Any,
+        client: Client,
+        estimate_s: float,
+    ) -> Future[V | Failure]:
+        """Call function(snapshot, *args) in another process. Cancel the returned future to give up.
+
+        Args:
+            function: a module-level function.
+            args: hashable values.
+        """
+        identities = (
+            arg.identity if isinstance(arg, Snapshot) else arg for arg in (snapshot, *args)
+        )
+        call = Call("model", function, (snapshot, *args), (function, *identities))
+        return self.pool.submit(call, client, estimate_s)
+
+    def _close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self.pool.close()
 
 
 @dataclass(frozen=True)

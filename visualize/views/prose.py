@@ -6,7 +6,7 @@ values. MarkupSafe escapes every value that is not markup.
 
 import functools
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from tilescope.declare.experiment import Experiment, Run
 from tilescope.declare.knobs import knobs
 from tilescope.numbers import SOURCES, count_noun, join_names
-from visualize.views.templates import template
+from visualize.views.slots import template
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
 
@@ -308,9 +308,6 @@ def tag_experiment(experiment: Experiment, content: Markup, style: str = "") -> 
     return Markup('<div class="{}" data-experiment="{}">{}</div>').format(style, address, content)
 
 
-# Width of a funnel's longest bar in percent of the row, which leaves space for a name and a number.
-_WIDEST_BAR = 22
-
 _TABLE = template(
     """
 {% call frame(caption) %}
@@ -328,16 +325,6 @@ _TABLE = template(
 {% endcall %}
 """
 )
-_FUNNEL = template(
-    """
-<ul class="funnel" aria-label="{{ label }}">
-{% for name, value, width in stages %}
-<li><span class="stage">{{ name }}</span><span class="bar" style="width:{{ width }}%"></span>
-<span>{{ value }} bytes</span></li>
-{% endfor %}
-</ul>
-"""
-)
 
 
 def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "") -> Markup:
@@ -346,18 +333,3 @@ def table(header: Iterable[Any], rows: Iterable[Iterable[Any]], caption: Any = "
     A cell is a `prose` value or anything that `str` accepts; strings are escaped. Cells that a row lacks are empty.
     """
     return _TABLE(header=[*header], rows=map(list, rows), caption=caption)
-
-
-def traffic_funnel(stages: Sequence[tuple[Any, int, str]], label: str) -> Markup:
-    """Render the bytes at each stage as bars.
-
-    Args:
-        stages: name, bytes and source (a mark) of each stage.
-        label: the bars' name for screen readers.
-    """
-    most = max(value for _, value, _ in stages) or 1
-    rows = [
-        (Sourced(name, source), f"{value:,}", f"{_WIDEST_BAR * value / most:.2f}")
-        for name, value, source in stages
-    ]
-    return _FUNNEL(stages=rows, label=label)

@@ -1,4 +1,6 @@
-"""The values of slots: named places in the page's HTML that an update fills. `templates` has their markup.
+"""Jinja2 templates of the page's HTML, with macros for slots: named places that an update fills; and slots' values.
+
+`page.js` mounts each slot by its kind: the script for it gets the slot's element, and then its values.
 
 Gradio's slider can't step by powers of two. In a form, a knob with choices is a slider over them, a range is a slider
 with a number field, and a list of words is a menu. All are native inputs, so keys and screen readers work.
@@ -10,15 +12,90 @@ that the page draws: a quarter of the full library's size.
 
 import base64
 import json
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, Template
+from markupsafe import Markup
 
 from tilescope.declare.experiment import Json
 from tilescope.declare.knobs import Knob, knobs
-from visualize.views.templates import template
+
+_ENVIRONMENT = Environment(autoescape=True)
+
+
+def template(source: str) -> Callable[..., Markup]:
+    """Return a function that renders a template with the values of its keyword arguments.
+
+    Line breaks beside tags, with the spaces around them, are not part of the HTML.
+    """
+    compiled = _compile(source)
+    return lambda **values: Markup(compiled.render(values))  # noqa: S704
+
+
+def _compile(source: str) -> Template:
+    return _ENVIRONMENT.from_string(re.sub(r"\s*\n\s*(?=[<{]|$)|(?<=[>}])\s*\n\s*", "", source))
+
+
+# slot: an element with the DOM id `name`. Its kind is "html", or the script that takes its values. Its content is shown
+#     before its first value.
+# plot: a live plot, whose values `slots.plot_value` makes. `label` is its name for screen readers; `legend` is the id
+#     of an element with its legend, which is saved, too. A picture with steps can be saved as an animation.
+# form: a form of knobs, whose values become part of the page's settings. `slots.form_value` fills it.
+# button: starts the page's action of the same name.
+# fold: a closed fold. Its values are slots.OPEN and slots.CLOSED.
+# frame: a table that scrolls, with a button that saves its cells as CSV.
+# views: buttons that open views. `views` has the names of each view's pictures, by its title.
+# picture: a picture of a view, with buttons that switch to the view's other pictures.
+_MACROS = """
+{% macro slot(name, kind="html") %}
+<div id="{{ name }}" class="slot" data-kind="{{ kind }}">{{ caller() if caller }}</div>
+{% endmacro %}
+{% macro plot(name, label, legend="", has_steps=false) %}
+{% call slot(name, "plot") %}
+<div class="live-plot" role="figure" aria-label="{{ label }}"
+data-legend="{{ legend }}"{{ " data-steps" if has_steps }}></div>
+{% endcall %}
+{% endmacro %}
+{% macro form(name, label) %}
+{% call slot(name, "form") %}<div class="knobs" role="group" aria-label="{{ label }}"></div>{% endcall %}
+{% endmacro %}
+{% macro button(name, label, style="", is_enabled=true) %}
+<button type="button" id="{{ name }}" class="slot button{{ style }}"
+data-kind="button"{{ " disabled" if not is_enabled }}>{{ label }}</button>
+{% endmacro %}
+{% macro fold(name, title) %}
+<details id="{{ name }}" class="slot folded" data-kind="fold"><summary>{{ title }}</summary>
+<div class="content">{{ caller() }}</div></details>
+{% endmacro %}
+{% macro frame(caption="") %}
+<div class="scroll"><button type="button" class="control save-csv" title="Save as CSV">CSV</button>
+<table>{% if caption|string %}<caption>{{ caption }}</caption>{% endif %}{{ caller() }}</table></div>
+{% endmacro %}
+{% macro views(views) %}
+{% call slot("tab", "tabs") %}
+<nav aria-label="Views">
+{% for title, names in views.items() %}
+<button type="button" data-tabs="{{ names|join(' ') }}">{{ title }}</button>
+{% endfor %}
+</nav>
+{% endcall %}
+{% endmacro %}
+{% macro picture(name, titles, others) %}
+<section id="{{ name }}-tab" class="tabitem" aria-label="{{ titles[name] }}" hidden>
+<nav class="pictures" aria-label="Pictures of this view">
+{% for other in others if others|length > 1 %}
+<button type="button" data-tab="{{ other }}">{{ titles[other] }}</button>
+{% endfor %}
+</nav>
+{{ caller() }}
+</section>
+{% endmacro %}
+"""
+_ENVIRONMENT.globals |= vars(_compile(_MACROS).module)
 
 # Values of a button's and a fold's slot.
 ENABLED = "enabled"

@@ -8,8 +8,8 @@ from tilescope.declare.spec import explain_slow_launch, shape_text
 from tilescope.measure.run import RUN
 from tilescope.results import Counters, Failure, Measured, records
 from visualize.views.prose import Link, Sentence, config_text, dtype_text, hint, html, say
+from visualize.views.slots import template
 from visualize.views.state import State, query
-from visualize.views.templates import template
 
 NOT_RUN = hint("No run of this config yet.")
 

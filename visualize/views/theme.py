@@ -254,21 +254,20 @@ def diagonal(low: float, high: float, label: str, color: str) -> Figure:
     }
 
 
-def matrix_axes(rows: str, columns: str, first: tuple[int, int], shape: tuple[int, int]) -> Figure:
+def matrix_axes(rows: str, columns: str, shape: tuple[int, int]) -> Figure:
     """Return the axes of a picture of a matrix, with rows downwards and columns to the right.
 
     Cells are square, unless the matrix is more than four times as long as wide.
 
     Args:
-        first, shape: (row, column) of the first element, and numbers of rows and columns.
+        shape: numbers of rows and columns.
     """
 
-    def side(title: str, start: int, count: int) -> Figure:
+    def side(title: str, count: int) -> Figure:
         whole = {"dtick": 1, "tick0": 0} if count <= 10 else {}
-        ends = [start - 0.5, start + count - 0.5]
-        return axis(title, constrain="domain", tickangle=0, range=ends, **whole)
+        return axis(title, constrain="domain", tickangle=0, range=[-0.5, count - 0.5], **whole)
 
-    x, y = side(columns, first[1], shape[1]), side(rows, first[0], shape[0])
+    x, y = side(columns, shape[1]), side(rows, shape[0])
     y |= {"range": y["range"][::-1], "automargin": True}
     if 1 / 4 <= shape[0] / shape[1] <= 4:
         y["scaleanchor"] = "x"

@@ -24,8 +24,15 @@ from tilescope.measure.session import Session
 from tilescope.results import Compiled, Failure
 from visualize.tours import expand_stop, tours
 from visualize.views import compare
-from visualize.views.panel import Panel, Slots, current_client, merge, run_in_slot
-from visualize.views.prediction_process import NEAR_S, PredictionProcess
+from visualize.views.panel import (
+    NEAR_S,
+    Panel,
+    PredictionProcess,
+    Slots,
+    current_client,
+    merge,
+    run_in_slot,
+)
 from visualize.views.result.view import draw_run, end_run
 from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
 from visualize.views.state import Snapshot, State, opening_config, query, take_snapshot

@@ -31,8 +31,8 @@ from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import ProgramOrderPanel
 from visualize.views.panel import Slots
 from visualize.views.prose import glossary_dialog
-from visualize.views.templates import template
-from visualize.web.sources import PLOTLY_JS, SCRIPTS, STYLES
+from visualize.views.slots import template
+from visualize.web.assets import PLOTLY_JS, SCRIPTS, STYLES
 
 _RESULT = template(
     """

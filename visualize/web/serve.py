@@ -1,19 +1,28 @@
-"""Serve the page: start Gradio, then the workers."""
+"""Serve the page: start Gradio, then the workers.
+
+The log goes to stderr, one line per record: text or, with TILESCOPE_LOG=json, JSON. Each finished job is a record with
+its id, stages and outcome in `fields`.
+"""
 
 import asyncio
 import atexit
 import concurrent.futures
 import ctypes
+import datetime
+import functools
 import gc
 import json
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import brotli
 import gradio as gr
 import gradio.routes
 import orjson
@@ -22,23 +31,26 @@ from gradio.server_messages import ProcessCompletedMessage
 from gradio.state_holder import SessionState
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.measure.pool import kill_fork_server
 from tilescope.measure.session import MAX_JOBS, Session
 from tilescope.results import Failure
-from visualize.startup import bypass_proxy, configure_logging, return_large_arrays
-from visualize.views.library.scoreboard import ScoreFilter, compare_scores
-from visualize.views.prediction_process import PredictionProcess
+from visualize.views.library.view import recordings
+from visualize.views.panel import PredictionProcess
 from visualize.web import assets
 from visualize.web.actions import Actions
 from visualize.web.api import argument_defaults, offer_tools_alone
-from visualize.web.first_reply import FirstReply, first_picture
-from visualize.web.guard import Guard, allowed_hosts, framing_sites, trust_hub_proxies
-from visualize.web.mailboxes import limit_queue
-from visualize.web.page import HEAD, OPENING, THEME, page
+from visualize.web.guard import (
+    Guard,
+    allowed_hosts,
+    framing_sites,
+    limit_queue,
+    trust_hub_proxies,
+)
+from visualize.web.page import HEAD, OPENING, THEME, FirstReply, first_picture, page
 from visualize.web.redraw import Redraw
 from visualize.web.scripts import Scripts
 
@@ -52,6 +64,35 @@ _KEEP_ALIVE_S = 75
 
 # Seconds after SIGTERM before the process exits without waiting for threads and workers.
 _END_DEADLINE_S = 4.0
+
+# Environment variable with the format of the log.
+LOG_FORMAT = "TILESCOPE_LOG"
+
+# Options of mallopt(3), <malloc.h>.
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_ARENA_MAX = -8
+
+_FOREVER = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
+
+
+async def _send_file(request: Request) -> Response:
+    path = request.path_params["path"]
+    if path not in assets.FILES:
+        return Response("No such file.\n", 404)
+    kind = "text/css" if path.endswith(".css") else "text/javascript"
+    if "br" not in request.headers.get("accept-encoding", ""):
+        return Response(assets.FILES[path], media_type=kind, headers=_FOREVER)
+    return Response(_compress(path), media_type=kind, headers=_FOREVER | {"content-encoding": "br"})
+
+
+@functools.cache
+def _compress(path: str) -> bytes:
+    """Compress a file better than Gradio does, in a tenth of a second at most."""
+    return brotli.compress(assets.FILES[path].encode(), quality=9)
+
+
+FILES = Route(f"/{assets.FOLDER}/{{path:path}}", _send_file)
 
 
 def serve(
@@ -99,7 +140,10 @@ def serve(
     actions = Actions(redraw)
     blocks = page(redraw, actions, mcp)
     guard = Middleware(
-        Guard, hosts=allowed_hosts(host), frames=framing_sites(), defaults=argument_defaults(blocks)
+        Guard,
+        hosts=allowed_hosts(host),
+        frames=framing_sites(bool(login)),
+        defaults=argument_defaults(blocks),
     )
     # The picture must not appear before the login, and is not a script's.
     has_picture = not login and not scripts.opened
@@ -130,7 +174,7 @@ def serve(
             "routes": [
                 Route("/healthz", Health(session).reply),
                 actions.route,
-                assets.ROUTE,
+                FILES,
             ],
         },
     )
@@ -143,7 +187,7 @@ def serve(
     elif mcp:
         sys.exit(f"The MCP server did not start: {blocks.mcp_error}")
     session.warm_up()
-    compare_scores(ScoreFilter())  # fills the cache: the first call reads all recordings (3 s)
+    recordings()  # fills the cache: the first call reads all recordings (3 s)
     gc.freeze()  # a full collection would traverse the recordings for 0.4 s
     threading.Thread(target=return_memory, daemon=True).start()
     blocks.block_thread()  # until Ctrl+C
@@ -247,3 +291,61 @@ class Health:
         if not pool.has_ready_worker:
             return "starting"
         return "silent" if was_idle and len(pool) == 1 and not self._session.jobs else "busy"
+
+
+def bypass_proxy(host: str) -> None:
+    """Exclude this page from the environment's proxy. Gradio requests its own URL at start-up, and exits on failure."""
+    names = ("no_proxy", "NO_PROXY")
+    parts = ",".join(os.environ.get(name, "") for name in names).split(",")
+    hosts = filter(None, map(str.strip, parts))
+    excluded = ",".join(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1", host]))
+    os.environ.update(dict.fromkeys(names, excluded))  # if both are set, only the first is read
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per record: time, level, logger, message, the record's `fields`, and a traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(
+                timespec="milliseconds"
+            ),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure_logging() -> None:
+    """Configure logging. Text logs contain only warnings and errors."""
+    is_json = os.environ.get(LOG_FORMAT, "").strip().lower() == "json"
+    stream = logging.StreamHandler(sys.stderr)
+    stream.setFormatter(
+        JsonLines() if is_json else logging.Formatter("%(levelname)s: %(name)s: %(message)s")
+    )
+    logger = logging.getLogger("tilescope")
+    logger.handlers[:] = [stream]
+    logger.propagate = False
+    logger.setLevel(logging.INFO if is_json else logging.WARNING)
+
+
+def return_large_arrays() -> None:
+    """Make glibc return each large array to the system when it is freed, and keep the memory of smaller ones.
+
+    By default, glibc raises its mmap threshold up to 32 MiB as large arrays are freed. The arrays of a large
+    launch would then stay in the heap of the thread that drew it. A redraw of 512 × 512 tiles allocates dozens of
+    arrays of 2 MiB. If glibc returned these, too, page faults would dominate the redraw.
+
+    All threads share one arena. By default each has its own, which keeps the memory that it frees.
+    """
+    with suppress(
+        AttributeError, TypeError
+    ):  # musl and macOS have no mallopt, and Windows has no CDLL(None)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, 1 << 22)
+        mallopt(_TRIM_THRESHOLD, 1 << 26)
+        mallopt(_ARENA_MAX, 1)

@@ -372,7 +372,7 @@ TABS = {
     "requests": "?kernel=transpose.flat&tab=requests",
     "compiler": "?kernel=transpose.tiled&tab=compiler",
     "sweep": stored_sweep.QUERY,
-    "scoreboard": "?kernel=matmul.grouped&tab=scoreboard&score_kernel=transpose.flat",
+    "scoreboard": "?kernel=matmul.grouped&tab=scoreboard",
 }
 # Windows, and the smallest type in each, in pixels.
 SIZES = ((1280, 720, 14), (1920, 1080, 16.5), (390, 844, 14))

@@ -13,7 +13,7 @@ from tests.waiting import run_coroutine
 from tilescope.declare.experiment import Experiment
 from tilescope.measure.fair_queue import INTERNAL
 from tilescope.measure.session import Session
-from visualize.views.prediction_process import PredictionProcess
+from visualize.views.panel import PredictionProcess
 from visualize.views.tune.view import SweepPanel
 from visualize.web.redraw import Redraw
 

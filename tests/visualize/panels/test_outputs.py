@@ -15,9 +15,9 @@ from starlette.testclient import TestClient
 
 from tests.messages import decode, opened
 from visualize.views.slots import plot_value
-from visualize.web.first_reply import FirstReply, draw_svg, first_picture
+from visualize.web.assets import PLOTLY_JS
 from visualize.web.guard import Guard
-from visualize.web.sources import PLOTLY_JS
+from visualize.web.page import FirstReply, draw_svg, first_picture
 
 
 def sent(**trace):

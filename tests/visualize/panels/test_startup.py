@@ -16,12 +16,11 @@ import pytest
 from tests.experiments import experiment_of
 from tests.trees import ROOT, python
 from tests.waiting import PATIENCE_S
-from tilescope.cli.command import obstacle, whole_number
+from tilescope.cli.command import CommandFailed, obstacle, whole_number
 from tilescope.measure.session import Session
 from tilescope.results import Failure
-from visualize import startup
-from visualize.startup import JsonLines, quick_import
-from visualize.web.serve import Health
+from visualize.commands import quick_import, read_login
+from visualize.web.serve import Health, JsonLines, bypass_proxy
 
 
 @pytest.mark.parametrize("text", ["0", "65536", "", "7860.0", "²", "9" * 5000])
@@ -38,22 +37,22 @@ def test_a_port_is_a_number_from_1_to_65535(text):
 
 def test_a_login_is_a_name_and_a_password(monkeypatch):
     monkeypatch.delenv("TILESCOPE_AUTH", raising=False)
-    assert startup.login() is None
+    assert read_login() is None
     monkeypatch.setenv("TILESCOPE_AUTH", "me:se:cret")
-    assert startup.login() == ("me", "se:cret")
+    assert read_login() == ("me", "se:cret")
     for wrong in ("me", ":secret", "me:"):
         monkeypatch.setenv("TILESCOPE_AUTH", wrong)
         with pytest.raises(
-            ValueError, match="must be a name and a password with a colon between them"
+            CommandFailed, match="must be a name and a password with a colon between them"
         ) as refusal:
-            startup.login()
+            read_login()
         assert "secret" not in str(refusal.value)
 
 
 def test_the_pages_own_addresses_bypass_the_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "example.org")
     monkeypatch.delenv("no_proxy", raising=False)
-    startup.bypass_proxy("0.0.0.0")
+    bypass_proxy("0.0.0.0")
     assert os.environ["NO_PROXY"] == "example.org,localhost,127.0.0.1,::1,0.0.0.0"
     assert os.environ["no_proxy"] == os.environ["NO_PROXY"], "it overrides the other"
 
@@ -218,7 +217,7 @@ def test_a_traceback_is_a_field_of_its_log_line():
 
 
 SESSION = """
-from visualize.startup import quick_import
+from visualize.commands import quick_import
 with quick_import():
     import gradio as gr
     from gradio.server_messages import ProcessCompletedMessage

@@ -1,4 +1,4 @@
-"""Steps of a launch against plain counting, every tile, one after the other; and the first loads of two orders."""
+"""Steps of a launch against plain counting, every tile, one after the other."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -9,14 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import FEW_SMS
-from tests.experiments import experiment_of, fill_sms, launch_from
+from tests.experiments import experiment_of, fill_sms
 from tests.visualize.predict.test_schedule import REDUCING, launches
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from visualize.predict.schedule import (
-    FirstLoads,
-    first_loads,
-    first_programs,
     first_reads,
     player_steps,
     row_major,
@@ -27,10 +24,6 @@ from visualize.predict.schedule import (
 
 H200 = GPUS["H200"]
 SMALL = st.sampled_from((1, 2, 17, 129, 300))
-
-ARTICLE = launch_from(
-    "matmul.grouped M=576 N=576 K=288 BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 GROUP_SIZE=3"
-)
 
 
 def plan(text, programs_per_sm=1, gpu=H200):
@@ -124,29 +117,3 @@ def test_the_first_read_is_the_first_in_time(launch):
             first_b.setdefault((k, n), step)
     assert {place: int(planned.step[entry]) for place, entry in np.ndenumerate(a)} == first_a
     assert {place: int(planned.step[entry]) for place, entry in np.ndenumerate(b)} == first_b
-
-
-@given(launches(kernels=REDUCING, sizes=SMALL), st.integers(1, 2), st.integers(0, 40))
-@example(ARTICLE, 1, 9)
-@example(launch_from("matmul.persistent M=4096 N=4096 K=64"), 2, 0)
-def test_the_first_programs_are_compared_with_row_major_order(launch, programs_per_sm, wanted):
-    """By default, those that run at once, or the first turn of a loop."""
-    planned = fill_sms(schedule(*launch), programs_per_sm)
-    orders = planned, row_major(planned)
-    depth = slice_blocks(planned)
-    tiles = [
-        [tile for step in sorted(found) for tile in found[step]] for found in map(computed, orders)
-    ]
-    first = min(wanted or len(computed(planned)[0]), len(tiles[0]))
-    blocks = [count_blocks(own[:first], depth) for own in tiles]
-    regions = tuple(
-        (len({m for _, m, _, _ in own[:first]}), len({n for _, _, n, _ in own[:first]}))
-        for own in tiles
-    )
-    is_same = [own[1:] for own in tiles[0]] == [own[1:] for own in tiles[1]]
-    for divide in (steps, player_steps):
-        own, reference = map(divide, orders)
-        waves = None if own.is_single else (own.blocks.sum(), reference.blocks.sum())
-        assert first_programs(planned, own, wanted) == first
-        expected = FirstLoads(first, len(tiles[0]), *blocks, regions, is_same, waves)
-        assert first_loads(own, reference, first) == expected

@@ -2,7 +2,6 @@
 
 import json
 import math
-import pickle
 import urllib.parse
 from collections import Counter
 from types import SimpleNamespace
@@ -10,9 +9,6 @@ from types import SimpleNamespace
 import orjson
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from markupsafe import escape
 
 from scripts.draw_scoreboard import summary
 from scripts.score_file import format_score
@@ -21,20 +17,25 @@ from tests.messages import decode
 from tests.waiting import run_coroutine
 from tilescope.declare.discovery import read_text
 from tilescope.declare.experiment import from_json, nest
-from tilescope.declare.knobs import ConfigError
 from tilescope.measure.session import MEASUREMENTS
-from tilescope.numbers import key_numbers
+from tilescope.numbers import Number, key_numbers
 from tilescope.results import records, scores
 from tilescope.results.scores import Score, parse_scores, shipped_scores
 from visualize.views import compare
-from visualize.views.library import scoreboard, view
-from visualize.views.library.scoreboard import COUNTS, DRAM, MODELS, is_miss, scores_by_model
-from visualize.views.library.view import scoreboard_figure
+from visualize.views.library import view
+from visualize.views.library.view import (
+    DRAM,
+    MODELS,
+    compared_scores,
+    is_miss,
+    scoreboard_figure,
+    scores_by_model,
+)
 from visualize.views.state import Snapshot
 from visualize.views.tabs import read_state
 
 FORMS = {measurement.form.word: measurement.form for measurement in MEASUREMENTS.values()}
-OWN = [score for count in COUNTS for score in scores_by_model()[count]]
+OWN = [score for count in ("sectors", "requests", DRAM) for score in scores_by_model()[count]]
 COMPARED = [score for score in OWN if score.is_compared]
 READS = scores_by_model()[DRAM]
 
@@ -68,36 +69,36 @@ def score(predicted, counted, part="load", gpu="H200", model="sectors", size=4, 
 
 
 def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
-    counts = Counter(entry.kind for entry in scoreboard.entries())
+    counts = Counter(row["kind"] for row in view.recordings())
     assert counts == {word: len(records.shipped(form)) for word, form in FORMS.items()}
-    for entry in scoreboard.entries():
-        assert 1 <= len(entry.numbers) <= 2
-        assert all(number.source == "recorded" and number.value >= 0 for number in entry.numbers)
+    for row in view.recordings():
+        assert 1 <= len(row["numbers"]) <= 2
+        assert all(
+            number["source"] == "recorded" and number["value"] >= 0 for number in row["numbers"]
+        )
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_link_opens_the_state_that_has_the_recording(kind):
-    for entry in [entry for entry in scoreboard.entries() if entry.kind == kind][:40]:
-        state = state_at(scoreboard.address(entry.experiment, kind))
-        assert state.view.tab == scoreboard.TABS_BY_KIND[kind]
-        assert state.gpu.name == entry.experiment.gpu
-        assert (
-            key_numbers(records.find(FORMS[kind], state.experiment, entry.experiment.gpu))
-            == entry.numbers
-        )
+    for row in [row for row in view.recordings() if row["kind"] == kind][:40]:
+        state = state_at(row["address"])
+        assert state.experiment == from_json(row["experiment"])
+        assert state.view.tab == view.TABS_BY_KIND[kind]
+        assert state.gpu.name == row["gpu"]
+        recorded = records.find(FORMS[kind], state.experiment, row["gpu"])
+        assert key_numbers(recorded) == tuple(Number(**number) for number in row["numbers"])
 
 
 def test_the_endpoint_lists_every_recording_part_by_part():
     first = ask("recorded")
-    assert first["total"] == len(scoreboard.entries())
+    assert first["total"] == len(view.recordings())
     assert len(json.dumps(first)) < 40_000
     starts = range(0, first["total"] + 1, 500)
     replies = [
         row for start in starts for row in ask("recorded", limit=500, offset=start)["recorded"]
     ]
     assert replies[:50] == first["recorded"]
-    experiments = [from_json(reply["experiment"]) for reply in replies]
-    assert experiments == [entry.experiment for entry in scoreboard.entries()]
+    assert replies == list(view.recordings())
     chosen = ("transpose.tiled", "H200", "counters")
     part = ask("recorded", *chosen, limit=2, offset=1)["recorded"]
     assert [(row["experiment"]["kernel"], row["gpu"], row["kind"]) for row in part] == [chosen] * 2
@@ -107,11 +108,10 @@ def test_the_endpoint_lists_every_recording_part_by_part():
 
 
 def test_every_recorded_launch_has_scores_in_a_file_that_is_written_like_this():
-    assert scoreboard.unpredicted() == []
     launches = {json.dumps(score.launch) for score in OWN if score.model != DRAM}
     assert len(launches) == len(records.shipped(FORMS["counters"]))
     assert len(READS) == sum(len(study.measured.rows) for study in records.shipped(FORMS["reuse"]))
-    texts = [read_text(scoreboard.FILE), scores.FILE.read_text("utf-8")]
+    texts = [read_text(view.FILE), scores.FILE.read_text("utf-8")]
     lines = [line for text in texts for line in text.splitlines()]
     shipped = (*parse_scores(texts[0]), *shipped_scores())
     assert list(map(format_score, shipped)) == lines
@@ -143,63 +143,18 @@ def test_exact_counts_must_be_equal_and_dram_bytes_within_a_fifth():
 
 
 def test_the_texts_are_the_approved_ones(approve):
-    shown = draw_scoreboard()
-    texts = {
-        "models": shown["scoreboard-models"],
-        "facets": str(shown["scoreboard-rows"]).split("<table")[0],
-    }
+    texts = {"models": draw_scoreboard()["scoreboard-models"]}
     for name, model in MODELS.items():
         texts[name] = view.scoreboard_headline(scores_by_model()[name], model)
     misses = [score(5, 5, size=1), score(90, 100, size=2), score(7, 7)]
     texts["misses"] = view.scoreboard_headline(misses, MODELS["sectors"])
-    empty = draw_scoreboard(score_gpu="B200")
-    texts["no counts on this GPU"] = empty["scoreboard-headline"] + empty["scoreboard-rows"]
     points = (
         score(1234, 5678, "TMA load"),
         score(1234, 1234, "TMA load"),
         scores_by_model()["time"][0],
     )
     texts["points"] = "<p>".join(map(view.point_text, points))
-    assert empty["scoreboard-plot"] == "none"
     approve("library", texts)
-
-
-def test_the_table_lists_all_scores_with_the_largest_error_first_and_flags_dram_reads():
-    rows, exact = (
-        draw_scoreboard(score_count=count)["scoreboard-rows"] for count in (DRAM, COUNTS[0])
-    )
-    largest = max(READS, key=lambda score: abs(score.error))
-    assert f">+{100 * largest.error:.0f}\u00a0%</td>" in rows.split("</tr>")[1]
-    assert f"of {len(READS):,}" in rows
-    assert "flagged" in rows
-    assert "flagged" not in exact
-    assert f"The first {view.MAX_ROWS} of " in exact
-    assert exact.count("<tr>") == 1 + view.MAX_ROWS
-
-
-@given(st.text(), st.text())
-def test_any_text_of_a_score_is_escaped(part, why):
-    row = view.score_cells(score(None, 1, part, is_compared=False, why=why))
-    cells = view.SCORES(rows=[row], columns={}, facets={})
-    for name, value in (("part", part), ("note", f"Not compared. {why}")):
-        text = escape(value)
-        assert f'<td class="{name}" data-value="{text}">{text}</td>' in cells
-
-
-def test_an_address_selects_scores_by_a_kernel_and_a_gpu_of_any_name():
-    chosen = snapshot(score_kernel="tiled", score_gpu="8").state.view.of(view.ScoreView)
-    assert pickle.loads(pickle.dumps(chosen)) == chosen == view.ScoreView("tiled", "8")
-    with pytest.raises(ConfigError) as error:
-        snapshot(score_gpu="8" * 101)
-    assert error.value.field == "score_gpu"
-
-
-def test_launches_that_cannot_be_compared_follow_the_errors_and_say_why():
-    rows = draw_scoreboard(score_count="instructions")["scoreboard-rows"].split("</tr>")
-    reasons = ["depend on a value that the host reads" in row for row in rows]
-    first = reasons.index(True)
-    assert "none</td>" not in "".join(rows[:first])
-    assert all(reasons[first : first + sum(reasons)])
 
 
 def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
@@ -228,34 +183,21 @@ def test_the_picture_is_the_same_for_every_experiment_and_pin_and_is_sent_in_100
     assert slots == {**panel.draw(own), "compare": slots["compare"]}
 
 
-def test_the_endpoint_has_every_point_once_and_their_totals():
+def test_the_endpoint_has_every_score_once_and_their_totals():
     reply = ask("scoreboard")
-    compared = {count: total["compared"] for count, total in reply["totals"].items()}
-    assert compared == Counter(point["count"] for point in reply["points"])
-    for point, score in zip(reply["points"], COMPARED, strict=True):
-        launch = from_json(reply["launches"][point["launch"]]["experiment"])
-        assert launch == from_json(nest(score.launch))
-        assert (point["predicted"], point["counted"]) == (score.predicted, score.counted)
-    part = ask("scoreboard", "transpose.flat", "H200", "requests")["points"]
+    totals = {model: total["compared"] for model, total in reply["totals"].items()}
+    assert totals == {model: len(compared_scores(model)) for model in MODELS}
+    misses = Counter(row["model"] for row in reply["scores"] if row["is_miss"])
+    assert misses == {
+        model: total["misses"] for model, total in reply["totals"].items() if total["misses"]
+    }
+    assert len(reply["scores"]) == sum(map(len, scores_by_model().values()))
+    part = ask("scoreboard", "transpose.flat", "H200", "requests")["scores"]
     filters = {"kernel": "transpose.flat", "gpu": "H200"}.items()
-    selected = [
-        score for score in COMPARED if score.model == "requests" and filters <= score.launch.items()
+    selected = [score for score in compared_scores("requests") if filters <= score.launch.items()]
+    assert [(row["predicted"], row["counted"]) for row in part] == [
+        (score.predicted, score.counted) for score in selected
     ]
-    assert [point["counted"] for point in part] == [score.counted for score in selected]
-
-
-def test_the_endpoints_counts_of_wrong_lines_and_their_launches_are_the_approved_ones(approve):
-    launch = {"family": "rows", "case": "sum", "number": 0, "kernel": "k", "gpu": "H100"}
-    wrong = [
-        Score("executions", launch, 8, 8, "a.py:4 LDS"),
-        Score("ideal_wavefronts", launch, 16, 8, "a.py:4 LDS", "Its address is odd."),
-        Score("executions", launch, 8, 8, "a.py:5 STS"),
-        Score("executions", launch | {"number": 1}, 8, 8, "a.py:5 STS"),
-        Score("executions", launch | {"number": 2}, None, 8, "a.py:5 STS", is_compared=False),
-        Score("instructions", launch, None, 100, why="A lock."),
-    ]
-    by_model = {model: [each for each in wrong if each.model == model] for model in MODELS}
-    approve("library_shared", {"wrong lines": scoreboard.compare_shared(by_model)})
 
 
 def test_the_figures_are_the_approved_ones(approve):

@@ -17,7 +17,6 @@ from tilescope.results import Failure, GroupSizeRow, records
 from visualize.predict.costs import Textbook
 from visualize.predict.reuse import DramTraffic, Reuse
 from visualize.predict.schedule import (
-    FirstLoads,
     first_reads,
     player_steps,
     row_major,
@@ -26,9 +25,9 @@ from visualize.predict.schedule import (
 )
 from visualize.views.order import figures
 from visualize.views.order.dram_reads import (
-    dram_reads_funnel,
     dram_reads_headline,
     reuse_sentences,
+    stages_table,
 )
 from visualize.views.order.map_figure import Order, map_figure, map_grid, player_data
 from visualize.views.order.text import (
@@ -50,9 +49,9 @@ def planned(text, divide=steps):
     return [Order(name, order, divide(order)) for name, order in named.items()]
 
 
-def grouped(m, n, size, k=2):
+def grouped(m, n, size, k=2, divide=steps):
     tiles = f"M={16 * m} N={16 * n} K={32 * k} BLOCK_M=16 BLOCK_N=16 BLOCK_K=32"
-    return planned(f"matmul.grouped {tiles} GROUP_SIZE={size}")
+    return planned(f"matmul.grouped {tiles} GROUP_SIZE={size}", divide)
 
 
 def split(m, n, slices, k=16):
@@ -218,14 +217,13 @@ def slow_down(row_major_ms, grouped_ms=2.0):
     return replace(GROUPED, study=replace(GROUPED.study, rows=tuple(rows)))
 
 
-FEWER = FirstLoads(9, 81, 54, 90, ((3, 3), (1, 9)), False, None)
-EQUAL = replace(FEWER, blocks=90)
+NINE = grouped(9, 9, 3, 9, player_steps)
 BLOCKS = {
-    "fewer": FEWER,
-    "more": FirstLoads(132, 512, 1792, 1600, ((12, 16), (9, 16)), False, (7360, 6336)),
-    "row-major": replace(EQUAL, is_same_order=True),
-    "every block": replace(EQUAL, first=81),
-    "as many rows": replace(EQUAL, first=1),
+    "fewer": (NINE, 9),
+    "more": (grouped(32, 16, 4, 64, player_steps), 132),
+    "row-major": (grouped(9, 9, 1, 9, player_steps), 9),
+    "every block": (NINE, 81),
+    "as many rows": (NINE, 1),
 }
 REUSE = {
     "counted": GROUPED,
@@ -252,9 +250,9 @@ def test_the_sentences_are_the_approved_ones(approve):
     for name, order in launches.items():
         sentences = [waves_sentence(order, steps(order)), split_k_sentence(order)]
         texts[name] = html(sentences) + occupancy_table(order, None)
-    for name, first_loads in BLOCKS.items():
-        texts[f"blocks: {name}"] = loads_headline(first_loads, "program", ROW_MAJOR, LINK, ())
-    texts["blocks: a gain"] = loads_headline(FEWER, "program", slow_down(3.0), LINK, ("End.",))
+    for name, (orders, first) in BLOCKS.items():
+        texts[f"blocks: {name}"] = loads_headline(*orders, first, ROW_MAJOR, LINK, ())
+    texts["blocks: a gain"] = loads_headline(*NINE, 9, slow_down(3.0), LINK, ("End.",))
     for name, reads in REUSE.items():
         texts[f"reads: {name}"] = dram_reads_headline(reads, "", Link("Result", ""))
     approve("order", texts)
@@ -265,7 +263,7 @@ def test_the_loads_of_a_padded_input_are_among_the_requested_bytes():
     operations = Textbook().count(reads.kernel, reads.launch)
     vars(reads)["operations"] = operations
     loaded = sum(op.launch.sectors for op in operations if op.access.op != "store")
-    assert f"{32 * loaded:,}" in str(dram_reads_funnel(reads))
+    assert f"{32 * loaded:,}" in str(stages_table(reads))
 
 
 @pytest.mark.parametrize("reads", REUSE.values(), ids=REUSE)

@@ -17,8 +17,7 @@ from visualize.views import status
 from visualize.views.inside import figures
 from visualize.views.inside.figures import Program, describe, place
 from visualize.views.memory.compiler import resource_numbers
-from visualize.views.panel import Panel, Slots
-from visualize.views.prediction_process import NEAR_S
+from visualize.views.panel import NEAR_S, Panel, Slots
 from visualize.views.prose import Code, Hint, Sourced, Strong, headline, say, table, term
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import Snapshot

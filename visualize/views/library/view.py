@@ -1,9 +1,11 @@
-"""The Library: a scoreboard of predictions against what GPUs counted and measured."""
+"""The Library: a scoreboard of predictions against what GPUs counted and measured.
+
+Endpoints: /recorded and /scoreboard.
+"""
 
 import functools
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,97 +13,165 @@ import numpy as np
 from markupsafe import Markup
 
 from tilescope.caching import once
-from tilescope.declare.experiment import from_json, nest
+from tilescope.declare.discovery import discover, read_text
+from tilescope.declare.experiment import Experiment, Json, from_json, nest
+from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.declare.spec import shape_text
-from tilescope.numbers import count_noun, format_number, join_names, percent, significant
-from tilescope.results.scores import Score, summarize
-from visualize.views import prose, theme
-from visualize.views.library.scoreboard import (
-    ALL,
-    MODELS,
-    RECORDED,
-    LaunchFilter,
-    Model,
-    ScoreFilter,
-    compare_scores,
-    count_launches,
-    is_miss,
-    kernel_of,
-    list_gpus,
-    score_address,
-    scores_by_model,
-    select_scores,
+from tilescope.measure.session import MEASUREMENTS
+from tilescope.numbers import (
+    count_noun,
+    format_number,
+    join_names,
+    key_numbers,
+    percent,
+    significant,
 )
-from visualize.views.panel import Api, Endpoint, Panel, Reply, Slots
-from visualize.views.prose import table
-from visualize.views.slots import NONE, plot_value
-from visualize.views.state import Snapshot, State
-from visualize.views.templates import template
+from tilescope.results import records
+from tilescope.results.records import Recording
+from tilescope.results.scores import Score, parse_scores, shipped_scores, summarize
+from visualize.views import prose, theme
+from visualize.views.panel import Api, Endpoint, Panel, Slots, encode, select_fields
+from visualize.views.slots import plot_value
+from visualize.views.state import Snapshot, State, query
 from visualize.views.theme import Figure
 
+# The value of a filter that selects everything.
+ALL = "all"
 
-def _describe_launch(score: Score) -> str:
-    launch = score.launch
-    if "family" in launch:
-        return f"{launch['case']}, {launch['kernel']}"
-    experiment = from_json(nest(launch))
-    problem = experiment.problem
-    config = prose.config_text(experiment.config)
-    return f"{shape_text(problem)}, {prose.dtype_text(problem)}: {config}"
-
-
-def _note(score: Score) -> str:
-    if score.is_compared:
-        return "flagged" if score.is_flagged else score.why
-    return f"Not compared. {score.why}"
-
-
-# The CSS class and the title of each column of the list of scores.
-_COLUMNS = {
-    "kernel": "Kernel",
-    "part": "Part",
-    "predicted": prose.Sourced("Predicted", "predicted"),
-    "counted": prose.Sourced("On the GPU", "recorded"),
-    "error": "Error",
-    "gpu": "GPU",
-    "launch": "Launch",
-    "note": "Note",
+# The picture that shows a kind of recording. A kind without one opens the page's first picture.
+TABS_BY_KIND = {
+    "run": "result",
+    "counters": "requests",
+    "reuse": "dram-reads",
+    "timeline": "program-order",
 }
-# Maximum rows of the list. A row takes a kilobyte.
-MAX_ROWS = 100
 
-SCORES = template(
+
+@dataclass(frozen=True)
+class LaunchFilter:
+    """The launches that a reply describes."""
+
+    kernel: str = knob(ALL, "", "The kernel that was launched.", choices=(ALL, *discover()))
+    gpu: str = knob(ALL, "", "The GPU that the kernel ran on.", choices=(ALL, *GPUS))
+
+    def matches(self, kernel: str, gpu: str) -> bool:
+        return self.kernel in (ALL, kernel) and self.gpu in (ALL, gpu)
+
+
+@dataclass(frozen=True)
+class RecordingFilter(LaunchFilter):
+    """The recordings that a reply of /recorded holds."""
+
+    kind: str = knob(ALL, "", "The kind of recording.", choices=(ALL, *TABS_BY_KIND))
+    limit: int = knob(50, "", "Maximum number of recordings in a reply.", low=1, high=500)
+    offset: int = knob(0, "", "Number of recordings to skip.", low=0, high=1_000_000)
+
+
+def recorded_launch(recording: Recording[Any]) -> Experiment:
+    """Return the recording's experiment on the GPU on which it was recorded."""
+    return replace(recording.measured.experiment, gpu=recording.gpu)
+
+
+def address(experiment: Experiment, kind: str) -> str:
+    """Return the query that shows an experiment's result of a kind."""
+    tab = {"tab": TABS_BY_KIND[kind]} if kind in TABS_BY_KIND else {}
+    return query({**experiment.short_address(), **tab})
+
+
+@once
+def recordings() -> tuple[Json, ...]:
+    """Return all recordings by kernel, kind and size."""
+    rows = []
+    for form in dict.fromkeys(measurement.form for measurement in MEASUREMENTS.values()):
+        for recording in records.shipped(form):
+            launch = recorded_launch(recording)
+            recorded = form.recall(recording.measured, recording.measured.experiment, "")
+            row = {
+                "kind": form.word,
+                "experiment": launch.short_json(),
+                "gpu": launch.gpu,
+                "date": recording.date,
+                "numbers": [vars(number) for number in key_numbers(recorded)],
+                "address": address(launch, form.word),
+            }
+            rows.append(row)
+    order = list(discover())
+    return tuple(sorted(rows, key=lambda row: order.index(row["experiment"]["kernel"])))
+
+
+def _recorded(_: Api, options: RecordingFilter) -> Json:
+    """Lists recordings from real GPUs: all of them, or those of one kernel, GPU or kind.
+
+    `recorded` has, per recording, its kind, experiment, GPU, date, main numbers with units, and the page's
+    address that shows it. `total` counts the whole list. A reply holds `limit` recordings, from `offset` on.
     """
-<div class="recordings"><div class="facets">
-{% for name, links in facets.items() if links %}
-<nav aria-label="{{ columns[name] }}"><b>{{ columns[name] }}</b>
-{% for value, (query, count) in links.items() %}
-<a href="?{{ query }}"{% if value == chosen[name] %} aria-current="true"{% endif %}>
-{{ "All" if value == all else value }} <span>{{ "{:,}".format(count) }}</span></a>
-{% endfor %}
-</nav>
-{% endfor %}
-</div><div class="quiet">{{ count }}</div>
-{% if rows %}
-{% call frame() %}
-<thead><tr>
-{% for title in columns.values() %}<th scope="col"><button type="button">{{ title }}</button></th>{% endfor %}
-</tr></thead>
-<tbody>
-{% for row in rows %}
-<tr>
-{% for name, (value, cell) in row.items() %}
-<td class="{{ name }}" data-value="{{ '' if value is none else value }}">{{ cell }}</td>
-{% endfor %}
-</tr>
-{% endfor %}
-</tbody>
-{% endcall %}
-{% endif %}
-</div>
-"""
-)
+    rows = [
+        row
+        for row in recordings()
+        if options.matches(row["experiment"]["kernel"], row["gpu"])
+        and options.kind in (ALL, row["kind"])
+    ]
+    part = rows[options.offset : options.offset + options.limit]
+    page = select_fields(options, "limit", "offset")
+    return {"total": len(rows), **page, "recorded": part}
+
+
+# The scores of our kernels' recordings, in the package of kernels: predicting every launch takes too long for a page
+# view. `python -m scripts.predict_records` writes the file, and tests/tilescope/oracle checks it.
+FILE = "scores.jsonl"
+
+DRAM = "dram_bytes"
+# The quantities of a source line and opcode that accesses shared memory.
+LINE_COUNTS = ("executions", "wavefronts", "ideal_wavefronts")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A predicted quantity.
+
+    Attributes:
+        noun: its values, in the plural.
+        origin: what they are predicted from.
+        source: what they are compared with.
+        axis: its unit on the picture's axes.
+        unit: as in `numbers.format_number`.
+        allowed: a prediction is a miss if its error exceeds this fraction of the count.
+        verb: how the GPU's value was obtained.
+    """
+
+    noun: str
+    origin: str
+    source: str
+    axis: str
+    unit: str = ""
+    allowed: float = 0.0
+    verb: str = "counted"
+
+
+_LAYOUTS = "index arithmetic and layouts"
+_LINES = "the executed SASS, per line"
+_NSIGHT = "Nsight Compute"
+
+
+def _time(noun: str, origin: str) -> Model:
+    return Model(noun, origin, "times with a cold L2", "µs", "µs", 0.25, "measured")
+
+
+MODELS = {
+    "sectors": Model("sector counts", _LAYOUTS, _NSIGHT, "32-byte sectors"),
+    "requests": Model("request counts", _LAYOUTS, _NSIGHT, "warp requests"),
+    DRAM: Model("DRAM reads", "reuse distances", _NSIGHT, "bytes read", "bytes", 0.2),
+    "executions": Model("shared-memory executions", _LINES, _NSIGHT, "executions"),
+    "wavefronts": Model("shared-memory wavefronts", _LINES, _NSIGHT, "wavefronts"),
+    "ideal_wavefronts": Model("ideal wavefronts", _LINES, _NSIGHT, "wavefronts"),
+    "instructions": Model("instruction counts", "the executed SASS", _NSIGHT, "instructions"),
+    "unseen_time": _time("times of unseen kernels", "constants of other kernels"),
+    "examined_time": _time("times of examined kernels", "constants of other kernels"),
+    "held_out_time": _time("times of held-out families", "constants of other families"),
+    "time": _time("times of fitted families", "constants fitted to them, too"),
+}
+
 
 # Column titles of the table of models.
 _HEADER = (
@@ -119,90 +189,123 @@ _HEADER = (
 class ScoreView:
     """The scores that the page shows."""
 
-    score_kernel: str = knob(ALL, "", "The kernel that was launched.", longest=100)
-    score_gpu: str = knob(ALL, "", "The GPU that the kernel ran on.", longest=100)
     score_count: str = knob("sectors", "", "The predicted quantity.", choices=tuple(MODELS))
 
 
-def scoreboard_of(_: Api, options: ScoreFilter) -> Reply:
-    """Compares the prediction of every recorded launch with the counts from a GPU.
+@dataclass(frozen=True)
+class ScoreFilter(LaunchFilter):
+    """The scores that a reply of /scoreboard holds."""
 
-    `totals` has, per count (sectors, requests, dram_bytes), how many are compared, how many are equal, and the
-    median error. `points` are all counts, each with the index of its launch in `launches`. `misses` are those
-    that differ (DRAM bytes: by more than 20 %). `left_out` has lower bounds, because loops of atomics retry,
-    and launches without a shipped prediction. `shared_memory` compares the executions and wavefronts of each
-    source line of other kernels: totals, and predictions that differ or are unknown. `times` compares times.
+    count: str = knob(ALL, "", "The quantity to compare.", choices=(ALL, *MODELS))
+
+
+@once
+def scores_by_model() -> Mapping[str, list[Score]]:
+    """Return the scores of our kernels' recordings, and those of other kernels."""
+    scores = defaultdict[str, list[Score]](list)
+    for score in (*parse_scores(read_text(FILE)), *shipped_scores()):
+        scores[score.model].append(score)
+    return scores
+
+
+def kernel_of(score: Score) -> str:
+    """Return the ID of our kernel, or the family of another one."""
+    return str(score.launch.get("family", score.launch["kernel"]))
+
+
+def compared_scores(model: str) -> list[Score]:
+    return [score for score in scores_by_model()[model] if score.is_compared]
+
+
+def is_miss(score: Score) -> bool:
+    return abs(score.error) > MODELS[score.model].allowed
+
+
+def score_address(score: Score) -> str:
+    """Return the query that shows a score's launch; "" for a launch of another kernel."""
+    if "family" in score.launch:
+        return ""
+    return query({**score.launch, "tab": "dram-reads" if score.model == DRAM else "requests"})
+
+
+def _name_launch(score: Score) -> str:
+    # DRAM reads are recorded for several GROUP_SIZEs of one launch.
+    omitted = "GROUP_SIZE" if score.model == DRAM else ""
+    return query({name: value for name, value in score.launch.items() if name != omitted})
+
+
+def count_launches(scores: Iterable[Score]) -> int:
+    return len(set(map(_name_launch, scores)))
+
+
+def list_gpus(scores: Iterable[Score]) -> list[str]:
+    return sorted({score.launch["gpu"] for score in scores})
+
+
+@functools.lru_cache(maxsize=4)
+def compare_scores(part: ScoreFilter) -> bytes:
+    """Return the reply of /scoreboard. Without filters, it takes a second."""
+    totals = {}
+    rows = list[Json]()
+    for model in MODELS:
+        if part.count not in (ALL, model):
+            continue
+        scores = [
+            score
+            for score in scores_by_model()[model]
+            if part.matches(kernel_of(score), score.launch["gpu"])
+        ]
+        rows += map(_score_json, scores)
+        if compared := [score for score in scores if score.is_compared]:
+            totals[model] = _total(compared)
+    return encode({"totals": totals, "scores": rows})
+
+
+def _score_json(score: Score) -> Json:
+    return {
+        **vars(score),
+        "error": score.error if score.is_compared else None,
+        "is_miss": score.is_compared and is_miss(score),
+        "address": score_address(score),
+    }
+
+
+def _total(scores: Sequence[Score]) -> Json:
+    return {
+        "compared": len(scores),
+        "misses": sum(map(is_miss, scores)),
+        "exact": sum(not score.error for score in scores),
+        "launches": count_launches(scores),
+        "gpus": list_gpus(scores),
+        "median_error": summarize(scores).median,
+    }
+
+
+def _scoreboard(_: Api, options: ScoreFilter) -> bytes:
+    """Compares predicted values of launches with those that GPUs counted or measured.
+
+    `totals` has, per quantity (sectors, requests, dram_bytes, time and others), how many are compared, how many
+    are equal, how many are misses, and the median error. `scores` has each value with its launch. A score is a miss
+    if its error exceeds the limit of its quantity: 20 % for DRAM bytes, 25 % for times, 0 for other counts.
+    `why` explains a miss, or a score that is not compared.
     """
     return compare_scores(options)
 
 
-def render_scores(state: State, model: str, part: LaunchFilter) -> Markup:
-    """Render a model's scores: the largest errors, then those that are not compared, then exact ones."""
-
-    def rank(score: Score) -> tuple[bool, bool, float]:
-        is_exact = score.is_compared and not score.error
-        return is_exact, not score.is_compared, -abs(score.error)
-
-    scores = sorted(select_scores(model, part), key=rank)
-    count = count_noun(len(scores), "score") if scores else "No score matches."
-    if len(scores) > MAX_ROWS:
-        count = f"The first {MAX_ROWS} of {count}"
-    facets = {name: _link_values(state, model, part, name) for name in _FACETS}
-    rows = [score_cells(score) for score in scores[:MAX_ROWS]]
-    return SCORES(
-        facets=facets, chosen=vars(part), all=ALL, count=count, columns=_COLUMNS, rows=rows
-    )
-
-
-def score_cells(score: Score) -> dict[str, tuple[Any, Any]]:
-    """Return the cells of a score's row by column, each after the value by which the page sorts it."""
-    kernel = kernel_of(score)
-    address = score_address(score)
-    launch = _describe_launch(score)
-    note = _note(score)
-    gpu = score.launch["gpu"]
-    return {
-        "kernel": (kernel, prose.Link(kernel, address) if address else kernel),
-        "part": (score.part, score.part),
-        "predicted": (score.predicted, _value(score, score.predicted)),
-        "counted": (score.counted, _value(score, score.counted)),
-        "error": (100 * score.error, _error(score)),
-        "gpu": (gpu, gpu),
-        "launch": (launch, launch),
-        "note": (note, note),
-    }
-
-
-# The columns that filter the list, and a score's value in each.
-_FACETS: Mapping[str, Callable[[Score], str]] = {
-    "kernel": kernel_of,
-    "gpu": lambda score: str(score.launch["gpu"]),
-}
-
-
-def _link_values(
-    state: State, model: str, part: LaunchFilter, name: str
-) -> dict[str, tuple[str, int]]:
-    """Return the address and the number of scores of each value of a filter; {} if all scores have one value."""
-    chosen = getattr(part, name)
-    values = sorted(set(map(_FACETS[name], scores_by_model()[model])))
-    if len(values) < 2 and chosen == ALL:
-        return {}
-    counts = Counter(map(_FACETS[name], select_scores(model, replace(part, **{name: ALL}))))
-    counts[ALL] = counts.total()
-    return {
-        value: (state.link(**{f"score_{name}": value}), counts[value])
-        for value in dict.fromkeys([ALL, *values, chosen])
-        if counts[value] or value == chosen
-    }
+def _describe_launch(score: Score) -> str:
+    launch = score.launch
+    if "family" in launch:
+        return f"{launch['case']}, {launch['kernel']}"
+    experiment = from_json(nest(launch))
+    problem = experiment.problem
+    config = prose.config_text(experiment.config)
+    return f"{shape_text(problem)}, {prose.dtype_text(problem)}: {config}"
 
 
 @functools.lru_cache(maxsize=64)
-def scoreboard_picture(name: str, part: LaunchFilter) -> str:
+def scoreboard_picture(name: str) -> str:
     """Return the plot's value, which is the same for every experiment."""
-    scores = [score for score in select_scores(name, part) if score.is_compared]
-    if not scores:
-        return NONE
+    scores = compared_scores(name)
     model = MODELS[name]
     meta = {
         "words": [point_text(score) for score in scores],
@@ -210,57 +313,45 @@ def scoreboard_picture(name: str, part: LaunchFilter) -> str:
     }
     values = f"{len(scores):,} {model.noun} of {count_noun(count_launches(scores), 'launch')}"
     about = f"Tilescope's scoreboard · {values} · {join_names(list_gpus(scores))} · predicted and recorded"
-    revision = f"{name} {part.gpu} {part.kernel}"
-    return plot_value(scoreboard_figure(scores, model), revision, meta, about=about)
+    return plot_value(scoreboard_figure(scores, model), name, meta, about=about)
 
 
 def agreement(scores: Sequence[Score]) -> str:
     return f"{sum(not score.error for score in scores):,} of {len(scores):,}"
 
 
-@once
-def _summarize_models() -> Mapping[str, tuple[str, ...]]:
-    """Return the cells of the table of models, except its links."""
-    cells = {}
-    for name, model in MODELS.items():
-        if scores := [score for score in scores_by_model()[name] if score.is_compared]:
-            errors = summarize(scores, model.allowed)
-            share = f"{agreement(scores)} exact"
-            if model.allowed:
-                share = f"{percent(errors.within)} within {percent(model.allowed)}"
-            sizes = percent(errors.median), percent(errors.high)
-            launches = f"{count_launches(scores):,}"
-            source = f"{model.source}, {join_names(list_gpus(scores))}"
-            cells[name] = share, *sizes, launches, model.origin, source
-    return cells
+@functools.cache
+def _model_cells(name: str) -> tuple[str, ...]:
+    model = MODELS[name]
+    scores = compared_scores(name)
+    errors = summarize(scores, model.allowed)
+    share = f"{agreement(scores)} exact"
+    if model.allowed:
+        share = f"{percent(errors.within)} within {percent(model.allowed)}"
+    sizes = percent(errors.median), percent(errors.high)
+    source = f"{model.source}, {join_names(list_gpus(scores))}"
+    return share, *sizes, f"{count_launches(scores):,}", model.origin, source
 
 
 def render_models(state: State, chosen: str) -> Markup:
     """Render a line per model. Its link shows the model's scores."""
     rows = []
-    for name, cells in _summarize_models().items():
-        noun = MODELS[name].noun
-        reset = {"score_kernel": ALL, "score_gpu": ALL}
-        link = prose.Link(noun, state.link(score_count=name, **reset))
-        rows.append((prose.Strong(noun) if name == chosen else link, *cells))
-    return table(_HEADER, rows, "Scores of all models")
+    for name, model in MODELS.items():
+        link = prose.Link(model.noun, state.link(score_count=name))
+        rows.append((prose.Strong(model.noun) if name == chosen else link, *_model_cells(name)))
+    return prose.table(_HEADER, rows, "Scores of all models")
 
 
 def scoreboard_headline(scores: Sequence[Score], model: Model) -> Markup:
     """Return how well the predictions of a model agree with some scores."""
     compared = [score for score in scores if score.is_compared]
-    if not compared:
-        return prose.headline(
-            "", "", f"No {model.noun} of this kernel were {model.verb} on this GPU."
-        )
     place = f"{count_noun(count_launches(compared), 'launch')} on {join_names(list_gpus(compared))}"
     errors = summarize(compared, model.allowed)
+    number = agreement(compared)
+    what = f"{model.noun} agree exactly"
+    sentence = prose.say("{}, {} by Nsight Compute.", place, prose.Mark(model.verb))
     more = [f"Predicted from {model.origin}."]
-    if not model.allowed:
-        number = agreement(compared)
-        what = f"{model.noun} agree exactly"
-        sentence = prose.say("{}, {} by Nsight Compute.", place, prose.Mark(model.verb))
-    else:
+    if model.allowed:
         number = percent(errors.median)
         what = f"median error of {model.noun}"
         sentence = prose.say(
@@ -280,7 +371,7 @@ def scoreboard_headline(scores: Sequence[Score], model: Model) -> Markup:
             f"Unflagged ones outside this range: {others:,}."
         )
     if left_out := len(scores) - len(compared):
-        more.append(f"Not compared: {left_out:,}. The list says why.")
+        more.append(f"Not compared: {left_out:,}. The reply of /scoreboard says why.")
     return prose.headline(number, what, sentence, *more)
 
 
@@ -338,14 +429,10 @@ def scoreboard_figure(scores: Sequence[Score], model: Model) -> Figure:
             x, y, errors = values[indices].T
             # Later traces have smaller points, so that a point stays visible under another operation's.
             marker = {"color": color, "size": 12 - place, "opacity": 0.9, "line": _OUTLINE}
-            shared = {
-                "marker": marker,
-                "customdata": indices,
-                "legendgroup": name,
-                "hovertemplate": "%{text}<extra></extra>",
-            }
-            below = {"marker": {**marker, "size": 7}, "yaxis": "y2", "showlegend": False}
-            traces.append(theme.scatter(name, x, y, "markers", **shared))
+            hover = "%{text}<extra></extra>"
+            shared = dict(customdata=indices, legendgroup=name, hovertemplate=hover)
+            below = dict(marker={**marker, "size": 7}, yaxis="y2", showlegend=False)
+            traces.append(theme.scatter(name, x, y, "markers", marker=marker, **shared))
             traces.append(theme.scatter(name, x, errors, "markers", **shared | below))
     return theme.figure(
         f"{model.noun[0].upper()}{model.noun[1:]}: predicted against {model.verb}",
@@ -365,49 +452,23 @@ def _name_color(score: Score) -> str:
 def _allowed_band(ends: tuple[float, float], allowed: float) -> Figure:
     """Draw the area of predictions that are no misses."""
     low, high = np.array(ends) / (1 + allowed), np.array(ends) / (1 - allowed)
-    return theme.scatter(
-        f"within {percent(allowed)}",
-        [*ends, *ends[::-1]],
-        [*low, *high[::-1]],
-        line={"width": 0},
-        fill="toself",
-        fillcolor="rgba(91,108,230,0.14)",
-        hoverinfo="skip",
-    )
+    x, y = [*ends, *ends[::-1]], [*low, *high[::-1]]
+    style: Figure = dict(line={"width": 0}, fill="toself", fillcolor="rgba(91,108,230,0.14)")
+    return theme.scatter(f"within {percent(allowed)}", x, y, **style, hoverinfo="skip")
 
 
 def _layout(model: Model, ends: tuple[float, float], error_range: float) -> Figure:
-    log = {
-        "type": "log",
-        "range": [math.log10(end) for end in ends],
-        "dtick": 1,
-        "tickformat": "~s",
-    }
+    log = dict(type="log", range=np.log10(ends), dtick=1, tickformat="~s", automargin=True)
+    errors = dict(range=[-error_range, error_range], domain=[0, _ERRORS_TOP], nticks=5)
+    zero = dict(zeroline=True, zerolinecolor=theme.BORDER)
+    legend = dict(bgcolor=theme.NOTHING, itemsizing="constant", tracegroupgap=0)
+    above = dict(yref="paper", x=0.005, y=1, yanchor="top")  # far above the diagonal: no points
     return dict(
-        xaxis=theme.axis(f"{model.axis}, predicted", **log, anchor="y2", automargin=True),
-        yaxis=theme.axis(
-            f"{model.axis}, {model.verb}", **log, domain=[_COUNTS_BOTTOM, 1], automargin=True
-        ),
-        yaxis2=theme.axis(
-            "error, %",
-            range=[-error_range, error_range],
-            domain=[0, _ERRORS_TOP],
-            nticks=5,
-            zeroline=True,
-            zerolinecolor=theme.BORDER,
-            automargin=True,
-        ),
+        xaxis=theme.axis(f"{model.axis}, predicted", **log, anchor="y2"),
+        yaxis=theme.axis(f"{model.axis}, {model.verb}", **log, domain=[_COUNTS_BOTTOM, 1]),
+        yaxis2=theme.axis("error, %", **errors, **zero, automargin=True),
+        legend=legend | above,
         **theme.diagonal(*ends, f"predicted = {model.verb}", theme.HARDWARE),
-        # Where no point can be: far above the diagonal.
-        legend={
-            "yref": "paper",
-            "bgcolor": theme.NOTHING,
-            "itemsizing": "constant",
-            "tracegroupgap": 0,
-            "x": 0.005,
-            "y": 1,
-            "yanchor": "top",
-        },
     )
 
 
@@ -419,22 +480,21 @@ class ScoreboardPanel(Panel):
 <div class="row picture">
 {{ plot("scoreboard-plot", "Each value: predicted on the x-axis, counted or measured on the y-axis") }}
 </div>
-{{ slot("scoreboard-models") }}{{ slot("scoreboard-rows") }}
+{{ slot("scoreboard-models") }}
 """
     options = (ScoreView,)
-    endpoints = Endpoint("scoreboard", scoreboard_of, options=ScoreFilter), RECORDED
+    endpoints = (
+        Endpoint("scoreboard", _scoreboard, options=ScoreFilter),
+        Endpoint("recorded", _recorded, options=RecordingFilter),
+    )
     uses_compiler = False
     is_compared = False
 
     def draw(self, snapshot: Snapshot) -> Slots:
-        state = snapshot.state
-        view = state.view.of(ScoreView)
-        name = view.score_count
-        part = LaunchFilter(view.score_kernel, view.score_gpu)
+        name = snapshot.state.view.of(ScoreView).score_count
         return {
-            "scoreboard-headline": scoreboard_headline(select_scores(name, part), MODELS[name]),
-            "scoreboard-plot": scoreboard_picture(name, part),
-            "scoreboard-models": render_models(state, name),
-            "scoreboard-rows": prose.hint("Click a point of a recorded launch to open it.")
-            + render_scores(state, name, part),
+            "scoreboard-headline": scoreboard_headline(scores_by_model()[name], MODELS[name]),
+            "scoreboard-plot": scoreboard_picture(name),
+            "scoreboard-models": prose.hint("Click a point of a recorded launch to open it.")
+            + render_models(snapshot.state, name),
         }

@@ -33,9 +33,8 @@ from visualize.views.prose import (
     table,
     term,
 )
-from visualize.views.slots import NONE, plot_value
+from visualize.views.slots import NONE, plot_value, template
 from visualize.views.state import Snapshot
-from visualize.views.templates import template
 from visualize.views.theme import Figure
 
 _LISTING = template(

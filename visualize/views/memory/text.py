@@ -32,7 +32,7 @@ from visualize.views.prose import (
     table,
     term,
 )
-from visualize.views.templates import template
+from visualize.views.slots import template
 
 # From this multiple of the sectors needed, the headline is the multiple; below, it is the share of used bytes.
 _NOTABLE_FACTOR = 1.1

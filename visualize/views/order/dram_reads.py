@@ -26,7 +26,6 @@ from visualize.views.prose import (
     say,
     table,
     term,
-    traffic_funnel,
 )
 
 # Numbers of bytes within this factor count as equal.
@@ -186,7 +185,7 @@ def _uncertainty(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     return ()
 
 
-def dram_reads_funnel(traffic: DramTraffic) -> Markup:
+def stages_table(traffic: DramTraffic) -> Markup:
     """Render the bytes read at each level from lanes to DRAM, predicted and counted."""
     stages: list[tuple[Any, int, str]] = []
     if traffic.operations:
@@ -213,7 +212,8 @@ def dram_reads_funnel(traffic: DramTraffic) -> Markup:
     stages.append(
         (term("compulsory bytes", "each input once"), traffic.own.compulsory_bytes, "predicted")
     )
-    return traffic_funnel(stages, "Bytes read, from lanes to DRAM")
+    rows = ((Sourced(name, source), f"{count:,}") for name, count, source in stages)
+    return table(("", "bytes"), rows, "Bytes read, from lanes to DRAM")
 
 
 def study_table(traffic: DramTraffic) -> Markup | str:

@@ -15,6 +15,7 @@ export class Order {
       const { m, n, rowPiece, columnPiece } = this.at(entry);
       firstOfTile[m * columns + n] = firstOfPiece[rowPiece] = firstOfPiece[columnPiece] = entry;
     }
+    this.path = this.outline(meta.first);
   }
 
   // The tile of an entry, and the pieces that it reads.
@@ -103,10 +104,21 @@ export class Order {
     return this.compose((m, n) => value(m * this.columns + n), () => "", () => "", "");
   }
 
-  // The large number of a step, and what it counts.
+  // The large number of a step, or of the compared programs, and what it counts.
   load(step) {
-    const current = Math.min(step, this.count), steps = this.ends ? `${this.meta.name} ${written(current)}` : counted(current, this.meta.unit);
-    return { blocks: this.blocks[current], what: `distinct blocks for ${step ? steps : this.meta.whole}`, detail: this.details[current - 1] ?? "" };
+    const { meta: { name, unit, first, slots }, total } = this, current = Math.min(step, this.count), tiles = this.end(current) - this.end(current - 1);
+    const whole = first ? `the first ${counted(first, unit)}` : total === 1 ? `the only ${unit}` : `all ${counted(total, unit)}`;
+    const steps = this.ends ? `${name} ${written(current)}` : counted(current, unit);
+    const detail = step && this.ends ? `: ${tiles === slots ? "" : `${written(tiles)} of `}${counted(slots, unit)}` : "";
+    return { blocks: this.blocks[current], what: `distinct blocks for ${step ? steps : whole}`, detail };
+  }
+
+  // The edges around the tiles of the first entries, as a path.
+  outline(first) {
+    const tiles = Array.from({ length: first }, (_, entry) => this.at(entry)), inside = new Set(tiles.map(({ m, n }) => `${m} ${n}`));
+    const edge = (m, n, x, y, right) => (inside.has(`${m} ${n}`) ? "" : `M${x},${y}L${x + right},${y + 1 - right}`);
+    const edges = ({ m, n }) => edge(m - 1, n, n, m, 1) + edge(m + 1, n, n, m + 1, 1) + edge(m, n - 1, n, m, 0) + edge(m, n + 1, n + 1, m, 0);
+    return tiles.map(edges).join("");
   }
 }
 
@@ -139,7 +151,7 @@ export class Picture {
 
   // The lines of a point's tip.
   words(point) {
-    const { m, n, k } = point, { panels, slices, grid, size, sliced } = this.meta;
+    const { m, n, k } = point, { panels, slices, grid, tensors } = this.meta;
     const pid = (order, entry) => `pid ${written(order.program(entry))}`;
     if (k !== undefined) {
       const order = this.orderOf(point.map), slice = grid.slice_of[k], first = order.firstOfPiece[(m ?? order.rows + n) * slices + slice];
@@ -148,13 +160,16 @@ export class Picture {
       return [name + along, `First loaded by ${pid(order, first)}, in ${order.describe(first)}.`];
     }
     const { order, entry, panels: reads } = this.reads(point);
+    const sides = ["BLOCK_M", "BLOCK_N"].flatMap((name) => this.handles[name]?.value ?? []);
+    const size = sides.length === 2 ? `, ${sides.join(" × ")} elements of ${tensors.at(-1)}` : "";
     const lines = [`${pid(order, entry)} computes this tile${size}.`, `pid_m ${m}, pid_n ${n}: ${order.describe(entry)}`];
     if (!panels) return lines;
     const loaded = reads.map(({ blocks, first }, side) => {
       const by = first === entry ? "loaded now" : `already loaded by ${pid(order, first)}`;
       return `${side ? `Column ${n}` : `Row ${m}`} of ${panels[side]}, ${counted(blocks, "block")}: ${by}.`;
     });
-    return [...lines, ...sliced, ...loaded];
+    if (slices > 1) lines.push(`It computes only the first of the tile’s ${slices} slices of K.`);
+    return [...lines, ...loaded];
   }
 
   // Lays a step, or at 0 the whole launch, over a figure that is about to be drawn.
@@ -178,7 +193,7 @@ export class Picture {
     // Black in white, to be seen on every colour of the map.
     const isSmall = data[0].texttemplate && this.numberSize(layout, 0, 1) < 13;
     const lines = [{ width: isSmall ? 3 : 6, color: "#ffffff" }, { width: isSmall ? 1.5 : 2.5, color: "#111827" }];
-    detail.layout.shapes = orders.flatMap(({ outline: path }, map) => {
+    detail.layout.shapes = orders.flatMap(({ path }, map) => {
       const axis = map ? 2 : "";
       return lines.map((line) => ({ type: "path", path, xref: `x${axis}`, yref: `y${axis}`, line }));
     });

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from tilescope.declare.knobs import knobs
-from tilescope.numbers import count_noun
 from visualize.predict.schedule import (
     KernelSchedule,
     Schedule,
@@ -331,8 +330,6 @@ def player_data(orders: Sequence[Order], step: int, first: int, bound: int) -> F
     launch = orders[0].schedule
     handles = _handles(launch) if isinstance(launch, KernelSchedule) else {}
     tensors = launch.transposed
-    sides = [str(handles[name]["value"]) for name in ("BLOCK_M", "BLOCK_N") if name in handles]
-    sliced = f"It computes only the first of the tile’s {launch.slices} slices of K."
     return {
         "step": step,
         "first": first,
@@ -342,24 +339,13 @@ def player_data(orders: Sequence[Order], step: int, first: int, bound: int) -> F
         "tensors": list(tensors),
         "transposed": list(tensors.values()),
         "handles": handles,
-        "size": f", {' × '.join(sides)} elements of {list(tensors)[-1]}" if len(sides) == 2 else "",
-        "sliced": [sliced] if launch.slices > 1 else [],
         "name": orders[0].steps.name,
         "unit": orders[0].unit,
-        "whole": _compared(orders[0], first),
+        "slots": orders[0].steps.slots,
         "resident": launch.resident_programs,
         "grid": asdict(map_grid(launch)),
         "depths": slice_blocks(launch),
     }
-
-
-def _compared(order: Order, first: int) -> str:
-    """Name the compared programs, or all of them."""
-    tiles = len(order.steps.timed.place)
-    if tiles == 1:
-        return f"the only {order.unit}"
-    count = count_noun(first or tiles, order.unit)
-    return f"the first {count}" if first else f"all {count}"
 
 
 def _handles(launch: KernelSchedule) -> Figure:
@@ -376,29 +362,6 @@ def _handles(launch: KernelSchedule) -> Figure:
         for name, values in allowed.items()
         if values
     }
-
-
-def _outline(order: Order, first: int) -> str:
-    """Return the edge around the tiles of the first programs as a path.
-
-    It has one line per straight stretch: Plotly parses a path number by number, again in each drawing.
-    """
-    if not first:
-        return ""
-    timed = order.steps.timed
-    _, rows, columns = np.unravel_index(timed.place[:first], timed.entry.shape)
-    top = rows.min()
-    left = columns.min()
-    inside = np.zeros((np.ptp(rows) + 3, np.ptp(columns) + 3), np.int8)
-    inside[rows - top + 1, columns - left + 1] = 1
-    path = ""
-    sides = (inside, left, top, "M{0},{1}L{0},{2}"), (inside.T, top, left, "M{1},{0}L{2},{0}")
-    for part, across, along, line in sides:
-        edge = np.diff(part, axis=1)[1:-1].T != 0
-        ends = np.diff(edge.astype(np.int8), prepend=0, append=0)
-        (at, start), (_, end) = np.nonzero(ends > 0), np.nonzero(ends < 0)
-        path += "".join(map(line.format, at + across, start + along, end + along))
-    return path
 
 
 def _order_data(order: Order, first: int) -> Figure:
@@ -420,15 +383,5 @@ def _order_data(order: Order, first: int) -> Figure:
     if timed.panels:
         compared = loads(timed, np.array([first or len(timed.place)]))
         each = loads(timed, np.arange(1, len(timed.place) + 1)) if steps.is_single else steps.blocks
-        data |= {"blocks": np.append(compared, each), "outline": _outline(order, first)}
-        data["details"] = [] if steps.is_single else _describe_steps(order)
+        data["blocks"] = np.append(compared, each)
     return data
-
-
-def _describe_steps(order: Order) -> list[str]:
-    """Say how many of the concurrent programs each step has."""
-    slots = count_noun(order.steps.slots, order.unit)
-    return [
-        f": {slots if tiles == order.steps.slots else f'{tiles:,} of {slots}'}"
-        for tiles in order.steps.tiles
-    ]

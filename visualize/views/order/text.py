@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from tilescope import numbers
@@ -18,14 +19,15 @@ from tilescope.numbers import (
 from tilescope.results import Compiled, Timeline
 from visualize.predict.reuse import DramTraffic
 from visualize.predict.schedule import (
-    FirstLoads,
     KernelSchedule,
     Schedule,
     Steps,
+    loads,
     max_programs_per_sm,
     occupancy_of,
 )
 from visualize.views import prose
+from visualize.views.order.map_figure import Order
 from visualize.views.prose import (
     Link,
     Mark,
@@ -45,6 +47,8 @@ _THIRD_AXIS = (
     "Slices are the grid's third axis, so the first slices of all tiles start before any second slice. During "
     "playback, a small map shows how many slices of each tile have started."
 )
+# Maximum number of tiles for which the blocks of all waves are added up. More would make a slider lag.
+_MAX_TILES_ADDED = 1 << 15
 TIMING_NOTE = (
     "Each program reads the GPU's timer first, and again after all its warps have issued their last store. "
     "The launch itself, and writes still in flight when a program ends, are not attributed to any program."
@@ -52,52 +56,61 @@ TIMING_NOTE = (
 
 
 def loads_headline(
-    loads: FirstLoads,
-    unit: str,
+    own: Order,
+    row_major: Order,
+    first: int,
     traffic: DramTraffic,
     link: Link,
     more: Sequence[Any],
     larger: Link | str = "",
 ) -> Markup:
-    """Compare the blocks that the first programs load in this order and in row-major order.
+    """Compare the blocks that the first programs (or tiles of a loop) load in this order and in row-major order.
 
     Args:
-        unit: "program" or "tile".
         traffic: the DRAM reads and times of both orders, if its study has them.
         link: a link to all values of GROUP_SIZE.
         more: further sentences.
         larger: a link to a launch in which the orders differ; "" if there is none.
     """
-    (rows, columns), (other_rows, other_columns) = loads.regions
+    unit = own.unit
+    launches = own.steps.timed, row_major.steps.timed
+    tiles = len(own.steps.entries)
+    blocks, other_blocks = (int(loads(launch, np.array([first]))[0]) for launch in launches)
+    (rows, columns), (other_rows, other_columns) = (
+        [len(np.unique(side[:first])) for side in (launch.tiles.pid_m, launch.tiles.pid_n)]
+        for launch in launches
+    )
     inputs = traffic.kernel.family.panels or ("", "")
-    first = count_noun(loads.first, unit)
+    programs = count_noun(first, unit)
     need = f"{count_noun(rows, 'row')} of {inputs[0]} and {count_noun(columns, 'column')} of {inputs[1]}"
     other_need = Sourced(
         f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted"
     )
-    blocks = term("block", "blocks")
-    beside = say("{} instead of {:,} for {}", blocks, loads.row_major_blocks, first)
+    noun = term("block", "blocks")
+    beside = say("{} instead of {:,} for {}", noun, other_blocks, programs)
     reasons: list[Any] = [
         say("These {}s need {}; row-major order needs {}.", unit, need, other_need)
     ]
-    if loads.blocks == loads.row_major_blocks:
-        beside = say("{} in either order", blocks)
-        is_at_once = traffic.schedule.waves == traffic.schedule.turns == 1
-        reasons = [say("{} {}", _equal_loads(loads, unit), larger if is_at_once else "")]
-    elif loads.blocks > loads.row_major_blocks:
+    is_at_once = traffic.schedule.waves == traffic.schedule.turns == 1
+    if blocks == other_blocks:
+        beside = say("{} in either order", noun)
+        reason = f"Both orders need equally many rows and columns of tiles for {programs}."
+        if np.array_equal(launches[0].place, launches[1].place):
+            reason = "This order is row-major, so both load the same blocks."
+        elif first == tiles:
+            reason = f"Together, all {tiles:,} {unit}s need every block of both inputs."
+        reasons = [say("{} {}", reason, larger if is_at_once else "")]
+    elif blocks > other_blocks:
         narrow = f"C is only {other_columns} tiles wide, so grouping loads more."
         reasons.insert(0, f"{narrow} “DRAM reads” shows whether the L2 makes up for it.")
-    elif traffic.schedule.waves == traffic.schedule.turns == 1:
-        reasons.append(say("All {:,} {}s run at once here. {}", loads.tiles, unit, larger))
-    elif gain := _grouping_gain(traffic, first):
+    elif is_at_once:
+        reasons.append(say("All {:,} {}s run at once here. {}", tiles, unit, larger))
+    elif gain := _grouping_gain(traffic, programs):
         reasons = [gain, *reasons, link]
-    if loads.wave_blocks is not None:
-        reasons.append(
-            say(
-                "All waves together load {:,} blocks; in row-major order, {:,}.", *loads.wave_blocks
-            )
-        )
-    return headline(f"{loads.blocks:,}", beside, *reasons, *more)
+    if not own.steps.is_single and tiles <= _MAX_TILES_ADDED:
+        sums = (int(order.steps.blocks.sum()) for order in (own, row_major))
+        reasons.append(say("All waves together load {:,} blocks; in row-major order, {:,}.", *sums))
+    return headline(f"{blocks:,}", beside, *reasons, *more)
 
 
 def _grouping_gain(traffic: DramTraffic, first: str) -> Sentence | str:
@@ -123,14 +136,6 @@ def _grouping_gain(traffic: DramTraffic, first: str) -> Sentence | str:
         reads,
         times,
     )
-
-
-def _equal_loads(loads: FirstLoads, unit: str) -> str:
-    if loads.is_same_order:
-        return "This order is row-major, so both load the same blocks."
-    if loads.first == loads.tiles:
-        return f"Together, all {loads.tiles:,} {unit}s need every block of both inputs."
-    return f"Both orders need equally many rows and columns of tiles for {count_noun(loads.first, unit)}."
 
 
 def split_k_sentence(schedule: KernelSchedule) -> Sentence | str:

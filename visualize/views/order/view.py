@@ -21,7 +21,6 @@ from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended, reus
 from visualize.predict.schedule import (
     MAX_TILES,
     count_tiles,
-    first_loads,
     first_programs,
     loads,
     player_steps,
@@ -79,12 +78,12 @@ def _headline(snapshot: Snapshot, orders: list[Order], first: int) -> Markup:
     if launch.panels is None:
         reason = "Each input is read once in any order. The order decides which tiles are in flight together."
         return prose.headline(*count_noun(launch.programs, "program").split(), reason, *more)
-    compared = first_loads(own, orders[1].steps, first)
     larger = larger_preset(state.kernel, "program-order", "The order matters in a larger launch.")
     link = Link(
         "DRAM reads of every GROUP_SIZE.", query({**state.to_address(), "tab": "dram-reads"})
     )
-    return text.loads_headline(compared, orders[0].unit, dram_traffic(snapshot), link, more, larger)
+    traffic = dram_traffic(snapshot)
+    return text.loads_headline(orders[0], orders[1], first, traffic, link, more, larger)
 
 
 def larger_preset(kernel: Kernel, tab: str, label: str) -> Link | str:
@@ -349,7 +348,7 @@ class DramReadsPanel(Panel):
 </div>
 <div class="row">{{ button("compare-sizes", "Count and time every GROUP_SIZE") }}</div>
 {% call fold("dram-reads-numbers", "Predicted and counted in numbers, and what is assumed") %}
-{{ slot("dram-reads-funnel") }}{{ slot("dram-reads-tables") }}
+{{ slot("dram-reads-stages") }}{{ slot("dram-reads-tables") }}
 {% endcall %}
 """
     actions: Mapping[str, Action] = {"compare-sizes": "reuse"}
@@ -380,7 +379,7 @@ class DramReadsPanel(Panel):
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
             if rows:
                 times = value(figures.times_figure(rows, own, timed), timed)
-        funnel = dram_reads.dram_reads_funnel(traffic)
+        stages = dram_reads.stages_table(traffic)
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(
             state.kernel, "dram-reads", "Open a size at which GROUP_SIZE matters."
@@ -394,8 +393,8 @@ class DramReadsPanel(Panel):
             ),
             "dram-reads-plot": reads,
             "times-plot": times,
-            "dram-reads-instead": funnel if reads == NONE else "",
-            "dram-reads-funnel": funnel if reads != NONE else "",
+            "dram-reads-instead": stages if reads == NONE else "",
+            "dram-reads-stages": stages if reads != NONE else "",
             "dram-reads-tables": tables,
         }
 

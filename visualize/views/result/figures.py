@@ -1,18 +1,16 @@
-"""Figures of one run: the map of its error, its worst tile, its times as bars, its roofline, and its predicted time."""
+"""Figures of one run: the map of its error, its times as bars, its roofline, and its predicted time."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from tilescope.declare.spec import Kernel
 from tilescope.inside.report import Inside
 from tilescope.numbers import milliseconds, percent, significant, source, time_unit
 from tilescope.reports.text import name_resource
 from tilescope.results.run import (
     Check,
-    Closeup,
     Diff,
     RunResult,
 )
@@ -48,58 +46,8 @@ def error_figure(diff: Diff, check: Check, tensor: str) -> Figure:
     There is no ring without an error, and there are no borders between too many tiles.
     """
     rows, columns = diff.cell
-    largest = "" if diff.cell == (1, 1) else f" (max of each {rows} × {columns})"
-    figure = _error_map(diff, diff, (0, 0), f"Error of {tensor}{_unit(diff)}{largest}", tensor)
-    if not check.passed or (not diff.exact and diff.cells.any()):
-        figure["data"].append(_ring(check))
-    return figure
-
-
-def closeup_figure(
-    diff: Diff,
-    near: Closeup,
-    check: Check,
-    tensor: str,
-    programs: Mapping[tuple[int, int], Sequence[int]],
-) -> Figure:
-    """Draw the worst tile and its neighbours, each labelled with the programs that compute it.
-
-    Args:
-        programs: [tile row, tile column] → pids.
-    """
-    place = "worst tile" if diff.tile else "worst element"
-    figure = _error_map(diff, near, near.first, f"Error{_unit(diff)} near the {place}", tensor)
-    if diff.tile:
-        labels = theme.scatter(
-            "programs",
-            [column * diff.tile[1] for _, column in programs],
-            [row * diff.tile[0] for row, _ in programs],
-            "text",
-            text=[
-                f"pid {pid}" + (f" +{len(more)}" if more else "")
-                for pid, *more in programs.values()
-            ],
-            textposition="bottom right",
-            textfont={"size": 13, "color": "#f8fafc", "shadow": "0 0 3px #000, 0 0 3px #000"},
-            hoverinfo="skip",
-        )
-        figure["data"].append(labels)
-    figure["data"].append(_ring(check))
-    return figure
-
-
-def _unit(diff: Diff) -> str:
-    # Beside the colour bar, Plotly would write the unit over the numbers.
-    return "" if diff.exact else " ÷ its rounding limit"
-
-
-def _error_map(
-    diff: Diff, part: Diff | Closeup, first: tuple[int, int], title: str, tensor: str
-) -> Figure:
-    """Draw the cells of a map or a closeup, in the colours of the map, and the borders of its tiles."""
     low, high, ticks = _color_range(diff)
-    cells = part.cells
-    (rows, columns) = part.cell
+    cells = diff.cells
     if diff.exact:
         # However small its error, a wrong cell has the colour of wrong cells.
         z = np.where(np.isnan(cells) | (cells > 0), high, low)
@@ -114,9 +62,9 @@ def _error_map(
         type="heatmap",
         z=z.astype(np.float32),
         customdata=cells.astype(np.float32),
-        x0=first[1] + (columns - 1) / 2,
+        x0=(columns - 1) / 2,
         dx=columns,
-        y0=first[0] + (rows - 1) / 2,
+        y0=(rows - 1) / 2,
         dy=rows,
         zmin=low,
         zmax=high,
@@ -124,22 +72,27 @@ def _error_map(
         colorbar=theme.colorbar("", tickvals=list(ticks), ticktext=list(ticks.values())),
         hovertemplate=f"around row %{{y:.0f}}, column %{{x:.0f}}<br>largest {error}<extra></extra>",
     )
-    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", first, part.shape)
-    traces = [heatmap, *([_borders(first, part.shape, diff.tile)] if diff.tile else [])]
-    return theme.figure(title, traces, **axes)
+    traces = [heatmap]
+    if diff.tile:
+        traces.append(_borders(diff.shape, diff.tile))
+    if not check.passed or (not diff.exact and cells.any()):
+        traces.append(_ring(check))
+    # Beside the colour bar, Plotly would write the unit over the numbers.
+    unit = "" if diff.exact else " ÷ its rounding limit"
+    largest = "" if diff.cell == (1, 1) else f" (max of each {rows} × {columns})"
+    axes = theme.matrix_axes(f"row of {tensor}", f"column of {tensor}", diff.shape)
+    return theme.figure(f"Error of {tensor}{unit}{largest}", traces, **axes)
 
 
 def _color_range(diff: Diff) -> tuple[float, float, dict[float, str]]:
     """Return log10 of error / limit at both ends of the colour scale, and the colour bar's labels.
 
-    A map and its closeup share one scale. It ends at the largest error, and if no element is right, starts at the
-    smallest one: with fixed ends, a lost race would have one colour everywhere.
+    The scale ends at the largest error, and if no element is right, starts at the smallest one: with fixed ends, a lost
+    race would have one colour everywhere.
     """
     if diff.exact:
         return _SMALLEST, -_SMALLEST, {_SMALLEST: "0", -_SMALLEST: "wrong"}
-    cells = np.concatenate(
-        [diff.cells.ravel(), diff.closeup.cells.ravel() if diff.closeup else []], dtype=float
-    )
+    cells = diff.cells.ravel().astype(float)
     finite = np.log10(np.maximum(cells[np.isfinite(cells)], 10**_SMALLEST))
     low = float(finite.min(initial=np.inf))
     low = low if 0 < low < math.inf else _SMALLEST
@@ -177,17 +130,14 @@ def _color_scale(low: float, high: float) -> list[list[float | str]]:
     return (within if limit > 0 else []) + (beyond if limit < 1 else [])
 
 
-def _borders(first: tuple[int, int], shape: tuple[int, int], tile: tuple[int, int]) -> Figure:
+def _borders(shape: tuple[int, int], tile: tuple[int, int]) -> Figure:
     x, y = list[float | None](), list[float | None]()
     for axis, (along, across) in enumerate(((y, x), (x, y))):
         if shape[axis] > _MAX_BORDERS * tile[axis]:
             continue
-        start = first[1 - axis] - 0.5
-        for place in range(
-            -(-first[axis] // tile[axis]) * tile[axis], first[axis] + shape[axis], tile[axis]
-        ):
+        for place in range(0, shape[axis], tile[axis]):
             along += [place - 0.5, place - 0.5, None]
-            across += [start, start + shape[1 - axis], None]
+            across += [-0.5, shape[1 - axis] - 0.5, None]
     line = {"color": "rgba(148, 163, 184, 0.7)", "width": 1}
     return theme.scatter("borders", x, y, line=line, hoverinfo="skip")
 
@@ -243,7 +193,6 @@ class Roof:
     """A GPU's measured peaks: the bandwidth of a copy, and the rate of the library's large product.
 
     Attributes:
-        gpu: the GPU's name.
         source: "measured" or "recorded".
     """
 
@@ -262,91 +211,34 @@ class Roof:
         return min(self.tflops, self.gbps * intensity / 1000)
 
 
-@dataclass(frozen=True)
-class Point:
-    """A launch in the roofline: its intensity in FLOP per byte and its rate in TFLOP/s.
-
-    The intensity counts each tensor once. A launch that rereads panels moves more bytes, which `reuse` predicts, so its
-    true intensity is lower.
-
-    Attributes:
-        name: the point's label.
-        source: "measured" or "recorded".
-    """
-
-    name: str
-    gpu: str
-    intensity: float
-    tflops: float
-    source: str
-
-
-def intensity(kernel: Kernel, problem: object) -> float:
-    """Return the intensity in FLOP per byte if each tensor is moved once; 0 without arithmetic."""
-    return kernel.family.work(problem) / kernel.family.minimal_bytes(problem)
-
-
-def roofline_figure(
-    roofs: Sequence[Roof],
-    recorded: Sequence[Point],
-    own: Sequence[Point],
-    gpu: str,
-) -> Figure:
-    """Draw a line per GPU's roof, recorded launches as dots, and this launch and the library's calls.
+def roofline_figure(roof: Roof, intensity: float, rates: Mapping[str, float]) -> Figure:
+    """Draw the roof, this launch, and the library's calls.
 
     Args:
-        roofs: of `gpu` and of other GPUs.
-        recorded: launches of the same kind; those of other GPUs are paler.
-        own: this kernel first, then the library's calls; () for a run without times.
+        intensity: FLOP per byte if each tensor is moved once. A launch that rereads panels moves more bytes, which
+            `reuse` predicts, so its true intensity is lower.
+        rates: TFLOP/s by name: this kernel first, then the library's calls; {} for a run without times.
     """
-    ends = [roof.ridge for roof in roofs] + [point.intensity for point in (*recorded, *own)]
-    elsewhere = [point for point in recorded if point.gpu != gpu]
-    here = [point for point in recorded if point.gpu == gpu]
-    others = f"recorded on {', '.join(dict.fromkeys(point.gpu for point in elsewhere))}"
-    circle = {"symbol": "circle", "size": 6}
-    traces = [_roof_trace(roof, roof.gpu == gpu, min(ends) / 2, max(ends) * 2) for roof in roofs]
-    for points, name, marker in (
-        (elsewhere, others, {**circle, "color": theme.BEFORE, "opacity": 0.6}),
-        (here, f"recorded on {gpu}", {**circle, "color": theme.HARDWARE, "opacity": 0.8}),
-        (own[1:], "library", {"symbol": "diamond", "size": 12, "color": _LIBRARY}),
-        (own[:1], THIS_KERNEL, {"symbol": "star", "size": 17, "color": theme.NEW}),
-    ):
-        if points:
-            traces.append(_points_trace(points, name, marker))
+    ends = [end for at in (roof.ridge, intensity) for end in (at / 4, at * 4)]
+    low, high = min(ends), max(ends)
+    name = f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})"
+    x = [low, roof.ridge, high]
+    y = [roof.at(at) for at in x]
+    traces = [theme.scatter(name, x, y, line={"color": theme.HARDWARE}, hoverinfo="skip")]
+    star = {"symbol": "star", "size": 17, "color": theme.NEW}
+    diamond = {"symbol": "diamond", "size": 12, "color": _LIBRARY}
+    hover = "%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte"
+    for call, tflops in rates.items():
+        marker = star if call == THIS_KERNEL else diamond
+        point = theme.scatter(call, [intensity], [tflops], "markers", marker=marker)
+        traces.append(point | {"hovertemplate": hover})
     return theme.figure(
         "Roofline: rate over arithmetic intensity",
         traces,
-        height=480,
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
-        margin={"l": 70, "b": 140},
-        xaxis=theme.axis("FLOP per byte, each tensor moved once", type="log", dtick=1),
-        yaxis=theme.axis("TFLOP/s", type="log", dtick=1),
-    )
-
-
-def _roof_trace(roof: Roof, is_own: bool, low: float, high: float) -> Figure:
-    intensities = sorted({low, min(max(low, roof.ridge), high), high})
-    return theme.scatter(
-        f"{roof.gpu}: {roof.gbps:,.0f} GB/s, {roof.tflops:,.0f} TFLOP/s ({roof.source})",
-        intensities,
-        [roof.at(intensity) for intensity in intensities],
-        line={
-            "color": theme.HARDWARE if is_own else theme.BEFORE,
-            "dash": "solid" if is_own else "dash",
-        },
-        hoverinfo="skip",
-    )
-
-
-def _points_trace(points: Sequence[Point], name: str, marker: Figure) -> Figure:
-    return theme.scatter(
-        name,
-        [point.intensity for point in points],
-        [point.tflops for point in points],
-        "markers",
-        marker=marker,
-        customdata=[f"{point.name}, {point.gpu}, {point.source}" for point in points],
-        hovertemplate="%{customdata}<br>%{y:.4g} TFLOP/s at %{x:.3g} FLOP per byte<extra></extra>",
+        margin={"l": 70, "b": 110},
+        xaxis=theme.axis("FLOP per byte, each tensor moved once", type="log"),
+        yaxis=theme.axis("TFLOP/s", type="log"),
     )
 
 
@@ -396,11 +288,15 @@ def resources_figure(times_ms: Mapping[str, float], total_ms: float, is_bound: b
     return theme.bar_figure("Time each resource would take alone", unit, bars, texts, times)
 
 
-def describe_roofline(roof: Roof, intensity: float, own: Point | None) -> Iterator[Sentence]:
-    """Describe a launch's share of its roof, and its side of the ridge."""
-    if own:
-        top = Sourced(f"{significant(roof.at(own.intensity))} TFLOP/s", roof.source)
-        share = Strong(percent(own.tflops / roof.at(own.intensity)))
+def describe_roofline(roof: Roof, intensity: float, tflops: float | None) -> Iterator[Sentence]:
+    """Describe a launch's share of its roof, and its side of the ridge.
+
+    Args:
+        tflops: the kernel's own rate; None if it is unknown.
+    """
+    if tflops:
+        top = Sourced(f"{significant(roof.at(intensity))} TFLOP/s", roof.source)
+        share = Strong(percent(tflops / roof.at(intensity)))
         yield say("This kernel reaches {} of its roof of {}.", share, top)
     limit = "arithmetic" if intensity >= roof.ridge else "DRAM"
     numbers = significant(intensity), roof.gpu, limit, significant(roof.ridge)

@@ -1,6 +1,6 @@
 """The text of one run: headline, card, tables, remarks and predicted time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -366,13 +366,11 @@ def _time_table(run: RunResult, is_in_l2: bool) -> Markup:
     )
 
 
-def render_values(
-    near: Closeup, check: Check, programs: Mapping[tuple[int, int], list[int]], diff: Diff
-) -> Markup:
+def render_values(near: Closeup, check: Check, programs: Sequence[int], diff: Diff) -> Markup:
     """Render a table of the elements around the worst one: the kernel's value over the reference's.
 
     Args:
-        programs: [tile row, tile column] → pids of the programs that compute the tile.
+        programs: the programs that compute the worst element's tile.
     """
     where = f"Around the worst element {list(check.worst_index)}"
     if diff.tile:
@@ -380,8 +378,9 @@ def render_values(
             place // size for place, size in zip(check.worst_index, diff.tile, strict=True)
         )
         where += f", in tile [{row}, {column}]"
-        if pids := programs.get((row, column)):
-            where += f", computed by pid {pids[0]}" + f" and {len(pids) - 1} more" * (len(pids) > 1)
+        if programs:
+            more = f" and {len(programs) - 1} more" * (len(programs) > 1)
+            where += f", computed by pid {programs[0]}{more}"
 
     def render_value(got: float, expected: float, error: float) -> Markup:
         text = significant(got, 5) if np.isfinite(got) else str(got)

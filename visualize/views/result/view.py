@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Json, Run
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
-from tilescope.declare.spec import Kernel, Launch, shape_text
+from tilescope.declare.spec import Kernel, Launch
 from tilescope.export import CannotBeWritten, ExportedScript, script
 from tilescope.inside.report import Inside
 from tilescope.measure.run import RUN
@@ -21,14 +21,13 @@ from tilescope.measure.session import Session
 from tilescope.numbers import Number, count_noun, source
 from tilescope.results import Failure, RunResult, records
 from tilescope.results.codec import to_json
-from tilescope.results.run import Closeup, Diff
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.order.map_figure import MOST_CELLS
 from visualize.views.panel import Action, Api, Endpoint, Panel, Reply, Slots, reply_endpoint
 from visualize.views.prose import hint, lead, picture_caption, plain, tag_experiment
 from visualize.views.result import figures, text
-from visualize.views.result.figures import Point, Roof, intensity
+from visualize.views.result.figures import Roof
 from visualize.views.slots import NONE, plot_value, save_file
 from visualize.views.state import Snapshot, State, query
 
@@ -36,7 +35,7 @@ _PREDICTING = "Predicting the time from the compiled code…"
 NO_WORK = "This kernel does no arithmetic, so it has no roofline. It can be as fast as a copy of the same bytes."
 NO_ROOF = "No peak rates of this GPU are recorded for this dtype, so there is no roof to draw."
 
-NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "closeup-plot", "time-plot"), NONE)
+NO_PLOTS: Slots = dict.fromkeys(("diff-plot", "time-plot"), NONE)
 
 
 def run_reply(outcome: RunResult, snapshot: Snapshot) -> Json:
@@ -143,12 +142,7 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
         output = kernel.family.output(experiment.problem)
         plots["diff-plot"] = draw(figures.error_figure(diff, check, output), result)
         if near := diff.closeup:
-            programs = _programs(kernel, launch, diff, near)
-            # A passed and timed run shows its times beside the map instead.
-            if not (timed and check.passed):
-                plots["closeup-plot"] = draw(
-                    figures.closeup_figure(diff, near, check, output, programs), result
-                )
+            programs = _worst_programs(kernel, launch, result)
             values = text.render_values(near, check, programs, diff)
     return {
         # A string, unlike Markup, gets no pinned run's card beside it: the table of differences has its numbers.
@@ -164,29 +158,23 @@ def draw_result(result: RunResult, launch: Launch, failure: Failure | None = Non
     }
 
 
-def _programs(
-    kernel: Kernel, launch: Launch, diff: Diff, near: Closeup
-) -> dict[tuple[int, int], list[int]]:
-    """Return the programs that compute each tile of the closeup; {} without tiles, or with too many to lay out."""
+def _worst_programs(kernel: Kernel, launch: Launch, run: RunResult) -> list[int]:
+    """Return the programs that compute the worst element's tile; [] without tiles, or with too many to lay out."""
     axes = kernel.output_axes(launch)
-    if diff.tile is None or axes is None:
-        return {}
+    if run.diff is None or run.diff.tile is None or axes is None:
+        return []
     try:
         tiles = schedule(kernel, launch).tiles
     except ConfigError:
-        return {}
-    places = [{"m": tiles.pid_m, "n": tiles.pid_n}[axis.index] for axis in axes]
-    around = [
-        np.isin(place, np.arange(first // side, (first + length - 1) // side + 1))
-        for place, first, length, side in zip(
-            places, near.first, near.shape, diff.tile, strict=True
+        return []
+    places = {"m": tiles.pid_m, "n": tiles.pid_n}
+    is_worst = np.logical_and(
+        *(
+            places[axis.index] == element // side
+            for axis, element, side in zip(axes, run.check.worst_index, run.diff.tile, strict=True)
         )
-    ]
-    inside = np.logical_and(*around)
-    programs = defaultdict[tuple[int, int], list[int]](list)
-    for row, column, program in np.stack([*places, tiles.program])[:, inside].T.tolist():
-        programs[row, column].append(program)
-    return programs
+    )
+    return [int(program) for program in tiles.program[is_worst]]
 
 
 def tile_marks(result: RunResult) -> Json | None:
@@ -219,74 +207,42 @@ def tile_marks(result: RunResult) -> Json | None:
 def draw_roofline(run: RunResult, launch: Launch) -> Slots:
     """Fill the roofline's slots. Without a roof, there is no picture, and the text gives the reason."""
     experiment = run.experiment
-    kernel = discover()[experiment.kernel]
+    family = discover()[experiment.kernel].family
     gpu = launch.gpu.name
-    recorded = roofs(
-        ((each.gpu, each.measured) for each in records.shipped(RUN.form)), launch.problem.dtype
-    )
-    if run.backend == "cuda" and run.peak and run.copy_gbps:
-        # A device's own roof replaces the recorded one.
-        own_roof = Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
-        recorded = (own_roof, *(roof for roof in recorded if roof.gpu != gpu))
-    roof = next((roof for roof in recorded if roof.gpu == gpu), None)
-    has_work = kernel.family.work(launch.problem)
+    has_work = family.work(launch.problem)
+    roof = _find_roof(run, gpu)
     if not has_work or roof is None:
         reason = NO_ROOF if has_work else NO_WORK
         return {"roofline": tag_experiment(experiment, lead(reason)), "roofline-plot": NONE}
     timed = text.timed_run(run)
-    own = points(kernel, timed, gpu, source(timed.backend)) if timed and run.check.passed else ()
-    figure = figures.roofline_figure(recorded, tuple(_recorded_points(run)), own, gpu)
-    sources = roof.source, "recorded", *(point.source for point in own)
-    about = picture_caption(experiment, gpu, *sources)
-    at = intensity(kernel, launch.problem)
+    timings = text.timings(timed) if timed and run.check.passed else {}
+    rates = {name: timing.tflops for name, timing in timings.items() if timing.tflops}
+    sources = [source(timed.backend)] if timed and rates else []
+    about = picture_caption(experiment, gpu, roof.source, *sources)
+    intensity = has_work / family.minimal_bytes(launch.problem)
+    sentences = figures.describe_roofline(roof, intensity, rates.get(text.THIS_KERNEL))
+    figure = figures.roofline_figure(roof, intensity, rates)
     return {
-        "roofline": tag_experiment(
-            experiment, lead(*figures.describe_roofline(roof, at, own[0] if own else None))
-        ),
-        "roofline-plot": plot_value(figure, revision=kernel.family.id, about=about),
+        "roofline": tag_experiment(experiment, lead(*sentences)),
+        "roofline-plot": plot_value(figure, revision=family.id, about=about),
     }
 
 
-def roofs(runs: Iterable[tuple[str, RunResult]], dtype: str) -> tuple[Roof, ...]:
-    """Return the roof of each GPU: the median of the peaks measured in its runs.
-
-    Args:
-        runs: pairs of GPU name and run.
-        dtype: the element type whose matrix rate is the roof.
-    """
-    rates = defaultdict[tuple[str, str], list[float]](list)
-    for gpu, run in runs:
-        if run.peak and (run.peak.unit == "GB/s" or run.experiment.problem.dtype == dtype):
-            rates[gpu, run.peak.unit].append(run.peak.rate)
-    medians = {key: float(np.median(values)) for key, values in rates.items()}
-    return tuple(
-        Roof(gpu, medians[gpu, "GB/s"], tflops, "recorded")
-        for (gpu, unit), tflops in medians.items()
-        if unit == "TFLOP/s" and (gpu, "GB/s") in medians
-    )
-
-
-def points(kernel: Kernel, run: RunResult, gpu: str, source: str) -> tuple[Point, ...]:
-    """Return the points of a timed run and of the library calls timed with it; () without arithmetic."""
-    at = intensity(kernel, run.experiment.problem)
-    timings = text.timings(run).items()
-    return tuple(
-        Point(name, gpu, at, timing.tflops, source) for name, timing in timings if timing.tflops
-    )
-
-
-def _recorded_points(run: RunResult) -> Iterator[Point]:
-    # Launches of the same family and dtype, on every GPU.
-    kernels = discover()
-    family = kernels[run.experiment.kernel].family
-    dtype = run.experiment.problem.dtype
+def _find_roof(run: RunResult, gpu: str) -> Roof | None:
+    """Return the peaks that a run measured on this machine's GPU, or the medians of the recorded ones."""
+    if run.backend == "cuda" and run.peak and run.copy_gbps:
+        return Roof(gpu, run.copy_gbps, run.peak.rate, "measured")
+    rates = defaultdict[str, list[float]](list)
     for recording in records.shipped(RUN.form):
-        recorded = recording.measured
-        kernel = kernels[recorded.experiment.kernel]
-        problem = recorded.experiment.problem
-        if kernel.family.id == family.id and problem.dtype == dtype and recorded.check.passed:
-            for point in points(kernel, recorded, recording.gpu, "recorded")[:1]:
-                yield replace(point, name=f"{kernel.id} {shape_text(problem)}")
+        peak = recording.measured.peak
+        dtype = recording.measured.experiment.problem.dtype
+        if recording.gpu == gpu and peak:
+            is_alike = peak.unit == "GB/s" or dtype == run.experiment.problem.dtype
+            rates[peak.unit] += [peak.rate] * is_alike
+    if not (rates["GB/s"] and rates["TFLOP/s"]):
+        return None
+    gbps, tflops = (float(np.median(rates[unit])) for unit in ("GB/s", "TFLOP/s"))
+    return Roof(gpu, gbps, tflops, "recorded")
 
 
 def script_of(api: Api, experiment: Json) -> Reply:
@@ -341,13 +297,12 @@ class ResultPanel(Panel):
 <div class="row picture">
 {{ plot("time-plot", "Times of the last run and of the library's call") }}
 {{ plot("diff-plot", "The error of the last run, by position in the output") }}
-{{ plot("closeup-plot", "The error of the worst tile and its neighbours") }}
 </div>
 <div class="row">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
 {% call fold("run-options-fold", "Run options") %}{{ form("run-options", "Run options") }}{% endcall %}
 {% call fold("result-numbers", "All numbers of this run") %}
 {{ slot("result-tables") }}{{ slot("roofline") }}
-{{ plot("roofline-plot", "This launch, the library's calls and recorded launches below the roofs") }}
+{{ plot("roofline-plot", "This launch and the library's calls below the roof") }}
 {% endcall %}
 """
     uses_inspection = True

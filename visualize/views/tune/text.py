@@ -19,7 +19,7 @@ from tilescope.search.sweep_run import Progress
 from tilescope.search.tune import TOLERANCE, short_list
 from visualize.views.panel import select_fields
 from visualize.views.prose import Code, Link, Mark, Sourced, Strong, headline, hint, say, table
-from visualize.views.templates import template
+from visualize.views.slots import template
 
 STATUSES = get_args(Status)
 ENDINGS = {
