@@ -126,7 +126,7 @@ def measure_streams(gpu: Gpu, constants: Constants) -> Iterator[Row]:
                 call = partial(stream[grid], x, y, writes, _BLOCK)
                 device = _touching_device(gpu, *touched, size) if touched else None
                 rows.append(_time([call], l2, device)[0][0])
-                modelled.append(predict_stream(sass, size, writes, l2, gpu, constants))
+                modelled.append(predict_stream(sass, size, writes, l2, constants))
                 labels = {"megabytes": size, "writes": writes, "l2": state}
                 yield make_row("stream", "µs", Sample(rows[-1]), modelled[-1], **labels)
             times[state] = np.array(rows)
@@ -155,9 +155,7 @@ def fit_stream(times: ndarray, modelled: ndarray, **labels: Any) -> Iterator[Row
             yield make_row(name, unit, Sample(values), float(model), span=span, **labels)
 
 
-def predict_stream(
-    sass: str, megabytes: int, writes: bool, l2: str, gpu: Gpu, constants: Constants
-) -> float:
+def predict_stream(sass: str, megabytes: int, writes: bool, l2: str, constants: Constants) -> float:
     """Return the time model's microseconds."""
     instructions = parse_sass(sass)
     last = next(
@@ -169,7 +167,7 @@ def predict_stream(
     executed = [float(programs * WARPS * (number <= last)) for number in range(len(instructions))]
     read = megabytes * _WORDS_PER_MEGABYTE * 4
     written = read * writes
-    is_held = read + written <= HELD_SHARE * gpu.l2_bytes
+    is_held = read + written <= HELD_SHARE * constants.gpu.l2_bytes
     traffic = Traffic(
         wavefronts={"load": read / LINE_BYTES, "store": written / LINE_BYTES},
         l2_bytes={"load": read, "store": written},
@@ -178,11 +176,18 @@ def predict_stream(
         warm_read_bytes=0.0 if is_held else read,
         warm_written_bytes=0.0 if is_held else written,
     )
+    execution = Execution(
+        instructions,
+        read_steps(sass),
+        executed,
+        traffic,
+        programs,
+        WARPS,
+        resident=_WARPS_PER_SM // WARPS,
+    )
     if l2 == "warm":
-        traffic = traffic.after_same_launch
-    resident = _WARPS_PER_SM // WARPS
-    execution = Execution(instructions, read_steps(sass), executed, programs, WARPS, resident)
-    return time_launch(execution, traffic, gpu, constants, _SIMULATED_STEPS)[0]
+        execution = execution.after_same_launch
+    return time_launch(execution, constants, _SIMULATED_STEPS)[0]
 
 
 def _touching_device(gpu: Gpu, x: Any, y: Any, megabytes: int) -> Any:

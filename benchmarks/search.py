@@ -25,7 +25,8 @@ from tilescope.declare.space import Space, space_from_json
 from tilescope.measure.fair_queue import Call
 from tilescope.results import Device, Failure, Strategy, Sweep, SweepPrediction, SweepRow
 from tilescope.results.store import Store
-from tilescope.search.search import ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes, Task
+from tilescope.results.sweep import TRY_ALL, ConfigBuild, ConfigOutcome, ConfigTrial, Outcomes
+from tilescope.search.search import Task
 from tilescope.search.sweep_run import SweepRun
 from tilescope.search.tune import SWEEPS_PER_GPU, tune
 
@@ -223,7 +224,7 @@ def replay(recorded: Recorded) -> Replayed:
             - 1
         )
 
-    first, guided = searches(Strategy("guided", budget=FIRST)), searches(Strategy("guided"))
+    first, guided = searches(Strategy(budget=FIRST)), searches(Strategy())
     chosen = [min(dice.sample(list(times.values()), FIRST)) / best - 1 for _ in range(ORDERS)]
     low, median, high = np.percentile(chosen, (25, 50, 75))
     return Replayed(
@@ -233,7 +234,7 @@ def replay(recorded: Recorded) -> Replayed:
         random_first=(float(low), float(median), float(high)),
         guided=slower(guided),
         tried=max(len(timed_rows(one)) for one in guided),
-        grid=slower(searches(Strategy("grid"))),
+        grid=slower(searches(TRY_ALL)),
     )
 
 

@@ -73,8 +73,8 @@ def time_sequentially(name: str) -> None:
     from tilescope.declare.gpus import this_gpu
     from tilescope.measure.run import prepare
     from tilescope.measure.session import Session
+    from tilescope.results.sweep import ConfigTrial
     from tilescope.search.cases import CaseTrial
-    from tilescope.search.search import ConfigTrial
     from tilescope.search.sweep_run import explain_refusal
 
     kernel, over, chosen = KERNELS[name]

@@ -20,7 +20,7 @@ from kernels.examples import EXAMPLES
 from tilescope.captures.reader import Capture
 from tilescope.captures.server import CaptureServer
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS
-from tilescope.output import guard
+from tilescope.processes import guard
 from tilescope.reports.launch import make_report
 
 # Debug information in the PTX contains the folder.

@@ -23,7 +23,7 @@ from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, default_experiment, from_json, resolve_gpu
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, this_gpu
 from tilescope.declare.spec import Launch
-from tilescope.export.script import script
+from tilescope.export import script
 from visualize.predict.offer import offers
 
 # A large problem in each family's default type, and scripts with other features.

@@ -2,18 +2,21 @@
 
 The folders hold FAMILY.jsonl.gz, a launch per line with its times and its `device` (an H100 if it has none), and the
 captures that its lines name. Replaces the scores of these families in the file whose errors the report and the page
-state, and prints the errors of docs/measurements.md. Without folders, it only prints them.
+state, prints the errors of docs/measurements.md, and writes the ranges of predicted times. Without folders, it scores
+nothing.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from scripts.score_file import replace_scores
@@ -23,11 +26,22 @@ from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.inspect import inspect
 from tilescope.numbers import percent
-from tilescope.results.scores import FILE, Score, shipped_scores, summarize
+from tilescope.results.scores import (
+    FILE,
+    RANGES,
+    UNFITTED,
+    Score,
+    TimeRange,
+    classify,
+    shipped_scores,
+    summarize,
+    unfitted_scores,
+)
 from tilescope.timing.constants import find_constants
 from tilescope.timing.launches import predict_launch
-from tilescope.timing.ranges import UNFITTED, stated_ranges
 
+# Nine of ten normally distributed numbers are within so many standard deviations of their mean.
+_DEVIATIONS = 1.645
 # With all constants, and with those that were fitted to other families.
 _MODELS = ("time", "held_out_time")
 _DEVICE = "NVIDIA H100 80GB HBM3"
@@ -145,12 +159,11 @@ def score_launch(rows: Sequence[dict[str, Any]], path: Path | None) -> list[Scor
     if executions is None or counts.refused:
         return refuse(counts.refused or inside.not_executed)
     for place, score in enumerate(scores):
-        gpu = GPUS[score.launch["gpu"]]
-        constants, _ = find_constants(gpu)
+        constants, _ = find_constants(GPUS[score.launch["gpu"]])
         if score.model == "held_out_time":
             constants = replace(constants, **WITHOUT.get(score.launch["family"], {}))
         try:
-            prediction = predict_launch(capture, captured, counts, executions, gpu, constants)
+            prediction = predict_launch(capture, captured, counts, executions, constants)
         except UnsupportedOperation as error:
             return refuse(str(error))
         predicted_us = round(prediction.total_us, 1)
@@ -175,6 +188,33 @@ def print_errors() -> None:
         print(f"| {family} | {gpu} | {fitted.launches} | {' | '.join(map(percent, shares))} |")
 
 
+def fit_ranges(scores: Iterable[Score]) -> dict[str, TimeRange]:
+    """Return the range of each class of launches."""
+    classes = defaultdict[str, list[float]](list)
+    for score in scores:
+        ratio = score.counted / (score.predicted or math.nan)
+        name = classify(score.part, score.launch.get("spilled_bytes", 0))
+        classes[name].append(math.log(ratio))
+    ranges = {}
+    for name, logarithms in classes.items():
+        half = _find_deviations(len(logarithms)) * stdev(logarithms)
+        low = mean(logarithms) - half
+        high = mean(logarithms) + half
+        inside = sum(low <= each <= high for each in logarithms) / len(logarithms)
+        ranges[name] = TimeRange(len(logarithms), math.exp(low), math.exp(high), inside)
+    return ranges
+
+
+def _find_deviations(launches: int) -> float:
+    """Return half the width of a 90 % prediction interval, in standard deviations of a sample of launches.
+
+    Student's t is expanded to the first order of 1 / degrees of freedom.
+    """
+    normal = _DEVIATIONS
+    quantile = normal + (normal**3 + normal) / 4 / (launches - 1)
+    return quantile * math.sqrt(1 + 1 / launches)
+
+
 def main(folders: Sequence[Path]) -> None:
     scores = []
     for rows, path in read_launches(folders):
@@ -191,7 +231,10 @@ def main(folders: Sequence[Path]) -> None:
         ]
         replace_scores(FILE, sorted(scores, key=lambda score: _MODELS.index(score.model)))
     print_errors()
-    for name, each in stated_ranges().items():
+    ranges = fit_ranges(unfitted_scores())
+    rows = {name: asdict(each) for name, each in ranges.items()}
+    RANGES.write_text(f"{json.dumps(rows, indent=1)}\n", encoding="utf-8")
+    for name, each in ranges.items():
         print(
             f"{name}: {each.low:.2f} to {each.high:.2f}, {percent(each.inside)} of {each.launches}"
         )

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tests.messages import menu_labels, opened
-from tests.tilescope.export.test_export import run_scripts
+from tests.tilescope.test_export import run_scripts
 from tests.waiting import run_coroutine
 from visualize.predict.schedule import steps
 from visualize.views.order.map_figure import Order, map_figure

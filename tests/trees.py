@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tilescope.application import FOLDER as ROOT
+from tilescope.processes import FOLDER as ROOT
 
 PARTS = (
     "kernels",

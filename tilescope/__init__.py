@@ -20,8 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilescope.application import environment
 from tilescope.autotuning import prune
+from tilescope.processes import environment
 
 __all__ = ["Launch", "Launches", "capture", "prune"]
 __version__ = "0.1.0"

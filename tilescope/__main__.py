@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from tilescope import __version__
-from tilescope.application import FOLDER
 from tilescope.cli.command import USAGE, CommandFailed, load_page, missing_page, run_command
+from tilescope.processes import FOLDER
 
 HELP = """\
 usage: tilescope [COMMAND] [ARGUMENTS]

@@ -16,13 +16,13 @@ import tempfile
 import time
 import types
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilescope.application import environment
 from tilescope.declare import gpus
+from tilescope.processes import environment
 
 # The autotuner times the configs whose predicted times are at most this many times the shortest one: at least one in
 # ten of the predicted configs, at most one in three. Chosen on 24 problems of two kernels: it keeps the fastest config
@@ -31,14 +31,14 @@ _CLOSE = 1.15
 _FEWEST = 10
 _MOST = 3
 
-# Maximum seconds to compile: a fixed part, plus a part per config of each process.
-_START_S = 20
-_CONFIG_S = 6
+# Maximum seconds to compile all configs.
+_COMPILE_S = 300
 
-# Maximum seconds to predict: a fixed part, plus the time in which the autotuner times a config (`do_bench` launches it
-# for 125 ms). Longer predictions would cost more than they save.
-_LEAST_S = 5
+# Seconds that the autotuner takes to time a config: `do_bench` launches it for 125 ms.
 _BENCH_S = 0.15
+
+# With less time, no prediction is ready.
+_LEAST_S = 1
 
 # A process takes about 100 MB.
 _MOST_PROCESSES = 16
@@ -134,6 +134,7 @@ def predict_configs(
     gpu = gpus.this_gpu()
     if not gpu:
         raise _AllKept("this machine has no NVIDIA GPU")
+    from triton.errors import TritonError
     from triton.runtime import JITFunction
 
     function, launches = _list_launches(tuner, configs, keywords)
@@ -142,15 +143,31 @@ def predict_configs(
     from tilescope.record.capture_file import write_capture  # imports torch
     from tilescope.record.recorder import Recorder
 
-    with tempfile.TemporaryDirectory(prefix="tilescope-") as name:
+    refused = dict[int, str]()
+    missing = dict[int, str]()
+    with tempfile.TemporaryDirectory(prefix="tilescope-") as name, _start_predictor() as predictor:
         folder = Path(name)
         path = folder / "configs.tilescope"
         recorder = Recorder(asdict(gpu), "cuda", folder)
         with recorder.journal:
-            _compile_in_parallel(function, launches)
-            refused, missing = _record(recorder, function, launches)
+            for number, is_compiled in _compile_in_parallel(function, launches):
+                if not is_compiled:
+                    missing[number] = f"The compilation took longer than {_COMPILE_S} s."
+                    continue
+                keywords = launches[number]()
+                try:
+                    recorder.record(function, (), keywords.pop("grid"), keywords)
+                except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
+                    refused[number] = f"{type(error).__name__}: {error}"
+                except Exception as error:  # Tilescope's own error: the config may be good
+                    missing[number] = f"{type(error).__name__}: {error}"
+        # Predictions may take as long as timing the configs that they drop
+        deadline = time.monotonic() + _BENCH_S * len(configs) * (1 - 1 / _MOST)
         write_capture(folder, path)
-        predicted = _predict(path, len(recorder.launches)) if recorder.launches else []
+        limit_s = deadline - time.monotonic()
+        if limit_s < _LEAST_S:
+            raise _AllKept("all were compiled in parallel; timing them is faster than predicting")
+        predicted = _predict(predictor, path, len(recorder.launches), limit_s)
     times = dict[int, float]()
     recorded = (number for number in range(len(configs)) if number not in {*refused, *missing})
     for number, reply in zip(recorded, predicted, strict=True):
@@ -186,8 +203,14 @@ def _list_launches(
     return function, [functools.partial(prepare, config) for config in configs]
 
 
-def _compile_in_parallel(function: Any, launches: Sequence[Callable[[], dict[str, Any]]]) -> None:
-    """Compile in forks of this process, which fill Triton's cache. Errors appear when the launches are recorded."""
+def _compile_in_parallel(
+    function: Any, launches: Sequence[Callable[[], dict[str, Any]]]
+) -> Iterator[tuple[int, bool]]:
+    """Compile in forks of this process, which fill Triton's cache. Errors appear when the launches are recorded.
+
+    Yields:
+        The number of each config, and whether its compilation ended in time.
+    """
     global _compile
     from triton.runtime import driver
 
@@ -209,66 +232,46 @@ def _compile_in_parallel(function: Any, launches: Sequence[Callable[[], dict[str
         function.run(**compiles[number], warmup=True)
 
     _compile = compile_config
-    workers = _count_processes(len(compiles))
-    deadline = time.monotonic() + _limit_s(len(compiles))
+    deadline = time.monotonic() + _COMPILE_S
     with warnings.catch_warnings():
         # Since Python 3.12, forking a process with threads raises a warning
         warnings.simplefilter("ignore", DeprecationWarning)
-        pool = multiprocessing.get_context("fork").Pool(workers)
+        pool = multiprocessing.get_context("fork").Pool(_count_processes(len(compiles)))
     with pool:
         done = [pool.apply_async(_compile_config, (number,)) for number in range(len(compiles))]
-        for result in done:
+        for number, result in enumerate(done):
             result.wait(max(0, deadline - time.monotonic()))
+            yield number, result.ready()
 
 
 def _count_processes(configs: int) -> int:
     return min(len(os.sched_getaffinity(0)), configs, _MOST_PROCESSES)
 
 
-def _limit_s(configs: int) -> float:
-    return _START_S + _CONFIG_S * configs / _count_processes(configs)
-
-
 def _compile_config(number: int) -> None:
     _compile(number)
 
 
-def _record(
-    recorder: Any, function: Any, launches: Sequence[Callable[[], dict[str, Any]]]
-) -> tuple[dict[int, str], dict[int, str]]:
-    """Record a launch of each config. By number, return why it does not compile or fit, or why it has no record."""
-    from triton.errors import TritonError
-
-    refused = {}
-    missing = {}
-    for number, launch in enumerate(launches):
-        keywords = launch()
-        try:
-            recorder.record(function, (), keywords.pop("grid"), keywords)
-        except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
-            refused[number] = f"{type(error).__name__}: {error}"
-        except Exception as error:  # Tilescope's own error: the config may be good
-            missing[number] = f"{type(error).__name__}: {error}"
-    return refused, missing
-
-
-def _predict(path: Path, launches: int) -> list[dict[str, Any]]:
-    """Predict a capture's launches in another process. Return `predicted_us` or `why_missing` for each launch."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "tilescope.timing.launches",
-            str(path),
-            str(_count_processes(launches)),
-            str(_LEAST_S + _BENCH_S * launches),
-        ],
+def _start_predictor() -> subprocess.Popen[str]:
+    """Start another process, which imports its modules while this one compiles."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "tilescope.timing.launches"],
         env=environment(),
-        cwd=path.parent,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
-    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _predict(
+    predictor: subprocess.Popen[str], path: Path, launches: int, limit_s: float
+) -> list[dict[str, Any]]:
+    """Predict a capture's launches. Return `predicted_us` or `why_missing` for each launch."""
+    if not launches:
+        return []
+    request = {"processes": _count_processes(launches), "limit_s": limit_s}
+    output, errors = predictor.communicate(json.dumps({"path": str(path), **request}))
+    if predictor.returncode:
+        raise RuntimeError(errors.strip().rpartition("\n")[2])
+    return [json.loads(line) for line in output.splitlines()]

@@ -102,14 +102,12 @@ def serve_script(path: Path, flags: argparse.Namespace, *process: Any) -> None:
         flags: the flags of `tilescope show`.
         process: recaptures scripts, and compiles their kernels: see `Script`. Empty without an interpreter.
     """
-    from visualize.views.capture.script import Script
+    with quick_import():
+        from visualize.web.scripts import Script, Scripts, script_name, shipped_scripts
+        from visualize.web.serve import serve as serve_page
 
     script = Script(path, flags.script, *process)
     script.launches.report()  # so that no page waits for it
-    with quick_import():
-        from visualize.web.scripts import Scripts, script_name, shipped_scripts
-        from visualize.web.serve import serve as serve_page
-
     name = script_name(flags.script)
     shipped = shipped_scripts(*process).items()
     scripts = {name: script} | {other: each for other, each in shipped if other != name}

@@ -8,9 +8,8 @@ from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import FAMILY, Problem, block_k, block_n, multiply_rows, with_tf32
 from kernels.orders import grouped, tile_start
-from tilescope.declare.accesses import Access
 from tilescope.declare.jit import memory_lines, tl, triton
-from tilescope.declare.spec import Launch, Tensors, TensorSpec, preset
+from tilescope.declare.spec import Access, Launch, Tensors, TensorSpec, preset
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, accesses, arguments, block_k, block_m, block_n, extents
-from tilescope.declare.accesses import grid_of, tiles_on_grid
 from tilescope.declare.jit import tl, triton
 from tilescope.declare.knobs import num_stages, num_warps
-from tilescope.declare.spec import Kernel, preset
+from tilescope.declare.spec import Kernel, grid_of, preset, tiles_on_grid
 
 
 @dataclass(frozen=True)

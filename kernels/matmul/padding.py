@@ -7,10 +7,9 @@ from typing import Any
 
 from kernels.matmul.problem import Problem, extents, is_aligned
 from kernels.orders import tile_offsets, tile_start
-from tilescope.declare.accesses import Access, Axis
 from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
 from tilescope.declare.knobs import LAUNCH, knob
-from tilescope.declare.spec import FirstLaunch, Launch, Specs, Tensors, TensorSpec
+from tilescope.declare.spec import Access, Axis, FirstLaunch, Launch, Specs, Tensors, TensorSpec
 from tilescope.evaluate.sectors import LANES
 
 # A workspace's rows start at multiples of a cache line.

@@ -17,10 +17,9 @@ from kernels.matmul.problem import (
     is_aligned,
 )
 from kernels.orders import grouped, tile_start
-from tilescope.declare.accesses import Access, Axis
 from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
 from tilescope.declare.knobs import LAUNCH, knob, num_stages, num_warps, powers
-from tilescope.declare.spec import Kernel, Launch, Specs, Tensors, TensorSpec, preset
+from tilescope.declare.spec import Access, Axis, Kernel, Launch, Specs, Tensors, TensorSpec, preset
 
 # The largest tile that is stored in one piece. Four stages of 128 × 256 × 128 in float8 take 192 of the 227 KiB that a
 # program may use on Hopper. The stored tile must fit in the rest.

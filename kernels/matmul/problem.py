@@ -10,17 +10,19 @@ from numpy import ndarray
 
 from kernels import orders
 from kernels.matmul import tile
-from tilescope.declare.accesses import Access, Axis, Tiles
 from tilescope.declare.jit import memory_lines, on_arrays
 from tilescope.declare.knobs import ConfigError, knob, powers, problem_size
 from tilescope.declare.spec import (
     DTYPE_BYTES,
     DTYPE_ROUNDOFF,
+    Access,
     Allowance,
+    Axis,
     Family,
     Launch,
     Tensors,
     TensorSpec,
+    Tiles,
 )
 
 LAYOUTS = ("NN", "NT", "TN", "TT")

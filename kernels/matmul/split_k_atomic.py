@@ -6,10 +6,9 @@ from kernels.matmul import problem as family
 from kernels.matmul import tile
 from kernels.matmul.problem import FAMILY, Problem, arguments, block_k, block_m, block_n
 from kernels.orders import slice_of_k, tile_offsets
-from tilescope.declare.accesses import Access, grid_of, tiles_on_grid
 from tilescope.declare.jit import memory_lines, tl, triton
 from tilescope.declare.knobs import knob, num_stages, num_warps, powers
-from tilescope.declare.spec import Kernel, Launch, preset
+from tilescope.declare.spec import Access, Kernel, Launch, grid_of, preset, tiles_on_grid
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from kernels.matmul import split_k_atomic, tile
 from kernels.matmul.problem import Problem, operand_loads
 from kernels.matmul.split_k_atomic import Config, access_to_c
 from kernels.orders import slice_of_k
-from tilescope.declare.accesses import Access
 from tilescope.declare.jit import memory_lines, tl, triton
-from tilescope.declare.spec import Launch, preset
+from tilescope.declare.spec import Access, Launch, preset
 
 
 @triton.jit

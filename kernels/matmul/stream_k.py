@@ -10,10 +10,18 @@ from kernels.matmul import padding, persistent, tile
 from kernels.matmul import problem as family
 from kernels.matmul.problem import Problem, block_k, block_m, block_n, deal, group_size, tiles_at
 from kernels.orders import grouped, slice_of_k, tile_start
-from tilescope.declare.accesses import Access, Axis, FlatAccess, Tiles
 from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
 from tilescope.declare.knobs import knob, num_stages, num_warps, powers
-from tilescope.declare.spec import Launch, Tensors, TensorSpec, preset
+from tilescope.declare.spec import (
+    Access,
+    Axis,
+    FlatAccess,
+    Launch,
+    Tensors,
+    TensorSpec,
+    Tiles,
+    preset,
+)
 
 # Times in µs for choosing the number of slices, measured on an H100: a million products of 2-byte elements; storing a
 # million partial sums; the fixed cost of a part that is added and stored; and adding a million partial sums.

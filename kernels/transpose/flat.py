@@ -6,10 +6,9 @@ import numpy as np
 
 from kernels.orders import tile_offsets, tile_start
 from kernels.transpose.problem import FAMILY, Problem, arguments
-from tilescope.declare.accesses import Axis, FlatAccess, Tiles
 from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
 from tilescope.declare.knobs import knob, num_stages, num_warps, powers
-from tilescope.declare.spec import Kernel, Launch, preset
+from tilescope.declare.spec import Axis, FlatAccess, Kernel, Launch, Tiles, preset
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels import orders
-from tilescope.declare.accesses import Access, Axis
 from tilescope.declare.jit import memory_lines, on_arrays
 from tilescope.declare.knobs import knob, problem_size
-from tilescope.declare.spec import DTYPE_BYTES, Family, Launch, Tensors, TensorSpec
+from tilescope.declare.spec import DTYPE_BYTES, Access, Axis, Family, Launch, Tensors, TensorSpec
 
 
 @dataclass(frozen=True)

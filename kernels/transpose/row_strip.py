@@ -6,10 +6,9 @@ import numpy as np
 
 from kernels.orders import tile_offsets
 from kernels.transpose.problem import FAMILY, Problem, accesses, arguments, extents
-from tilescope.declare.accesses import Tiles
 from tilescope.declare.jit import tl, triton
 from tilescope.declare.knobs import knob, num_stages, num_warps, powers
-from tilescope.declare.spec import Kernel, Launch, preset
+from tilescope.declare.spec import Kernel, Launch, Tiles, preset
 
 
 @dataclass(frozen=True)

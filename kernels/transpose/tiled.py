@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from kernels.orders import tile_offsets
 from kernels.transpose.problem import FAMILY, accesses, arguments, extents
-from tilescope.declare.accesses import grid_of, tiles_on_grid
 from tilescope.declare.jit import tl, triton
 from tilescope.declare.knobs import knob, num_stages, num_warps, powers
-from tilescope.declare.spec import Kernel, preset
+from tilescope.declare.spec import Kernel, grid_of, preset, tiles_on_grid
 
 
 @dataclass(frozen=True)

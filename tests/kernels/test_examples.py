@@ -12,7 +12,7 @@ from kernels.examples import EXAMPLES
 from tests.messages import decode, menu_labels
 from tilescope.captures.reader import Capture
 from tilescope.reports.launch import Launches, make_report
-from visualize.views.capture.view import LaunchView, draw_launch
+from visualize.views.launches import LaunchView, draw_launch
 from visualize.web.scripts import Scripts, shipped_scripts
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.experiments import experiment_of, launch_from, run
-from tilescope.declare.accesses import Access
 from tilescope.declare.gpus import GPUS
+from tilescope.declare.spec import Access
 
 
 @pytest.mark.xdist_group("interpreted")

@@ -8,7 +8,7 @@ import pytest
 from tests.experiments import experiment_of
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
-from tilescope.search.search import ConfigTrial
+from tilescope.results.sweep import ConfigTrial
 from tilescope.search.trial import run_trial
 from visualize.predict.schedule import schedule, steps
 

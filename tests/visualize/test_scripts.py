@@ -101,7 +101,7 @@ def test_the_scripts_parts_pass_their_tests_in_node(tmp_path):
             "waves": launch_case(2048, 512, 64, 4, 132, (1, 2, 5, 8)),
         },
         "requests": flow_plot(
-            make_flow(kernel, launch, Textbook().count(kernel, launch)[1]),
+            make_flow(Textbook().count(kernel, launch)[1]),
             31,
             "",
         ),

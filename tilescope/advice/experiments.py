@@ -28,8 +28,9 @@ from tilescope.declare.gpus import GPUS, occupancy
 from tilescope.evaluate.captured import count_launch, find_start
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, sum_costs
 from tilescope.inside.execution import Executions, execute
-from tilescope.inside.inspect import add_executions, make_launch
+from tilescope.inside.inspect import add_executions
 from tilescope.inside.report import Inside
+from tilescope.inside.threads import make_launch
 from tilescope.sass.instructions import parse_sass
 from tilescope.timing.launches import predict_us
 from tilescope.ttgir.parser import Op

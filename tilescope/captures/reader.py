@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, TypeAdapter
 
 from tilescope.captures.layouts import Layout
-from tilescope.output import replacing
+from tilescope.processes import replacing
 
 # Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
 _MOST_BYTES = 64 << 20

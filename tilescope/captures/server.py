@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tilescope.captures.reader import Allocation, BaseCapture
-from tilescope.output import FOLDER, partial_path
+from tilescope.processes import GUARDED, partial_path
 
 RECORDER = Path(__file__).parents[1] / "record"
 _ALLOCATOR = RECORDER / "allocation.py"
@@ -65,7 +65,7 @@ class CaptureServer:
         self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
-            FOLDER: str(folder),
+            GUARDED: str(folder),
         }
         self._options = options
         self._lock = threading.Lock()
@@ -230,7 +230,7 @@ def install_triton(version: str, cache: Path, python: str, guarded: Path) -> Pat
     # Without dependencies: those of the script's environment are used.
     pip = [python, "-m", "pip", "install", "--quiet", "--no-deps"]
     pip += ["--target", str(partial), f"triton=={version}"]
-    environment = {**os.environ, FOLDER: str(guarded)}
+    environment = {**os.environ, GUARDED: str(guarded)}
     if subprocess.run(pip, stdout=_STDERR, check=False, env=environment).returncode:
         raise CaptureFailed(f"pip could not install Triton {version}.")
     if not folder.exists():  # another process may have been faster

@@ -25,11 +25,18 @@ from tilescope.cli.command import (
 from tilescope.declare.discovery import examples
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from tilescope.numbers import count_noun, join_names
-from tilescope.output import check_output, guard, replacing
-from tilescope.reports.brief import brief, to_json
+from tilescope.processes import check_output, guard, replacing
 from tilescope.reports.comparison import Difference, differences
 from tilescope.reports.launch import Launches, Report, make_report, read_report
-from tilescope.reports.text import html, markdown, markdown_growth, sections, table
+from tilescope.reports.text import (
+    brief,
+    html,
+    markdown,
+    markdown_growth,
+    sections,
+    table,
+    to_json,
+)
 
 
 def make_parser() -> argparse.ArgumentParser:

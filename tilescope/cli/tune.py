@@ -23,12 +23,12 @@ from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space, combinations, nearby_values, parse_varied, space
 from tilescope.declare.spec import format_duration
-from tilescope.export.script import OPTIONS
+from tilescope.export import OPTIONS
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.pool import preload_triton
 from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, join_names
-from tilescope.output import check_output, replacing
+from tilescope.processes import check_output, replacing
 from tilescope.results import Failure, Sweep
 from tilescope.search import cluster
 from tilescope.search.cases import CaseDescription, combine, describe_case

@@ -12,10 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilescope.declare.accesses import Access, AnyAccess, FlatAccess
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import occupancy
-from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch, format_duration
+from tilescope.declare.spec import (
+    TYPE_BYTES,
+    Access,
+    AnyAccess,
+    FlatAccess,
+    Kernel,
+    Launch,
+    format_duration,
+)
 from tilescope.evaluate.sectors import LANES, LEAST_COPY_BYTES, LINE_BYTES, SECTOR_BYTES
 from tilescope.results import Failure
 from tilescope.sass.instructions import Instruction
@@ -181,14 +188,13 @@ def _estimate(kernel_id: str, launch: Launch) -> float | None:
     if described is None:
         return None
     constants, _ = find_constants(launch.gpu)
-    execution, _ = described
-    warps = max(1, execution.resident * execution.warps // QUARTERS)
-    total_us, _ = time_launch(*described, launch.gpu, constants, warps * _STEPS_PER_WARP)
+    warps = max(1, described.resident * described.warps // QUARTERS)
+    total_us, _ = time_launch(described, constants, warps * _STEPS_PER_WARP)
     first = kernel.first(launch)
     return total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
 
 
-def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic] | None:
+def expect_execution(kernel: Kernel, launch: Launch) -> Execution | None:
     """Return what a launch is expected to execute and to move; None if no program fits on an SM."""
     gpu = launch.gpu
     problem = launch.problem
@@ -213,15 +219,6 @@ def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic
     programs = kernel.programs(launch)
     tiles = whole + split / slices
     busiest = (-(-whole // programs) + (1 / slices if split else 0)) * -(-programs // gpu.sms)
-    execution = Execution(
-        listing.instructions,
-        listing.steps,
-        listing.executed,
-        whole + split,
-        warps,
-        min(resident, -(-programs // gpu.sms)),
-        busiest * gpu.sms / tiles,
-    )
     sizes = {True: 0, False: 0}
     for spec in kernel.family.tensors(problem).values():
         sizes[spec.is_input] += spec.stored_bytes(problem)
@@ -229,7 +226,16 @@ def expect_execution(kernel: Kernel, launch: Launch) -> tuple[Execution, Traffic
     written = max(0.0, sizes[False] - constants.kept_bytes)
     moved = listing.moved
     lines = {kind: size / LINE_BYTES for kind, size in moved.items()}
-    return execution, Traffic(lines, moved, sizes[True], written, sizes[True], written)
+    return Execution(
+        listing.instructions,
+        listing.steps,
+        listing.executed,
+        Traffic(lines, moved, sizes[True], written, sizes[True], written),
+        whole + split,
+        warps,
+        min(resident, -(-programs // gpu.sms)),
+        busiest * gpu.sms / tiles,
+    )
 
 
 def _estimate_registers(kernel: Kernel, launch: Launch) -> int:

@@ -18,8 +18,7 @@ from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knobs, read_fields
 from tilescope.declare.spec import Kernel, Launch, TensorSpec
 from tilescope.evaluate.captured import count_launch
-from tilescope.inside.inspect import Inspection, inspect, join_launches
-from tilescope.inside.moved import correct_counts
+from tilescope.inside.inspect import Inspection, correct_counts, inspect, join_launches
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.results import Stopped, SweepPrediction
 from tilescope.timing.changes import LEAST_SAVING, list_options, name_options, sort_changes

@@ -82,20 +82,18 @@ UNROLLED = Mismatch(
 def count_launch(
     capture: BaseCapture,
     launch: CapturedLaunch,
-    programs: np.ndarray | None = None,
     is_textbook: bool = False,
     build: Build | None = None,
 ) -> LaunchCounts:
     """Count a launch's requests.
 
     Args:
-        programs: count only these programs.
         is_textbook: count as in the textbook: lane i takes element i of the block, row by row.
         build: how the kernel is compiled; None for the captured code.
     """
     build = build or capture.build(launch.kernel)
     kernel, codes = build
-    instructions, evaluator = _evaluate(capture, launch, build, programs, is_textbook)
+    instructions, evaluator = _evaluate(capture, launch, build, is_textbook)
     body = evaluator.body
     memory = evaluator.memory
     mismatches = {} if is_textbook else _find_mismatches(instructions, evaluator, codes)
@@ -129,7 +127,6 @@ def _evaluate(
     capture: BaseCapture,
     launch: CapturedLaunch,
     build: Build,
-    programs: np.ndarray | None,
     is_textbook: bool,
 ) -> tuple[Instructions, Evaluator]:
     """Evaluate a launch. Of stores that the compiler merged, only the traffic is counted.
@@ -162,9 +159,7 @@ def _evaluate(
         capture.content.gpu["sms"],
     )
     arguments = [read_argument(capture, argument) for argument in launch.arguments]
-    evaluator = Evaluator(
-        body, arguments, launch.grid, memory, programs, load_depths(codes["sass"])
-    )
+    evaluator = Evaluator(body, arguments, launch.grid, memory, load_depths(codes["sass"]))
     evaluator.run()
     for op in merged:
         tally = memory.tallies[op]

@@ -117,10 +117,12 @@ def explain(
         width = count_bytes(op.width_bytes)
         adjacent = f"adjacent lanes access adjacent bytes{comparison}"
         reasons = [f"Each lane accesses {width}, and {adjacent}."]
-    if code and requests and is_rearranged(code, requests, converted):
-        reasons.append(
-            "The compiler first exchanges elements between lanes, so that adjacent lanes store adjacent bytes."
-        )
+    is_converted = code is not None and code.op == "store" and code.source in converted
+    if is_converted and requests:
+        step = abs(measure_step(requests.address, requests.active))
+        if step <= requests.width_bytes:
+            exchange = "The compiler first exchanges elements between lanes"
+            reasons.append(f"{exchange}, so that adjacent lanes store adjacent bytes.")
     return " ".join(filter(None, reasons))
 
 
@@ -148,29 +150,3 @@ def _explain_instruction(
         issuers = "all of them load it" if code.op == "load" else "one of them accesses it"
         each = f"{holders} lanes hold each element, and {issuers}"
         yield f"The block has fewer elements than there are lanes: {each}."
-
-
-def summarize(
-    op: OperationCounts, requests: Requests, converted: Collection[tuple[str, int]]
-) -> str:
-    """Return a clause that says why an operation does, or does not, touch more sectors than it needs."""
-    code = op.instruction
-    cost = op.launch
-    if op.is_box and cost.extra_sectors > cost.wasted_sectors / 2:
-        return "its boxes reach past the tensor's edge"
-    if cost.wasted_sectors:
-        return explain_sectors(requests.address, requests.active, requests.width_bytes)
-    if op.is_box:
-        return "the TMA copies whole sectors"
-    if code and is_rearranged(code, requests, converted):
-        return "lanes exchange elements first, so that adjacent lanes store adjacent bytes"
-    return "adjacent lanes access adjacent bytes"
-
-
-def is_rearranged(
-    code: MemoryInstruction, requests: Requests, converted: Collection[tuple[str, int]]
-) -> bool:
-    """Return whether a store's block has its layout converted first, so that adjacent lanes store adjacent bytes."""
-    if code.op != "store" or code.source not in converted:
-        return False
-    return abs(measure_step(requests.address, requests.active)) <= code.width_bytes

@@ -169,7 +169,7 @@ class Tally:
         counts: (fields,) int64: the sums of `RequestCosts`.
         elements: active elements, summed over all executions.
         storages: the storages that it addresses.
-        example: an early execution, the one with the most requests in the first batch.
+        example: an early execution: of those with the most requests in the first batch, the one with the most sectors.
         starts: (program, address of its block's lowest byte) of the first executions, (executions,) each.
         spans: for each of these, the bytes from its lowest to its highest element, and the number of active elements.
         touches: a sample of its executions.

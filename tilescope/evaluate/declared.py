@@ -18,8 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy import ndarray
 
-from tilescope.declare.accesses import Access, AnyAccess, FlatAccess
-from tilescope.declare.spec import TYPE_BYTES, Kernel, Launch
+from tilescope.declare.spec import TYPE_BYTES, Access, AnyAccess, FlatAccess, Kernel, Launch
 from tilescope.evaluate.counts import RETRIES, Cost, OperationCounts, Tally
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import (

@@ -49,7 +49,6 @@ class Evaluator:
 
     Args:
         arguments: of the function, in order: numbers, descriptors, or addresses made with STORAGE_STEP.
-        programs: the programs to evaluate; None for all.
         depths: for each source line, how many branches of the SASS skip its loads.
     """
 
@@ -59,14 +58,13 @@ class Evaluator:
         arguments: Sequence[Any],
         grid: Sequence[int],
         memory: GlobalMemory,
-        programs: ndarray | None,
         depths: Mapping[Source, int],
     ) -> None:
         self.body = body
         self.grid = (*grid, 1, 1)[:3]
         self.memory = memory
         count = math.prod(self.grid)
-        self.all_programs = np.arange(count) if programs is None else programs
+        self.all_programs = np.arange(count)
         # Several entries per program while a loop is unrolled.
         self.programs = self.all_programs[:0]
         self.slice = Slice(body, depths)

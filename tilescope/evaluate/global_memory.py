@@ -407,7 +407,8 @@ class GlobalMemory:
         tally.issued = tally.issued | issued.any(axis=0)
         requests = RequestCosts(*costs.reshape(len(costs), len(members), -1).sum(axis=2))
         if not (access.unknown or tally.doubt or tally.example) and requests.requests.any():
-            tally.example = access.example(members[requests.requests.argmax()])
+            is_fullest = requests.requests == requests.requests.max()
+            tally.example = access.example(members[(is_fullest * requests.sectors).argmax()])
         last = max(0, instruction.width_bytes - instruction.element_bytes)
         elements = access.mask.full_blocks(members, access.op.shape).reshape(len(members), -1)
         return _ClassCosts(

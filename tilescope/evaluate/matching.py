@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from tilescope.captures.layouts import Layout
 from tilescope.captures.listings import Location, UnsupportedOperation, lane_bytes, locate_lines
-from tilescope.declare.accesses import AnyAccess, FlatAccess
 from tilescope.declare.jit import call_lines
+from tilescope.declare.spec import AnyAccess, FlatAccess
 from tilescope.evaluate.instructions import Conversion, MemoryInstruction
 from tilescope.sass.instructions import OPCODES, Instruction, find_opcode, parse_sass
 from tilescope.ttgir.parser import (

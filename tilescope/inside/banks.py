@@ -4,6 +4,7 @@ Shared memory has 32 banks of 4 bytes. In each wavefront a bank serves one word,
 (CUDA C++ Programming Guide 13.0, "Shared Memory").
 """
 
+import functools
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,8 @@ BANKS = 32
 WORD_BYTES = 4
 _ROW_BYTES = 16  # of an 8 × 8 matrix
 _BYTES = {"64": 8, "128": 16}
+# Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
+SYSTEM_BYTES = 1 << 10
 
 
 class Wavefronts(NamedTuple):
@@ -43,6 +46,12 @@ class BankAccess:
     opcode: str
     address: np.ndarray
     active: np.ndarray
+
+    @property
+    def fullest(self) -> "BankAccess":
+        """The access of the program with the most active lanes."""
+        program = int(self.active.sum(axis=(1, 2)).argmax())
+        return BankAccess(self.opcode, self.address[[program]], self.active[[program]])
 
     @property
     def parts(self) -> tuple[np.ndarray, np.ndarray, int]:
@@ -85,6 +94,35 @@ class BankAccess:
         first = np.where(agree[:, None], active, active & (lane < together))
         second = active & (lane >= together) & ~agree[:, None]
         return np.concatenate([address, address]), np.concatenate([first, second]), width
+
+
+@functools.cache
+def _hash_factors(threads: int) -> np.ndarray:
+    random = np.random.default_rng(1)
+    return random.integers(1, 1 << 63, (2, threads), np.uint64) | np.uint64(1)
+
+
+def group_equal_accesses(
+    opcode: str, address: np.ndarray, active: np.ndarray, threads: int
+) -> tuple[BankAccess, np.ndarray]:
+    """Return an access of each group of programs with equal accesses, and the size of each group.
+
+    Accesses whose addresses and masks have the same random hash count as equal.
+
+    Args:
+        address, active: (programs or 1, threads or 1).
+    """
+    # Shifting all addresses by a multiple of 128 bytes does not change the banks.
+    base = address.min(axis=1, keepdims=True) // LINE_BYTES * LINE_BYTES
+    code = 0
+    for part, factors in zip((address - base, active), _hash_factors(threads), strict=True):
+        code = code + part.astype(np.uint64) @ factors[: part.shape[1]]
+    _, first, sizes = np.unique(code, return_index=True, return_counts=True)
+    chosen = (
+        np.broadcast_to(each[first % len(each)], (len(first), threads))
+        for each in (address, active)
+    )
+    return BankAccess(opcode, *(each.reshape(len(first), -1, LANES) for each in chosen)), sizes
 
 
 def count_wavefronts(access: BankAccess) -> Wavefronts:

@@ -1,22 +1,20 @@
-"""Prepare a captured launch for execution, and inspect its programs, with their registers and spills by source line."""
+"""Inspect the programs of a captured launch, with their registers and spills by source line, and correct its counts."""
 
 import functools
-import re
-import struct
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation, isolate
-from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
-from tilescope.evaluate.captured import read_argument, read_storages
-from tilescope.evaluate.counts import LaunchCounts
-from tilescope.evaluate.global_memory import Descriptor, Storage, storage_number
-from tilescope.evaluate.sectors import LANES
-from tilescope.inside.execution import Executions, LaunchInputs, execute
+from tilescope.captures.reader import BaseCapture, CapturedLaunch
+from tilescope.evaluate.captured import MOVED, UNROLLED
+from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Touches
+from tilescope.evaluate.sectors import LANES, SECTOR_BYTES, RequestCosts
+from tilescope.inside.banks import SYSTEM_BYTES
+from tilescope.inside.execution import Executions, execute
 from tilescope.inside.layouts import Encodings, read_conversions, read_layouts
 from tilescope.inside.pipeline import read_pipelines
 from tilescope.inside.report import HeldRegisters, Inside, LineRegisters, LineSpills
@@ -27,26 +25,17 @@ from tilescope.inside.shared import (
     sum_matrix_wavefronts,
     sum_shared,
 )
-from tilescope.sass.instructions import Instruction, parse_sass, read_table
+from tilescope.inside.threads import make_launch
+from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.sass.registers import Accesses, analyze, is_call, list_registers
-from tilescope.ttgir.parser import parse_ttgir
+from tilescope.ttgir.parser import Site, parse_ttgir
 
 # The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]
 
-# Offsets in the constant bank, from a compute capability on: the numbers of threads and of programs along x, y and z,
-# the size of local memory, and the arguments.
-_LAUNCH_AT = (
-    (100, 0x360, 0x370, 0x37C, 0x380),
-    (90, 0, 12, 0x28, 0x210),
-    (70, 0, 12, 0x28, 0x160),
-)
 # The GPU reserves two registers of each thread, and a thread has at least 16.
 _RESERVED = 2
 _FEWEST = 16
-
-_TARGET = re.compile(r"^\.target sm_(\d+)", re.MULTILINE)
-_PARAMETER = re.compile(r"^\s*\.param\s+(?:\.align (\d+) )?\.(\w)(\d+).*?(?:\[(\d+)\])?,?$")
 
 
 @isolate(lambda why, *_: (Inside(unread=why, not_executed=why), None))
@@ -70,8 +59,7 @@ def _execute(
 ) -> Inspection:
     _, codes = capture.build(launch.kernel)
     executions = execute(parse_sass(codes["sass"]), make_launch(capture, launch, counts))
-    # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
-    start_bytes = 1024 if capture.content.capability >= 90 else 0
+    start_bytes = SYSTEM_BYTES if capture.content.capability >= 90 else 0
     inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
     return inside, executions
 
@@ -172,114 +160,6 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
         )
     except UnsupportedOperation as error:
         return replace(inside, unread=str(error))
-
-
-def make_launch(
-    capture: BaseCapture,
-    launch: CapturedLaunch,
-    counts: LaunchCounts,
-    build: Build | None = None,
-) -> LaunchInputs:
-    """Return a launch for `execute`.
-
-    Args:
-        counts: the launch's requests to global memory.
-        build: the compiled kernel, if it is not the captured one.
-    """
-    kernel, codes = build or capture.build(launch.kernel)
-    (target,) = _TARGET.findall(codes["ptx"])
-    threads_at, programs_at, local_at, start = next(
-        places for capability, *places in _LAUNCH_AT if int(target) >= capability
-    )
-    arguments = [read_argument(capture, argument) for argument in launch.arguments]
-    words = _place_arguments(codes["ptx"], start, arguments)
-    threads = LANES * kernel.num_warps
-    for at, numbers in ((threads_at, (threads, 1, 1)), (programs_at, launch.grid)):
-        words |= {at + 4 * axis: number for axis, number in enumerate(numbers)}
-    words[local_at] = 0
-    memory = _Memory(read_storages(capture, launch), counts)
-    return LaunchInputs(
-        launch.grid,
-        threads,
-        words.get,
-        memory.load,
-        read_table(codes["sass"]),
-        memory.find_stored,
-    )
-
-
-class _Memory:
-    """The known values in global memory."""
-
-    def __init__(self, storages: Sequence[Storage], counts: LaunchCounts) -> None:
-        self._storages = storages
-        self._read = functools.cache(self._read_bytes)
-        self._stored = defaultdict[tuple[str, int], set[int]](set)
-        all_storages = {*range(len(storages))}
-        for op in counts.operations:
-            if op.counter not in ("ld", "tma_ld"):
-                is_unknown = op.tally.refused and not op.tally.storages
-                self._stored[op.source] |= all_storages if is_unknown else op.tally.storages
-
-    def find_stored(self, source: tuple[str, int]) -> set[int]:
-        """Return the storages to which a source line stores; those of all lines if it is unknown."""
-        if source in self._stored:
-            return self._stored[source]
-        return set[int]().union(*self._stored.values())
-
-    def load(
-        self, address: np.ndarray, width: int, stored: Collection[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the elements of `width` bytes at addresses, and where they are known.
-
-        Args:
-            stored: the storages whose values have changed.
-        """
-        values = np.zeros(address.shape, np.int64)
-        known = np.zeros(address.shape, bool)
-        numbers = storage_number(address)
-        for number in np.unique(numbers).tolist():
-            if not 0 <= number < len(self._storages) or number in stored:
-                continue
-            contents = self._read(number)
-            place = address - self._storages[number].start
-            inside = (numbers == number) & (place >= 0) & (place + width <= len(contents))
-            for byte in range(width):
-                values[inside] |= contents[place[inside] + byte].astype(np.int64) << 8 * byte
-            known |= inside
-        return values, known
-
-    def _read_bytes(self, number: int) -> np.ndarray:
-        for element_bytes, read in self._storages[number].contents.items():
-            with suppress(UnsupportedOperation):  # there is no copy of the values
-                contents = read()
-                if contents.itemsize == element_bytes:  # a copy of bfloat16 is wider
-                    return contents.view(np.uint8)
-        return np.zeros(0, np.uint8)
-
-
-def _place_arguments(
-    ptx: str, start: int, values: Sequence[int | float | bool | Descriptor]
-) -> dict[int, int]:
-    """Return the words of the arguments by their offset in the constant bank."""
-    declaration = ptx.split(".entry", 1)[1].split("{", 1)[0]
-    parameters = filter(None, map(_PARAMETER.match, declaration.splitlines()))
-    words = {}
-    at = start
-    for match, value in zip(parameters, values, strict=False):  # Triton adds scratch memory
-        align, kind, bits, count = match.groups()
-        size = int(bits) // 8 * int(count or 1)
-        step = int(align) if align else size
-        at = -(-at // step) * step
-        if not isinstance(value, Descriptor):
-            if kind == "f":
-                data = struct.pack("<d" if size == 8 else "<f", value)
-            else:
-                data = (int(value) & (1 << 8 * size) - 1).to_bytes(size, "little")
-            for place in range(0, size, 4):
-                words[at + place] = int.from_bytes(data[place : place + 4], "little")
-        at += size
-    return words
 
 
 @functools.lru_cache(maxsize=8)
@@ -390,3 +270,159 @@ def _find_writers(
                 writers[register] = max(each, writers.get(register, 0))
             waiting.append((each, wanted if accesses[each].is_conditional else wanted & ~writes))
     return writers
+
+
+@dataclass(frozen=True)
+class _LineAccesses:
+    """The loads or the stores of a source line, and their instructions.
+
+    Attributes:
+        numbers: indices of the instructions.
+        times: number of times that warps execute each of them.
+        is_conditional: whether some have a predicate.
+    """
+
+    ops: Sequence[OperationCounts]
+    numbers: Sequence[int]
+    times: np.ndarray
+    is_conditional: bool
+
+    @property
+    def executed(self) -> int:
+        return int(self.times.sum())
+
+    @property
+    def requested(self) -> int:
+        return sum(op.requests for op in self.ops)
+
+
+@isolate(lambda why, *args: replace(args[2], refused=why))
+def correct_counts(
+    capture: BaseCapture,
+    launch: CapturedLaunch,
+    counts: LaunchCounts,
+    executions: Executions | None,
+) -> LaunchCounts:
+    """Count the loads and stores of source lines again from the SASS, if it may execute them more or less often.
+
+    ptxas moves a load behind an early return, a branch or the test of a store's mask, makes it conditional if only one
+    side of a selection needs it, and merges accesses in unrolled loops. If addresses or predicates are unknown in the
+    SASS, the counts of loads become bounds.
+
+    Args:
+        executions: of the launch; None if they are unknown. Then the counts stay the same.
+    """
+    if executions is None:
+        return counts
+    code = parse_sass(capture.read_code(launch.kernel, "sass"))
+    lines = [
+        line
+        for line in _find_accesses(code, counts, executions.times)
+        if executions.uncertain.isdisjoint(line.numbers) and _may_differ(line, executions.times[0])
+    ]
+    if not lines:
+        return counts
+    suspected = [number for line in lines for number in line.numbers]
+    try:
+        counted = execute(code, make_launch(capture, launch, counts), suspected)
+    except UnsupportedOperation:
+        counted = replace(executions, requests={}, refused=dict.fromkeys(suspected, ""))
+    corrected = dict[int, OperationCounts]()
+    for line in lines:
+        correct = _correct_known(line, counted) or _limit(line)
+        corrected |= {id(op): new for op, new in zip(line.ops, correct, strict=True)}
+    operations = tuple(corrected.get(id(op), op) for op in counts.operations)
+    return replace(counts, operations=operations)
+
+
+def _find_accesses(
+    code: Sequence[Instruction], counts: LaunchCounts, times: np.ndarray
+) -> Iterator[_LineAccesses]:
+    """Yield the loads or stores of each line whose counts are exact, or bounds that the SASS may resolve."""
+    numbers = defaultdict[Site, list[int]](list)
+    for number, instruction in enumerate(code):
+        if instruction.traits.gmem in ("load", "store") and instruction.location:
+            numbers[instruction.traits.gmem, instruction.source].append(number)
+    groups = defaultdict[Site, list[OperationCounts]](list)
+    for op in counts.operations:
+        groups[op.op, op.source].append(op)
+    for site, ops in groups.items():
+        if (
+            site in numbers
+            and all(op.instruction and not op.instruction.swaps for op in ops)
+            and all(op.tally.refused in ("", MOVED.text, UNROLLED.text) for op in ops)
+        ):
+            own = numbers[site]
+            is_conditional = any(code[number].predicate for number in own)
+            yield _LineAccesses(ops, own, times[own], is_conditional)
+
+
+def _may_differ(line: _LineAccesses, warps: int) -> bool:
+    """Return whether the SASS may execute accesses more or less often.
+
+    Args:
+        warps: of the launch. All of them execute the first instruction once.
+    """
+    if any(op.tally.refused for op in line.ops):
+        return True
+    if not line.is_conditional:
+        return line.executed != line.requested
+    if line.ops[0].op == "store":
+        return line.executed < line.requested
+    return line.times.min() < warps or not all(op.is_masked for op in line.ops)
+
+
+def _correct_known(line: _LineAccesses, counted: Executions) -> Sequence[OperationCounts]:
+    """Return the operations of a source line with the costs of their instructions; () if those are unknown."""
+    first, *copies = line.ops
+    assert first.instruction
+    places = {(op.tensors, op.width_bytes) for op in line.ops}
+    # ptxas assigns some instructions to a neighbouring line.
+    alive = sum(int(op.tally.issued.sum()) for op in line.ops)
+    is_whole = len(line.numbers) % max(1, alive) == 0 or first.tally.refused == UNROLLED.text
+    if len(places) > 1 or not is_whole:
+        return ()
+    zero = np.zeros(len(RequestCosts._fields), np.int64)
+    is_number = first.instruction.layout is None
+    if counted.refused.keys().isdisjoint(line.numbers):
+        costs = sum((counted.requests.get(number, zero) for number in line.numbers), zero)
+        requests = int(costs[0])
+    elif line.is_conditional or not is_number:
+        return ()
+    else:
+        requests = line.executed
+    if is_number:  # all lanes want the same bytes
+        one = RequestCosts(1, 1, 1, 1, first.width_bytes, loaded=1)
+        costs = np.array(one) * requests
+    if tuple(costs[:2]) == (line.requested, sum(op.sectors for op in line.ops)):
+        return [_confirm(op) for op in line.ops]
+    return [_set_costs(first, costs), *(_set_costs(op, zero) for op in copies)]
+
+
+def _limit(line: _LineAccesses) -> Sequence[OperationCounts]:
+    """Return the operations of a source line as bounds if the SASS executes them more or less often."""
+    ops = line.ops
+    is_upper_bound = line.executed <= line.requested
+    if line.is_conditional and not is_upper_bound:
+        return ops
+    text = f"The SASS executes this line {line.executed:,} times, {line.requested:,} expected."
+    why = f"{text} The count is {'an upper' if is_upper_bound else 'a lower'} bound."
+    if is_upper_bound and ops[0].op == "load":
+        why = MOVED.text
+    bounds = (replace(op.tally, refused=why, is_upper_bound=is_upper_bound) for op in ops)
+    return [
+        op if op.tally.refused else replace(op, tally=tally)
+        for op, tally in zip(ops, bounds, strict=True)
+    ]
+
+
+def _confirm(op: OperationCounts) -> OperationCounts:
+    return replace(op, tally=replace(op.tally, refused="", doubt="", is_upper_bound=False))
+
+
+def _set_costs(op: OperationCounts, costs: np.ndarray) -> OperationCounts:
+    """Set the costs of an access. The addresses of a block are no example, because not all warps load their part."""
+    tally = replace(_confirm(op).tally, counts=costs, example=None)
+    bytes_moved = min(tally.touches.bytes, float(RequestCosts(*costs).sectors * SECTOR_BYTES))
+    touches = replace(tally.touches, bytes=bytes_moved) if bytes_moved else Touches()
+    return replace(op, tally=replace(tally, touches=touches))

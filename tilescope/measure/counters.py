@@ -43,7 +43,7 @@ from tilescope.measure.measurement import Job, Measurement
 from tilescope.measure.ncu import Cancel, CountingFailed
 from tilescope.measure.run import prepare
 from tilescope.measure.timing import STUDY, Samples, sample
-from tilescope.output import replacing
+from tilescope.processes import replacing
 from tilescope.results import (
     Compiled,
     Counters,

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
-from tilescope.application import FOLDER, environment
 from tilescope.inside.report import WAVEFRONT_COUNTERS
+from tilescope.processes import FOLDER, environment
 from tilescope.results import Failure, Stopped
 from tilescope.sass.instructions import OPCODES
 

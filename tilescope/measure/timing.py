@@ -117,6 +117,26 @@ def _tick_ms(*times_ms: ndarray) -> float:
     return float(np.diff(distinct).min()) if 1 < len(distinct) < len(times) else 0.0
 
 
+# z of a 95 % interval.
+_Z95 = 1.96
+
+
+def median_interval(times_ms: ndarray) -> tuple[float, float]:
+    """Return the 95 % interval of a median from order statistics, or the range of fewer than FEWEST times.
+
+    >>> median_interval(np.arange(1.0, 102.0))
+    (41.0, 61.0)
+    """
+    ranked = np.sort(times_ms)
+    count = len(times_ms)
+    if count < FEWEST:
+        return float(ranked[0]), float(ranked[-1])
+    # The number of times below the median is binomial.
+    reach = _Z95 * math.sqrt(count) / 2
+    low, high = math.floor((count - 1) / 2 - reach), math.ceil((count - 1) / 2 + reach)
+    return float(ranked[max(0, low)]), float(ranked[min(count - 1, high)])
+
+
 # How the clock is read.
 MEASURED = "cycles over global time"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import orjson
 
 from tilescope.advice.experiments import MOST_SECONDS
@@ -30,8 +29,7 @@ from tilescope.captures.reader import (
 )
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
-from tilescope.inside.inspect import inspect
-from tilescope.inside.moved import correct_counts
+from tilescope.inside.inspect import correct_counts, inspect
 from tilescope.inside.report import (
     INSIDE_COUNTERS,
     HeldRegisters,
@@ -303,13 +301,20 @@ class Launches:
         self.capture = capture
         self.content = capture.content
         self.gpu = str(self.content.gpu.get("name", ""))
-        self._evaluate = lru_cache(maxsize=256)(self._evaluate_ttgir)
-        self.inspections = lru_cache(maxsize=256)(
-            lambda number: inspect(
-                capture, self.content.launches[number], self._evaluate(number, None, False)
+        launches = self.content.launches
+        memoize = lru_cache(maxsize=256)
+        evaluate = memoize(lambda number: count_launch(capture, launches[number]))
+        self.textbook = memoize(
+            lambda number: count_launch(capture, launches[number], is_textbook=True)
+        )
+        self.inspections = memoize(
+            lambda number: inspect(capture, launches[number], evaluate(number))
+        )
+        self.counts = memoize(
+            lambda number: correct_counts(
+                capture, launches[number], evaluate(number), self.inspections(number)[1]
             )
         )
-        self.counts = lru_cache(maxsize=256)(self._count)
         # The first call tries changes.
         self.report = once(lambda: make_report(capture, compiler, counted=self))
 
@@ -317,31 +322,6 @@ class Launches:
     def caption(self) -> str:
         """The line below a saved picture."""
         return f"{self.content.script}, {self.gpu}, Triton {self.content.triton}"
-
-    def _evaluate_ttgir(self, number: int, program: int | None, is_textbook: bool) -> LaunchCounts:
-        programs = None if program is None else np.array([program])
-        return count_launch(self.capture, self.content.launches[number], programs, is_textbook)
-
-    def _count(
-        self, number: int, program: int | None = None, is_textbook: bool = False
-    ) -> LaunchCounts:
-        counts = self._evaluate(number, program, is_textbook)
-        if program is not None or is_textbook:
-            return counts
-        launch = self.content.launches[number]
-        return correct_counts(self.capture, launch, counts, self.inspections(number)[1])
-
-    def execution(self, number: int, operation: int, program: int) -> OperationCounts:
-        """Return an operation of a launch, numbered as in its report, in one program.
-
-        Of the copies of the operation, it is the first that the program executes.
-        """
-        counts = self.counts(number)
-        group = counts.by_line()[operation]
-        places = [n for n, op in enumerate(counts.operations) if any(op is each for each in group)]
-        own = self.counts(number, program).operations
-        copies = [own[place] for place in places]
-        return next((op for op in copies if op.tally.example), copies[0])
 
     def kernel(self, number: int) -> CapturedKernel:
         return self.content.kernels[self.content.launches[number].kernel]

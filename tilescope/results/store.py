@@ -24,7 +24,6 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space, space_from_json
 from tilescope.results import (
     Measured,
-    ResumePoint,
     RunResult,
     Sweep,
     SweepRow,
@@ -284,11 +283,11 @@ class Store(Database):
         )
         return latest[0] if latest else None
 
-    def load_sweep(self, space: Space, gpu: Gpu) -> tuple[Sweep, ResumePoint] | None:
-        """Return the latest sweep of a space on a GPU with all rows, and the point from which the next sweep resumes.
+    def load_sweep(self, space: Space, gpu: Gpu) -> Sweep | None:
+        """Return the latest sweep of a space on a GPU with all rows.
 
         The sweep's backend is "recorded" if it has times. Configs without a stored row are "not tried". A sweep with
-        another version of Triton starts again, because times of two compilers are not ranked together. Return None if
+        another version of Triton has no name, because times of two compilers are not ranked together. Return None if
         there is no sweep or this version can't read it.
         """
         latest = self.latest_sweep(space, gpu)
@@ -302,7 +301,10 @@ class Store(Database):
         }
         try:
             sweep: Sweep = codec.from_json(
-                Sweep, {**latest.details, "rows": []}, f"stored sweep {latest.name}"
+                Sweep,
+                {**latest.details, "rows": []},
+                f"stored sweep {latest.name}",
+                ignores_unknown=True,  # earlier versions had further strategies
             )
             known = codec.from_json(dict[int, SweepRow], stored, f"stored sweep {latest.name}")
         except codec.UnreadableRecording as error:
@@ -318,9 +320,16 @@ class Store(Database):
             note += f" Triton {TRITON} is installed now, so the next sweep starts from scratch."
         backend = "recorded" if sweep.backend == "cuda" else sweep.device.backend
         device = replace(sweep.device, backend=backend)
-        sweep = replace(sweep, space=space, rows=rows, backend=backend, device=device)
-        sweep = replace(sweep, ended=latest.ended, note=f"{note} {sweep.note}".strip())
-        return sweep, ResumePoint(rows, latest.name) if can_resume else ResumePoint()
+        return replace(
+            sweep,
+            space=space,
+            rows=rows,
+            backend=backend,
+            device=device,
+            ended=latest.ended,
+            note=f"{note} {sweep.note}".strip(),
+            name=latest.name if can_resume else "",
+        )
 
     def _list(self, stored: type[S], table: str, where: str, given: Sequence[object]) -> list[S]:
         """Return rows of a table, latest first. The last of `given` is the maximum number of rows."""

@@ -29,7 +29,7 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import combinations
 from tilescope.numbers import join_names
 from tilescope.results import Failure, Stopped
-from tilescope.search.search import ConfigBuild, ConfigTrial
+from tilescope.results.sweep import ConfigBuild, ConfigTrial
 
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 

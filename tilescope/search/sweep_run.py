@@ -27,9 +27,9 @@ from tilescope.measure.pool import Pool
 from tilescope.measure.session import Session
 from tilescope.results import Device, Failure, Sweep, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import DONE, Status
+from tilescope.results.sweep import DONE, ConfigBuild, ConfigTrial, Status
 from tilescope.search.cases import build
-from tilescope.search.search import ConfigBuild, ConfigTrial, Search, Task
+from tilescope.search.search import Search, Task
 from tilescope.search.trial import DEVICE_LOST, LocalDevice, concurrent_compiles
 from tilescope.timing.constants import find_constants
 
@@ -114,8 +114,10 @@ class SweepRun:
         self._builder = builder
         self._closes_builder = closes_builder
         self._store = store
-        self.name = task.resume.name or uuid.uuid4().hex
-        rows = initial_rows(task.space, self.gpu, self._takes_times, estimate, task.resume.rows)
+        earlier = task.earlier if task.earlier and task.earlier.name else None
+        self.name = earlier.name if earlier else uuid.uuid4().hex
+        done = earlier.rows if earlier else ()
+        rows = initial_rows(task.space, self.gpu, self._takes_times, estimate, done)
         self.changes = 0
         self._search = Search(task, rows, self._takes_times, builder.max_concurrency)
         self._done_before = sum(row.status != "not tried" for row in rows)
@@ -198,9 +200,8 @@ class SweepRun:
                 )
             results = self._device.backend, self._device, tuple(search.rows), search.final
             seconds = time.monotonic() - self._began
-            return Sweep(
-                self.space, self.strategy, *results, ended, seconds, " ".join(filter(None, notes))
-            )
+            note = " ".join(filter(None, notes))
+            return Sweep(self.space, self.strategy, *results, ended, seconds, note, self.name)
 
     def _run(self) -> None:
         thread = threading.Thread(target=self._drive, daemon=True)

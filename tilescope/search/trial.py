@@ -25,8 +25,8 @@ from tilescope.measure.session import Session
 from tilescope.measure.timing import Effort, Stream, sample
 from tilescope.measure.worker import interprets, to_failure
 from tilescope.results import Device, Failure
+from tilescope.results.sweep import ConfigOutcome, ConfigTrial, Outcomes
 from tilescope.search.cases import CaseTrial, PreparedCase
-from tilescope.search.search import ConfigOutcome, ConfigTrial, Outcomes
 
 # Time the finalists until their ratios are known to 0.2 %, within these limits.
 _FINAL_EFFORT = Effort(

@@ -1,29 +1,31 @@
-"""Tune a kernel over many problems: the best config of each, and a short list for most of them.
+"""Tune a kernel: the best config of each problem, and a short list for most of them.
 
-Each problem has a sweep, with hints from the most similar problem swept before.
-
-Sweeps run in this process (`LocalTuner`) or on a Dask cluster (`cluster.ClusterTuner`). Either way, this process stores
-all rows as they arrive, and a repeated tuning resumes from them.
+Each problem has a sweep. The page sweeps one problem at a time (`Sweeps`). `tune` sweeps many, with hints from the most
+similar problem swept before, in this process (`LocalTuner`) or on a Dask cluster (`cluster.ClusterTuner`). Either way,
+this process stores all rows as they arrive, and a repeated tuning resumes from them.
 """
 
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from tilescope.declare.experiment import Experiment, Json, distance
+from tilescope.declare.experiment import Experiment, Json, distance, resolve_gpu
 from tilescope.declare.gpus import Gpu
+from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space
-from tilescope.export.script import config_line
+from tilescope.export import config_line
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import Call
-from tilescope.measure.session import Session
+from tilescope.measure.session import BoundedCache, Session
 from tilescope.numbers import count_noun, percent, significant, time_unit
 from tilescope.results import Strategy, Sweep, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import ResumePoint
+from tilescope.results.sweep import TRY_ALL
 from tilescope.search import cases
 from tilescope.search.search import Hints, Task, log_errors
 from tilescope.search.sweep_run import SweepRun, make_sweep
@@ -49,6 +51,12 @@ TOLERANCE = 0.02
 
 # The fraction of the problems that the short list should serve.
 SERVED = 0.95
+
+# Sweeps kept in memory. One of 4,096 configs takes a few megabytes.
+_MAX_ENDED = 32
+
+# Seconds between two checks for an abandoned sweep.
+_CHECK_S = 0.2
 
 
 class Tuner(Protocol):
@@ -134,14 +142,6 @@ class LocalTuner:
             run.cancel()
 
 
-def choose_strategy(space: Space, tries_all: bool) -> Strategy:
-    """Return the strategy for a sweep of a space."""
-    if tries_all:
-        return Strategy("grid")
-    budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
-    return Strategy("guided", budget=budget, patience=budget)
-
-
 def tune(
     tuner: Tuner, spaces: Sequence[Space], store: Store, tries_all: bool, from_scratch: bool
 ) -> Iterator[list[Sweep | None]]:
@@ -161,13 +161,12 @@ def tune(
         while waiting and len(running) < capacity:
             number = waiting.pop(0)
             space = spaces[number]
-            resume = ResumePoint()
-            if not from_scratch or attempts[number]:
-                stored = store.load_sweep(space, tuner.gpu)
-                resume = stored[1] if stored else resume
-            strategy = choose_strategy(space, tries_all)
+            continues = not from_scratch or attempts[number]
+            earlier = store.load_sweep(space, tuner.gpu) if continues else None
+            budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
+            strategy = TRY_ALL if tries_all else Strategy(budget, patience=None)
             hints = find_hints(space, [sweep for sweep in sweeps if sweep])
-            running[tuner.submit(Task(space, strategy, resume, hints))] = number
+            running[tuner.submit(Task(space, strategy, earlier, hints))] = number
         for future in wait(running, 0.5, FIRST_COMPLETED).done:
             number = running.pop(future)
             attempts[number] += 1
@@ -178,6 +177,98 @@ def tune(
                 if sweep.ended == "cancelled":
                     waiting.clear()
         yield sweeps
+
+
+class Sweeps:
+    """Runs one sweep at a time, because a sweep takes all cores and the GPU. Clients of the same space share it.
+
+    Args:
+        prepare: makes a sweep, as `make_sweep` does.
+        abandoned_s: a sweep that no client has requested for this long is cancelled. Reloading a page takes less.
+    """
+
+    def __init__(
+        self,
+        prepare: Callable[..., SweepRun] = make_sweep,
+        abandoned_s: float = 30.0,
+    ) -> None:
+        self._prepare = prepare
+        self._abandoned_s = abandoned_s
+        self._lock = threading.Lock()
+        self._run: SweepRun | None = None
+        self._seen_at_s = 0.0
+        # (space, GPU) → the store's latest sweep at that time, and the latest sweep with all its rows.
+        self._latest = BoundedCache[tuple[Any, Sweep | None]](_MAX_ENDED)
+
+    def start(
+        self, session: Session, space: Space, from_scratch: bool = False
+    ) -> tuple[SweepRun, bool]:
+        """Start a sweep, or join it if it is running.
+
+        Args:
+            from_scratch: ignore the rows of earlier sweeps.
+
+        Returns:
+            The sweep, and whether it is new.
+
+        Raises:
+            ConfigError: if another sweep is running.
+        """
+        with self._lock:
+            if run := self._run:
+                if run.space.identity == space.identity:
+                    return run, False
+                message = f"A sweep of {run.space.size:,} configs of {run.space.base.kernel} runs on this machine; one "
+                raise ConfigError("busy", f"{message}runs at a time. Cancel it, or wait.")
+            gpu = resolve_gpu(space.base, session.gpu)
+            earlier = None if from_scratch else self._find_latest(session.store, space, gpu)
+            run = self._prepare(session, Task(space, Strategy(), earlier))
+            session.before_close(self.cancel)  # cancelling several times is harmless
+            self._run = run
+            self._seen_at_s = time.monotonic()
+            done = run.start()
+        threading.Thread(target=self._wait, args=(session.store, run, done), daemon=True).start()
+        return run, True
+
+    def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
+        """Return the running sweep if it is of this space and GPU. This call counts as a client's request for it."""
+        run = self._run
+        if run and (run.space.identity, run.gpu.name) == (space.identity, gpu.name):
+            self._seen_at_s = time.monotonic()
+            return run
+        return None
+
+    def find(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
+        """Return the running sweep's rows so far, or the latest sweep of a space by any process."""
+        run = self.running(space, gpu)
+        return run.snapshot() if run else self._find_latest(store, space, gpu)
+
+    def cancel(self) -> None:
+        """Cancel the running sweep."""
+        if run := self._run:
+            run.cancel()
+
+    def _wait(self, store: Store, run: SweepRun, done: Future[Sweep]) -> None:
+        """Wait until a sweep ends, and keep its result. Cancel it once it is abandoned."""
+        try:
+            while not wait([done], _CHECK_S).done:
+                if time.monotonic() - self._seen_at_s > self._abandoned_s:
+                    run.cancel()
+            sweep = done.result()
+            stored = store.latest_sweep(run.space, run.gpu)
+            self._latest.put((run.space.identity, run.gpu.name), (stored, sweep))
+        finally:
+            self._run = None
+
+    def _find_latest(self, store: Store, space: Space, gpu: Gpu) -> Sweep | None:
+        """Return the latest sweep from memory, unless the store has a newer one. Without a store, memory decides."""
+        stored = store.latest_sweep(space, gpu)
+        key = (space.identity, gpu.name)
+        before, latest = self._latest.get(key) or (None, None)
+        if stored and stored != before:
+            latest = store.load_sweep(space, gpu) or latest
+            self._latest.put(key, (stored, latest))
+        return latest
 
 
 def find_hints(space: Space, swept: Sequence[Sweep]) -> Hints:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilescope.captures.reader import Finding
-from tilescope.declare.gpus import Gpu
 from tilescope.inside.execution import Executions
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.numbers import milliseconds, percent
@@ -36,9 +35,7 @@ _Change = tuple[str, Execution]
 def estimate_changes(
     inside: Inside,
     execution: Execution,
-    traffic: Traffic,
     executions: Executions,
-    gpu: Gpu,
     constants: Constants,
 ) -> tuple[ChangedTime, ...]:
     """Return the estimated times of a launch with changes, the shortest first.
@@ -51,10 +48,14 @@ def estimate_changes(
     def time(changed: Execution) -> float:
         """Return the microseconds of a launch. If it has fewer programs, they do and move a part of the work."""
         share = min(1.0, changed.programs / execution.programs)
-        total_us, _ = time_launch(changed, _scale(traffic, share), gpu, constants, _STEPS)
+        scaled = replace(changed, traffic=_scale(changed.traffic, share))
+        total_us, _ = time_launch(scaled, constants, _STEPS)
         return constants.launch_us + (total_us - constants.launch_us) / share
 
-    changes = [*_drop_costs(inside, execution, executions), *_fill_grid(execution, gpu)]
+    changes = [
+        *_drop_costs(inside, execution, executions),
+        *_fill_grid(execution, constants.gpu.sms),
+    ]
     if not changes:
         return ()
     ratio = inside.predicted_us / time(execution)
@@ -166,9 +167,9 @@ def _drop_costs(inside: Inside, execution: Execution, executions: Executions) ->
         yield "no layout conversions", replace(execution, executed=executed)
 
 
-def _fill_grid(execution: Execution, gpu: Gpu) -> Iterator[_Change]:
+def _fill_grid(execution: Execution, sms: int) -> Iterator[_Change]:
     """Divide the work equally among all SMs. With more programs, each has fewer iterations of its loops."""
-    programs = max(1, execution.programs // gpu.sms) * gpu.sms
+    programs = max(1, execution.programs // sms) * sms
     ratio = programs / execution.programs
     if ratio == 1 or execution.unevenness * (1 - LEAST_SAVING) < 1:
         return

@@ -19,6 +19,7 @@ class Constants:
     """Measured properties of a GPU. Cycles are cycles of an SM.
 
     Attributes:
+        gpu: its row of the table.
         launch_us: time between two events around an empty kernel.
         start_ns: time that the GPU needs to start one program.
         start_cycles: from the end of a program to the first instruction of the next in its slot.
@@ -41,6 +42,7 @@ class Constants:
         matrix_issue_cycles: additional cycles per instruction issued while the tensor core uses the register file.
     """
 
+    gpu: Gpu
     launch_us: float
     start_ns: float
     start_cycles: float
@@ -64,6 +66,7 @@ class Constants:
 
 
 H100 = Constants(
+    gpu=GPUS["H100"],
     launch_us=3.8,
     start_ns=0.6,
     start_cycles=290,
@@ -89,9 +92,9 @@ H100 = Constants(
 # The SMs and their constants are the H100's. Microbenchmarks gave the others: an empty kernel between two events, and
 # the slope of the time to read 0.5 and 1 GiB (DRAM) and 4 MB 64 times (L2). The same fraction of the L2 keeps written
 # bytes.
-H200 = replace(H100, launch_us=3.4, dram_share=0.92, kept_bytes=24e6, l2_tbps=9.1)
+H200 = replace(H100, gpu=GPUS["H200"], launch_us=3.4, dram_share=0.92, kept_bytes=24e6, l2_tbps=9.1)
 
-_MEASURED = GPUS["H100"]
+_MEASURED = H100.gpu
 # The constants of GPUs on which launches were timed, and what is assumed about them.
 CONSTANTS = {
     "H100": (H100, ""),
@@ -131,13 +134,15 @@ def find_rated_gpu(name: str, sms: int, capability: tuple[int, int]) -> Gpu:
 def find_constants(gpu: Gpu) -> tuple[Constants, str]:
     """Return the constants of a GPU, and which of them are assumed; "" if all are measured."""
     if gpu.name in CONSTANTS:
-        return CONSTANTS[gpu.name]
+        constants, assumed = CONSTANTS[gpu.name]
+        return replace(constants, gpu=gpu), assumed
     is_hopper = gpu.compute_capability == _MEASURED.compute_capability
     clock = H100.clock_ghz if is_hopper else gpu.clock_mhz / 1e3
     matrix_clock = H100.matrix_clock_ghz if is_hopper else clock
     share = gpu.sms / _MEASURED.sms
     constants = replace(
         H100,
+        gpu=gpu,
         clock_ghz=clock,
         matrix_clock_ghz=matrix_clock,
         kept_bytes=H100.kept_bytes * gpu.l2_bytes / _MEASURED.l2_bytes,

@@ -25,10 +25,12 @@ from tilescope.declare.gpus import Gpu, occupancy
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
+from tilescope.inside.banks import SYSTEM_BYTES
 from tilescope.inside.execution import Executions, execute
-from tilescope.inside.inspect import Inspection, make_launch
-from tilescope.inside.moved import correct_counts
+from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
+from tilescope.inside.threads import make_launch
+from tilescope.results.scores import classify, stated_ranges
 from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.timing.changes import estimate_changes
 from tilescope.timing.constants import Constants, find_constants, find_rated_gpu, scale_steps
@@ -40,10 +42,10 @@ from tilescope.timing.model import (
     TimePrediction,
     Traffic,
     predict,
+    sum_products,
     time_launch,
 )
-from tilescope.timing.ranges import classify, stated_ranges
-from tilescope.timing.steps import PRODUCTS, Step, read_steps
+from tilescope.timing.steps import Step, read_steps
 from tilescope.timing.traffic import find_kind, predict_traffic
 from tilescope.ttgir.parser import LOOPS, Source, parse_ttgir
 
@@ -55,7 +57,6 @@ _SPILLED_SHARE = 0.46
 _L1_SHARE = 0.8
 # Part of the L2 whose data survive until the next launch: measured, 34 MB did, and 39 MB did not.
 HELD_SHARE = 0.7
-_SYSTEM_SHARED_BYTES = 1024
 # Excess of the spilled registers over their share of the L2 from which all of them reach DRAM. Measured: with 20 % to
 # 35 % more than fit, some do; with 41 % more, all do.
 _SPILL_RAMP = 0.4
@@ -79,11 +80,10 @@ def add_time(
     if executions is None or counts.refused:
         return replace(inside, not_predicted=why)
     kernel = capture.content.kernels[launch.kernel]
-    gpu = _find_gpu(capture)
-    constants, assumed = find_constants(gpu)
-    execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
-    prediction = predict(execution, traffic, gpu, constants)
-    warm_us, _ = time_launch(execution, traffic.after_same_launch, gpu, constants)
+    constants, assumed = _find_constants(capture)
+    execution = describe_launch(capture, launch, counts, executions, constants)
+    prediction = predict(execution, constants)
+    warm_us, _ = time_launch(execution.after_same_launch, constants)
     executed = [op for op in counts.operations if op.tally.executions]
     if any(map(_is_bounded, executed)):
         assumed += " The predicted time includes upper bounds of the traffic."
@@ -106,7 +106,7 @@ def add_time(
     )
     if execution.partitions:  # their options are those of the kernel's code
         return timed
-    changes = estimate_changes(timed, execution, traffic, executions, gpu, constants)
+    changes = estimate_changes(timed, execution, executions, constants)
     return replace(timed, changes=changes)
 
 
@@ -115,7 +115,6 @@ def predict_launch(
     launch: CapturedLaunch,
     counts: LaunchCounts,
     executions: Executions,
-    gpu: Gpu,
     constants: Constants,
     is_warm: bool = False,
 ) -> TimePrediction:
@@ -127,10 +126,8 @@ def predict_launch(
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
     """
-    execution, traffic = describe_launch(capture, launch, counts, executions, gpu, constants)
-    if is_warm:
-        traffic = traffic.after_same_launch
-    return predict(execution, traffic, gpu, constants)
+    execution = describe_launch(capture, launch, counts, executions, constants)
+    return predict(execution.after_same_launch if is_warm else execution, constants)
 
 
 def predict_us(
@@ -145,15 +142,15 @@ def predict_us(
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
     """
-    gpu = _find_gpu(capture)
-    constants, _ = find_constants(gpu)
-    description = describe_launch(capture, launch, counts, executions, gpu, constants, build)
-    return time_launch(*description, gpu, constants)[0]
+    constants, _ = _find_constants(capture)
+    execution = describe_launch(capture, launch, counts, executions, constants, build)
+    return time_launch(execution, constants)[0]
 
 
-def _find_gpu(capture: BaseCapture) -> Gpu:
+def _find_constants(capture: BaseCapture) -> tuple[Constants, str]:
     device = capture.content.gpu
-    return find_rated_gpu(device["name"], device["sms"], tuple(device["compute_capability"]))
+    capability = tuple(device["compute_capability"])
+    return find_constants(find_rated_gpu(device["name"], device["sms"], capability))
 
 
 def describe_launch(
@@ -161,10 +158,9 @@ def describe_launch(
     launch: CapturedLaunch,
     counts: LaunchCounts,
     executions: Executions,
-    gpu: Gpu,
     constants: Constants,
     build: Build | None = None,
-) -> tuple[Execution, Traffic]:
+) -> Execution:
     """Return what a launch executes and the bytes that it moves.
 
     Args:
@@ -173,6 +169,7 @@ def describe_launch(
     Raises:
         UnsupportedOperation: the launch's traffic or executions are unknown.
     """
+    gpu = constants.gpu
     kernel, codes = build or capture.build(launch.kernel)
     instructions = parse_sass(codes["sass"])
     times = _count_executed(counts, instructions, executions, codes["ttgir"])
@@ -182,13 +179,9 @@ def describe_launch(
     ).programs_per_sm
     if not resident:
         raise UnsupportedOperation("The launch fails, because a program does not fit on an SM.")
-    shared = resident * (kernel.shared_bytes + _SYSTEM_SHARED_BYTES)
+    shared = resident * (kernel.shared_bytes + SYSTEM_BYTES)
     steps = _read_steps(codes, instructions, executions, gpu)
-    products = sum(
-        step.busy * executed
-        for step, executed in zip(steps, times, strict=True)
-        if step.effect in PRODUCTS
-    )
+    products = sum_products(steps, times)
     traffic = predict_traffic(
         counts.operations,
         programs,
@@ -219,17 +212,17 @@ def describe_launch(
         for rows in _find_partitions(executions):
             own = replace(executions, by_warp=rows)
             partitions.append((_assume_executed(instructions, own), len(rows)))
-    execution = Execution(
+    return Execution(
         instructions,
         steps,
         times,
+        traffic,
         programs,
         kernel.num_warps,
         resident,
         _unevenness(counts.operations, programs, gpu.sms),
         partitions,
     )
-    return execution, traffic
 
 
 def find_spilled_bytes(kernel: CapturedKernel, programs: int, resident: int, gpu: Gpu) -> int:
@@ -443,21 +436,22 @@ def predict_captured(
 ) -> TimePrediction:
     """Evaluate a captured launch, and predict its time.
 
+    The counts are not corrected (`inspect.correct_counts`). For many launches, the correction takes longer than the
+    rest, and it changed the predicted time of none of about 60.
+
     Args:
         is_warm: as for `predict_launch`.
 
     Raises:
         UnsupportedOperation: the GPU, or the launch's traffic or executions are unknown.
     """
-    gpu = _find_gpu(capture)
-    constants, _ = find_constants(gpu)
+    constants, _ = _find_constants(capture)
     counts = count_launch(capture, launch)
     if counts.refused:
         raise UnsupportedOperation(counts.refused)
     code = parse_sass(capture.read_code(launch.kernel, "sass"))
     executions = execute(code, make_launch(capture, launch, counts))
-    counts = correct_counts(capture, launch, counts, executions)
-    return predict_launch(capture, launch, counts, executions, gpu, constants, is_warm)
+    return predict_launch(capture, launch, counts, executions, constants, is_warm)
 
 
 def _predict_us(path: Path, number: int) -> float | str:
@@ -471,12 +465,12 @@ def _predict_us(path: Path, number: int) -> float | str:
         return f"{type(error).__name__}: {error}"
 
 
-def main(path: Path, processes: int, limit_s: float) -> None:
-    """Print the predictions that are known after a number of seconds."""
+def main(path: str, processes: int, limit_s: float) -> None:
+    """Print the predictions of a capture's launches that are known after a number of seconds."""
     deadline = time.monotonic() + limit_s
-    launches = len(Capture(path).content.launches)
+    launches = len(Capture(Path(path)).content.launches)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        tasks = [pool.apply_async(_predict_us, (path, number)) for number in range(launches)]
+        tasks = [pool.apply_async(_predict_us, (Path(path), number)) for number in range(launches)]
         for task in tasks:
             try:
                 reply = task.get(max(0, deadline - time.monotonic()))
@@ -487,4 +481,5 @@ def main(path: Path, processes: int, limit_s: float) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    if request := sys.stdin.read():
+        main(**json.loads(request))

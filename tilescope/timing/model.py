@@ -6,7 +6,6 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilescope.declare.gpus import Gpu
 from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import Constants
@@ -73,15 +72,10 @@ class Traffic:
     warm_written_bytes: float
     requests: Mapping[tuple[str, Source], Request] = field(default_factory=dict)
 
-    @property
-    def after_same_launch(self) -> "Traffic":
-        read, written = self.warm_read_bytes, self.warm_written_bytes
-        return replace(self, read_bytes=read, written_bytes=written)
-
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """The executed instructions of a launch.
+    """The executed instructions and the memory traffic of a launch.
 
     Attributes:
         executed: executions of each instruction, by all warps.
@@ -95,11 +89,24 @@ class Execution:
     instructions: Sequence[Instruction]
     steps: Sequence[Step]
     executed: Sequence[float]
+    traffic: Traffic
     programs: int
     warps: int
     resident: int
     unevenness: float = 1.0
     partitions: Sequence[tuple[Sequence[float], int]] = ()
+
+    @property
+    def after_same_launch(self) -> "Execution":
+        traffic = self.traffic
+        read, written = traffic.warm_read_bytes, traffic.warm_written_bytes
+        return replace(self, traffic=replace(traffic, read_bytes=read, written_bytes=written))
+
+
+def sum_products(steps: Sequence[Step], executed: Sequence[float]) -> float:
+    """Return the cycles in which tensor cores are busy, summed over the quarters of all SMs."""
+    pairs = zip(steps, executed, strict=True)
+    return sum(step.busy * times for step, times in pairs if step.effect in PRODUCTS)
 
 
 @dataclass(frozen=True)
@@ -117,15 +124,10 @@ class TimePrediction:
     bound_by: str
 
 
-def predict(
-    execution: Execution,
-    traffic: Traffic,
-    gpu: Gpu,
-    constants: Constants,
-) -> TimePrediction:
+def predict(execution: Execution, constants: Constants) -> TimePrediction:
     """Predict a launch's time."""
-    total_us, clock = time_launch(execution, traffic, gpu, constants)
-    by_resource_us = time_resources(execution, traffic, gpu, constants, clock)
+    total_us, clock = time_launch(execution, constants)
+    by_resource_us = time_resources(execution, constants, clock)
     return TimePrediction(total_us, by_resource_us, find_bound(by_resource_us, total_us))
 
 
@@ -137,8 +139,6 @@ def find_bound(by_resource: Mapping[str, float], total: float) -> str:
 
 def time_launch(
     execution: Execution,
-    traffic: Traffic,
-    gpu: Gpu,
     constants: Constants,
     most_steps: int = _MOST_STEPS,
 ) -> tuple[float, float]:
@@ -147,23 +147,21 @@ def time_launch(
     Args:
         most_steps: number of steps to simulate.
     """
-    products = sum(
-        step.busy * executed
-        for step, executed in zip(execution.steps, execution.executed, strict=True)
-        if step.effect in PRODUCTS
-    )
+    gpu = constants.gpu
+    traffic = execution.traffic
+    products = sum_products(execution.steps, execution.executed)
     clock = constants.matrix_clock_ghz if products else constants.clock_ghz
     moved = sum(traffic.l2_bytes.values())
-    merged = _merged(execution, traffic, constants)
+    merged = _merged(execution, constants)
     l2 = moved * (1 - merged) / constants.l2_tbps / 1e3
-    requests_us = time_resources(execution, traffic, gpu, constants, clock)["L2"]
+    requests_us = time_resources(execution, constants, clock)["L2"]
     l2_busy = requests_us * 1e3 + traffic.read_bytes / constants.l2_tbps / 1e3
     dram = (traffic.read_bytes + traffic.written_bytes) / constants.dram_share / gpu.dram_gbps
 
     def simulate(constants: Constants, most_steps: int) -> float:
         # Partitions run at the same time. The buffers between them are assumed to be deep enough.
         return max(
-            _simulate_launch(execution, *partition, traffic, gpu, constants, clock, most_steps)
+            _simulate_launch(execution, *partition, constants, clock, most_steps)
             for partition in execution.partitions or [(execution.executed, execution.warps)]
         )
 
@@ -198,18 +196,18 @@ def time_launch(
     cycles = simulate(add_queues(cycles), most_steps)
     cycles = max(cycles, dram * clock)
     if execution.partitions:  # the simulation covers a single partition
-        busy_us = time_resources(execution, traffic, gpu, constants, clock)
+        busy_us = time_resources(execution, constants, clock)
         cycles = max(cycles, *(time_us * clock * 1e3 for time_us in busy_us.values()))
     return constants.launch_us + cycles / clock / 1e3, clock
 
 
-def time_resources(
-    execution: Execution, traffic: Traffic, gpu: Gpu, constants: Constants, clock: float
-) -> dict[str, float]:
+def time_resources(execution: Execution, constants: Constants, clock: float) -> dict[str, float]:
     """Return the microseconds for which a launch would occupy each resource at its peak rate."""
+    gpu = constants.gpu
+    traffic = execution.traffic
     cycles = dict.fromkeys(("issue", "L1", *PIPES), 0.0)
     served = 0.0
-    requests = _find_requests(execution, traffic)
+    requests = _find_requests(execution)
     for step, executed, request in zip(execution.steps, execution.executed, requests, strict=True):
         cycles["issue"] += executed
         cycles[PIPES[step.pipe]] += step.busy * executed
@@ -221,18 +219,19 @@ def time_resources(
             cycles["L1"] += QUARTERS * own * executed
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / QUARTERS / clock / 1e3 for name, busy in cycles.items()}
-    merged = _merged(execution, traffic, constants)
+    merged = _merged(execution, constants)
     times["L2"] = served * (1 - merged) / constants.l2_tbps / 1e6
     times["DRAM"] = (traffic.read_bytes + traffic.written_bytes) / gpu.dram_gbps / 1e3
     return times
 
 
 @functools.lru_cache(maxsize=2)  # each simulation of a prediction needs the same requests
-def _find_requests(execution: Execution, traffic: Traffic) -> list[Request | None]:
+def _find_requests(execution: Execution) -> list[Request | None]:
     """Return the request of each instruction that accesses global memory.
 
     The wavefronts and bytes of each kind of access sum to those of the launch.
     """
+    traffic = execution.traffic
     requests: list[Request | None] = []
     wavefronts: dict[str, float] = {}
     moved: dict[str, float] = {}
@@ -276,8 +275,9 @@ def _queue(load: float) -> float:
     return load / (1 - load) / 2
 
 
-def _merged(execution: Execution, traffic: Traffic, constants: Constants) -> float:
+def _merged(execution: Execution, constants: Constants) -> float:
     """Return the fraction of requests that the crossbar merges because SMs load the same data at the same time."""
+    traffic = execution.traffic
     loaded = sum(traffic.l2_bytes.get(kind, 0.0) for kind in LOADS)
     is_shared = traffic.read_bytes < max(loaded, 1.0) / 2
     return constants.shared_requests / execution.resident if is_shared else 0.0
@@ -287,13 +287,12 @@ def _simulate_launch(
     execution: Execution,
     executed: Sequence[float],
     warps: int,
-    traffic: Traffic,
-    gpu: Gpu,
     constants: Constants,
     clock: float,
     most_steps: int,
 ) -> float:
     """Return the cycles of a launch: simulate part of its loops and programs, and extrapolate."""
+    gpu = constants.gpu
     per_sm = math.ceil(execution.programs / gpu.sms)
     unevenness = max(1.0, execution.unevenness * execution.programs / gpu.sms / per_sm)
     # Shared resources serve an average SM, but the busiest SM determines the time.
@@ -318,7 +317,7 @@ def _simulate_launch(
         wavefront_cycles=busy_quarters,
         write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
     )
-    accesses = _cost_accesses(execution, traffic, gpu, constants, clock, share, busy_quarters)
+    accesses = _cost_accesses(execution, constants, clock, share, busy_quarters)
     cycles = _simulate_programs(execution, executed, warps, accesses, quarter, programs, most_steps)
     return cycles * unevenness
 
@@ -374,15 +373,15 @@ def _trace(
 
 def _cost_accesses(
     execution: Execution,
-    traffic: Traffic,
-    gpu: Gpu,
     constants: Constants,
     clock: float,
     share: float,
     busy_quarters: float,
 ) -> list[GlobalAccess | None]:
     """Return the cost of an access of each instruction."""
-    requests = _find_requests(execution, traffic)
+    gpu = constants.gpu
+    traffic = execution.traffic
+    requests = _find_requests(execution)
     read = sum(
         request.l2_bytes * request.dram_share * executed
         for step, request, executed in zip(
@@ -398,7 +397,7 @@ def _cost_accesses(
     )
     quarters = gpu.sms * busy_quarters
     dram = constants.dram_share * gpu.dram_gbps / (1 + turnaround) / quarters / clock / share
-    merged = _merged(execution, traffic, constants)
+    merged = _merged(execution, constants)
     l2 = constants.l2_tbps * 1e3 / quarters / clock / share
     accesses: list[GlobalAccess | None] = []
     for step, request in zip(execution.steps, requests, strict=True):

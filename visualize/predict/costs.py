@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tilescope.captures.layouts import textbook_layout
-from tilescope.declare.accesses import AnyAccess
 from tilescope.declare.knobs import ConfigError, knob, powers, read_fields
-from tilescope.declare.spec import DTYPE_BYTES, Kernel, Launch, ProblemFields
-from tilescope.evaluate.counts import KINDS, NO_COST, Cost, sum_costs
+from tilescope.declare.spec import DTYPE_BYTES, AnyAccess, Kernel, Launch, ProblemFields
+from tilescope.evaluate.counts import KINDS, Cost, sum_costs
 from tilescope.evaluate.declared import (
     AccessPattern,
     DeclaredCounts,
@@ -127,6 +126,11 @@ class LaunchCosts:
         operations = self.counters.compiled.operations if self.counters else ()
         return count_accesses(self.kernel, self.launch, operations)
 
+    def find(self, number: int, is_textbook: bool = False) -> DeclaredCounts:
+        """Return an operation as compiled, if known; the loop of an atomic that became a load and a loop."""
+        operations = () if is_textbook else self.compiled
+        return [op for op in operations or self.textbook if op.number == number][-1]
+
     @property
     def counted_is_compiled(self) -> bool:
         """Whether the counted code has the same layouts and widths as the code compiled here."""
@@ -217,27 +221,6 @@ def launch_totals(costs: LaunchCosts) -> dict[str, tuple[Cost, Cost]]:
         if any((predicted.requests, predicted.sectors, requests, sectors)):
             totals[kind] = predicted, replace(counted, agreement=agreement(predicted, counted))
     return totals
-
-
-def count_together(costs: LaunchCosts, number: int) -> tuple[tuple[str, ...], Cost | None]:
-    """Return the tensors and the counted cost of all operations that share an operation's counter.
-
-    All boxes that the TMA reads (or writes) share one counter. Otherwise, all loads (or stores) of a tensor are added
-    up, because an output written in halves has two stores. The cost is None if nothing was counted.
-    """
-    own = costs.textbook[number]
-    alike = {op.number for op in costs.textbook if (op.op, op.tensors) == (own.op, own.tensors)}
-    operations = [op for op in costs.predicted if op.number in alike]
-    if not operations:
-        return own.tensors, None
-    if operations[0].is_box:
-        counter = operations[0].counter
-        kind = next(kind for kind, names in KINDS.items() if counter in names)
-        boxes = (op.access.tensor for op in costs.predicted if op.counter == counter)
-        return tuple(dict.fromkeys(boxes)), launch_totals(costs)[kind][1]
-    counts = [count for op in operations if (count := count_of(op, costs))]
-    different = (count.agreement for count in counts if count.agreement != "equal")
-    return own.tensors, replace(sum(counts, NO_COST), agreement=next(different, "equal"))
 
 
 def worst(costs: LaunchCosts, is_textbook: bool = False) -> int:

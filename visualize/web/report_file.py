@@ -19,13 +19,13 @@ from tilescope.declare.experiment import Json
 from tilescope.reports import text
 from tilescope.reports.launch import Launches
 from visualize.views import theme
-from visualize.views.capture.view import (
+from visualize.views.inside.view import INSIDE
+from visualize.views.launches import (
     LaunchView,
+    clip,
     draw_launch,
     launches_table,
-    most_wasteful,
 )
-from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import ProgramOrderPanel
@@ -106,7 +106,7 @@ def render_report(launches: Launches) -> str:
     updates = {}
     pieces: dict[str, int] = {}
     for (number, *_), _ in launches.report().distinct:
-        view = most_wasteful(launches, LaunchView(launch=number))
+        view = clip(launches, LaunchView(launch=number))
         opened[number] = asdict(view)
         for key, update in _draw_views(launches, view):
             updates[key] = {name: _divide(value, pieces) for name, value in update.items()}

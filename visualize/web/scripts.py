@@ -1,24 +1,31 @@
-"""The scripts in the page's list of kernels. A message about one of them becomes an update of the page's slots."""
+"""Scripts in the page's list of kernels: their launches and controls, and their part in the page's messages.
+
+A message about a script becomes an update of the page's slots.
+"""
 
 import asyncio
 import json
 import re
+import threading
 import urllib.parse
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tilescope.advice.findings import Compiler
-from tilescope.captures.reader import split_case
+from tilescope.caching import once
+from tilescope.captures.reader import Capture, split_case
 from tilescope.declare.discovery import examples
-from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
-from tilescope.reports.brief import to_json
+from tilescope.declare.experiment import Json
+from tilescope.declare.gpus import DEFAULT_GPU, GPUS
+from tilescope.declare.knobs import ConfigError, Knob, knobs, quote, read_fields
+from tilescope.reports.launch import Launches, LaunchReport
+from tilescope.reports.text import to_json
 from visualize.views import slots
-from visualize.views.capture.script import GPU_MENU, Recapture, Script, launch_form
-from visualize.views.capture.view import TABS, LaunchView, clip, draw, most_wasteful
+from visualize.views.launches import TABS, LaunchView, clip, draw
 from visualize.views.panel import Api, Slots
-from visualize.views.slots import DISABLED, WATCH
+from visualize.views.slots import DISABLED, WATCH, control
 from visualize.views.state import query, read_tab
 from visualize.web.controls import kernel_menu
 
@@ -30,6 +37,239 @@ _SAME_VIEW = {
     "dram-reads": "program-order",
     "sweep": "requests",
 }
+
+# (script with its case, further options of the recorder, whether a later change supersedes it) → the new capture.
+# Raises an exception if there is none.
+Recapture = Callable[[str, Sequence[str], Callable[[], bool]], Path]
+
+
+class Script:
+    """A script, or a capture without one.
+
+    Attributes:
+        source: the script, with its case, as on the command line.
+        launches: of the latest capture.
+        before: the launches of the capture before that, to compare with.
+        problem: why the script could not be captured again; "" if it could.
+        is_stale: whether the launches are of an earlier version of the script.
+        version: incremented by each capture.
+        is_capturing: whether a capture is in progress.
+        chosen: values of its controls on the page that differ from the defaults.
+
+    Args:
+        path: the capture.
+        recapture: captures the script again. None if that is impossible.
+        compiler: see `findings.find`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        source: str,
+        recapture: Recapture | None = None,
+        compiler: Compiler | None = None,
+    ) -> None:
+        self.source = source
+        self.before: Launches | None = None
+        self.problem = ""
+        self.is_stale = False
+        self.is_capturing = False
+        self.version = 0
+        self.chosen: Json = {}
+        self._recapture = recapture
+        self._compiler = compiler
+        self._open = once(lambda: Launches(Capture(path), compiler))
+        self._latest: Launches | None = None
+        self._modified = self._modification()
+        self._changing = threading.Lock()
+        self._capturing = threading.Lock()
+        self._captures = 0
+
+    @property
+    def launches(self) -> Launches:
+        return self._latest or self._open()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it can be captured again."""
+        return self._recapture is not None
+
+    def launch_before(self, number: int) -> LaunchReport | None:
+        """Return the report of a launch in the capture before the latest one."""
+        if not self.before or self.is_stale:
+            return None
+        return next(iter(self.before.report().launches[number : number + 1]), None)
+
+    def follow(self) -> None:
+        """Start to capture the script again if its file has changed."""
+        with self._changing:
+            modified = self._modification()
+            if modified and modified != self._modified:
+                self._modified = modified
+                self._start_capture()
+
+    def choose(self, given: Json) -> None:
+        """Start to capture the script again if the values of its controls differ from those of the latest capture."""
+        with self._changing:
+            chosen = changed_values(self.launches, given, self._open().gpu)
+            if self.is_live and chosen != self.chosen:
+                self.chosen = chosen
+                self._start_capture()
+
+    def _modification(self) -> list[tuple[int, int]]:
+        """Return the modification time in ns and the size of the script, or of the files that hold a module's kernels.
+
+        Editors that first truncate a file may write it within one tick of the file system's clock.
+        """
+        if not self.is_live:
+            return []
+        path = Path(split_case(self.source)[0])
+        files = {path}
+        if path.suffix not in (".py", ".ipynb"):
+            files = {Path(kernel.file) for kernel in self.launches.content.kernels}
+        statuses = [file.stat() for file in sorted(files) if file.is_file()]
+        return [(status.st_mtime_ns, status.st_size) for status in statuses]
+
+    def _start_capture(self) -> None:
+        """Capture the script again in a thread. A capture in progress ends, and its result is dropped."""
+        self._captures += 1
+        self.is_capturing = True
+        start = self._captures, capture_options(self.chosen)
+        threading.Thread(target=self._capture_again, args=start, daemon=True).start()
+
+    def _capture_again(self, number: int, options: Sequence[str]) -> None:
+        """Replace the launches, unless the script fails before its first launch."""
+        assert self._recapture
+        latest = self.launches
+        try:
+            with self._capturing:
+                path = self._recapture(self.source, options, lambda: number != self._captures)
+                new = Launches(Capture(path), self._compiler)
+            content = new.content
+            problem = "" if content.launches else "".join(content.not_captured[:1])
+            if stopped := content.stopped:
+                place = f" ({Path(stopped.file).name}, line {stopped.line})"
+                problem = f"{stopped.message.removesuffix('.')}{place if stopped.line else ''}."
+            is_stale = bool(problem) and not content.launches
+            new.report()  # so that no page waits for it
+        except Exception as error:
+            problem = str(error)
+            is_stale = True
+        with self._changing:
+            if number != self._captures:
+                return
+            if is_stale:
+                problem = (
+                    f"{problem.removesuffix('.')}. The report below is from before this change."
+                )
+            else:
+                self.before = latest
+                self._latest = new
+            self.problem = problem
+            self.is_stale = is_stale
+            self.is_capturing = False
+            self.version += 1
+
+
+# Field names in the page's settings: the prefix of a case's parameters, the sweep over them, the prefix of an autotuned
+# kernel's config number, and the GPU.
+_CASE = "case_"
+_SWEEP = "sweep"
+_CONFIG = "config_"
+GPU = "gpu"
+
+GPU_MENU = control(
+    GPU,
+    Knob("", "Script", "The GPU to compile for.", choices=tuple(GPUS), label="GPU"),
+)
+
+
+def launch_form(launches: Launches, number: int, chosen: Json | None) -> str:
+    """Return the value of the form of the launch and, if the script can be captured again, of its parameters.
+
+    Args:
+        chosen: values of the script's controls that differ from the defaults; None if it can't be captured again.
+    """
+    distinct = launches.report().distinct
+    titles = [f"{numbers[0]}: {launch.kernel}" for numbers, launch in distinct]
+    choices = {"choices": [numbers[0] for numbers, _ in distinct], "labels": titles}
+    launch = control("launch", Knob(0, "Launch", "Number of the launch.", label="kernel"))
+    fields = [{**launch, "kind": "menu", **choices}]
+    values: Json = {"launch": number}
+    if chosen is not None:
+        for field, default in script_controls(launches):
+            fields.append(field)
+            values[field["name"]] = chosen.get(field["name"], default)
+    return slots.form_value(fields, values)
+
+
+def changed_values(launches: Launches, given: Json, gpu: str) -> Json:
+    """Return the values of the script's controls that differ from their defaults.
+
+    Args:
+        gpu: the GPU that it was first compiled for.
+
+    Raises:
+        ConfigError: the table has no such GPU.
+    """
+    defaults = {field["name"]: default for field, default in script_controls(launches)}
+    changed = {
+        name: given[name]
+        for name, value in {GPU: gpu, **defaults}.items()
+        if given.get(name, "") not in ("", value)
+    }
+    if changed.get(GPU, DEFAULT_GPU) not in list(GPUS):
+        sentence = f"gpu must be one of {', '.join(GPUS)} (got {quote(changed[GPU])})."
+        raise ConfigError("unknown_gpu", sentence, GPU)
+    return changed
+
+
+def capture_options(chosen: Json) -> list[str]:
+    """Return the options of the recorder for the given control values."""
+    options = []
+    for name, value in chosen.items():
+        if name == GPU:
+            options += ["--gpu-json", json.dumps(asdict(GPUS[value]))]
+        elif name == _SWEEP:
+            options += [f"--set={setting}" for setting in str(value).split()]
+        elif name.startswith(_CASE):
+            options += [f"--set={name.removeprefix(_CASE)}={value}"]
+        else:
+            options += [f"--config={name.removeprefix(_CONFIG)}={value}"]
+    return options
+
+
+def script_controls(launches: Launches) -> Iterator[tuple[Json, Any]]:
+    """Yield each control of the script with its default."""
+    content = launches.content
+    case, *others = {launch.case for launch in content.launches} or {None}
+    if parameters := {} if others or not case else content.cases[case]:
+        yield from ((_parameter(name, default), default) for name, default in parameters.items())
+        values = (
+            "Values of one or more parameters, such as n=64,128. Every combination is launched."
+        )
+        yield control(_SWEEP, Knob("", "Case", values, longest=300)), ""
+    tuned = {
+        launches.kernel(number).name: launch.tuned.of
+        for number, launch in enumerate(content.launches)
+        if launch.tuned
+    }
+    for name, number in tuned.items():
+        which = "Number of the config to launch. 0 launches the first that compiles and fits."
+        config = Knob(0, "Autotuner config", which, high=number, label=name)
+        yield control(_CONFIG + name, config), 0
+
+
+def _parameter(name: str, default: Any) -> Json:
+    """Return the control of a case's parameter: a menu, a text field, or a slider with a number field."""
+    allowed: Json = {"longest": 100}
+    if isinstance(default, bool):
+        allowed = {"choices": (False, True)}
+    elif isinstance(default, int):
+        allowed = {"high": max(1 << 16, 4 * default), "stops": "powers"}
+    return control(
+        _CASE + name, Knob(default, "Case", f"Parameter {name} of the case.", label=name, **allowed)
+    )
 
 
 @dataclass(frozen=True)
@@ -83,8 +323,6 @@ class Scripts:
         if link is None and not is_new and WATCH not in fields:
             script.choose(given)
         view = clip(script.launches, view)
-        if "operation" not in given:
-            view = most_wasteful(script.launches, view)
         return ScriptState(name, view, str(fields.get(WATCH, script.version)))
 
     def fill(self, state: ScriptState) -> Slots:
@@ -114,7 +352,7 @@ class Scripts:
             "compare": "",
             "run": DISABLED,
             WATCH: state.version if script.is_live else "",
-            **draw(script, state.view, address),
+            **draw(launches, state.view, address, script.launch_before(state.view.launch)),
         }
 
     async def watch(self, state: ScriptState) -> AsyncIterator[Slots]:

@@ -6,10 +6,9 @@ from typing import Any
 
 from kernels import orders
 from kernels.orders import tile_offsets
-from tilescope.declare.accesses import Access, Axis, tiles_on_grid
 from tilescope.declare.jit import memory_lines, on_arrays, tl, triton
 from tilescope.declare.knobs import knob, num_stages, num_warps, powers
-from tilescope.declare.spec import Kernel, Launch, preset
+from tilescope.declare.spec import Access, Axis, Kernel, Launch, preset, tiles_on_grid
 
 from .problem import FAMILY, Problem
 

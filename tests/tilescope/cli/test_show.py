@@ -38,8 +38,7 @@ from tilescope.inside.report import Inside, LineSpills, SharedAccess
 from tilescope.measure.counters import launch_keys, read_counters
 from tilescope.measure.ncu import METRICS
 from tilescope.numbers import percent
-from tilescope.output import guard
-from tilescope.reports.brief import brief, describe_total
+from tilescope.processes import guard
 from tilescope.reports.comparison import differences
 from tilescope.reports.launch import (
     Launches,
@@ -50,9 +49,15 @@ from tilescope.reports.launch import (
     make_report,
     read_report,
 )
-from tilescope.reports.text import markdown, markdown_growth, table
-from visualize.views.capture.script import Script, capture_options, changed_values, launch_form
-from visualize.web.scripts import Scripts, shipped_scripts
+from tilescope.reports.text import brief, describe_total, markdown, markdown_growth, table
+from visualize.web.scripts import (
+    Script,
+    Scripts,
+    capture_options,
+    changed_values,
+    launch_form,
+    shipped_scripts,
+)
 
 # One worker captures the scripts once
 pytestmark = pytest.mark.xdist_group("show")

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.listings import make_listing
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.inside.banks import Wavefronts
-from tilescope.inside.execution import LaunchInputs, execute
+from tilescope.inside.execution import execute
+from tilescope.inside.threads import LaunchInputs
 from tilescope.sass import semantics
 from tilescope.sass.decoding import decode
 from tilescope.sass.instructions import parse_sass

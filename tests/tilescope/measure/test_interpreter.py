@@ -99,10 +99,8 @@ for operation in (create_dot, cast_impl, create_fp_to_fp, create_atomic_rmw, _pa
 """
 
 PATCH = """
-from tilescope.measure import interpreter
-interpreter.patch_small_floats()
-interpreter.patch_bfloat16_atomics()
-interpreter.patch_language_once()
+from tilescope.measure.worker import patch_interpreter
+patch_interpreter()
 """
 
 

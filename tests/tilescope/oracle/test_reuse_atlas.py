@@ -16,7 +16,7 @@ from tilescope.declare.experiment import launch_of
 from tilescope.declare.spec import DTYPE_BYTES
 from tilescope.evaluate.captured import count_launch
 from tilescope.inside.execution import execute
-from tilescope.inside.inspect import make_launch
+from tilescope.inside.threads import make_launch
 from tilescope.results.counters import with_group_size
 from tilescope.sass.instructions import parse_sass
 from tilescope.timing.constants import find_constants
@@ -111,7 +111,7 @@ def predict_reads(capture, gpu):
     inputs = make_launch(capture, launch, counts)
     executions = execute(parse_sass(capture.read_code(0, "sass")), inputs)
     constants, _ = find_constants(gpu)
-    return describe_launch(capture, launch, counts, executions, gpu, constants)[1].read_bytes
+    return describe_launch(capture, launch, counts, executions, constants).traffic.read_bytes
 
 
 def test_nearly_all_orders_that_are_further_off_are_flagged(shipped_rows):

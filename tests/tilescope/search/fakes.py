@@ -12,8 +12,8 @@ from tilescope.declare.gpus import GPUS
 from tilescope.declare.space import space
 from tilescope.results import Device, Failure, SweepPrediction
 from tilescope.results.store import Store
-from tilescope.results.sweep import ResumePoint
-from tilescope.search.search import ConfigBuild, ConfigOutcome, Outcomes, Task
+from tilescope.results.sweep import ConfigBuild, ConfigOutcome, Outcomes
+from tilescope.search.search import Task
 from tilescope.search.sweep_run import SweepRun
 from tilescope.search.tune import make_relay
 
@@ -195,16 +195,13 @@ class FakeTuner:
 
 
 def make_run(
-    strategy, device=None, predict=None, within=None, builder=None, resume=None, store=None
+    strategy, device=None, predict=None, within=None, builder=None, earlier=None, store=None
 ):
     """Make a sweep that resumes from the store by default."""
     predict = predict or predicting()
     store = store or Store(None)
     within = within or grid()
-    if resume is None:
-        stored = store.load_sweep(within, GPU)
-        resume = stored[1] if stored else ResumePoint()
-    task = Task(within, strategy, resume)
+    task = Task(within, strategy, earlier or store.load_sweep(within, GPU))
     return SweepRun(task, device or FakeDevice(), builder or FakeBuilder(predict), store, predict)
 
 

@@ -11,8 +11,8 @@ from tilescope.declare.gpus import GPUS, this_gpu
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
 from tilescope.results import Failure
+from tilescope.results.sweep import ConfigBuild, ConfigTrial
 from tilescope.search.cases import CaseTrial, build, combine, describe_case
-from tilescope.search.search import ConfigBuild, ConfigTrial
 from tilescope.search.trial import LocalDevice
 
 GPU = GPUS["H200"]

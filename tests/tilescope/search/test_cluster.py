@@ -65,7 +65,7 @@ def test_workers_share_problems_and_a_killed_worker_loses_no_stored_row(workers,
     assert killed.wait(10)
     assert [sweep.count("checked") for sweep in sweeps] == [3, 3, 3]
     assert {sweep.device.backend for sweep in sweeps} == {"interpreter"}
-    stored = [store.load_sweep(each, tuner.gpu)[0] for each in spaces]
+    stored = [store.load_sweep(each, tuner.gpu) for each in spaces]
     assert [sweep.count("checked") for sweep in stored] == [3, 3, 3]
 
 

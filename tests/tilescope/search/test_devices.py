@@ -12,8 +12,8 @@ from tilescope.measure.fair_queue import Call
 from tilescope.measure.run import describe_wrong_result
 from tilescope.measure.session import Session
 from tilescope.results import Check
+from tilescope.results.sweep import ConfigTrial
 from tilescope.search.cases import build
-from tilescope.search.search import ConfigTrial
 from tilescope.search.trial import DEVICE_LOST, LocalDevice
 
 SMALL = experiment_of("transpose.tiled M=65 N=33")

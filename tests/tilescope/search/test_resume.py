@@ -18,18 +18,16 @@ from fakes import (
 from tests.experiments import experiment_of
 from tests.stores import again, execute
 from tests.waiting import PATIENCE_S
-from tilescope.export.script import config_line
+from tilescope.export import config_line
 from tilescope.results import Failure, Strategy, SweepRow
-from tilescope.results.sweep import DONE, ResumePoint
+from tilescope.results.sweep import DONE, TRY_ALL
 from tilescope.search.search import MAX_PER_TRIAL
 
-GRID = Strategy("grid")
-STRATEGIES = [GRID, Strategy("random", seed=3), Strategy("guided")]
 SOME = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64], "num_warps": [2, 4, 8]})
 REFUSED = Failure("compile", "out_of_resources", "Too much shared memory.")
 
 
-def cut_off(trials, strategy=GRID, **options):
+def cut_off(trials, strategy=TRY_ALL, **options):
     """Cancel a sweep after a number of trials."""
     device = FakeDevice()
     run = make_run(strategy, device, predicting(error=0.1), **options)
@@ -42,7 +40,7 @@ def without_builds(rows):
     return [(row.experiment, row.status) if row.status == "not tried" else row for row in rows]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize("strategy", [TRY_ALL, Strategy()], ids=["all", "guided"])
 @pytest.mark.parametrize("trials", [1, 5])
 def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupted_one(
     store, strategy, trials
@@ -62,19 +60,18 @@ def test_a_cancelled_sweep_resumes_from_the_store_to_the_rows_of_an_uninterrupte
     assert resumed.ended == whole.ended
     assert not done & set(explored(device))
     assert len(reopened.sweeps(9)) == 1, "the same sweep goes on"
-    assert without_builds(again(store).load_sweep(grid(), GPU)[0].rows) == without_builds(
-        resumed.rows
-    )
+    assert without_builds(again(store).load_sweep(grid(), GPU).rows) == without_builds(resumed.rows)
 
 
 @pytest.mark.parametrize(
     "changed", [{"device": "A100-80GB"}, {"status": "failed", "reason": "It died."}], ids=str
 )
 def test_rows_of_another_gpu_and_failed_rows_are_tried_again(changed):
-    strategy = Strategy("grid", budget=20)
+    strategy = Strategy(20, None)
     device = FakeDevice()
-    rows = tuple(replace(row, **changed) for row in swept(strategy).rows)
-    sweep = swept(strategy, device, resume=ResumePoint(rows))
+    earlier = swept(strategy)
+    rows = tuple(replace(row, **changed) for row in earlier.rows)
+    sweep = swept(strategy, device, earlier=replace(earlier, rows=rows))
     assert len(explored(device)) == sweep.count("timed") == 20
     assert sweep.count("failed") == 0
     assert {row.device for row in sweep.rows} == {"H200"}
@@ -82,17 +79,20 @@ def test_rows_of_another_gpu_and_failed_rows_are_tried_again(changed):
 
 def test_a_machine_that_takes_no_times_keeps_timed_rows_and_one_that_does_times_predicted_rows():
     few = grid({"BLOCK_M": [16, 32]})
-    whole = swept(GRID, within=few)
+    whole = swept(TRY_ALL, within=few)
     checking = FakeDevice()
     checking.takes_times = False
-    resumed = swept(GRID, checking, within=few, resume=ResumePoint(whole.rows))
+    resumed = swept(TRY_ALL, checking, within=few, earlier=whole)
     assert resumed.rows == whole.rows
     assert resumed.best == whole.best
     assert checking.trials == []
     predicted = tuple(
         SweepRow(experiment, "predicted", "No GPU.", GPU.name) for experiment in few.experiments
     )
-    assert swept(GRID, within=few, resume=ResumePoint(predicted)).count("timed") == few.size
+    assert (
+        swept(TRY_ALL, within=few, earlier=replace(whole, rows=predicted)).count("timed")
+        == few.size
+    )
 
 
 def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
@@ -102,7 +102,7 @@ def test_a_timed_config_that_no_longer_compiles_does_not_hold_up_the_race():
     ).experiment
     died = Failure("compile", "worker_died", "The compiler died.")
     builder = FakeBuilder(failures=lambda experiment: died if experiment == best else None)
-    sweep = swept(GRID, builder=builder, resume=ResumePoint(cut.rows))
+    sweep = swept(TRY_ALL, builder=builder, earlier=cut)
     assert [row.experiment for row in sweep.rows if row.status == "failed"] == [best]
     assert best not in {finalist.experiment for finalist in sweep.final.finalists}
 
@@ -111,11 +111,11 @@ def test_rows_are_stored_before_anyone_sees_them(store):
     device = FakeDevice()
     reader = again(store)
     seen = []
-    run = make_run(GRID, device, store=store)
+    run = make_run(TRY_ALL, device, store=store)
 
     def look(trial):
         sweep = run.snapshot()
-        stored = reader.load_sweep(grid(), GPU)[0]
+        stored = reader.load_sweep(grid(), GPU)
         seen.append((sweep.ended, sweep.count("timed"), stored.count("timed")))
 
     device.before = look
@@ -128,7 +128,7 @@ def test_rows_are_stored_before_anyone_sees_them(store):
 def test_a_device_that_does_not_start_ends_the_sweep_with_its_reason():
     device = FakeDevice()
     device.describe = lambda: Failure("worker", "error", "There is no driver.")
-    sweep = swept(GRID, device)
+    sweep = swept(TRY_ALL, device)
     assert sweep.ended == "failed"
     assert sweep.note == "There is no driver."
 
@@ -145,13 +145,13 @@ def sweep_mixed(strategy, **options):
 @pytest.fixture(scope="module")
 def sweep():
     """A sweep that also has untried configs."""
-    return sweep_mixed(Strategy("random", budget=40))
+    return sweep_mixed(Strategy(40, None))
 
 
 def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
-    sweep = sweep_mixed(GRID, within=SOME, store=store)
+    sweep = sweep_mixed(TRY_ALL, within=SOME, store=store)
     assert {row.status for row in sweep.rows} == {"timed", "wrong", "set aside"}
-    back = again(store).load_sweep(SOME, GPU)[0]
+    back = again(store).load_sweep(SOME, GPU)
     recorded = replace(
         sweep, backend="recorded", device=replace(sweep.device, backend="recorded"), note=back.note
     )
@@ -159,31 +159,31 @@ def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
     assert back.source == "recorded"
     assert back.note.startswith("Swept on this machine, 20")
     moved = replace(SOME, base=SOME.experiments[-1])
-    assert store.load_sweep(moved, GPU)[0].space == moved, (
+    assert store.load_sweep(moved, GPU).space == moved, (
         "the base's own values of varied knobs have no effect"
     )
     assert store.load_sweep(grid({"BLOCK_M": [16, 32]}), GPU) is None
 
 
 def test_a_sweep_with_another_triton_starts_again_and_says_so(store):
-    swept(GRID, within=SOME, store=store)
+    swept(TRY_ALL, within=SOME, store=store)
     execute(store.path, "UPDATE sweep SET triton = '99.1'")
-    sweep, resume_point = store.load_sweep(SOME, GPU)
+    sweep = store.load_sweep(SOME, GPU)
     assert "with Triton 99.1. Triton 3" in sweep.note
     assert "is installed now, so the next sweep starts from scratch." in sweep.note
-    assert resume_point == ResumePoint()
+    assert not sweep.name
     device = FakeDevice()
-    swept(GRID, device, within=SOME, store=store)
+    swept(TRY_ALL, device, within=SOME, store=store)
     assert len(explored(device)) == SOME.size
     assert [stored.triton == "99.1" for stored in store.sweeps(5)] == [False, True]
 
 
 def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
-    swept(GRID, within=SOME, store=store)
+    swept(TRY_ALL, within=SOME, store=store)
     execute(store.path, """UPDATE sweep_row SET row = '{"median_ms": "fast"}' WHERE place = 0""")
     assert store.load_sweep(SOME, GPU) is None
     assert "A stored sweep can't be read" in caplog.text
-    assert make_run(GRID, within=SOME, store=store).progress.done == 0
+    assert make_run(TRY_ALL, within=SOME, store=store).progress.done == 0
 
 
 def test_the_line_of_a_config_is_a_valid_triton_config():

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from fakes import ALL, FakeBuilder, FakeDevice, explored, grid, predicting, swept, true_ms
 
+from tilescope.measure.timing import median_interval
 from tilescope.results import Failure, Strategy
-from tilescope.results.sweep import PATIENCE
+from tilescope.results.sweep import PATIENCE, TRY_ALL
 from tilescope.search import sweep_run
-from tilescope.search.ranking import median_interval
 from tilescope.search.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS
 from tilescope.search.trial import DEVICE_LOST
 
-GRID = Strategy("grid")
-FIRST_8 = Strategy("guided", budget=8)
+FIRST_8 = Strategy(budget=8)
 BEST_MS = min(map(true_ms, ALL))
 SEEDS = range(8)
 SQUARE = grid({"BLOCK_M": [16, 32, 64, 128], "BLOCK_N": [16, 32, 64, 128]})
@@ -31,7 +30,7 @@ def final_regret(sweep):
 
 @pytest.mark.parametrize("seed", SEEDS[:4])
 def test_an_exhaustive_search_finds_the_best_within_1_percent_despite_noise(seed):
-    sweep = swept(GRID, FakeDevice(noise=0.03, seed=seed))
+    sweep = swept(TRY_ALL, FakeDevice(noise=0.03, seed=seed))
     assert final_regret(sweep) <= 0.01
     assert sweep.ended == "complete"
     assert sweep.count("timed") == len(ALL)
@@ -59,7 +58,7 @@ def test_timed_configs_correct_a_model_that_is_off_by_20_percent():
 def test_the_order_depends_on_predictions_and_not_on_the_order_of_compiles():
     devices = FakeDevice(), FakeDevice()
     for device in devices:
-        swept(Strategy("guided", budget=20), device)
+        swept(Strategy(budget=20), device)
     assert explored(devices[0]) == explored(devices[1])
     assert true_ms(explored(devices[0])[0]) == BEST_MS
 
@@ -82,7 +81,7 @@ def test_a_compile_that_takes_much_longer_than_the_others_is_not_waited_for(monk
 
 def test_a_race_gives_losers_few_samples_and_a_quarter_of_the_configs_more():
     device = FakeDevice(noise=0.01)
-    sweep = swept(GRID, device)
+    sweep = swept(TRY_ALL, device)
     by_time = sorted(sweep.rows, key=lambda row: true_ms(row.experiment))
     assert {row.samples for row in by_time[len(ALL) // ETA + 20 :]} == {10}
     assert min(row.samples for row in by_time[: FINALISTS // 2]) >= 100
@@ -97,7 +96,7 @@ def test_a_race_gives_losers_few_samples_and_a_quarter_of_the_configs_more():
 
 def test_the_first_trial_finds_the_reference_of_all_trials_before_the_final():
     device = FakeDevice()
-    first = min(swept(GRID, device).rows, key=lambda row: row.turn)
+    first = min(swept(TRY_ALL, device).rows, key=lambda row: row.turn)
     assert {trial.reference for trial in device.trials[1:-1]} == {first.experiment}
     assert first.relative == 1.0
 
@@ -105,7 +104,7 @@ def test_the_first_trial_finds_the_reference_of_all_trials_before_the_final():
 def test_a_clock_that_slows_from_trial_to_trial_does_not_change_the_ranking():
     device = FakeDevice(noise=0.003)
     device.ms_of = lambda experiment: true_ms(experiment) * 1.3 ** len(device.trials)
-    sweep = swept(GRID, device, within=SQUARE)
+    sweep = swept(TRY_ALL, device, within=SQUARE)
     ranked = [round(true_ms(row.experiment), 6) for row in sweep.ranked][FINALISTS:]
     assert ranked == sorted(ranked)
 
@@ -114,7 +113,7 @@ def test_the_simplest_of_the_tied_configs_wins():
     """Warps and stages have no effect here. Fewest warps win, then fewest stages, then the smaller tile."""
     device = FakeDevice(noise=0.01)
     device.ms_of = lambda experiment: 1.0 if experiment.config.BLOCK_M >= 64 else 2.0
-    sweep = swept(GRID, device, within=grid({"BLOCK_M": [16, 64, 128], "num_warps": [4, 8]}))
+    sweep = swept(TRY_ALL, device, within=grid({"BLOCK_M": [16, 64, 128], "num_warps": [4, 8]}))
     ties = [finalist.experiment for finalist in sweep.final.finalists if finalist.is_tie]
     assert {experiment.config.BLOCK_M for experiment in ties} == {64, 128}
     assert sweep.best.experiment.config.num_warps == 4
@@ -124,7 +123,7 @@ def test_the_simplest_of_the_tied_configs_wins():
 def test_a_config_that_is_slower_beyond_its_interval_does_not_win_by_being_simple():
     device = FakeDevice(noise=0.005)
     device.ms_of = lambda experiment: 1.02 if experiment.config.num_warps == 4 else 1.0
-    sweep = swept(GRID, device, within=grid({"num_warps": [4, 8]}))
+    sweep = swept(TRY_ALL, device, within=grid({"num_warps": [4, 8]}))
     assert sweep.best.experiment.config.num_warps == 8
     slower = sweep.final.finalists[1]
     assert not slower.is_tie
@@ -136,7 +135,7 @@ def test_a_wrong_result_is_never_ranked_however_fast():
     device.ms_of = lambda experiment: (
         0.001 if experiment.config.BLOCK_M == 128 else true_ms(experiment)
     )
-    sweep = swept(GRID, device)
+    sweep = swept(TRY_ALL, device)
     wrong = [row for row in sweep.rows if row.status == "wrong"]
     assert {row.experiment.config.BLOCK_M for row in wrong} == {128}
     assert all(row.reason and row.median_ms is None for row in wrong)
@@ -144,7 +143,7 @@ def test_a_wrong_result_is_never_ranked_however_fast():
 
 
 def test_without_a_correct_result_there_is_no_best():
-    sweep = swept(GRID, FakeDevice(wrong=lambda experiment: True), within=SQUARE)
+    sweep = swept(TRY_ALL, FakeDevice(wrong=lambda experiment: True), within=SQUARE)
     assert sweep.best is sweep.final is None
     assert sweep.ended == "complete"
 
@@ -161,7 +160,7 @@ def test_a_compile_failure_due_to_the_config_sets_it_aside_and_others_fail_it(ki
     builder = FakeBuilder(
         failures=lambda experiment: failure if experiment == three.experiments[1] else None
     )
-    rows = swept(GRID, device, within=three, builder=builder).rows
+    rows = swept(TRY_ALL, device, within=three, builder=builder).rows
     assert [row.status for row in rows] == ["timed", status, "timed"]
     assert rows[1].reason == "Why."
     assert three.experiments[1] not in explored(device)
@@ -169,14 +168,14 @@ def test_a_compile_failure_due_to_the_config_sets_it_aside_and_others_fail_it(ki
 
 def test_a_config_that_would_spill_is_not_compiled():
     builder = FakeBuilder()
-    sweep = swept(GRID, builder=builder, within=grid({"BLOCK_M": [16, 256], "BLOCK_N": [256]}))
+    sweep = swept(TRY_ALL, builder=builder, within=grid({"BLOCK_M": [16, 256], "BLOCK_N": [256]}))
     assert [row.status for row in sweep.rows] == ["timed", "set aside"]
     assert {experiment.config.BLOCK_M for experiment in builder.submitted} == {16}
 
 
 def test_a_config_that_kills_its_worker_twice_is_reported_and_one_that_kills_it_once_is_timed():
     device = FakeDevice(deadly=lambda experiment: experiment == ALL[3], dies_once=ALL[40:41])
-    sweep = swept(GRID, device)
+    sweep = swept(TRY_ALL, device)
     assert [row.experiment for row in sweep.rows if row.status == "failed"] == [ALL[3]]
     assert "SIGKILL" in sweep.rows[3].reason
     assert sweep.count("timed") == len(ALL) - 1
@@ -195,7 +194,7 @@ def test_a_config_that_kills_its_worker_twice_is_reported_and_one_that_kills_it_
 def test_a_phase_that_always_fails_ends_the_sweep_and_keeps_the_times(failure, phase, timed):
     device = FakeDevice()
     device.before = lambda trial: failure if trial.phase == phase else None
-    sweep = swept(GRID, device, within=grid({"BLOCK_M": [16, 32, 64]}))
+    sweep = swept(TRY_ALL, device, within=grid({"BLOCK_M": [16, 32, 64]}))
     assert sweep.final is None
     assert sweep.count("timed") == timed
     assert sweep.count("failed") == 3 - timed
@@ -205,7 +204,7 @@ def test_a_phase_that_always_fails_ends_the_sweep_and_keeps_the_times(failure, p
 
 def test_a_device_on_which_everything_fails_is_given_up_early():
     device = FakeDevice(deadly=lambda experiment: True)
-    sweep = swept(GRID, device)
+    sweep = swept(TRY_ALL, device)
     assert len(device.trials) == 40
     assert sweep.ended == "failed"
     assert "SIGKILL" in sweep.note
@@ -217,23 +216,16 @@ def test_a_sweep_whose_only_device_is_lost_keeps_its_rows():
     lost.before = lambda trial: (
         Failure("worker", DEVICE_LOST, "It's gone.") if len(lost.trials) > 1 else None
     )
-    sweep = swept(GRID, lost)
+    sweep = swept(TRY_ALL, lost)
     assert sweep.count("timed") == MAX_PER_TRIAL
     assert sweep.ended == "failed"
     assert sweep.note == "It's gone."
 
 
 def test_a_search_ends_at_its_budget():
-    sweep = swept(Strategy("grid", budget=11))
+    sweep = swept(Strategy(11, None))
     assert sweep.count("timed") == 11
     assert sweep.ended == "budget"
-
-
-def test_a_random_order_depends_only_on_the_seed():
-    devices = [FakeDevice() for _ in range(3)]
-    for device, seed in zip(devices, (1, 1, 2), strict=True):
-        swept(Strategy("random", seed=seed, budget=20), device)
-    assert explored(devices[0]) == explored(devices[1]) != explored(devices[2])
 
 
 @pytest.mark.parametrize("count", [6, 10, 40])

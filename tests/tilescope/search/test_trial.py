@@ -9,7 +9,7 @@ import torch
 from fakes import grid
 
 from tests.tilescope.measure.test_timing import Stream
-from tilescope.search.search import ConfigTrial
+from tilescope.results.sweep import ConfigTrial
 from tilescope.search.trial import carry_out
 
 FAST, SLOW, WRONG, REFUSED, DEADLY = grid({"BLOCK_M": [16, 32, 64, 128, 256]}).experiments

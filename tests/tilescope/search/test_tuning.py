@@ -11,12 +11,10 @@ from benchmarks.search import TUNINGS, read_tunings, replay_tuning
 from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import Experiment, Settings
 from tilescope.declare.space import Space, space_from_json
-from tilescope.results import Strategy
 from tilescope.results.store import Store
-from tilescope.search.search import ConfigBuild
+from tilescope.results.sweep import TRY_ALL, ConfigBuild
 from tilescope.search.tune import (
     StoredRows,
-    choose_strategy,
     find_hints,
     short_list,
     tune,
@@ -99,7 +97,7 @@ def test_a_problem_whose_worker_dies_resumes_from_the_rows_that_had_arrived(stor
         SPACES[2],
     ]
     assert all(sweep.count("timed") == sweep.space.size for sweep in sweeps)
-    kept = {row.experiment for row in tuner.tasks[1].resume.rows if row.status == "timed"}
+    kept = {row.experiment for row in tuner.tasks[1].earlier.rows if row.status == "timed"}
     assert kept
     assert not kept & set(explored(tuner.devices[1]))
 
@@ -133,7 +131,7 @@ def test_few_configs_serve_most_problems():
 
 
 def test_configs_without_a_predicted_time_are_counted():
-    sweep = swept(Strategy("grid"), FakeDevice(), within=SPACES[0])
+    sweep = swept(TRY_ALL, FakeDevice(), within=SPACES[0])
     rows = (
         dataclasses.replace(row, status="predicted", predicted=None, estimate=None)
         for row in sweep.rows
@@ -141,12 +139,6 @@ def test_configs_without_a_predicted_time_are_counted():
     unknown = dataclasses.replace(sweep, rows=tuple(rows), final=None)
     assert "16 configs compiled, without a predicted time" in tuned_text([unknown])
     assert tuned_json([unknown])["problems"][0]["best"] is None
-
-
-def test_a_quarter_of_the_configs_is_timed_but_at_least_eight():
-    assert choose_strategy(SPACES[0], False) == Strategy(budget=8, patience=8)
-    assert choose_strategy(grid(), False).budget == 72
-    assert choose_strategy(grid(), True).name == "grid"
 
 
 def test_rows_of_single_launches_and_of_sustained_load_are_kept_apart(store):
@@ -170,8 +162,8 @@ def test_the_store_returns_a_cases_space_and_rows_unchanged(store):
     assert other.identity != within.identity
     device = FakeDevice()
     device.ms_of = lambda experiment: float(experiment.config.BLOCK)
-    swept(Strategy("grid"), device, within=within, builder=CaseBuilder(), store=store)
-    loaded, _ = store.load_sweep(within, GPU)
+    swept(TRY_ALL, device, within=within, builder=CaseBuilder(), store=store)
+    loaded = store.load_sweep(within, GPU)
     assert [row.experiment for row in loaded.rows] == list(within.experiments)
     assert loaded.best.experiment.config.BLOCK == 1
     assert store.load_sweep(other, GPU) is None

@@ -10,7 +10,7 @@ from tilescope.timing.constants import H200, find_constants, find_rated_gpu
 def test_only_the_constants_of_the_gpu_to_which_they_were_fitted_are_not_assumed(name):
     constants, assumed = find_constants(GPUS[name])
     assert bool(assumed) == (name != "H100")
-    assert (constants is H200) == (name == "H200")
+    assert (constants == H200) == (name == "H200")
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)

@@ -12,6 +12,8 @@ from tilescope.timing.launches import find_spilled_bytes
 from tilescope.timing.model import Execution, Traffic, time_launch
 from tilescope.timing.steps import PIPES, Step, read_steps, trace_warp
 
+NO_TRAFFIC = Traffic({}, {}, 0.0, 0.0, 0.0, 0.0)
+
 
 @pytest.mark.parametrize(
     ("name", "pipe"),
@@ -90,10 +92,8 @@ def time_nested(blocks, most_steps):
     steps = [slow if each.name == "MUFU" else step for each in NESTED]
     warps = GPUS["H100"].sms * 4
     executed = [each * warps for each in count_executions(blocks)]
-    execution = Execution(NESTED, steps, executed, GPUS["H100"].sms, 4, 1)
-    time_us, _ = time_launch(
-        execution, Traffic({}, {}, 0.0, 0.0, 0.0, 0.0), GPUS["H100"], H100, most_steps
-    )
+    execution = Execution(NESTED, steps, executed, NO_TRAFFIC, GPUS["H100"].sms, 4, 1)
+    time_us, _ = time_launch(execution, H100, most_steps)
     return time_us - H100.launch_us
 
 
@@ -123,8 +123,10 @@ def test_partitions_take_as_long_as_the_slowest_one_because_they_run_at_the_same
             sum(each) for each in zip(*(executed for executed, _ in partitions), strict=True)
         ]
         warps = sum(warps for _, warps in partitions)
-        execution = Execution(code, [step] * 400, executed, sms, warps, 1, partitions=partitions)
-        return time_launch(execution, Traffic({}, {}, 0.0, 0.0, 0.0, 0.0), GPUS["H100"], H100)[0]
+        execution = Execution(
+            code, [step] * 400, executed, NO_TRAFFIC, sms, warps, 1, partitions=partitions
+        )
+        return time_launch(execution, H100)[0]
 
     long = [4 * sms] * 300 + [0] * 100, 4
     short = [0] * 300 + [sms] * 100, 1

@@ -30,7 +30,7 @@ def fill(path):
     )
     predict = predicting(error=0.15)
     swept(
-        Strategy("random", seed=1),
+        Strategy(),
         FakeDevice(
             noise=0.02, wrong=lambda each: each.config.BLOCK_K == 64 and each.config.BLOCK_M == 32
         ),

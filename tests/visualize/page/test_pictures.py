@@ -27,7 +27,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     open_compiled(tab, "kernel=transpose.flat")
     tab.says("#requests-headline .number", "8 ×")
     tab.says(
-        "#requests-headline .lead", "32 lanes touch 32 different sectors and use 4 bytes of each."
+        "#requests-headline .lead", "adjacent lanes are 4,096 bytes apart, and each uses 4 bytes."
     )
     assert "32 sectors: 128 of 1,024 bytes used" in title(tab)
     assert "16 sectors: all 512 bytes used" in title(tab, "contrast")
@@ -35,7 +35,9 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     assert tab.page.evaluate(axis) == "address in B, bytes (bars: gaps)", (
         "lines 0, 1, 32 and 33, and those below"
     )
-    tab.says("#flow-launch", "1,048,576 sectors, 12.5 % used. Counted on H200")
+    tab.says(
+        "#flow-launch", "1,048,576 sectors, 12.5 % used. Nsight Compute counted the same on H200"
+    )
     tab.says("#contrast-launch", "131,072 sectors, 100 % used.")
     menu = tab.field("Memory operation")
     assert menu.locator("option:checked").inner_text() == "most wasteful"
@@ -47,7 +49,7 @@ def test_the_worst_operation_is_drawn_first_beside_a_kernel_that_wastes_nothing(
     menu.select_option(label="store B")
     tab.press("transpose: tiles", "link")
     tab.at("kernel=transpose.tiled")
-    tab.says("#flow-title", "This kernel: transpose: tiles, 64 × 128, store of B")
+    tab.says("#flow-title", "This kernel: transpose: tiles, 64 × 128, store B")
 
 
 def test_requests_are_stepped_through_without_the_server_and_stand_in_the_address(tab):

@@ -7,8 +7,8 @@ from tests.waiting import PATIENCE_S, until
 from tilescope.declare.gpus import GPUS
 from tilescope.results.store import Store
 from tilescope.search.sweep_run import SweepRun
+from tilescope.search.tune import Sweeps
 from visualize.views.tabs import read_state
-from visualize.views.tune.sweeps import Sweeps
 from visualize.views.tune.view import swept_space
 
 FEW = "BLOCK_M=32,64 BLOCK_N=32,64 num_warps=4,8"
@@ -63,7 +63,7 @@ class Started:
         cancel = device.cancel
         device.cancel = lambda: (cancel(), self.go.set())
         self.devices.append(device)
-        self.done.append(task.resume.rows)
+        self.done.append(task.earlier.rows if task.earlier else ())
         return SweepRun(task, device, FakeBuilder(), session.store, predicting())
 
     def sweeps(self, **bounds):

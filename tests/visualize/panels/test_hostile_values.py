@@ -19,13 +19,12 @@ from tilescope.measure.run import RUN
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, records
 from visualize.views import status
-from visualize.views.capture.script import changed_values
 from visualize.views.result.view import draw_run
 from visualize.views.state import Snapshot
 from visualize.views.tabs import OPTIONS, TABS, TITLES, read_state
 from visualize.web.actions import Actions, encode
 from visualize.web.controls import presets
-from visualize.web.scripts import shipped_scripts
+from visualize.web.scripts import changed_values, shipped_scripts
 
 pytestmark = pytest.mark.xdist_group("hostile")
 

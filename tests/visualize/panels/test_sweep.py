@@ -25,9 +25,8 @@ from tests.visualize.panels.sweeps_made_up import (
 from tests.waiting import until
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
-from tilescope.results import Strategy
 from tilescope.results.store import Store
-from tilescope.results.sweep import DONE
+from tilescope.results.sweep import DONE, TRY_ALL
 from visualize.views.panel import Api
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot
@@ -45,7 +44,7 @@ def draw(panel, sweep, **fields):
 
 
 def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel):
-    many = swept(Strategy("grid"), FakeDevice(noise=0.02), within=space_of(MANY))
+    many = swept(TRY_ALL, FakeDevice(noise=0.02), within=space_of(MANY))
     slots = draw(panel, many, vary=MANY)
     assert len(slots["sweep-plot"]) > 1000
     assert len(json.dumps(slots, ensure_ascii=False).encode()) < 150_000
@@ -59,7 +58,7 @@ def test_sweeps_of_the_same_configs_of_other_problems_are_drawn_together(panel, 
     spaces = [space_of(M=size) for size in (1024, 2048)]
     others = space_of(layout="NT"), space_of("BLOCK_M=16,32")
     for within in (*spaces, *others):
-        swept(Strategy("grid"), FakeDevice(), within=within, store=store)
+        swept(TRY_ALL, FakeDevice(), within=within, store=store)
     slots = panel.draw(Snapshot(state_of(M=1024), store=store))
     (figure,) = decode(slots["sweep-problems-plot"])["data"]
     assert list(figure["y"]) == ["M 1024", "M 2048"]
@@ -120,7 +119,7 @@ def test_by_default_tiles_around_the_current_one_vary(kernel):
 def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(panel):
     options = {"BLOCK_M": 128, "num_stages": 5}
     state = state_of(**options)
-    sweep = swept(Strategy("grid"), within=swept_space(state))
+    sweep = swept(TRY_ALL, within=swept_space(state))
     slots = draw(panel, sweep, **options)
     assert set(decode(slots["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
     targets = links(slots["sweep-table"].split("<tbody>")[1])
@@ -165,7 +164,6 @@ def test_the_options_are_folded_unless_the_address_has_values_to_vary(panel):
     assert "sweep-search-fold" not in panel.draw(Snapshot(state_of())), "an open fold stays open"
 
 
-GRID = Strategy("grid")
 SIZES = (512, 640)
 VARY = {"BLOCK_M": [32, 64], "BLOCK_N": [32, 64], "num_warps": [4, 8]}
 SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary": FEW}
@@ -174,13 +172,12 @@ SENT = {"kernel": "matmul.grouped", "gpu": "H200", "tab": "sweep", "sweep_vary":
 def test_one_sweep_runs_at_a_time_and_another_one_is_refused_in_a_sentence(started):
     sweeps, session = started.sweeps(), Session()
     started.go.clear()
-    running = sweeps.start(session, space_of(), GRID)
+    running = sweeps.start(session, space_of())
     assert running[1]
-    assert sweeps.start(session, space_of(), GRID) == (running[0], False)
+    assert sweeps.start(session, space_of()) == (running[0], False)
     refusal = r"A sweep of 8 configs of matmul\.grouped runs on this machine"
-    for space, strategy in ((space_of(MANY), GRID), (space_of(), Strategy("random"))):
-        with pytest.raises(ConfigError, match=refusal):
-            sweeps.start(session, space, strategy)
+    with pytest.raises(ConfigError, match=refusal):
+        sweeps.start(session, space_of(MANY))
     for end in session.ends:  # the session is closed
         end()
     assert finished(sweeps, space_of()).ended == "cancelled"
@@ -190,7 +187,7 @@ def test_an_abandoned_sweep_is_cancelled(started):
     started.go.clear()
     space = space_of()
     sweeps = started.sweeps(abandoned_s=0.3)
-    sweeps.start(Session(), space, GRID)
+    sweeps.start(Session(), space)
     # No other client looks at the sweep.
     until(lambda: started.devices[0].is_cancelled)
     assert finished(sweeps, space).ended == "cancelled"
@@ -200,7 +197,7 @@ def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, 
     before, space, session = started.sweeps(), space_of(), Session(store)
 
     def sweep(sweeps, from_scratch=False):
-        sweeps.start(session, space, GRID, from_scratch=from_scratch)
+        sweeps.start(session, space, from_scratch=from_scratch)
         return finished(sweeps, space, store=store)
 
     rows = sweep(before).rows
@@ -230,7 +227,7 @@ async def call(panel, experiment=None, vary=VARY, **arguments):
 
 async def test_the_endpoint_replies_with_every_config_the_best_first(panel):
     vary = {"BLOCK_M": [32, 64], "num_warps": [4, 8]}
-    reply = await call(panel, vary=vary, strategy="grid")
+    reply = await call(panel, vary=vary)
     assert [sorted(row["config"]) for row in reply["rows"]] == [["BLOCK_M", "num_warps"]] * 4
     assert reply["best"]["config"]["BLOCK_M"] == reply["rows"][0]["config"]["BLOCK_M"] == 64
     assert f"num_warps={reply['best']['config']['num_warps']}" in reply["triton_config"]
@@ -251,8 +248,6 @@ async def test_the_endpoint_replies_with_every_config_the_best_first(panel):
         ),
         ({"vary": {"BLOCK_M": 64}}, "BLOCK_M must be a list of values to vary (got 64)."),
         ({"vary": [1]}, "vary must be a JSON object of lists"),
-        ({"strategy": "best"}, "strategy must be guided, grid or random (got 'best')."),
-        ({"budget": -1}, "budget must be a whole number from 0 to 4096 (got -1)."),
     ],
 )
 async def test_an_argument_that_the_endpoint_refuses_starts_nothing(
@@ -269,7 +264,7 @@ async def test_a_call_that_takes_too_long_replies_with_the_rows_so_far(
     panel.max_call_s = 0.1
     started.go.clear()
     if is_joined:
-        panel.sweeps.start(Session(), space_of(), Strategy())
+        panel.sweeps.start(Session(), space_of())
     reply = await call(panel)
     assert (reply["ended"], len(reply["rows"])) == (ended, 8)
     assert started.devices[0].is_cancelled != is_joined

@@ -17,11 +17,10 @@ from tests.experiments import experiment_of, launch_from
 from tests.visualize.predict.plain_counting import executions, plain_count
 from tests.visualize.predict.test_schedule import launches
 from tilescope.captures.layouts import Layout
-from tilescope.declare.accesses import Access, Axis
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
-from tilescope.declare.spec import FlatAccess
+from tilescope.declare.spec import Access, Axis, FlatAccess
 from tilescope.evaluate import declared
 from tilescope.evaluate.counts import Cost
 from tilescope.evaluate.instructions import MemoryInstruction
@@ -31,7 +30,6 @@ from visualize.predict.costs import (
     LaunchCosts,
     Textbook,
     agreement,
-    count_together,
     read_textbook,
     worst,
 )
@@ -179,23 +177,6 @@ def test_costs_agree_only_if_they_are_equal(counted, expected):
 @pytest.mark.parametrize(("sectors", "expected"), [(8, "equal"), (9, "at least"), (7, "different")])
 def test_a_loop_that_retries_costs_at_least_its_first_iteration(sectors, expected):
     assert agreement(Cost(2, 8, 4, 8, is_lower_bound=True), Cost(2, sectors, 4, 8)) == expected
-
-
-def test_two_stores_of_one_output_are_added_up():
-    found = recorded("transpose.flat")
-    load, store = found.kernel.accesses(found.launch)
-    compiled = found.code.operations
-    rows = [replace(row, operation=2) for row in found.counters.ops if row.operation == 1]
-    counters = replace(
-        found.counters,
-        compiled=replace(found.code, operations=(*compiled, compiled[1])),
-        ops=(*found.counters.ops, *rows),
-    )
-    kernel = replace(found.kernel, accesses=lambda launch: (load, store, store))
-    twice = replace(found, kernel=kernel, counters=counters)
-    for number in (1, 2):
-        tensors, counted = count_together(twice, number)
-        assert (tensors, counted.sectors) == (("B",), 2 * 1024 * 1024)
 
 
 def test_the_most_wasteful_operation_is_not_the_one_that_moves_most():

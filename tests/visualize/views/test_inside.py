@@ -90,15 +90,6 @@ def with_copy(address, wavefronts, counted):
 CONFLICT = with_copy(1024 + 32 * WORDS, (800, 400), (900, 400))
 
 
-def test_lanes_two_words_apart_take_two_wavefronts_of_which_one_is_a_conflict():
-    (cells,) = decode(INSIDE["shared-memory"].draw_program(CONFLICT)["shared-memory-plot"])["data"]
-    rows = [[lane for lane in row if lane] for row in cells["text"]]
-    assert [sorted(set(map(int, row))) for row in rows] == [
-        [0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18, 19], [24, 25, 26, 27],
-        [4, 5, 6, 7], [12, 13, 14, 15], [20, 21, 22, 23], [28, 29, 30, 31],
-    ]  # fmt: skip
-
-
 def make_spills():
     lines = (LineRegisters("kernel", 21, 255, 240), LineRegisters("kernel", 20, 255, 235))
     spills = (LineSpills("kernel", 20, 12, 30, 48, 84, 10_752),)

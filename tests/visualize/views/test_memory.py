@@ -3,33 +3,27 @@
 import json
 import re
 from dataclasses import astuple, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.experiments import launch_from
-from tests.messages import decode, opened
-from tilescope.evaluate.declared import Matrix, Requests, count_accesses
-from tilescope.evaluate.instructions import MemoryInstruction
+from tests.messages import opened
 from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
 from visualize.predict.costs import LaunchCosts, Textbook
-from visualize.views import capture
-from visualize.views.capture.view import LaunchView, draw
+from visualize.views.launches import LaunchView, draw
 from visualize.views.memory import text
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
-    Flow,
-    find_contrast,
-    flow_plot,
     make_flow,
     request_titles,
 )
+from visualize.views.memory.view import find_contrast
 from visualize.views.prose import html
 from visualize.views.state import Snapshot
 from visualize.views.tabs import TABS
 from visualize.web.scripts import shipped_scripts
+from visualize.web.sources import VISUALIZE
 
 GROUPED = "matmul.grouped"
 TILED = "transpose.tiled"
@@ -79,12 +73,11 @@ def describe(costs):
     """Return the text about a launch: tables with reasons, sentences, and each operation's headline and bar."""
     parts = [
         text.declared_operations_table(costs),
-        html(text.launch_sentences(costs)),
+        html([text.launch_sentence(costs), text.agreement_sentence(costs)]),
     ]
     for op in costs.textbook:
         headline, *_ = text.memory_headline(costs, op.number, 1).split("<details")
-        counted = text.count_sentence(costs, op.number)
-        parts += ["<p>", headline, text.launch_bar([op], costs.textbook, counted)]
+        parts += ["<p>", headline, text.launch_bar([op], costs.textbook)]
     return "".join(parts)
 
 
@@ -101,13 +94,13 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
     narrow = (replace(first, width_bytes=8), *rest)
     texts["other code"] = describe(replace(tiled, code=replace(tiled.code, operations=narrow)))
     for name in ("script.vector_add", "script.attention"):
-        slots = draw(shipped_scripts()[name], LaunchView(), {"kernel": name})
+        slots = draw(shipped_scripts()[name].launches, LaunchView(), {"kernel": name})
         texts[name] = slots["requests-table"]
     approve("memory", texts)
 
 
 def test_the_parts_of_a_view_that_a_script_keeps_exist():
-    style = Path(capture.__file__).with_name("style.css").read_text()
+    style = (VISUALIZE / "web" / "assets" / "script.css").read_text()
     rule = style.partition("> :not(")[2].partition(")")[0]
     parts = re.findall(r"#([a-z-]+)(?=[,\s]*[,\n])", rule)
     page = "".join(panel().render_layout() for tab in TABS for panel in tab.panels)
@@ -121,7 +114,7 @@ def test_the_parts_of_a_view_that_a_script_keeps_exist():
 def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(costs_of, flat):
     costs = costs_of(flat)
     for op in costs.compiled:
-        picture = make_flow(costs.kernel, costs.launch, op)
+        picture = make_flow(op)
         lines = picture.lines(np.arange(len(picture.lanes.address)))
         counts = np.array(astuple(op.tile)[: len(op.tally.counts)])
         of_one_tile = replace(op, tally=replace(op.tally, counts=counts))
@@ -153,81 +146,6 @@ def test_a_picture_stands_beside_the_kernel_that_differs_most(costs_of, flat, nu
     if contrast:
         assert contrast.experiment.problem == state.experiment.problem
         assert contrast.operation.access.tensor == own.access.tensor
-
-
-SHAPE = (1 << 20, 64)
-BOX = MemoryInstruction("descriptor", ("", 0), None, 0, 0)
-
-
-def flow_of(addresses, width=4, active=True):
-    """A flow of requests at these byte addresses of a tensor of 4-byte elements."""
-    address = np.atleast_2d(np.array(addresses, dtype=np.int64))
-    mask = np.broadcast_to(active, address.shape)
-    lanes = Requests(address, mask, width, Matrix(*SHAPE, 4))
-    return Flow("load", "B", (0,), address.size, lanes, is_compiled=False)
-
-
-def figure_of(flow):
-    figure = decode(flow_plot(flow, 0, "about"))
-    return figure["layout"], figure["layout"]["meta"]["requests"]
-
-
-@pytest.mark.parametrize("width", [1, 16])
-def test_a_figure_carries_the_first_byte_of_each_lane_and_the_state_of_each_cell(width):
-    rng = np.random.default_rng(width)
-    addresses = rng.integers(0, 4096 // width, (3, 32)) * width  # some lanes share bytes
-    flow = flow_of(addresses, width)
-    _, requests = figure_of(flow)
-    assert requests["total"] == 3
-    assert requests["titles"][2].startswith("<b>Textbook: request 3 of 3</b>")
-    drawn = flow.lines(np.arange(3))
-    rows = requests["state"].shape[1]
-    assert np.array_equal(requests["state"], drawn.state[:, :rows])
-    assert np.array_equal(requests["lane"] - 1, drawn.lane[:, :rows])
-    assert np.array_equal(requests["byte"], addresses)
-    row = (requests["end"] * rows).astype(int)
-    line = np.take_along_axis(requests["line"], row, axis=1) - 1
-    assert np.array_equal(line, np.array(addresses) // 128)
-
-
-def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out():
-    _, requests = figure_of(flow_of([[0, 4, 8]], active=[True, False, True]))
-    assert requests["state"].shape == (1, 8, 32)
-    assert requests["byte"].tolist() == [[0, -1, 8]]
-    assert np.array_equal(requests["end"], np.float32([[1 / 32, np.nan, 3 / 32]]), equal_nan=True)
-    for addresses, active, expected in (
-        ([0], False, "not issued"),
-        ([0], True, "1 sector: 4 of 32 bytes used"),
-        (range(0, 128, 4), True, "4 sectors: all 128 bytes used"),
-    ):
-        assert expected in figure_of(flow_of(addresses, active=active))[1]["titles"][0]
-
-
-def test_the_most_wasteful_request_is_drawn_unless_another_is_chosen():
-    flow = flow_of([[0, 4, 8], [0, 64, 96], [0, 32, 64]])
-    shown = [
-        decode(flow_plot(flow, request, "about"))["layout"]["meta"]["requests"]["shown"]
-        for request in (-1, 0, 9)
-    ]
-    assert shown == [1, 0, 2]
-
-
-def test_a_box_flows_from_one_node_to_each_of_its_rows():
-    kernel, launch = launch_from(f"{PERSISTENT} M=1024")
-    load, *_ = count_accesses(kernel, launch, [BOX] * 3)
-    flow = make_flow(kernel, launch, load)
-    figure = decode(flow_plot(flow, 0, "about"))
-    _, _, node = figure["data"]
-    requests = figure["layout"]["meta"]["requests"]
-    assert node["text"] == ["TMA"]
-    assert node["y"].tolist() == [0.5]
-    rows, cells = requests["state"].shape[1:]
-    assert rows == 64
-    assert cells == 8
-    assert np.array_equal(requests["end"], np.float32([(np.arange(rows) + 0.5) / rows]))
-    assert np.array_equal(requests["byte"] // 128, requests["line"] - 1)
-    assert requests["holder"] == "16-byte piece"
-    assert figure["layout"]["xaxis"]["title"]["text"] == "first 64 of 128 lines"
 
 
 def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(compile_kernel):

@@ -1,40 +1,27 @@
-"""The pictures of one operation: a request as flow from lanes to bytes, the tile, and another kernel's request."""
+"""The picture of one operation: a request as flow from lanes to bytes, on the lines of memory that it touches."""
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy import ndarray
 
-from kernels import orders
-from tilescope.declare.accesses import AnyAccess
-from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, from_json, launch_of, resolve_gpu
-from tilescope.declare.jit import on_arrays
-from tilescope.declare.knobs import ConfigError, knob
-from tilescope.declare.spec import Kernel, Launch
-from tilescope.evaluate.causes import ALIGNMENT
-from tilescope.evaluate.declared import (
-    AccessPattern,
-    DeclaredCounts,
-    Requests,
-    count_accesses,
-)
-from tilescope.evaluate.sectors import RequestCosts
-from tilescope.measure.counters import COUNTERS
+from tilescope.declare.knobs import knob
+from tilescope.evaluate.counts import OperationCounts
+from tilescope.evaluate.declared import DeclaredCounts, Requests
 from tilescope.numbers import count_noun
-from tilescope.results import Counters, records
+from tilescope.results import Counters
 from visualize.predict.costs import LaunchCosts, Textbook, worst
 from visualize.views import theme
-from visualize.views.memory import request_lines
-from visualize.views.memory.request_lines import USED, RequestLines
 from visualize.views.panel import select_fields
 from visualize.views.slots import plot_value
-from visualize.views.state import Snapshot, State
+from visualize.views.state import Snapshot
 from visualize.views.theme import Figure
 
-# From this ratio of efficiencies, another kernel's request is a contrast.
-_NOTABLE_RATIO = 1.1
+# State of a cell: past the tensor's end; in a sector that is not fetched; fetched, but accessed by no lane; accessed.
+ABSENT, UNTOUCHED, WASTED, USED = range(4)
+# Maximum number of rows per request.
+MOST_LINES = 64
 
 # Up to these numbers of cells and rows, there are gaps between cells.
 _SEPARATE_CELLS = 64
@@ -82,30 +69,176 @@ def find_operation(snapshot: Snapshot) -> tuple[LaunchCosts, int, int]:
 
 
 @dataclass(frozen=True)
-class Flow:
-    """One execution of one operation in one program, as compiled or on the textbook machine.
+class RequestLines:
+    """Requests of one execution on the lines that they touch. A cell is as wide as a lane's access.
 
     Attributes:
-        op, tensor: the operation, and the name of the tensor that it addresses.
-        first: the first element of its block: row and column, or an index.
-        elements: number of elements of the block.
-        lanes: its requests.
-        is_compiled: whether the lanes are the compiler's, and not the textbook's.
-        box: how a descriptor copies the block, which no lane issues; None for other operations.
+        number: (requests,) int64, index of each request in the execution.
+        line: (requests, rows) int64, line numbers from the tensor's start, ascending: touched lines, then the following
+            lines while there are free rows; -1 past the tensor's end.
+        state: (requests, rows, cells) uint8: ABSENT, UNTOUCHED, WASTED or USED.
+        lane: (requests, rows, cells) int64, the first lane that accesses these bytes; -1 for none.
+        lines, sectors: (requests,) int64, number of lines and sectors that each request touches, including lines
+            without a row. A block copied by descriptor may cost more sectors than it touches.
+        used_bytes: (requests,) int64, distinct bytes that its lanes access.
     """
 
-    op: str
-    tensor: str
-    first: tuple[int, ...]
-    elements: int
+    number: ndarray
+    line: ndarray
+    state: ndarray
+    lane: ndarray
+    lines: ndarray
+    sectors: ndarray
+    used_bytes: ndarray
+    cell_bytes: int
+    sector_bytes: int
+    line_bytes: int
+
+    @property
+    def rows(self) -> int:
+        return self.line.shape[1]
+
+    @property
+    def cells(self) -> int:
+        """Number of cells per line."""
+        return self.line_bytes // self.cell_bytes
+
+
+def lay_out(lanes: Requests, numbers: ndarray) -> RequestLines:
+    """Lay requests out on the lines that they touch.
+
+    A request has _FEWEST_ROWS to MOST_LINES rows. If it touches more lines, the lowest addresses are kept. A tensor of
+    at most MOST_LINES lines is laid out from its start to the last line that any of the requests touches.
+
+    Args:
+        numbers: (requests,) int64, indices of requests in the execution.
+    """
+    matrix = lanes.matrix
+    width = lanes.width_bytes
+    count = len(numbers)
+    line_bytes = matrix.line_bytes
+    request, lane = np.nonzero(lanes.active[numbers])
+    # If several lanes access the same bytes, the first lane is written last, so it is shown.
+    request = request[::-1]
+    lane = lane[::-1]
+    address = lanes.address[numbers][request, lane]
+    units = line_bytes, matrix.sector_bytes, width
+    lines, sectors, wanted = (
+        np.bincount(_touched(request, address, unit)[0], minlength=count) for unit in units
+    )
+    line, row = _place_lines(lanes, request, address, lines)
+    rows = line.shape[1]
+    has_row = row < rows
+    cell = address % line_bytes // width
+    holder = np.full((count, rows, line_bytes // width), -1, dtype=np.int64)
+    holder[request[has_row], row[has_row], cell[has_row]] = lane[has_row]
+    return RequestLines(
+        number=numbers,
+        line=line,
+        state=_cell_states(line, holder, matrix.sector_bytes // width),
+        lane=holder,
+        lines=lines,
+        sectors=sectors,
+        used_bytes=wanted * width,
+        cell_bytes=width,
+        sector_bytes=matrix.sector_bytes,
+        line_bytes=line_bytes,
+    )
+
+
+def _touched(
+    request: ndarray, address: ndarray, unit_bytes: int
+) -> tuple[ndarray, ndarray, ndarray]:
+    """Number the touched units by request, then address.
+
+    Returns:
+        The request and the number (from the tensor's start) of each touched unit, and the unit of each access.
+    """
+    span = int(address.max(initial=0)) // unit_bytes + 1
+    units, unit_of = np.unique(request * span + address // unit_bytes, return_inverse=True)
+    return *np.divmod(units, span), unit_of.ravel()
+
+
+def _place_lines(
+    lanes: Requests, request: ndarray, address: ndarray, lines: ndarray
+) -> tuple[ndarray, ndarray]:
+    """Return the line in each row of each request, (requests, rows), and the row of each access.
+
+    Args:
+        lines: (requests,) int64, number of lines that each request touches.
+    """
+    matrix = lanes.matrix
+    count = len(lines)
+    existing = -(-matrix.rows * matrix.columns * matrix.element_bytes // matrix.line_bytes)
+    owner, touched, line_of = _touched(request, address, matrix.line_bytes)
+    if existing <= MOST_LINES:
+        rows = max(_FEWEST_ROWS, 1 + int(touched.max(initial=0)))
+        row = touched
+        line = np.broadcast_to(np.arange(rows), (count, rows))
+    else:
+        rows = max(_FEWEST_ROWS, min(MOST_LINES, int(lines.max(initial=0))))
+        row = np.arange(len(owner)) - np.searchsorted(owner, owner)
+        kept = row < rows
+        line = np.full((count, rows), -1, dtype=np.int64)
+        line[owner[kept], row[kept]] = touched[kept]
+        # Free rows show the lines after the last touched line.
+        free = line.max(axis=1)[:, None] + np.arange(1, rows + 1) - lines[:, None]
+        line = np.where(line < 0, free, line)
+    return np.where(line < existing, line, -1), row[line_of]
+
+
+def _cell_states(line: ndarray, holder: ndarray, cells_per_sector: int) -> ndarray:
+    """Return the state of each cell: (requests, rows, cells) uint8.
+
+    Args:
+        holder: (requests, rows, cells) int64, the lane that accesses the cell, or -1.
+    """
+    is_used = holder >= 0
+    by_sector = is_used.reshape(*line.shape, -1, cells_per_sector)
+    is_fetched = np.repeat(by_sector.any(axis=3), cells_per_sector, axis=2)
+    state = np.where(line[:, :, None] < 0, ABSENT, UNTOUCHED + is_fetched + is_used)
+    return state.astype(np.uint8)
+
+
+def matching_requests(leader: Requests, numbers: ndarray, follower: Requests) -> ndarray:
+    """Return the follower's request that moves the first element of each leader request: (requests,) int64.
+
+    Args:
+        numbers: (requests,) int64, the leader's requests. For a request with no active lane, its first lane counts.
+    """
+    at = numbers, leader.active[numbers].argmax(axis=1)
+    element = leader.address[at] // leader.matrix.element_bytes
+    places = follower.address // follower.matrix.element_bytes
+    places = np.where(follower.active, places, -1).ravel()
+    # Each lane moves consecutive elements, so an element belongs to the lane with the last start at or before it.
+    starts, where = np.unique(places, return_index=True)
+    lane = np.clip(np.searchsorted(starts, element, side="right") - 1, 0, None)
+    return np.asarray(where[lane] // follower.address.shape[1])
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One execution of an operation, as compiled or on the textbook machine.
+
+    Attributes:
+        lanes: its requests.
+        is_compiled: whether the lanes are the compiler's, and not the textbook's.
+        box: the operation if a descriptor copies its block, which no lane issues; otherwise None.
+    """
+
+    op: OperationCounts
     lanes: Requests
     is_compiled: bool
-    box: AccessPattern | None = None
+    box: DeclaredCounts | None = None
+
+    @property
+    def tensor(self) -> str:
+        return " or ".join(self.op.tensors)
 
     @property
     def block(self) -> str:
         """The block in words: zoom survives a redraw of the same block."""
-        return f"{self.op} {self.tensor} {self.first} {self.elements}"
+        return f"{self.op.name} {self.op.source}"
 
     @property
     def model(self) -> str:
@@ -117,34 +250,23 @@ class Flow:
         if self.box is None:
             model = "Compiled" if self.is_compiled else "Textbook"
             return f"{model}: request {{}} of {len(self.lanes.address):,}"
-        boxes = self.box.box_count
+        boxes = self.box.pattern.box_count
         return f"Compiled: {'one TMA box' if boxes == 1 else f'{boxes} TMA boxes'}"
 
-    def lines(self, numbers: np.ndarray) -> RequestLines:
+    def lines(self, numbers: ndarray) -> RequestLines:
         """Lay out some of the requests on lines. A descriptor's block costs the sectors of its box rows.
 
         Lines below the last one that any of the requests touches are left out.
         """
-        lines = request_lines.request_lines(self.lanes, numbers, _FEWEST_ROWS)
+        lines = lay_out(self.lanes, numbers)
         if self.box is None:
             return lines
-        costs = RequestCosts(*self.box.count_execution(self.first))
-        return replace(lines, sectors=np.full_like(lines.sectors, costs.sectors))
+        return replace(lines, sectors=np.full_like(lines.sectors, self.box.tile.sectors))
 
 
-def make_flow(kernel: Kernel, launch: Launch, op: DeclaredCounts) -> Flow:
-    """Return the first execution of an operation in program 0."""
-    access = op.access
-    tiles = kernel.tiles(np.array([0]), launch)
-    extents = kernel.extents(launch)
-    step, _ = on_arrays(orders.slice_of_k)(
-        tiles.pid_k[:1], extents.get("k", 1), extents.get("slice", 1)
-    )
-    place = {"m": int(tiles.pid_m[0]), "n": int(tiles.pid_n[0]), "k": int(step[0])}
-    first = tuple(int(axis.start(place.get(axis.index, 0), axis.block)) for axis in access.axes)
-    lanes = op.pattern.requests(first)
-    box = op.pattern if op.is_box else None
-    return Flow(access.op, access.tensor, first, access.elements, lanes, not op.is_textbook, box)
+def make_flow(op: DeclaredCounts) -> Flow:
+    """Return an operation on the first tile."""
+    return Flow(op, op.tile_requests, not op.is_textbook, op if op.is_box else None)
 
 
 def flow_plot(
@@ -168,11 +290,7 @@ def flow_plot(
     total = len(flow.lanes.address)
     matrix = flow.lanes.matrix
     request = _most_wasteful(flow.lanes) if request < 0 else min(request, total - 1)
-    cells = (
-        min(request_lines.MOST_LINES, flow.lanes.address.shape[1])
-        * matrix.line_bytes
-        // matrix.element_bytes
-    )
+    cells = min(MOST_LINES, flow.lanes.address.shape[1]) * matrix.line_bytes // matrix.element_bytes
     count = max(1, min(total, most_cells // cells))
     first = min(max(0, request - count // 2), total - count)
     numbers = np.arange(first, first + count)
@@ -182,9 +300,7 @@ def flow_plot(
         "shown": request,
         "total": total,
         "pending": pending,
-        "other": None
-        if other is None
-        else request_lines.matching_requests(flow.lanes, numbers, other.lanes),
+        "other": None if other is None else matching_requests(flow.lanes, numbers, other.lanes),
         "holder": "16-byte piece" if flow.box else "lane",
         "titles": request_titles(lines, flow.title),
         **select_fields(flow, "block", "model"),
@@ -203,7 +319,7 @@ def flow_plot(
 def _most_wasteful(lanes: Requests) -> int:
     """Return the number of the first request that fetches the most unused bytes, of the first _COMPARED ones."""
     numbers = np.arange(min(_COMPARED, len(lanes.address)))
-    lines = request_lines.request_lines(lanes, numbers, _FEWEST_ROWS)
+    lines = lay_out(lanes, numbers)
     return int((lines.sectors * lines.sector_bytes - lines.used_bytes).argmax())
 
 
@@ -226,7 +342,7 @@ def request_titles(requests: RequestLines, name: str) -> list[str]:
     return titles
 
 
-def _line_ends(requests: RequestLines, flow: Flow) -> dict[str, np.ndarray]:
+def _line_ends(requests: RequestLines, flow: Flow) -> dict[str, ndarray]:
     """Return the byte that each line of each request reaches, and the height at which it ends: (requests, lines).
 
     There is a line per lane. A box has a line from one node to the first byte of each row. Without an access, and on a
@@ -270,7 +386,7 @@ def _row_labels(requests: RequestLines) -> dict[str, list[list[Any]]]:
     }
 
 
-def _tick_rows(rows: int) -> np.ndarray:
+def _tick_rows(rows: int) -> ndarray:
     return np.arange(0, rows, -(-rows // _MOST_TICKS))
 
 
@@ -297,7 +413,7 @@ def _flow_figure(requests: RequestLines, flow: Flow) -> Figure:
     return figure
 
 
-def _sector_starts(requests: RequestLines) -> np.ndarray:
+def _sector_starts(requests: RequestLines) -> ndarray:
     """Return where the sectors of a line start, from x = 0 to 1, and where the last one ends."""
     width = requests.line_bytes
     return np.arange(0, width + 1, requests.sector_bytes) / width
@@ -323,7 +439,7 @@ def _memory_cells(requests: RequestLines) -> Figure:
     return {
         "type": "heatmap",
         "hoverinfo": "text",
-        "zmin": request_lines.ABSENT,
+        "zmin": ABSENT,
         "zmax": USED,
         "showscale": False,
         **{"x0": 0.5 / cells, "dx": 1 / cells, "y0": 0.5 / rows, "dy": 1 / rows},
@@ -352,92 +468,3 @@ def _lane_nodes(flow: Flow) -> Figure:
         "marker": {"symbol": "square", "size": 9, "color": colors, **scale},
         "cliponaxis": False,
     }
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """Another kernel's access of the same tensor of the same problem, as its recorded code carries it out.
-
-    Attributes:
-        experiment: the other kernel with its own default config.
-        operations: its accesses of the tensor in the same direction; `operation` wastes the most sectors of them.
-    """
-
-    experiment: Experiment
-    kernel: Kernel
-    launch: Launch
-    operations: tuple[DeclaredCounts, ...]
-
-    @property
-    def operation(self) -> DeclaredCounts:
-        return max(self.operations, key=lambda op: op.launch.wasted_sectors)
-
-
-def find_contrast(state: State, own: DeclaredCounts) -> Contrast | None:
-    """Return the kernel of the same family whose access of a tensor has the largest ratio of efficiencies to this one.
-
-    The layouts are those of recorded code, so that no compile is needed.
-
-    Returns:
-        None if no such kernel was recorded for a problem that compiles to the same code, if all are about as efficient,
-        or if an experiment is pinned.
-    """
-    if state.pinned:
-        return None
-    contrasts = []
-    for kernel in discover().values():
-        is_kin = kernel.family.root is state.kernel.family.root and kernel.id != state.kernel.id
-        if is_kin and (
-            recorded := _recorded_launch(kernel.id, state.experiment.problem, state.gpu.name)
-        ):
-            same = tuple(op for op in recorded.operations if same_access(op.access, own.access))
-            contrasts += [replace(recorded, operations=same)] if same else []
-
-    def difference(contrast: Contrast) -> tuple[float, int, bool]:
-        op = contrast.operation
-        is_sibling = contrast.kernel.family is state.kernel.family
-        efficiencies = op.launch.efficiency, own.launch.efficiency
-        ratio = max(efficiencies) / min(efficiencies)
-        return ratio, -abs(op.launch.sectors - own.launch.sectors), is_sibling
-
-    best = max(contrasts, key=difference, default=None)
-    return best if best and difference(best)[0] >= _NOTABLE_RATIO else None
-
-
-def same_access(access: AnyAccess, other: AnyAccess) -> bool:
-    """Return whether two accesses read, or write, the same tensor. A descriptor's direction is that of its tensor."""
-    is_box = "descriptor" in (access.op, other.op)
-    return access.tensor == other.tensor and (
-        is_box or (access.op == "load") == (other.op == "load")
-    )
-
-
-@functools.lru_cache(256)
-def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
-    """Return all operations of a kernel with its default config for a problem, as its recorded code carries them out.
-
-    The result is None if no code was recorded, or code for another type or layout, or if 16 does not divide a size that
-    differs: the compiler then chooses other layouts. It is also None if the kernel accesses other tensors for this
-    problem: Stream-K uses its workspace only if tiles are split.
-    """
-    try:
-        recorded = from_json({"kernel": kernel_id, "gpu": gpu})
-        experiment = from_json({**recorded.to_json(), "problem": vars(problem)})
-    except ConfigError:  # this machine's GPU is of another model, or the kernel refuses the problem
-        return None
-    counters = records.find(COUNTERS.form, recorded, gpu)
-    differing = vars(experiment.problem).items() - vars(recorded.problem).items()
-    if counters is None or any(
-        isinstance(value, str) or value % ALIGNMENT for _, value in differing
-    ):
-        return None
-    kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
-    launches = launch, replace(launch, problem=recorded.problem)
-    accesses, recorded_accesses = (
-        [(a.op, a.tensor) for a in kernel.all_accesses(each)] for each in launches
-    )
-    if accesses != recorded_accesses:
-        return None
-    return Contrast(
-        experiment, kernel, launch, count_accesses(kernel, launch, counters.compiled.operations)
-    )

@@ -11,14 +11,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.declare.accesses import AnyAccess
-from tilescope.declare.spec import Kernel
+from tilescope.declare.spec import AnyAccess, Kernel
 from tilescope.evaluate import causes
 from tilescope.evaluate.counts import Cost, OperationCounts, sum_costs
 from tilescope.evaluate.declared import DeclaredCounts
 from tilescope.numbers import bytes_of, count_noun, join_names, percent, source
 from tilescope.reports.launch import COST_COLUMNS
-from visualize.predict.costs import LaunchCosts, count_of, count_together, launch_totals
+from visualize.predict.costs import LaunchCosts, count_of, launch_totals
 from visualize.views.prose import (
     Code,
     Hint,
@@ -40,15 +39,7 @@ _NOTABLE_FACTOR = 1.1
 
 _LEVEL = "The L2 merges some of these sectors, so the time grows more slowly than their number."
 
-_NOUNS = {"descriptor": "descriptor copy", "atomic": "atomic update"}
 _VERBS = {"descriptor": "copy", "atomic": "update"}
-_AGREEMENTS = {
-    "equal": "as {} ✓",
-    "at least": "no fewer than {} ✓",
-    "undercounted": "some sectors were not counted; line counts are as {} ✓",
-    "overcounted": "some sectors were counted twice; line counts are as {} ✓",
-    "different": "not as {} ≠",
-}
 
 
 def used_bytes(op: DeclaredCounts) -> int:
@@ -85,13 +76,8 @@ def _moved_bytes(operations: Sequence[DeclaredCounts]) -> int:
     return sum(op.launch.sector_bytes * op.launch.sectors for op in operations)
 
 
-def _find(costs: LaunchCosts, number: int) -> DeclaredCounts:
-    """Return the operation as compiled, if known; the loop of an atomic that became a load and a loop."""
-    return [op for op in costs.compiled or costs.textbook if op.number == number][-1]
-
-
-def _name(op: DeclaredCounts) -> str:
-    return f"{_NOUNS.get(op.access.op, op.access.op)} of {op.access.tensor}"
+def _title(op: DeclaredCounts) -> str:
+    return op.name[0].upper() + op.name[1:]
 
 
 def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
@@ -101,7 +87,7 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
         number: index of the operation in the picture.
         worst: index of the operation that wastes the most sectors.
     """
-    op = _find(costs, number)
+    op = costs.find(number)
     operations = costs.compiled
     comparison = ""
     share = _used_share([op])
@@ -111,15 +97,14 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
     if factor < _NOTABLE_FACTOR:
         amount = share
         what = f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
-    if number != worst and operations and (most := _find(costs, worst)).launch.wasted_sectors > 0:
-        comparison = f"The {_name(most)} wastes the most sectors."
+    if number != worst and operations and (most := costs.find(worst)).launch.wasted_sectors > 0:
+        comparison = f"{_title(most)} wastes the most sectors."
     elif operations and all(_used_share([each]) == "100 %" for each in operations):
         comparison = "No operation of this launch wastes a byte."
-    clause = causes.summarize(op, op.tile_requests, _converted(costs))
-    why = _use_sentence(op, share, costs.textbook[number].launch, clause)
+    why = say("{} ({}): {}", _title(op), place(op.access), explain(op, costs))
     level = _LEVEL * (factor >= _NOTABLE_FACTOR)
     note = costs.kernel.note(costs.launch)
-    sentences = level, *launch_sentences(costs), *_textbook_sentences(costs), note
+    sentences = level, launch_sentence(costs), *_textbook_sentences(costs), note
     return headline(
         amount,
         Sourced(what, "predicted" if operations else "textbook"),
@@ -129,73 +114,27 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
     )
 
 
-def _use_sentence(op: DeclaredCounts, share: str, textbook: Cost, clause: str) -> Sentence:
-    """Return how much of its sectors an operation uses, and why.
-
-    Args:
-        textbook: its cost on the textbook machine.
-        clause: the cause.
-    """
-    cost = op.launch
-    used = used_bytes(op)
-    named = say("{} ({})", _name(op), place(op.access))
-    if cost.wasted_sectors > 0:
-        # Lanes per request, sectors per request, and used bytes per sector.
-        means = (
-            used / max(cost.requests * op.width_bytes, 1),
-            cost.sectors / max(cost.requests, 1),
-            used / cost.sectors,
-        )
-        if cost.requests and all(mean.is_integer() for mean in means):  # all requests are alike
-            lanes, sectors, each = map(int, means)
-            sentence = "{} {} touch {} different sectors and use {} of each. In the {}, {}."
-            return say(
-                sentence,
-                lanes,
-                term("lane", "lanes"),
-                sectors,
-                count_noun(each, "byte"),
-                named,
-                clause,
-            )
-        return say("The {} uses {} of the bytes in its sectors: {}.", named, Strong(share), clause)
-    if share != "100 %":
-        return say(
-            "The {} touches as few sectors as possible, but uses {} of their bytes.",
-            named,
-            share,
-        )
-    if 0 < _NOTABLE_FACTOR * textbook.ideal_sectors <= textbook.sectors:
-        predicted = f"{textbook.sectors / textbook.ideal_sectors:.2g} ×"
-        sentence = "The textbook predicts {} the sectors needed by the {}. As compiled, it uses every byte: {}."
-        return say(sentence, predicted, named, clause)
-    return say("In the {}, {}.", named, clause)
-
-
-def launch_sentences(costs: LaunchCosts) -> tuple[Sentence | str, ...]:
-    """Return the compiled launch's cost, and whether Nsight Compute counted the same; () until it is compiled."""
+def launch_sentence(costs: LaunchCosts) -> Sentence | str:
+    """Return the compiled launch's cost; "" until it is compiled."""
     operations = costs.compiled
     gpu = costs.launch.gpu.name
     if not operations:
-        return ()
+        return ""
     cost = sum_costs(operations)
     sectors = Sourced(Strong(count_noun(cost.sectors, "sector")), "predicted")
-    issued = say(
-        "As compiled for {}, no lane issues a request; the TMA copies {} in boxes.",
-        gpu,
-        sectors,
-    )
-    if not all(op.is_box for op in operations):
-        requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))
-        sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
-        issued = say(sentence, gpu, requests, sectors, Strong(percent(cost.efficiency)))
-    return issued, _agreement_sentence(costs)
+    if all(op.is_box for op in operations):
+        sentence = "As compiled for {}, no lane issues a request; the TMA copies {} in boxes."
+        return say(sentence, gpu, sectors)
+    requests = Strong("at least " * cost.is_lower_bound + count_noun(cost.requests, "request"))
+    sentence = "As compiled for {}, the launch issues {} that touch {}; {} of them are needed."
+    return say(sentence, gpu, requests, sectors, Strong(percent(cost.efficiency)))
 
 
-def _agreement_sentence(costs: LaunchCosts) -> Sentence | str:
+def agreement_sentence(costs: LaunchCosts) -> Sentence | str:
+    """Say whether Nsight Compute counted the compiled numbers; "" if one of them is unknown."""
     counters = costs.counters
     predicted = sum_costs(costs.predicted)
-    if counters is None:
+    if counters is None or not costs.compiled:
         return ""
     counts = [count for op in costs.predicted if (count := count_of(op, costs))]
     counts += [total for _, total in launch_totals(costs).values()]
@@ -221,7 +160,7 @@ def textbook_headline(costs: LaunchCosts) -> Markup:
     what = Sourced("transactions per tile", "textbook")
     sentences = (
         *_textbook_sentences(costs),
-        *launch_sentences(costs),
+        launch_sentence(costs),
         costs.kernel.note(costs.launch),
     )
     return headline(f"{total:,}", what, *sentences)
@@ -254,7 +193,7 @@ def flow_title(
     name = f"{kernel.family.root.id}: {kernel.title}"
     tile = config_text(config).split(", ")[0]
     return Markup("<p>{} {}, {}, {}</p>").format(
-        title, Link(name, query) if query else Strong(name), tile, _name(op)
+        title, Link(name, query) if query else Strong(name), tile, op.name
     )
 
 
@@ -271,37 +210,15 @@ def launch_bar(
     moved = _moved_bytes(operations)
     other = _moved_bytes(beside)
     sectors = count_noun(sum_costs(operations).sectors, "sector")
-    access = label(operations[0].access)
-    sentence = say(
-        "{} in the whole launch: {}, {} used.",
-        access[0].upper() + access[1:], sectors, _used_share(operations),
-    )  # fmt: skip
+    title = _title(operations[0])
+    share = _used_share(operations)
+    sentence = say("{} in the whole launch: {}, {} used.", title, sectors, share)
     return Markup(
         '<div class="bytes" aria-hidden="true" style="width: {:.2f}%"><i style="width: {:.2f}%"></i></div><p>{}</p>'
     ).format(
         100 * moved / max(moved, other, 1),
         100 * min(1, used / max(moved, 1)),
         html([sentence, *more]),
-    )
-
-
-def count_sentence(costs: LaunchCosts, number: int) -> Sentence | str:
-    """Return the counted sectors of an operation, and whether they are the predicted ones; "" if they were not counted.
-
-    Operations that share a counter are counted together.
-    """
-    tensors, cost = count_together(costs, number)
-    counters = costs.counters
-    if cost is None or counters is None:
-        return ""
-    code = "predicted"
-    if costs.compiled and not costs.counted_is_compiled:
-        code = f"predicted for the code of Triton {counters.device.triton}"
-    device = Sourced(counters.device.name, source(counters.backend, "counted"))
-    together = f" for {join_names(tensors)}" if len(tensors) > 1 else ""
-    agreement = _AGREEMENTS[cost.agreement].format(code)
-    return say(
-        "Counted on {}{}: {}, {}.", device, together, count_noun(cost.sectors, "sector"), agreement
     )
 
 

@@ -1,17 +1,31 @@
 """The Requests panel: requests as flow from lanes to bytes, and the tables behind them."""
 
-import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.declare.experiment import Json, JsonSchema, argument_schemas
-from tilescope.declare.knobs import knobs
+from tilescope.declare.discovery import discover
+from tilescope.declare.experiment import (
+    Experiment,
+    Json,
+    JsonSchema,
+    argument_schemas,
+    from_json,
+    launch_of,
+    resolve_gpu,
+)
+from tilescope.declare.knobs import ConfigError, knobs
+from tilescope.declare.spec import AnyAccess, Kernel
+from tilescope.evaluate.causes import ALIGNMENT
 from tilescope.evaluate.counts import sum_costs
 from tilescope.evaluate.declared import DeclaredCounts, count_accesses
+from tilescope.measure.counters import COUNTERS
 from tilescope.numbers import Number, key_numbers, significant
 from tilescope.reports.launch import COST_COLUMNS
-from tilescope.results import Counters, Failure
+from tilescope.results import Counters, Failure, records
 from tilescope.results.codec import to_json
 from visualize.predict.costs import LaunchCosts, Textbook, count_of, read_textbook
 from visualize.views import slots, status
@@ -29,7 +43,7 @@ from visualize.views.panel import (
 )
 from visualize.views.prose import picture_caption
 from visualize.views.slots import NONE
-from visualize.views.state import Snapshot, query
+from visualize.views.state import Snapshot, State, query
 
 # Fields of a Cost in the reply of /coalescing.
 _AMOUNTS = (*COST_COLUMNS, "bytes_wanted")
@@ -39,6 +53,98 @@ _LAUNCH = (*_AMOUNTS, "touched_sectors", "efficiency")
 _LANES = ("lane i takes element i", "lanes store what they load")
 
 NO_CONTRAST: Slots = {"contrast-title": "", "contrast": NONE, "contrast-launch": ""}
+
+
+# From this ratio of efficiencies, another kernel's request is a contrast.
+_NOTABLE_RATIO = 1.1
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Another kernel's access of the same tensor of the same problem, as its recorded code carries it out.
+
+    Attributes:
+        experiment: the other kernel with its own default config.
+        operations: its accesses of the tensor in the same direction; `operation` wastes the most sectors of them.
+    """
+
+    experiment: Experiment
+    operations: tuple[DeclaredCounts, ...]
+
+    @property
+    def kernel(self) -> Kernel:
+        return discover()[self.experiment.kernel]
+
+    @property
+    def operation(self) -> DeclaredCounts:
+        return max(self.operations, key=lambda op: op.launch.wasted_sectors)
+
+
+def find_contrast(state: State, own: DeclaredCounts) -> Contrast | None:
+    """Return the kernel of the same family whose access of a tensor has the largest ratio of efficiencies to this one.
+
+    The layouts are those of recorded code, so that no compile is needed.
+
+    Returns:
+        None if no such kernel was recorded for a problem that compiles to the same code, if all are about as efficient,
+        or if an experiment is pinned.
+    """
+    if state.pinned:
+        return None
+    family = state.kernel.family
+    contrasts = []
+    for kernel in discover().values():
+        if kernel.family.root is family.root and kernel.id != state.kernel.id:
+            recorded = _recorded_launch(kernel.id, state.experiment.problem, state.gpu.name)
+            operations = recorded.operations if recorded else ()
+            same = tuple(op for op in operations if same_access(op.access, own.access))
+            contrasts += [replace(recorded, operations=same)] if recorded and same else []
+
+    def difference(contrast: Contrast) -> tuple[float, int, bool]:
+        cost = contrast.operation.launch
+        efficiencies = cost.efficiency, own.launch.efficiency
+        ratio = max(efficiencies) / min(efficiencies)
+        return ratio, -abs(cost.sectors - own.launch.sectors), contrast.kernel.family is family
+
+    best = max(contrasts, key=difference, default=None)
+    return best if best and difference(best)[0] >= _NOTABLE_RATIO else None
+
+
+def same_access(access: AnyAccess, other: AnyAccess) -> bool:
+    """Return whether two accesses read, or write, the same tensor. A descriptor's direction is that of its tensor."""
+    is_box = "descriptor" in (access.op, other.op)
+    return access.tensor == other.tensor and (
+        is_box or (access.op == "load") == (other.op == "load")
+    )
+
+
+@functools.lru_cache(256)
+def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
+    """Return all operations of a kernel with its default config for a problem, as its recorded code carries them out.
+
+    The result is None if no code was recorded, or code for another type or layout, or if 16 does not divide a size that
+    differs: the compiler then chooses other layouts. It is also None if the kernel accesses other tensors for this
+    problem: Stream-K uses its workspace only if tiles are split.
+    """
+    try:
+        recorded = from_json({"kernel": kernel_id, "gpu": gpu})
+        experiment = from_json({**recorded.to_json(), "problem": vars(problem)})
+    except ConfigError:  # this machine's GPU is of another model, or the kernel refuses the problem
+        return None
+    counters = records.find(COUNTERS.form, recorded, gpu)
+    differing = vars(experiment.problem).items() - vars(recorded.problem).items()
+    if counters is None or any(
+        isinstance(value, str) or value % ALIGNMENT for _, value in differing
+    ):
+        return None
+    kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
+    launches = launch, replace(launch, problem=recorded.problem)
+    accesses, recorded_accesses = (
+        [(a.op, a.tensor) for a in kernel.all_accesses(each)] for each in launches
+    )
+    if accesses != recorded_accesses:
+        return None
+    return Contrast(experiment, count_accesses(kernel, launch, counters.compiled.operations))
 
 
 def _problem(snapshot: Snapshot) -> Markup:
@@ -70,19 +176,19 @@ def _launches(
     is_textbook = state.view.of(LaneView).model == "textbook"
     textbook_op = costs.textbook[number]
     own = [op for op in operations if _direction(op) == _direction(textbook_op)]
-    count = "" if is_textbook else text.count_sentence(costs, number)
+    count = "" if is_textbook else text.agreement_sentence(costs)
     title = text.flow_title("This kernel:", state.kernel, state.experiment.config, textbook_op)
     drawn = {"flow-title": title}
     judged = costs.compiled or costs.predicted or costs.textbook
     if is_textbook:
         judged = costs.textbook
-    contrast = flow.find_contrast(state, [op for op in judged if op.number == number][-1])
+    contrast = find_contrast(state, [op for op in judged if op.number == number][-1])
     if contrast is None:
         bar = text.launch_bar(own, own, count)
         return {**drawn, "flow-launch": bar, **NO_CONTRAST}
     op = contrast.operation
     address = {**contrast.experiment.short_address(), "tab": "requests", "operation": op.number}
-    other = flow.make_flow(contrast.kernel, contrast.launch, op)
+    other = flow.make_flow(op)
     caption = picture_caption(contrast.experiment, state.gpu.name, "compiled")
     ratio = sum(map(text.used_bytes, contrast.operations)) / max(1, sum(map(text.used_bytes, own)))
     tiles = (
@@ -100,8 +206,12 @@ def _launches(
     }
 
 
-def lanes_form(snapshot: Snapshot) -> str:
-    """Return the form that chooses the operation and, on the textbook machine, one of its two examples."""
+def lanes_form(snapshot: Snapshot, number: int) -> str:
+    """Return the form that chooses the operation and, on the textbook machine, one of its two examples.
+
+    Args:
+        number: of the operation in the picture.
+    """
     state = snapshot.state
     view = state.view.of(LaneView)
     names = [text.label(access) for access in state.kernel.all_accesses(state.launch)]
@@ -110,11 +220,7 @@ def lanes_form(snapshot: Snapshot) -> str:
         "choices": ["worst", *map(str, range(len(names)))],
         "labels": ["most wasteful", *names],
     }
-    chosen = (
-        view.operation
-        if view.operation == "worst"
-        else str(min(int(view.operation), len(names) - 1))
-    )
+    chosen = "worst" if view.operation == "worst" else str(number)
     fields = [operation]
     if view.model == "textbook":
         fields += [lanes | {"labels": _LANES} for lanes in slots.controls(Textbook)]
@@ -164,7 +270,7 @@ def textbook_reply(snapshot: Snapshot, machine: Textbook) -> Json:
     costs = LaunchCosts(snapshot.state.kernel, snapshot.launch, None, None, machine)
     return {
         "model": "textbook",
-        "textbook": dataclasses.asdict(machine),
+        "textbook": asdict(machine),
         **_costs(costs.textbook, costs),
     }
 
@@ -199,7 +305,7 @@ def _costs(operations: Sequence[DeclaredCounts], costs: LaunchCosts) -> Json:
                 ),
                 "why": text.explain(op, costs),
                 "at_least": op.launch.is_lower_bound,
-                "compiled": op.compiled and dataclasses.asdict(op.compiled),
+                "compiled": op.compiled and asdict(op.compiled),
                 "counted": counted,
             }
         )
@@ -256,15 +362,14 @@ class RequestsPanel(Panel):
         problem = _problem(snapshot)
         is_textbook = view.model == "textbook"
         costs, wasteful, number = flow.find_operation(snapshot)
-        main = flow.make_flow(state.kernel, state.launch, costs.textbook[number])
+        main = flow.make_flow(costs.textbook[number])
         other = None
         pending = (
             "The kernel could not be compiled" if problem else f"Compiling for {state.gpu.name}"
         )
         if compiled and not problem:
             pending = ""
-            op = [op for op in costs.compiled if op.number == number][-1]
-            other = flow.make_flow(state.kernel, state.launch, op)
+            other = flow.make_flow(costs.find(number))
             if not is_textbook:
                 main, other = other, main
         headline = (
@@ -282,7 +387,7 @@ class RequestsPanel(Panel):
                 number,
                 costs.compiled if main.is_compiled else costs.textbook,
             ),
-            "lanes-view": lanes_form(snapshot),
+            "lanes-view": lanes_form(snapshot, number),
             "requests-table": text.declared_operations_table(costs),
         }
 
@@ -291,12 +396,10 @@ class RequestsPanel(Panel):
         costs, _, number = flow.find_operation(snapshot)
         own = costs.textbook[number].access
         accesses = pinned.state.kernel.all_accesses(pinned.state.launch)
-        alike = [other for other, access in enumerate(accesses) if flow.same_access(access, own)]
+        alike = [other for other, access in enumerate(accesses) if same_access(access, own)]
         if alike:
             shown = str(number if number in alike else alike[0])
-            pinned = dataclasses.replace(
-                pinned, state=pinned.state.with_options(LaneView, operation=shown)
-            )
+            pinned = replace(pinned, state=pinned.state.with_options(LaneView, operation=shown))
         return self.draw(pinned)
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
@@ -314,6 +417,4 @@ class RequestsPanel(Panel):
                 Number("bytes used per byte fetched", cost.efficiency, "share", "compiled")
             )
         counted = key_numbers(snapshot.result(Counters))
-        return *numbers, *(
-            dataclasses.replace(number, name=f"{number.name}, counted") for number in counted
-        )
+        return *numbers, *(replace(number, name=f"{number.name}, counted") for number in counted)

@@ -21,9 +21,8 @@ from tilescope.results.run import (
     RunResult,
     Timing,
 )
-from tilescope.results.scores import summarize
+from tilescope.results.scores import TIMED_ON, summarize, unfitted_scores, unseen_scores
 from tilescope.timing.changes import describe_changes, describe_savings
-from tilescope.timing.ranges import SOURCE, unfitted_scores, unseen_scores
 from visualize.predict.offer import offer
 from visualize.views.prose import (
     Hint,
@@ -449,7 +448,7 @@ def render_predicted(
         say(
             "{} shows predicted and measured times on {}.",
             Link("The scoreboard", scoreboard),
-            SOURCE,
+            TIMED_ON,
         ),
     ]
     what = say(

@@ -14,15 +14,13 @@ from tilescope.declare.experiment import Json, Run
 from tilescope.declare.jit import HAS_TRITON
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.spec import Kernel, Launch
-from tilescope.export.script import ExportedScript, script
-from tilescope.export.sources import CannotBeWritten
+from tilescope.export import CannotBeWritten, ExportedScript, script
 from tilescope.inside.report import Inside
 from tilescope.measure.run import RUN
 from tilescope.measure.session import Session
 from tilescope.numbers import Number, count_noun, source
 from tilescope.results import Failure, RunResult, records
 from tilescope.results.codec import to_json
-from tilescope.results.run import Diff
 from visualize.predict.schedule import schedule
 from visualize.views import slots, status
 from visualize.views.order.map_figure import MOST_CELLS
@@ -190,42 +188,20 @@ def tile_marks(result: RunResult) -> Json | None:
         return {"wrong": [], "count": 0, "words": "✓ 0 wrong tiles"}
     if diff is None or diff.tile is None:
         return None
-    sides = (max(diff.cell[0], diff.tile[0]), max(diff.cell[1], diff.tile[1]))
-    places = _wrong_places(diff, sides)
-    counts = [-(-size // tile) for size, tile in zip(diff.shape, diff.tile, strict=True)]
-    # Each tile has the mark of its place.
-    rows, columns = (
-        np.minimum(np.arange(count) * tile // side, length - 1)
-        for count, tile, side, length in zip(counts, diff.tile, sides, places.shape, strict=True)
-    )
-    marked = places[np.ix_(rows, columns)]
-    stride = -(-max(counts) // MOST_CELLS)
-    for axis, count in enumerate(counts):
-        marked = np.logical_or.reduceat(marked, np.arange(0, count, stride), axis=axis)
-    is_coarse = stride > 1 or sides != diff.tile
-    total = count_noun(marked.size, "cell" if is_coarse else "tile")
-    return {
-        "wrong": ["".join("01"[value] for value in row) for row in marked.tolist()],
-        "count": int(marked.sum()),
-        "words": f"✗ {marked.sum():,} of {total} wrong",
-    }
-
-
-def _wrong_places(diff: Diff, sides: tuple[int, int]) -> np.ndarray:
-    """Return which places of the output are wrong.
-
-    Args:
-        sides: (rows, columns) of a place: a tile, or a cell of the error's picture if that is larger.
-    """
     is_wrong = ~(diff.cells <= (0 if diff.exact else 1))  # NaN is wrong
-    # A cell belongs to the place of its middle.
-    rows, columns = (
-        (np.arange(count) * cell + cell // 2) // side
-        for count, cell, side in zip(diff.cells.shape, diff.cell, sides, strict=True)
-    )
-    places = np.zeros((rows[-1] + 1, columns[-1] + 1), dtype=bool)
-    np.logical_or.at(places, np.ix_(rows, columns), is_wrong)
-    return places
+    for axis, (size, tile, cell) in enumerate(zip(diff.shape, diff.tile, diff.cell, strict=True)):
+        # A side of a cell divides that of a tile, or is a multiple of it.
+        is_wrong = np.logical_or.reduceat(is_wrong, np.arange(0, size, tile) // cell, axis)
+    stride = -(-max(is_wrong.shape) // MOST_CELLS)
+    for axis, count in enumerate(is_wrong.shape):
+        is_wrong = np.logical_or.reduceat(is_wrong, np.arange(0, count, stride), axis)
+    is_coarse = stride > 1 or any(np.greater(diff.cell, diff.tile))
+    total = count_noun(is_wrong.size, "cell" if is_coarse else "tile")
+    return {
+        "wrong": ["".join("01"[value] for value in row) for row in is_wrong.tolist()],
+        "count": int(is_wrong.sum()),
+        "words": f"✗ {is_wrong.sum():,} of {total} wrong",
+    }
 
 
 def draw_roofline(run: RunResult, launch: Launch) -> Slots:

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.space import Space
 from tilescope.declare.spec import format_duration, shape_text
-from tilescope.export.script import config_line
+from tilescope.export import config_line
 from tilescope.numbers import count_noun, percent, significant, time_unit
 from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow

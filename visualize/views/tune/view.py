@@ -14,20 +14,19 @@ from tilescope.declare.experiment import GPU_CHOICES, Experiment, Json, JsonSche
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knob
 from tilescope.declare.space import (
-    MAX_CONFIGS,
     MAX_NEARBY,
     Space,
     nearby_values,
     parse_varied,
     space,
 )
-from tilescope.export.script import config_line
+from tilescope.export import config_line
 from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
 from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
-from tilescope.results.sweep import STRATEGIES
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from tilescope.search.trial import concurrent_compiles
+from tilescope.search.tune import Sweeps
 from visualize.views import slots
 from visualize.views.library.view import ALL, address
 from visualize.views.panel import (
@@ -41,7 +40,6 @@ from visualize.views.slots import CLOSED, DISABLED, ENABLED, NONE, OPEN, plot_va
 from visualize.views.state import Snapshot, State, query
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure, problems_figure
-from visualize.views.tune.sweeps import Sweeps
 
 # An estimate takes 2 ms, except for configs that differ only in GROUP_SIZE, and each change of the problem estimates
 # all configs again.
@@ -67,22 +65,6 @@ class SweepOptions:
         "", "Sweep", "Knobs and their values: BLOCK_M=64,128 num_warps=4,8. Empty: tiles around the current one.",
         longest=400, label="Knobs",
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SweepArguments:
-    """How a call of /sweep searches a space."""
-
-    strategy: str = knob(
-        "guided",
-        "",
-        "guided: in the expected order, ends early. grid: all, in order. random: all, shuffled.",
-        choices=STRATEGIES,
-    )
-    seed: int = knob(0, "", "The seed of the random order.", low=0, high=999)
-    budget: int = knob(
-        0, "", "Maximum number of configs to time. 0: no limit.", low=0, high=MAX_CONFIGS
-    )
 
 
 def swept_space(state: State) -> Space:
@@ -153,14 +135,7 @@ class SweepPanel(Panel):
         self.sweeps = Sweeps()
         self.actions = {"sweep-start": self._start, "sweep-cancel": self._cancel}
         self.endpoints = (
-            Endpoint(
-                "sweep",
-                self.reply,
-                options=SweepArguments,
-                launches=True,
-                others=VARY,
-                is_flat=False,
-            ),
+            Endpoint("sweep", self.reply, launches=True, others=VARY, is_flat=False),
             Endpoint("history", history, options=HistoryOptions),
         )
 
@@ -241,7 +216,7 @@ class SweepPanel(Panel):
         space = swept_space(state)
         latest = self.sweeps.find(session.store, space, state.gpu)
         has_ended = latest is not None and latest.ended in ("complete", "patience")
-        self.sweeps.start(session, space, Strategy(), from_scratch=has_ended)
+        self.sweeps.start(session, space, from_scratch=has_ended)
         yield self.draw(Snapshot(state, store=session.store, here=session.gpu))
 
     def _cancel(self, session: Session, state: State) -> Iterator[Slots]:
@@ -251,25 +226,13 @@ class SweepPanel(Panel):
         status = text.CANCELLING if is_running else text.NOTHING_TO_CANCEL
         yield {"sweep-progress": status, "sweep-cancel": DISABLED}
 
-    async def reply(
-        self,
-        api: Api,
-        experiment: Json,
-        vary: Json | None = None,
-        *,
-        options: SweepArguments,
-    ) -> Json:
+    async def reply(self, api: Api, experiment: Json, vary: Json | None = None) -> Json:
         """Finds the fastest config of a kernel among all combinations of some values. Takes minutes, 10 at most.
 
         `rows`: each config, the best first; without a GPU by `predicted_ms`. Configs that can't launch have a `reason`.
         """
-        chosen = Strategy(
-            options.strategy,
-            options.seed if options.strategy == "random" else 0,
-            options.budget or None,
-        )
         space = space_of_call(api.read(experiment), vary)
-        run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space, chosen)
+        run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space)
         deadline = time.monotonic() + self.max_call_s
         try:
             # Poll: a blocked thread would delay the app's exit.

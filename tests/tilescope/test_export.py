@@ -17,13 +17,13 @@ from scripts.run_exports import shipped_experiments
 from tests.conftest import FEW_SMS, accepted, configs_of, problem_for
 from tests.experiments import experiment_of
 from tests.waiting import PATIENCE_S, until
+from tilescope import export
 from tilescope.declare import numerics
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Run, launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Launch
-from tilescope.export import script
-from tilescope.export.sources import CannotBeWritten, Sources
+from tilescope.export import CannotBeWritten, Sources
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import records
 from visualize.views.order.figures import chrome_trace
@@ -77,7 +77,7 @@ def run_scripts(tmp_path, texts):
 
 def write_script(kernel, shape=SHAPE, config=None, gpu=FEW_SMS, run=NORMAL, **others):
     problem = problem_for(kernel, shape, **{"dtype": "float32", **others})
-    return script.script(
+    return export.script(
         Experiment(kernel.id, problem, config or kernel.config(), run=run), gpu
     ).text
 
@@ -171,7 +171,7 @@ def test_a_script_runs_without_our_modules(kernel, ended):
     for name, (code, output) in mine.items():
         dtype = name.removeprefix("dtype_")
         if not kernel.family.is_exact and dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-            assert (code, output) == (1, script.NEEDS_GPU.format(dtype=dtype)), name
+            assert (code, output) == (1, export.NEEDS_GPU.format(dtype=dtype)), name
         else:
             assert code == 0, (name, output)
             assert "Triton's interpreter takes about 1 s for " in output, (name, output)
@@ -227,7 +227,7 @@ def test_a_script_imports_only_torch_triton_and_the_standard_library(kernel):
 def test_a_script_has_the_values_of_its_experiment():
     fields = "matmul.grouped M=96 N=80 K=64 layout=TN BLOCK_M=32 GROUP_SIZE=2 num_warps=8"
     experiment = experiment_of(f"{fields} seed=11 distribution=uniform l2=cold")
-    text = script.script(experiment, GPUS["H200"]).text
+    text = export.script(experiment, GPUS["H200"]).text
     for part in (
         "problem = SimpleNamespace(M=96, N=80, K=64, dtype='float16', layout='TN', precision='tf32')",
         "BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, GROUP_SIZE=2, num_warps=8",
@@ -248,7 +248,7 @@ def test_every_shipped_config_exports_a_script():
     shipped = list(shipped_experiments(GPUS["H200"]))
     assert len(shipped) >= 112
     for experiment in shipped:
-        compile(script.script(experiment, GPUS["H200"]).text, experiment.kernel, "exec")
+        compile(export.script(experiment, GPUS["H200"]).text, experiment.kernel, "exec")
 
 
 def test_a_declaration_may_do_any_arithmetic():
@@ -262,7 +262,7 @@ def test_a_declaration_may_do_any_arithmetic():
         return (max(1, math.ceil(sum(terms)) + sum(whole)),)
 
     launch = Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS)
-    code = script.launch_code(replace(kernel, grid=grid), launch)
+    code = export.launch_code(replace(kernel, grid=grid), launch)
     assert code["launches"][-1][1] == grid(launch)
     assert code["fixed"] == {**vars(launch.problem), **vars(launch.config)}
 
@@ -281,7 +281,7 @@ def test_a_long_interpreted_launch_reports_how_much_is_written(capsys, start):
 
 @pytest.mark.parametrize("shape", [SHAPE, ODD, (577, 129, 1000)])
 def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
-    code = script.launch_code(kernel, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
+    code = export.launch_code(kernel, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
     launch = Launch(problem_for(kernel, shape), kernel.config(), FEW_SMS)
     names = {"problem": launch.problem, "config": launch.config}
     if "M" not in code["fixed"]:
@@ -293,7 +293,7 @@ def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
 def test_a_notebook_has_the_cells_of_the_script(kernel):
     """It also has the fields that nbformat 4.5 requires."""
     experiment = Experiment(kernel.id, problem_for(kernel, SHAPE), kernel.config())
-    written = script.script(experiment, GPUS["H200"])
+    written = export.script(experiment, GPUS["H200"])
     made = json.loads(json.dumps(written.notebook()))
     assert (made["nbformat"], made["nbformat_minor"]) == (4, 5)
     names = [cell["id"] for cell in made["cells"]]
@@ -387,7 +387,7 @@ def test_an_argument_that_cannot_be_written_is_refused():
     kernel = discover()["transpose.tiled"]
     odd = replace(kernel, arguments=lambda tensors, launch: {"num_warps": SimpleNamespace()})
     with pytest.raises(CannotBeWritten, match="num_warps is a SimpleNamespace"):
-        script.launch_code(odd, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
+        export.launch_code(odd, Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS))
 
 
 RECORDED = records.experiments(TIMELINE.form, "H200")

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,29 @@ import numpy as np
 from markupsafe import Markup
 
 from tilescope.captures.listings import isolate
-from tilescope.captures.reader import CapturedLaunch, Content, Finding
+from tilescope.captures.reader import CapturedLaunch, Finding
 from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
+from tilescope.declare.spec import Tiles
 from tilescope.evaluate import causes
-from tilescope.evaluate.counts import Example, OperationCounts, sum_costs
+from tilescope.evaluate.counts import OperationCounts, sum_costs
 from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
-from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
-from tilescope.reports.brief import describe_findings, describe_total, list_findings, name_launches
 from tilescope.reports.comparison import differences
-from tilescope.reports.launch import LaunchReport, describe_counts, describe_time
-from tilescope.reports.text import settings_text, wrong_counters
-from visualize.predict.schedule import player_steps, steps
+from tilescope.reports.launch import Launches, LaunchReport, describe_counts, describe_time
+from tilescope.reports.text import (
+    describe_findings,
+    describe_total,
+    list_findings,
+    name_launches,
+    settings_text,
+    wrong_counters,
+)
+from visualize.predict.schedule import MAX_TILES, Schedule, player_steps, programs_per_sm, steps
 from visualize.views import slots
-from visualize.views.capture.order import captured_schedule
-from visualize.views.capture.script import Launches, Script
 from visualize.views.inside.figures import captured_program
 from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import inspection_slots, list_texts, resource_slots
@@ -66,15 +69,16 @@ _UNCHANGED = "No counts, registers or memory sizes changed."
 
 @dataclass(frozen=True)
 class LaunchView:
-    """The open tab, and the launch, operation, program and request in it."""
+    """The open tab, and the launch, operation and request in it."""
 
     tab: str = knob(TABS[0], "", "The open view.", choices=TABS)
     launch: int = knob(0, "Launch", "Number of the launch, from 0.", low=0, high=100_000)
     operation: int = knob(
-        0, "Picture", "Number of the memory operation in the kernel.", low=0, high=10_000
-    )
-    program: int = knob(
-        0, "", "Linear ID of the program whose request is drawn.", low=0, high=2**40
+        -1,
+        "Picture",
+        "Number of the memory operation in the kernel; -1: the one that wastes the most sectors.",
+        low=-1,
+        high=10_000,
     )
     model: str = knob(
         "compiled",
@@ -89,49 +93,39 @@ class LaunchView:
 
 
 def clip(launches: Launches, view: LaunchView) -> LaunchView:
-    """Limit the view's launch, operation and program to existing ones, and show the first of equal launches."""
+    """Limit the view's launch and operation to existing ones, and choose an operation if it has none.
+
+    The first of equal launches is shown.
+    """
     reports = launches.report().launches
     if not reports:
         return view
     number = min(view.launch, len(reports) - 1)
     equal = reports[number].equal_to
     number = number if equal is None else equal
-    operation = min(view.operation, max(0, len(reports[number].ops) - 1))
-    program = min(view.program, launches.programs(number) - 1)
-    return replace(view, launch=number, operation=operation, program=program)
+    # Lanes issue no requests of a TMA copy, which has no picture.
+    wasted = [bool(op.width_bytes) * (op.sectors - op.ideal_sectors) for op in reports[number].ops]
+    operation = min(view.operation, max(0, len(wasted) - 1))
+    if view.operation < 0:
+        operation = max(range(len(wasted)), key=lambda place: wasted[place], default=0)
+    return replace(view, launch=number, operation=operation)
 
 
-@isolate(lambda why, launches, view: view)
-def most_wasteful(launches: Launches, view: LaunchView) -> LaunchView:
-    """Return the view of the operation and the program, of the first four, that waste the most sectors."""
-    reports = launches.report().launches
-    if not reports or not reports[view.launch].ops:
-        return view
-
-    def wasted(picture: tuple[int, int]) -> int:
-        program, operation = picture
-        return launches.execution(view.launch, operation, program).launch.wasted_sectors
-
-    programs = range(min(4, launches.programs(view.launch)))
-    operations = range(len(reports[view.launch].ops))
-    program, operation = max(product(programs, operations), key=wasted)
-    return replace(view, operation=operation, program=program)
-
-
-def draw(script: Script, view: LaunchView, address: Json) -> Slots:
+def draw(
+    launches: Launches, view: LaunchView, address: Json, before: LaunchReport | None = None
+) -> Slots:
     """Fill the slots of the open view.
 
     Args:
         address: the URL parameters of the view.
+        before: the launch in the capture before the latest one, to compare with.
     """
-    launches = script.launches
     if not launches.content.launches:
         stopped = launches.content.stopped
         none = f"{launches.content.script} launched no Triton kernels."
         summary = headline("0", "launches", stopped.message if stopped else none, is_failure=True)
         return {"launches": "", **dict.fromkeys(_HEADLINES.values(), summary)}
     link = {"kernel": address["kernel"], "tab": view.tab}
-    before = script.launch_before(view.launch)
     return {
         "launches": launches_table(launches, link, view.launch),
         **draw_launch(launches, view, address, before),
@@ -293,22 +287,17 @@ def _lanes_form(launch: LaunchReport, view: LaunchView) -> str:
 
 
 def _flow(launches: Launches, view: LaunchView) -> str:
-    op = launches.execution(view.launch, view.operation, view.program)
-    code = op.instruction
-    example = op.tally.example
-    if code is None or code.layout is None or example is None:
+    group = launches.counts(view.launch).by_line()[view.operation]
+    op = next((op for op in group if op.tally.example), group[0])
+    is_compiled = view.model == "compiled"
+    shown, other = (
+        _read_requests(launches, view.launch, op, model) for model in (is_compiled, not is_compiled)
+    )
+    if shown is None or other is None:
         return NONE
-    start = (int(_offsets(launches.content, example, example.address).min()),)
-    launch = launches.content.launches[view.launch]
-    flows = []
-    for instruction in (code, code.textbook):
-        requests = _requests(op, launches.content, launch, instruction, example)
-        block = op.op, " or ".join(op.tensors), start, example.address.size
-        flows.append(Flow(*block, requests, is_compiled=instruction is code))
-    if view.model == "textbook":
-        flows.reverse()
-    main, other = flows
-    return flow_plot(main, view.request, launches.caption, other, most_cells=_MOST_CELLS)
+    flow = Flow(op, shown, is_compiled)
+    switched = Flow(op, other, not is_compiled)
+    return flow_plot(flow, view.request, launches.caption, switched, most_cells=_MOST_CELLS)
 
 
 def _listing(launches: Launches, view: LaunchView) -> str:
@@ -367,11 +356,11 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
         link: the query of an operation's picture, without the operation.
     """
     report = launches.report().launches[number]
-    captured = launches.content.launches[number]
+    arguments = launches.content.launches[number].arguments
     converted = {(each.file, each.line) for each in report.conversions}
     gpu = GPUS.get(launches.gpu)
-    values = {each.name: each.value for each in captured.arguments if type(each.value) is int}
-    textbook = {_identity(group): group for group in launches.counts(number, None, True).by_line()}
+    values = {each.name: each.value for each in arguments if type(each.value) is int}
+    textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
     rows = []
     reasons = []
     for at, (group, op) in enumerate(
@@ -385,10 +374,7 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
             expected = sum_costs(other)
             rows.append(cost_row("textbook", other[0], place, expected))
         rows.append(cost_row("compiled", first, place, cost))
-        code = first.instruction
-        lanes = None
-        if code and code.layout and (example := first.tally.example):
-            lanes = _requests(first, launches.content, captured, code, example)
+        lanes = _read_requests(launches, number, first)
         names = first.addressed_by | first.masked_by
         sizes = {name: value for name, value in values.items() if name in names}
         why = causes.explain(first, cost, expected, lanes, sizes, converted, gpu)
@@ -401,25 +387,25 @@ def _identity(group: Sequence[OperationCounts]) -> tuple[Any, ...]:
     return group[0].source, group[0].op, group[0].tensors
 
 
-def _offsets(content: Content, example: Example, address: np.ndarray) -> np.ndarray:
-    """Return addresses as bytes after the line in which the storage that an execution accesses starts."""
-    number = int(storage_number(int(example.address.min())))
-    start = content.storages[number].address_bytes if number < len(content.storages) else 0
-    return (address - start // LINE_BYTES * LINE_BYTES) % STORAGE_STEP
-
-
-def _requests(
-    op: OperationCounts,
-    content: Content,
-    launch: CapturedLaunch,
-    instruction: MemoryInstruction,
-    example: Example,
-) -> Requests:
-    """Return the requests of an execution, with the lanes of an instruction."""
+def _read_requests(
+    launches: Launches, number: int, op: OperationCounts, is_compiled: bool = True
+) -> Requests | None:
+    """Return the requests of one execution of an operation, as compiled or as in the textbook, if they are known."""
+    code = op.instruction
+    example = op.tally.example
+    if code is None or code.layout is None or example is None:
+        return None
+    instruction = code if is_compiled else code.textbook
+    lowest = int(example.address.min())
+    storage = int(storage_number(lowest))
+    # Addresses begin at the line in which the storage starts.
+    start = 0
+    if storage < len(launches.content.storages):
+        start = launches.content.storages[storage].address_bytes
     address, active = example.lanes(instruction)
-    first = _offsets(content, example, example.address).min()
-    address = np.where(active, _offsets(content, example, address), first)
-    tensor = launch.find_tensor(op.tensors)
+    address = np.where(active, address, lowest) - start // LINE_BYTES * LINE_BYTES
+    address %= STORAGE_STEP
+    tensor = launches.content.launches[number].find_tensor(op.tensors)
     columns = max(1, tensor.shape[-1] if tensor and tensor.shape else 1)
     rows = int(address.max()) // instruction.element_bytes // columns + 1
     matrix = Matrix(rows, columns, instruction.element_bytes)
@@ -428,7 +414,7 @@ def _requests(
 
 def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> Slots:
     """Draw which program stores each block, step by step."""
-    planned = captured_schedule(launches, view.launch)
+    planned = _plan_order(launches, view.launch)
     programs = count_noun(launches.programs(view.launch), "program").split()
     if planned is None:
         why = "No store of this launch covers a tensor with rectangular blocks, each stored once."
@@ -453,3 +439,62 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
         ),
         "program-order-occupancy": occupancy_table(planned),
     }
+
+
+def _plan_order(launches: Launches, number: int) -> Schedule | None:
+    """Return the schedule of a launch, by the first tensor whose blocks it stores whole and once each.
+
+    It is None without such a tensor, or if the GPU is not in our table.
+    """
+    gpu = GPUS.get(launches.gpu)
+    kernel = launches.kernel(number)
+    for op in launches.counts(number).operations:
+        tiles = _find_blocks(launches.content.launches[number], op)
+        if gpu and tiles:
+            return Schedule(
+                gpu,
+                kernel.num_warps,
+                programs=launches.programs(number),
+                tiles=tiles,
+                extents=(int(tiles.pid_m.max()) + 1, int(tiles.pid_n.max()) + 1),
+                panels=None,
+                transposed={" or ".join(op.tensors): False},
+                k_blocks=0,
+                slices=1,
+                resident_programs=gpu.sms * programs_per_sm(gpu, kernel.num_warps, kernel),
+                resident_source="compiled",
+            )
+    return None
+
+
+def _find_blocks(launch: CapturedLaunch, op: OperationCounts) -> Tiles | None:
+    """Return the block that each program stores; None unless rectangular blocks of one size cover a tensor."""
+    tensor = launch.find_tensor(op.tensors)
+    example = op.tally.example
+    if op.op != "store" or tensor is None or example is None or not op.tally.starts:
+        return None
+    pitch = max(1, tensor.shape[-1] if tensor.shape else 1)
+    if len(tensor.shape) > 1 and tensor.strides[-1] == 1:
+        pitch = max(1, tensor.strides[-2])
+
+    def split(address: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        element = (address % STORAGE_STEP - tensor.offset_bytes) // tensor.element_bytes
+        return np.divmod(element, pitch)
+
+    elements = split(example.address[example.active])
+    height, width = (len(np.unique(places)) for places in elements)
+    program, start = (np.concatenate(part) for part in zip(*op.tally.starts, strict=True))
+    row, column = split(start)
+    row //= height
+    column //= width
+    count = (int(row.max()) + 1) * (int(column.max()) + 1)
+    place = row * (column.max() + 1) + column
+    is_rectangle = height * width == len(elements[0]) and min(row.min(), column.min()) >= 0
+    if (
+        not is_rectangle
+        or count > MAX_TILES
+        or not np.array_equal(np.sort(place), np.arange(count))
+    ):
+        return None
+    order = np.argsort(program, kind="stable")
+    return Tiles(program[order], row[order], column[order], np.zeros_like(place))

@@ -1,20 +1,27 @@
 """Export a run as one Python script or notebook, and a config as a `triton.Config` line.
 
-The script contains the kernel, tensors, launch, check and timing. It imports torch, Triton and the standard library.
+The script contains the kernel, tensors, launch, check and timing, and all functions that they name. It imports torch,
+Triton and the standard library.
 Without a GPU, it checks the kernel in Triton's interpreter and times nothing. `script_template.txt` holds its cells.
 """
 
+import __future__
+
 import ast
+import builtins
+import dis
 import inspect
+import itertools
 import re
 import string
 import sys
 import textwrap
 import urllib.parse
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from tilescope.declare import numerics
@@ -32,7 +39,9 @@ from tilescope.declare.spec import (
     interpreter_seconds,
     shape_text,
 )
-from tilescope.export.sources import CannotBeWritten, Sources, function_name
+
+# Packages that a script may import, besides the standard library.
+LIBRARIES = ("torch", "triton")
 
 # The arguments of `triton.Config` that are not parameters of the kernel.
 OPTIONS = "num_warps", "num_stages", "num_ctas", "maxnreg"
@@ -56,12 +65,28 @@ if INTERPRETED:
 """
 
 
+def _operators(sign: str) -> tuple[Any, Any]:
+    """Return a binary operator of formulas and integers, and the same with swapped operands."""
+
+    def operate(left: object, right: object) -> Any:
+        if isinstance(left, int | Formula) and isinstance(right, int | Formula):
+            return _simplify(f"({left!r}) {sign} ({right!r})")
+        return NotImplemented
+
+    return operate, lambda right, left: operate(left, right)
+
+
 class Formula:
     """An integer that is known only as the expression that computes it.
 
     It supports +, -, * and // with integers. Other operations raise TypeError: an expression could not follow code that
     depends on their results.
     """
+
+    __add__, __radd__ = _operators("+")
+    __sub__, __rsub__ = _operators("-")
+    __mul__, __rmul__ = _operators("*")
+    __floordiv__, __rfloordiv__ = _operators("//")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -70,7 +95,7 @@ class Formula:
         return self.text
 
     def __neg__(self) -> "Formula":
-        return Formula(_without_needless_parentheses(f"-({self})"))
+        return _simplify(f"-({self})")
 
     def __eq__(self, other: object) -> bool:
         raise TypeError("A formula has no value to compare.")
@@ -79,32 +104,15 @@ class Formula:
         raise TypeError("A formula has no value to test.")
 
 
-def _without_needless_parentheses(expression: str) -> str:
-    return ast.unparse(ast.parse(expression))
-
-
-def _define_operator(name: str, sign: str) -> None:
-    def operate(left: object, right: object) -> Any:
-        if isinstance(left, int | Formula) and isinstance(right, int | Formula):
-            return Formula(_without_needless_parentheses(f"({left!r}) {sign} ({right!r})"))
-        return NotImplemented
-
-    setattr(Formula, f"__{name}__", operate)
-    setattr(Formula, f"__r{name}__", lambda right, left: operate(left, right))
-
-
-for _name, _sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("floordiv", "//")):
-    _define_operator(_name, _sign)
+def _simplify(expression: str) -> Formula:
+    """Return a formula without needless parentheses."""
+    return Formula(ast.unparse(ast.parse(expression)))
 
 
 def _with_formulas(fields: Any, owner: str) -> Any:
     """Return a problem or config whose integers are formulas, such as `problem.M`."""
-    named = {
-        name: Formula(f"{owner}.{name}")
-        for name, value in vars(fields).items()
-        if type(value) is int
-    }
-    return replace(fields, **named)
+    integers = [name for name, value in vars(fields).items() if type(value) is int]
+    return replace(fields, **{name: Formula(f"{owner}.{name}") for name in integers})
 
 
 class _Tensor(Formula):
@@ -183,13 +191,10 @@ def _arguments(kernel: Kernel, tensors: Tensors, launch: Launch) -> dict[str, st
 def _argument(name: str, value: Any) -> str:
     if value is None or isinstance(value, int | float | str | tuple | Formula):
         return repr(value)
-    if type(value).__name__ == "TensorDescriptor":
-        return (
-            f"TensorDescriptor({value.base}, {value.shape}, {value.strides}, {value.block_shape})"
-        )
-    raise CannotBeWritten(
-        f"The argument {name} is a {type(value).__name__}, which a script can't contain."
-    )
+    kind = type(value).__name__
+    if kind == "TensorDescriptor":
+        return f"{kind}({value.base}, {value.shape}, {value.strides}, {value.block_shape})"
+    raise CannotBeWritten(f"The argument {name} is a {kind}, which a script can't contain.")
 
 
 @dataclass(frozen=True)
@@ -209,10 +214,8 @@ class ExportedScript:
     @property
     def text(self) -> str:
         """The script's source, in the percent format: many editors show its cells."""
-        about = "\n".join(
-            textwrap.fill(line, 118, break_long_words=False, break_on_hyphens=False)
-            for line in self.about.splitlines()
-        )
+        wrapper = textwrap.TextWrapper(118, break_long_words=False, break_on_hyphens=False)
+        about = "\n".join(map(wrapper.fill, self.about.splitlines()))
         cells = "\n\n".join(f"# %% {title}\n{code}" for title, code in self.cells.items())
         return f'"""{about}\n"""\n\n{cells}\n'
 
@@ -308,10 +311,8 @@ def _copy_functions(kernel: Kernel, code: Mapping[str, Any]) -> dict[str, Any]:
         "error_scale": function_name(family.error_scale),
         "library": function_name(family.baseline),
     }
-    imports = sources.imports - {"import torch"} | {
-        "import sys",
-        "from types import SimpleNamespace",
-    }
+    imports = sources.imports - {"import torch"}
+    imports |= {"import sys", "from types import SimpleNamespace"}
     if any("TensorDescriptor" in repr(arguments) for _, _, arguments in code["launches"]):
         imports.add("from triton.tools.tensor_descriptor import TensorDescriptor")
     ordered = sorted(imports, key=lambda line: (line.startswith("from"), line))
@@ -364,6 +365,113 @@ def _keywords(fields: Any) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in vars(fields).items())
 
 
+class CannotBeWritten(Exception):
+    """A script can't contain part of a kernel's declaration. The message says which part, and why."""
+
+
+class Sources:
+    """The global names of a script. Each keeps the name and the source text that it has in the project.
+
+    Attributes:
+        imports: the import statements that the copied sources need. Their annotations are not evaluated.
+    """
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self.imports: set[str] = set()
+        self._values: dict[str, Any] = dict.fromkeys(reserved)
+        self._texts: list[str] = []
+
+    def copy(self, *functions: Any) -> str:
+        """Return the sources of functions, jitted or not, and of what they name, each after what it names.
+
+        Sources that an earlier call has returned are left out.
+
+        Raises:
+            CannotBeWritten: a function uses something other than functions, classes, constants and libraries.
+        """
+        self._texts = []
+        for function in functions:
+            self._define(function_name(function), function)
+        return "\n\n\n".join(self._texts)
+
+    def _define(self, name: str, value: Any) -> None:
+        if name in self._values:
+            if self._values[name] != value:
+                raise CannotBeWritten(f"Two definitions share the name {name}.")
+            return
+        self._values[name] = value
+        plain = getattr(value, "fn", value)
+        if isinstance(value, ModuleType) and _is_library(value.__name__):
+            self._import(f"import {value.__name__}", name)
+        elif type(value).__name__ == "constexpr":
+            self._texts.append(f"{name} = tl.constexpr({value.value!r})")
+        elif callable(plain) and _is_library(plain.__module__):
+            self._import(f"from {plain.__module__} import {plain.__name__}", name)
+        elif isinstance(plain, FunctionType | type):
+            if name != plain.__name__ or name == "<lambda>":
+                raise CannotBeWritten(f"{name} is not defined by a `def` or `class` of this name.")
+            self._texts.append(self._copy_source(plain))
+        elif _is_constant(value):
+            self._texts.append(f"{name} = {value!r}")
+        else:
+            raise CannotBeWritten(f"A script can't contain {name}, of type {type(value).__name__}.")
+
+    def _copy_source(self, source: FunctionType | type) -> str:
+        """Return the source of a function or class, after defining what it names."""
+        text = textwrap.dedent(inspect.getsource(source)).rstrip()
+        code = compile(text, source.__name__, "exec", __future__.annotations.compiler_flag, True)
+        scope = vars(sys.modules[source.__module__])
+        for instruction, following in itertools.pairwise(_instructions(code)):
+            name = instruction.argval
+            if instruction.opname == "IMPORT_NAME" and not _is_library(name):
+                raise CannotBeWritten(f"{source.__name__} imports {name} inside its body.")
+            if instruction.opname not in ("LOAD_NAME", "LOAD_GLOBAL"):
+                continue
+            if name == "__name__" or (hasattr(builtins, name) and name not in scope):
+                continue
+            if name not in scope:
+                raise CannotBeWritten(f"{source.__name__} uses {name}, which is not global.")
+            value = scope[name]
+            if isinstance(value, ModuleType) and not _is_library(value.__name__):
+                # `tile.store` becomes `store`.
+                module, name = name, following.argval
+                if name in getattr(source, "__code__", code).co_varnames:
+                    raise CannotBeWritten(
+                        f"{source.__name__} uses {module}.{name} and a variable {name}."
+                    )
+                value = getattr(value, name)
+                text = re.sub(rf"\b{module}\.{name}\b", name, text)
+            self._define(name, value)
+        return text
+
+    def _import(self, statement: str, name: str) -> None:
+        is_renamed = statement.split()[-1] != name
+        self.imports.add(f"{statement} as {name}" if is_renamed else statement)
+
+
+def function_name(function: Any) -> str:
+    """Return the name of a function, jitted or not, in the project and in a script; "None" for None."""
+    return getattr(getattr(function, "fn", function), "__name__", str(function))
+
+
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _instructions(constant)
+
+
+def _is_library(module: str) -> bool:
+    top = module.split(".")[0]
+    return top in LIBRARIES or top in sys.stdlib_module_names
+
+
+def _is_constant(value: Any) -> bool:
+    with suppress(ValueError, SyntaxError):
+        return bool(ast.literal_eval(repr(value)) == value)
+    return False
+
+
 def config_line(experiment: Experiment, parameters: Container[str] = ()) -> str:
     """Return a config as a line of the list in `@triton.autotune(configs=[...])`.
 
@@ -385,10 +493,7 @@ def config_line(experiment: Experiment, parameters: Container[str] = ()) -> str:
     constants = ", ".join(
         f'"{name}": {value!r}' for name, value in fields.items() if name in parameters
     )
-    outside = {
-        name: value for name, value in fields.items() if name not in parameters and value != "never"
-    }
-    of_launch = ", ".join(f"{name}={value!r}" for name, value in outside.items())
-    return (
-        f"triton.Config({{{constants}}}{launch}),{f'  # launch: {of_launch}' if of_launch else ''}"
-    )
+    others = {name: value for name, value in fields.items() if name not in parameters}
+    of_launch = ", ".join(f"{n}={value!r}" for n, value in others.items() if value != "never")
+    comment = f"  # launch: {of_launch}" if of_launch else ""
+    return f"triton.Config({{{constants}}}{launch}),{comment}"

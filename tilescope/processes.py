@@ -1,4 +1,4 @@
-"""Replace files atomically, and clean up after a process however it ends."""
+"""Processes of this application: their packages, their temporary files, and the files that they write."""
 
 import errno
 import os
@@ -8,8 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_HERE = Path(__file__).resolve().parent
+
+# The folder that holds the packages `kernels` and `visualize`: a subfolder of this package in a wheel, and its parent
+# folder in a checkout. Only Tilescope's own processes have it on their path: users may have packages with these names.
+FOLDER = next(
+    folder for folder in (_HERE / "page", _HERE.parent) if (folder / "visualize").is_dir()
+)
+
 # The environment variable that marks the processes that a guard kills. Its value is the guard's folder.
-FOLDER = "TILESCOPE_FOLDER"
+GUARDED = "TILESCOPE_FOLDER"
 
 # The guard's stdin also ends if the guarded process is killed. The guard kills processes until none is left, because
 # each may start another at any time.
@@ -27,12 +35,18 @@ rm -rf "$0" "$@"
 """
 
 
+def environment(*folders: Path) -> dict[str, str]:
+    """Return this process's environment, with `folders` and this package's parent at the front of PYTHONPATH."""
+    paths = [*map(str, folders), str(_HERE.parent), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 @contextmanager
 def guard(*outputs: Path) -> Iterator[Path]:
     """Yield a new folder. However this process ends, a guard process then cleans up.
 
     The guard removes the folder and the outputs' partial files, and kills all processes whose environment names the
-    folder as FOLDER. It has its own session, so no signal to this process's group ends it.
+    folder as GUARDED. It has its own session, so no signal to this process's group ends it.
     """
     folder = tempfile.mkdtemp(prefix="tilescope-")
     command = ["sh", "-c", _GUARD, folder, *(str(partial_path(path)) for path in outputs)]

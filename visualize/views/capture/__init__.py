@@ -1,1 +1,0 @@
-"""The page of a capture: the launches of a user's script, and the requests of each."""
