@@ -43,13 +43,12 @@ from visualize.views.memory.view import NO_CONTRAST
 from visualize.views.order.map_figure import Order, map_figure, player_data
 from visualize.views.order.text import occupancy_table, waves_sentence
 from visualize.views.panel import Slots
-from visualize.views.prose import Code, Link, Mark, Strong, headline, say, table, term
+from visualize.views.prose import Code, Link, Mark, Strong, headline, render_alert, say, table, term
 from visualize.views.result.figures import plot_predicted
 from visualize.views.result.text import render_predicted
 from visualize.views.result.view import NO_PLOTS
 from visualize.views.slots import NONE, plot_value
 from visualize.views.state import query
-from visualize.views.status import render_alert
 
 # The tabs that a script has, with the slots of their headlines.
 _HEADLINES = {

@@ -19,7 +19,7 @@ from tilescope.measure.measurement import Job
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure
 from visualize.tours import show_stop
-from visualize.views import status
+from visualize.views import prose
 from visualize.views.panel import Action, Question, Slots, current_client, failure, run_in_slot
 from visualize.views.slots import DISABLED, ENABLED, REDRAW, WATCH, problems_value
 from visualize.views.state import State
@@ -134,7 +134,7 @@ class Actions:
             while not job.done.done() and self._jobs.get(page) is job:
                 now = job.progress
                 yield {
-                    place: status.render_progress(
+                    place: prose.render_progress(
                         self.session.backend, now.stage, now.before, now.seconds
                     )
                 }
@@ -147,7 +147,7 @@ class Actions:
         if not is_latest:
             return
         outcome = job.result()
-        ended = {place: status.render_end(outcome), "cancel": DISABLED}
+        ended = {place: prose.render_end(outcome), "cancel": DISABLED}
         if not isinstance(outcome, Failure):
             if measurement == "run":
                 ended |= await asyncio.to_thread(self._redraw.end_run, state, outcome)

@@ -33,10 +33,10 @@ from visualize.views.panel import (
     merge,
     run_in_slot,
 )
+from visualize.views.prose import render_predicting
 from visualize.views.result.view import draw_run, end_run
 from visualize.views.slots import ENABLED, OPEN, WATCH, problems_value
 from visualize.views.state import Snapshot, State, opening_config, query, take_snapshot
-from visualize.views.status import render_predicting
 from visualize.views.tabs import TABS, change_kernel, read_link, read_state, short_address
 from visualize.web.controls import apply_preset, experiment_form
 from visualize.web.scripts import Scripts

@@ -18,7 +18,7 @@ from tilescope.measure.counters import COUNTERS, GROUP_SIZES
 from tilescope.measure.run import RUN
 from tilescope.measure.timeline import TIMELINE
 from tilescope.results import Failure, records
-from visualize.views import status
+from visualize.views import prose
 from visualize.views.result.view import draw_run
 from visualize.views.state import Snapshot
 from visualize.views.tabs import OPTIONS, TABS, TITLES, read_state
@@ -164,7 +164,7 @@ def test_a_recording_is_text_on_every_panel(measurement, times):
     state = read_state({**recorded.experiment.to_address(), "gpu": "H200"}, None)
     state = replace(state, gpu=replace(GPUS["H200"], name=HOSTILE, caveat=HOSTILE))
     assert count_as_text(*draw(Snapshot(state, measured={measurement.name: hostile}))) >= times
-    assert count_as_text(status.render_end(hostile)) == 1
+    assert count_as_text(prose.render_end(hostile)) == 1
 
 
 def test_a_failure_is_text_and_a_bad_argument_a_sentence_without_a_stage():
@@ -172,16 +172,14 @@ def test_a_failure_is_text_and_a_bad_argument_a_sentence_without_a_stage():
     snapshot = Snapshot(opened("matmul.grouped"), failure=failure)
     assert count_as_text(*draw(snapshot)) >= 2
     lines = (
-        status.render_end(failure),
-        status.render_alert(HOSTILE),
-        status.render_compiling(HOSTILE),
+        prose.render_end(failure),
+        prose.render_alert(HOSTILE),
+        prose.render_compiling(HOSTILE),
     )
     assert count_as_text(*lines) == 3
+    assert prose.render_failure(Failure("config", "no_gpu", "Omit gpu.")).striptags() == "Omit gpu."
     assert (
-        status.render_failure(Failure("config", "no_gpu", "Omit gpu.")).striptags() == "Omit gpu."
-    )
-    assert (
-        status.render_failure(Failure("check", "timeout", "It took 60 s.")).striptags()
+        prose.render_failure(Failure("check", "timeout", "It took 60 s.")).striptags()
         == "check: It took 60 s."
     )
-    assert "in the queue, 2 ahead of you" in status.render_progress("interpreter", "queued", 2, 0.5)
+    assert "in the queue, 2 ahead of you" in prose.render_progress("interpreter", "queued", 2, 0.5)

@@ -6,6 +6,7 @@ from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
+from visualize.web.sources import VISUALIZE
 
 from tests.messages import opened
 from tilescope.measure.counters import COUNTERS
@@ -23,7 +24,6 @@ from visualize.views.prose import html
 from visualize.views.state import Snapshot
 from visualize.views.tabs import TABS
 from visualize.web.scripts import shipped_scripts
-from visualize.web.sources import VISUALIZE
 
 GROUPED = "matmul.grouped"
 TILED = "transpose.tiled"

@@ -13,7 +13,7 @@ from tilescope.numbers import Number, count_noun, join_names
 from tilescope.reports.launch import describe_spills
 from tilescope.results import Failure
 from tilescope.sass.instructions import OPCODES
-from visualize.views import status
+from visualize.views import prose
 from visualize.views.inside import figures
 from visualize.views.inside.figures import Program, describe, place
 from visualize.views.memory.compiler import resource_numbers
@@ -55,13 +55,13 @@ class InsidePanel(Panel):
         compiled = snapshot.compiled
         inspected = snapshot.inspected
         if failure := snapshot.failure or (inspected if isinstance(inspected, Failure) else None):
-            return self._slots(status.render_failure(failure), NONE, Markup())
+            return self._slots(prose.render_failure(failure), NONE, Markup())
         if compiled is None or inspected is None or isinstance(inspected, Failure):
             return self.draw_waiting(snapshot)
         return self.draw_program(describe(snapshot, compiled, inspected))
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float | None = None) -> Slots:
-        compiling = status.render_compiling(snapshot.state.gpu.name, seconds)
+        compiling = prose.render_compiling(snapshot.state.gpu.name, seconds)
         return {f"{self.name}-headline": compiling}
 
     def seconds(self, snapshot: Snapshot) -> float:

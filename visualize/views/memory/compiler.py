@@ -18,7 +18,7 @@ from tilescope.inside.report import Inside, SharedBuffer, SharedMap
 from tilescope.numbers import Number, bytes_of, count_noun, join_names
 from tilescope.results import Compiled, Failure
 from visualize.predict.schedule import occupancy_of
-from visualize.views import status, theme
+from visualize.views import prose, theme
 from visualize.views.memory.flow import find_operation
 from visualize.views.memory.text import label, place
 from visualize.views.panel import Api, Panel, Reply, Slots, reply_endpoint, select_fields
@@ -323,7 +323,7 @@ class CompilerPanel(Panel):
         launch = snapshot.launch
         if snapshot.failure:
             return {
-                "compiler-headline": status.render_failure(snapshot.failure),
+                "compiler-headline": prose.render_failure(snapshot.failure),
                 "listing": NONE,
                 "resources": "",
                 **_NOT_INSPECTED,
@@ -336,7 +336,7 @@ class CompilerPanel(Panel):
         first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
         inspected = _NOT_INSPECTED
         if isinstance(snapshot.inspected, Failure):
-            inspected = {**inspected, "memory-map-table": status.render_failure(snapshot.inspected)}
+            inspected = {**inspected, "memory-map-table": prose.render_failure(snapshot.inspected)}
         elif snapshot.inspected:
             about = picture_caption(snapshot.state.experiment, launch.gpu.name, "compiled")
             inspected = inspection_slots(snapshot.inspected[0], about)
@@ -347,7 +347,7 @@ class CompilerPanel(Panel):
         }
 
     def draw_waiting(self, snapshot: Snapshot, seconds: float) -> Slots:
-        return {"compiler-headline": status.render_compiling(snapshot.state.gpu.name, seconds)}
+        return {"compiler-headline": prose.render_compiling(snapshot.state.gpu.name, seconds)}
 
     def summary(self, snapshot: Snapshot) -> tuple[Number, ...]:
         return resource_numbers(snapshot)

@@ -28,7 +28,7 @@ from tilescope.reports.launch import COST_COLUMNS
 from tilescope.results import Counters, Failure, records
 from tilescope.results.codec import to_json
 from visualize.predict.costs import LaunchCosts, Textbook, count_of, read_textbook
-from visualize.views import slots, status
+from visualize.views import prose, slots
 from visualize.views.memory import flow, text
 from visualize.views.memory.flow import LaneView
 from visualize.views.panel import (
@@ -150,10 +150,10 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
 def _problem(snapshot: Snapshot) -> Markup:
     """Render the reason why there is no compiled kernel, or "" if there is one or it is pending."""
     if snapshot.failure:
-        return status.render_failure(snapshot.failure)
+        return prose.render_failure(snapshot.failure)
     unreadable = snapshot.compiled.unreadable if snapshot.compiled else ""
     return (
-        status.render_alert("The compiled kernel could not be read:", unreadable)
+        prose.render_alert("The compiled kernel could not be read:", unreadable)
         if unreadable
         else Markup()
     )

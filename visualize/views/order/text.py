@@ -33,12 +33,12 @@ from visualize.views.prose import (
     Sourced,
     Strong,
     headline,
+    link_nearest,
     say,
     table,
     term,
 )
 from visualize.views.state import State
-from visualize.views.status import link_nearest
 
 NOT_COMPILED_YET = "Not compiled yet, so one program per SM is assumed. Call again for the compiled kernel's occupancy."
 _THIRD_AXIS = (

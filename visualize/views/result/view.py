@@ -22,7 +22,7 @@ from tilescope.numbers import Number, count_noun, source
 from tilescope.results import Failure, RunResult, records
 from tilescope.results.codec import to_json
 from visualize.predict.schedule import schedule
-from visualize.views import slots, status
+from visualize.views import prose, slots
 from visualize.views.order.map_figure import MOST_CELLS
 from visualize.views.panel import Action, Api, Endpoint, Panel, Reply, Slots, reply_endpoint
 from visualize.views.prose import hint, lead, picture_caption, plain, tag_experiment
@@ -113,8 +113,8 @@ def draw_run(snapshot: Snapshot) -> Slots:
     """Show the experiment's run, if this machine or the recordings have one."""
     if run := snapshot.result(RunResult):
         return draw_result(run, snapshot.launch, snapshot.failure)
-    how = status.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
-    notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), status.NOT_RUN)
+    how = prose.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
+    notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), prose.NOT_RUN)
     return {**notes, "result": how, **NO_PLOTS, "roofline-plot": NONE}
 
 
@@ -322,7 +322,7 @@ class ResultPanel(Panel):
         if isinstance(inspected, Failure):
             inside = Inside(not_predicted=inspected.message)
             if inspected.field and not snapshot.result(RunResult):
-                values["result"] = status.render_run_hint(False, state, inspected)
+                values["result"] = prose.render_run_hint(False, state, inspected)
         else:
             inside, _ = inspected
         about = picture_caption(state.experiment, state.gpu.name, "predicted")
