@@ -20,7 +20,7 @@ from tilescope.results import Compiled, records
 from tilescope.results.counters import any_group_size
 from tilescope.timing.l2 import CONSTANTS, writes_in_parts
 from visualize.predict.reuse import DramTraffic, Reuse, by_group_size, recommended, reuse
-from visualize.views.library.view import DRAM, scores_by_model
+from visualize.views.library import DRAM, scores_by_model
 
 # Shapes drawn at random, by draw.
 with (Path(__file__).parent / "drawn_shapes.csv").open(encoding="utf-8") as file:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browser import chromium
-from visualize.views.library.view import (
+from visualize.views.library import (
     MODELS,
     agreement,
     compared_scores,

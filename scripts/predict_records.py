@@ -20,7 +20,7 @@ from tilescope.results.counters import with_group_size
 from tilescope.results.records import Recording
 from tilescope.results.scores import Score
 from visualize.predict.costs import LaunchCosts, launch_totals
-from visualize.views.library.view import DRAM, FILE, recorded_launch
+from visualize.views.library import DRAM, FILE, recorded_launch
 
 
 def predict_counted(recording: Recording[Counters]) -> LaunchCosts:

@@ -25,7 +25,7 @@ from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.measure.ncu import METRICS
 from tilescope.results.scores import FILE, Score
 from tilescope.sass.instructions import OPCODES
-from visualize.views.library.view import LINE_COUNTS
+from visualize.views.library import LINE_COUNTS
 
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / "tests" / "oracle" / "shared_memory"

@@ -13,7 +13,7 @@ from tilescope.declare.experiment import Json, Run
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
 from visualize.views.inside.view import INSIDE
-from visualize.views.library.view import ScoreboardPanel
+from visualize.views.library import ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel

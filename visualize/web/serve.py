@@ -38,7 +38,7 @@ from tilescope.declare.jit import HAS_TRITON
 from tilescope.measure.pool import kill_fork_server
 from tilescope.measure.session import MAX_JOBS, Session
 from tilescope.results import Failure
-from visualize.views.library.view import recordings
+from visualize.views.library import recordings
 from visualize.views.panel import PredictionProcess
 from visualize.web import assets
 from visualize.web.actions import Actions

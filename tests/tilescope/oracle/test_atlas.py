@@ -13,7 +13,7 @@ from tilescope.measure.counters import COUNTERS
 from tilescope.results import records
 from tilescope.results.scores import parse_scores
 from visualize.predict.costs import count_of, launch_totals
-from visualize.views.library.view import DRAM, FILE
+from visualize.views.library import DRAM, FILE
 
 pytestmark = pytest.mark.xdist_group("atlas")
 

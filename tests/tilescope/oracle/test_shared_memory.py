@@ -18,7 +18,7 @@ from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.reports.launch import make_report
 from tilescope.reports.text import table
 from tilescope.results.scores import shipped_scores
-from visualize.views.library.view import LINE_COUNTS
+from visualize.views.library import LINE_COUNTS
 
 FOLDER = Path(__file__).parent / "shared_memory"
 FAMILIES = sorted(path.stem for path in FOLDER.glob("*.tilescope"))

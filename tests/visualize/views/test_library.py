@@ -21,9 +21,8 @@ from tilescope.measure.session import MEASUREMENTS
 from tilescope.numbers import Number, key_numbers
 from tilescope.results import records, scores
 from tilescope.results.scores import Score, parse_scores, shipped_scores
-from visualize.views import compare
-from visualize.views.library import view
-from visualize.views.library.view import (
+from visualize.views import compare, library
+from visualize.views.library import (
     DRAM,
     MODELS,
     compared_scores,
@@ -45,7 +44,7 @@ def snapshot(tab="scoreboard", **flat):
 
 
 def draw_scoreboard(**flat):
-    return view.ScoreboardPanel().draw(snapshot("scoreboard", **flat))
+    return library.ScoreboardPanel().draw(snapshot("scoreboard", **flat))
 
 
 def state_at(query):
@@ -54,7 +53,7 @@ def state_at(query):
 
 def ask(name, *values, **arguments):
     """Return the reply of an endpoint of the panel."""
-    (endpoint,) = (each for each in view.ScoreboardPanel().endpoints if each.name == name)
+    (endpoint,) = (each for each in library.ScoreboardPanel().endpoints if each.name == name)
     arguments |= dict(zip(endpoint.arguments, values, strict=False))
     reply = run_coroutine(endpoint.call(SimpleNamespace(), arguments))
     return orjson.loads(orjson.dumps(reply))
@@ -69,9 +68,9 @@ def score(predicted, counted, part="load", gpu="H200", model="sectors", size=4, 
 
 
 def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
-    counts = Counter(row["kind"] for row in view.recordings())
+    counts = Counter(row["kind"] for row in library.recordings())
     assert counts == {word: len(records.shipped(form)) for word, form in FORMS.items()}
-    for row in view.recordings():
+    for row in library.recordings():
         assert 1 <= len(row["numbers"]) <= 2
         assert all(
             number["source"] == "recorded" and number["value"] >= 0 for number in row["numbers"]
@@ -80,10 +79,10 @@ def test_every_recording_is_listed_once_with_one_or_two_recorded_numbers():
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_link_opens_the_state_that_has_the_recording(kind):
-    for row in [row for row in view.recordings() if row["kind"] == kind][:40]:
+    for row in [row for row in library.recordings() if row["kind"] == kind][:40]:
         state = state_at(row["address"])
         assert state.experiment == from_json(row["experiment"])
-        assert state.view.tab == view.TABS_BY_KIND[kind]
+        assert state.view.tab == library.TABS_BY_KIND[kind]
         assert state.gpu.name == row["gpu"]
         recorded = records.find(FORMS[kind], state.experiment, row["gpu"])
         assert key_numbers(recorded) == tuple(Number(**number) for number in row["numbers"])
@@ -91,14 +90,14 @@ def test_a_link_opens_the_state_that_has_the_recording(kind):
 
 def test_the_endpoint_lists_every_recording_part_by_part():
     first = ask("recorded")
-    assert first["total"] == len(view.recordings())
+    assert first["total"] == len(library.recordings())
     assert len(json.dumps(first)) < 40_000
     starts = range(0, first["total"] + 1, 500)
     replies = [
         row for start in starts for row in ask("recorded", limit=500, offset=start)["recorded"]
     ]
     assert replies[:50] == first["recorded"]
-    assert replies == list(view.recordings())
+    assert replies == list(library.recordings())
     chosen = ("transpose.tiled", "H200", "counters")
     part = ask("recorded", *chosen, limit=2, offset=1)["recorded"]
     assert [(row["experiment"]["kernel"], row["gpu"], row["kind"]) for row in part] == [chosen] * 2
@@ -111,7 +110,7 @@ def test_every_recorded_launch_has_scores_in_a_file_that_is_written_like_this():
     launches = {json.dumps(score.launch) for score in OWN if score.model != DRAM}
     assert len(launches) == len(records.shipped(FORMS["counters"]))
     assert len(READS) == sum(len(study.measured.rows) for study in records.shipped(FORMS["reuse"]))
-    texts = [read_text(view.FILE), scores.FILE.read_text("utf-8")]
+    texts = [read_text(library.FILE), scores.FILE.read_text("utf-8")]
     lines = [line for text in texts for line in text.splitlines()]
     shipped = (*parse_scores(texts[0]), *shipped_scores())
     assert list(map(format_score, shipped)) == lines
@@ -145,27 +144,27 @@ def test_exact_counts_must_be_equal_and_dram_bytes_within_a_fifth():
 def test_the_texts_are_the_approved_ones(approve):
     texts = {"models": draw_scoreboard()["scoreboard-models"]}
     for name, model in MODELS.items():
-        texts[name] = view.scoreboard_headline(scores_by_model()[name], model)
+        texts[name] = library.scoreboard_headline(scores_by_model()[name], model)
     misses = [score(5, 5, size=1), score(90, 100, size=2), score(7, 7)]
-    texts["misses"] = view.scoreboard_headline(misses, MODELS["sectors"])
+    texts["misses"] = library.scoreboard_headline(misses, MODELS["sectors"])
     points = (
         score(1234, 5678, "TMA load"),
         score(1234, 1234, "TMA load"),
         scores_by_model()["time"][0],
     )
-    texts["points"] = "<p>".join(map(view.point_text, points))
+    texts["points"] = "<p>".join(map(library.point_text, points))
     approve("library", texts)
 
 
 def test_a_click_opens_the_launch_on_the_picture_that_has_its_count():
     for score in COMPARED[::23]:
-        state = state_at(view.score_address(score))
+        state = state_at(library.score_address(score))
         assert state.view.tab == ("dram-reads" if score.model == DRAM else "requests")
         assert state.gpu.name == score.launch["gpu"]
         assert state.experiment == from_json(nest(score.launch))
         form = FORMS["reuse" if score.model == DRAM else "counters"]
         assert records.find(form, state.experiment, state.gpu.name) is not None
-    assert not any(map(view.score_address, shipped_scores()))
+    assert not any(map(library.score_address, shipped_scores()))
 
 
 def test_the_picture_is_the_same_for_every_experiment_and_pin_and_is_sent_in_100_kilobytes():
@@ -176,7 +175,7 @@ def test_the_picture_is_the_same_for_every_experiment_and_pin_and_is_sent_in_100
         len(draw_scoreboard(score_count=name)["scoreboard-plot"].encode()) < 100_000
         for name in MODELS
     )
-    panel = view.ScoreboardPanel()
+    panel = library.ScoreboardPanel()
     own = snapshot("scoreboard")
     pinned = snapshot("scoreboard", M=640)
     slots = compare.add_comparison(panel.draw(own), own, pinned, [panel])

@@ -6,7 +6,6 @@ from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
-from visualize.web.sources import VISUALIZE
 
 from tests.messages import opened
 from tilescope.measure.counters import COUNTERS
@@ -23,6 +22,7 @@ from visualize.views.memory.view import find_contrast
 from visualize.views.prose import html
 from visualize.views.state import Snapshot
 from visualize.views.tabs import TABS
+from visualize.web.assets import VISUALIZE
 from visualize.web.scripts import shipped_scripts
 
 GROUPED = "matmul.grouped"

@@ -28,7 +28,7 @@ from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from tilescope.search.trial import concurrent_compiles
 from tilescope.search.tune import Sweeps
 from visualize.views import slots
-from visualize.views.library.view import ALL, address
+from visualize.views.library import ALL, address
 from visualize.views.panel import (
     Api,
     Endpoint,

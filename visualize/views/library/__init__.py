@@ -1,1 +1,0 @@
-"""The Library: every shipped recording, and predictions compared with the recorded counts."""
