@@ -101,6 +101,17 @@ class AccessPattern:
         return places[dims], owner
 
     @property
+    def first(self) -> ndarray:
+        """(axes, requests) int64, the position of the first lane of each request, from the block's start."""
+        places, owner = self.lanes
+        return places[:, owner.any(axis=1), 0]
+
+    @property
+    def start(self) -> list[int]:
+        """The position of the first execution's first element."""
+        return [axis.start(0, axis.block) for axis in self.access.axes]
+
+    @property
     def width_bytes(self) -> int:
         """The bytes that a lane moves."""
         return self.instruction.width_bytes or GRANULE_BYTES
@@ -113,29 +124,24 @@ class AccessPattern:
 
     def count_launch(self, extents: Mapping[str, int]) -> ndarray:
         """Count the requests of all executions: (fields,) int64, the sums of `RequestCosts`."""
-        places, owner = self.lanes
-        first = places[:, owner.any(axis=1), 0]
+        first = self.first
         if isinstance(self.access, FlatAccess):
             return self._count(*self._classes_of_runs(self.access, first))
         starts, times = self._classes_of_blocks(self.access, extents)
         at = [np.add.outer(start, own).ravel() for start, own in zip(starts, first, strict=True)]
         return self._count(at, np.repeat(times, first.shape[1]))
 
-    def count_execution(self, start: Sequence[int]) -> ndarray:
-        """Count the requests of the execution that begins at a position: (fields,) int64, sums of `RequestCosts`."""
-        places, owner = self.lanes
-        at = places[:, owner.any(axis=1), 0] + np.array(start)[:, None]
+    def count_execution(self) -> ndarray:
+        """Count the requests of the first execution: (fields,) int64, sums of `RequestCosts`."""
+        at = self.first + np.array(self.start)[:, None]
         return self._count(at, np.ones(at.shape[1]))
 
-    def requests(self, start: Sequence[int]) -> Requests:
-        """Return the requests of one execution. A descriptor's block is one request, with one lane per 16 bytes.
-
-        Args:
-            start: the position of its first element, which may be past the edge.
-        """
+    @property
+    def requests(self) -> Requests:
+        """The requests of the first execution. A descriptor's block is one request, with one lane per 16 bytes."""
         places, owner = self.lanes
         shape = owner.shape if self.instruction.layout else (1, -1)
-        at = [first + part.reshape(shape) for first, part in zip(start, places, strict=True)]
+        at = [first + part.reshape(shape) for first, part in zip(self.start, places, strict=True)]
         address, inside = self.matrix.address(*self._locate(at))
         return Requests(address, owner.reshape(shape) & inside, self.width_bytes, self.matrix)
 
@@ -252,17 +258,7 @@ class DeclaredCounts(OperationCounts):
     @cached_property
     def tile(self) -> Cost:
         """The cost of one execution, on the first tile."""
-        counts = self.pattern.count_execution(self._first)
-        return replace(Cost(*counts[:-2].tolist()), sector_bytes=self.sector_bytes)
-
-    @property
-    def tile_requests(self) -> Requests:
-        """The requests of the same execution."""
-        return self.pattern.requests(self._first)
-
-    @property
-    def _first(self) -> list[int]:
-        return [axis.start(0, axis.block) for axis in self.access.axes]
+        return replace(self, tally=Tally(counts=self.pattern.count_execution())).launch
 
     @property
     def compiled(self) -> MemoryInstruction | None:

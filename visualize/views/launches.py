@@ -1,6 +1,5 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -166,7 +165,7 @@ def draw_launch(
             drawn = {
                 "compiler-headline": summary,
                 "resources": "",
-                "listing": _listing(launches, view) if launch.ops else NONE,
+                "listing": _listing(launches, view.launch, view.operation) if launch.ops else NONE,
                 **inspection_slots(launch, launches.caption),
             }
             if gpu := GPUS.get(launches.gpu):
@@ -299,13 +298,8 @@ def _flow(launches: Launches, view: LaunchView) -> str:
     return flow_plot(flow, view.request, launches.caption, switched, most_cells=_MOST_CELLS)
 
 
-def _listing(launches: Launches, view: LaunchView) -> str:
-    listing = _list_texts(launches, view.launch)
-    return json.dumps({**listing, "operation": view.operation}, ensure_ascii=False)
-
-
 @lru_cache(maxsize=2)
-def _list_texts(launches: Launches, launch: int) -> Json:
+def _listing(launches: Launches, launch: int, chosen: int) -> str:
     kernel = launches.kernel(launch)
     name = Path(kernel.file).name
     lines = kernel.source.splitlines()
@@ -315,7 +309,7 @@ def _list_texts(launches: Launches, launch: int) -> Json:
         for op in launches.report().launches[launch].ops
     ]
     codes = launches.capture.build(launches.content.launches[launch].kernel).codes
-    return list_texts({name: (kernel.line, source)}, codes, operations)
+    return list_texts({name: (kernel.line, source)}, codes, operations, chosen)
 
 
 def _result(launch: CapturedLaunch) -> Markup:

@@ -88,4 +88,4 @@ def test_a_script_that_cannot_run_has_its_launch_as_a_control_and_numbers_are_li
     slots = send(page, open="?kernel=script.softmax&launch=9&operation=9&program=99999")
     assert [field["name"] for field in json.loads(slots["script"])["fields"]] == ["launch"]
     settings = json.loads(slots["settings"])
-    assert (settings["launch"], settings["operation"], settings["program"]) == (0, 1, 4095)
+    assert (settings["launch"], settings["operation"]) == (0, 1)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from tilescope.captures.reader import CapturedKernel
-from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
@@ -134,21 +133,22 @@ def _listing(kernel: Kernel, launch: Launch, compiled: Compiled, chosen: int) ->
         for access in accesses
     ]
     codes = {kind: getattr(compiled, kind) for kind in _TEXTS}
-    listing = list_texts(sources, codes, operations)
-    return json.dumps({**listing, "operation": chosen}, ensure_ascii=False)
+    return list_texts(sources, codes, operations, chosen)
 
 
 def list_texts(
     sources: Mapping[str, tuple[int, Sequence[str]]],
     codes: Mapping[str, str],
     operations: Sequence[tuple[str, str, range]],
-) -> Json:
-    """Return a listing: its HTML, and the marked lines of each operation, by text.
+    chosen: int,
+) -> str:
+    """Return the JSON of a listing: its HTML, and the marked lines of each operation, by text.
 
     Args:
         sources: file → the number of its first line, and its lines.
         codes: the kernel's TTGIR, PTX and SASS.
         operations: (label, file, lines) of each memory operation.
+        chosen: the number of the operation whose lines are shown.
     """
     source = [
         (file, number, line)
@@ -168,7 +168,8 @@ def list_texts(
     ]
     names = [name for name, *_ in operations]
     html = _LISTING(names=names, texts=texts, descriptions=_DESCRIPTIONS)
-    return {"html": html, "marks": marks}
+    listing = {"html": html, "marks": marks, "operation": chosen}
+    return json.dumps(listing, ensure_ascii=False)
 
 
 def compile_reply(snapshot: Snapshot) -> Reply:

@@ -266,7 +266,7 @@ class Flow:
 
 def make_flow(op: DeclaredCounts) -> Flow:
     """Return an operation on the first tile."""
-    return Flow(op, op.tile_requests, not op.is_textbook, op if op.is_box else None)
+    return Flow(op, op.pattern.requests, not op.is_textbook, op if op.is_box else None)
 
 
 def flow_plot(

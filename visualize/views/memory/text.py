@@ -229,7 +229,7 @@ def explain(op: DeclaredCounts, costs: LaunchCosts) -> str:
     textbook = None if op.is_textbook else costs.textbook[op.number].launch
     sizes = {f"The row stride of {tensor}": pitch}
     return causes.explain(
-        op, op.launch, textbook, op.tile_requests, sizes, _converted(costs), costs.launch.gpu
+        op, op.launch, textbook, op.pattern.requests, sizes, _converted(costs), costs.launch.gpu
     )
 
 
