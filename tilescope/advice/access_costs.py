@@ -235,12 +235,10 @@ class Diagnosis:
         is_in_loop = op.tally.executions > math.prod(self.runner.launch.grid)
         if op.op != "load" or not copies or not is_in_loop:
             return []
-        body = self.runner.module.body
-        inputs = self.runner.module.slice
+        module = self.runner.module
         own = {name for each in self.runner.find(op) for name in each.results}
-        loads = (each for each in body.walk() if each.name == "tt.load" and each.location)
-        users = {each.location[0][1] for each in loads if own & inputs.reach(each.operands[:1])}
-        dots = (each.operands for each in body.walk() if each.name.startswith("tt.dot"))
+        loads = (each for each in module.loops if each.name == "tt.load" and each.location)
+        users = {each.place[1] for each in loads if own & module.slice.reach(each.operands[:1])}
         trials = []
         if op.width_bytes < LEAST_COPY_BYTES:
             width = count_bytes(op.width_bytes).replace(" ", " contiguous ")
@@ -249,7 +247,7 @@ class Diagnosis:
             stages = self.runner.num_stages
             why = f"the load on line {min(users)} depends on it, and num_stages is only {stages}"
             trials.append(pass_options({"num_stages": stages + 1}))
-        elif own.isdisjoint(inputs.reach(name for names in dots for name in names)):
+        elif own.isdisjoint(module.multiplied):
             why = "no tl.dot depends on it"
         else:
             return []

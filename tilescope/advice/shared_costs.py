@@ -61,8 +61,7 @@ def explain_conflicts(runner: TrialRunner) -> Iterator[Alternatives]:
 
 def _transpose_operands(runner: TrialRunner, lines: Sequence[tuple[str, int]]) -> Iterator[Trial]:
     """Transpose the matrices that these lines load for a multiplication or, without any, all such matrices."""
-    dots = (op.operands for op in runner.module.loops if op.name.startswith("tt.dot"))
-    used = runner.module.slice.reach(name for operands in dots for name in operands)
+    used = runner.module.multiplied
     loads = [
         op
         for op, *_ in runner.counts.by_line()

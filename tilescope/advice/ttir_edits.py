@@ -45,6 +45,12 @@ class Module:
     def slice(self) -> Slice:
         return Slice(self.body, {})
 
+    @cached_property
+    def multiplied(self) -> set[str]:
+        """The values on which multiplications depend."""
+        dots = (op.operands for op in self.loops if op.name.startswith("tt.dot"))
+        return self.slice.reach(name for operands in dots for name in operands)
+
     def find(self, source: tuple[str, int], kind: str) -> list[Op]:
         """Return the operations of a kind on a source line."""
         name = _NAMES.get(kind)
@@ -80,10 +86,10 @@ class Module:
         """Return the constant upper bounds of operations' masks by the line of the comparison."""
         bounds = {}
         for name in self.slice.reach(op.mask for op in ops if op.mask):
-            comparison = self.slice.graph.definitions.get(name)
+            comparison = self.slice.definitions.get(name)
             is_bound = comparison and re.match(r" *[su]l[te],", comparison.text)
             if comparison and is_bound and comparison.name == "arith.cmpi":
-                bound = self.slice.graph.definitions.get(comparison.operands[1])
+                bound = self.slice.definitions.get(comparison.operands[1])
                 if bound and bound.name == "arith.constant":
                     bounds[comparison.line] = int(constant(bound).base[0])
         return bounds
@@ -93,9 +99,9 @@ class Module:
 
         The condition of a selection may depend on the mask, too.
         """
-        fill = self.slice.graph.definitions.get(op.operands[-1])
+        fill = self.slice.definitions.get(op.operands[-1])
         if fill and fill.name == "tt.splat":
-            fill = self.slice.graph.definitions.get(fill.operands[0])
+            fill = self.slice.definitions.get(fill.operands[0])
         is_known = len(op.operands) == 3 and fill and fill.name == "arith.constant"
         if fill and is_known and all(each.name != "arith.select" for each in self.loops):
             with suppress(UnsupportedOperation, ValueError):

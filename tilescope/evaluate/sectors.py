@@ -20,9 +20,9 @@ SECTOR_BYTES = 32
 LINE_BYTES = 128
 # Lanes of a warp.
 LANES = 32
-# Banks of the L1, which serve words of this size, and lines that one pass looks up, as for atomics.
-_BANKS_OF_WORDS = 32
-_WORD_BYTES = 4
+# Banks of the L1 and of shared memory, which serve words of this size. Lines that one pass looks up, as for atomics.
+BANKS = 32
+WORD_BYTES = 4
 _LINES_AT_ONCE = 4
 # The fewest bytes that a lane's asynchronous copy moves (PTX ISA 9.0, "cp.async").
 LEAST_COPY_BYTES = 4
@@ -127,21 +127,29 @@ def _distinct(ordered: ndarray, unit_bytes: int) -> ndarray:
 
 
 def _count_wavefronts(address: ndarray, width_bytes: int) -> ndarray:
-    """Count the passes of each request through the banks of the L1. In a pass, each bank serves one word.
+    """Count the passes of each request through the banks of the L1.
 
     Lanes whose words would fill all banks take turns: quarters of a warp, if each lane moves 16 bytes.
     """
     requests, lanes = address.shape
-    words = max(1, width_bytes // _WORD_BYTES)
+    words = max(1, width_bytes // WORD_BYTES)
     turns = math.gcd(words, lanes)
     first = address.reshape(requests * turns, lanes // turns, 1)
-    word = np.where(first == _NOWHERE, -1, first // _WORD_BYTES + np.arange(words))
-    word = np.sort(word.reshape(requests * turns, lanes // turns * words), axis=1)
-    is_new = np.diff(word, axis=1, prepend=-1) > 0
-    turn, place = np.nonzero(is_new)
-    cells = turn * _BANKS_OF_WORDS + word[turn, place] % _BANKS_OF_WORDS
-    served = np.bincount(cells, minlength=len(word) * _BANKS_OF_WORDS)
-    return served.reshape(requests, turns, _BANKS_OF_WORDS).max(axis=2).sum(axis=1)
+    word = np.where(first == _NOWHERE, -1, first // WORD_BYTES + np.arange(words))
+    passes = count_passes(word.reshape(requests * turns, lanes // turns * words))
+    return passes.reshape(requests, turns).sum(axis=1)
+
+
+def count_passes(words: ndarray) -> ndarray:
+    """Count the passes in which banks serve the distinct words of each row: (rows,). In a pass, each serves one word.
+
+    Args:
+        words: (rows, words) int64; -1 for none.
+    """
+    words = np.sort(words, axis=1)
+    row, place = np.nonzero((np.diff(words, axis=1, prepend=-1) > 0) & (words >= 0))
+    cells = row * BANKS + words[row, place] % BANKS
+    return np.bincount(cells, minlength=len(words) * BANKS).reshape(-1, BANKS).max(axis=1)
 
 
 def _bypassing_sectors(address: ndarray) -> ndarray:

@@ -11,11 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilescope.evaluate.sectors import LANES, LINE_BYTES, SECTOR_BYTES
+from tilescope.evaluate.sectors import (
+    BANKS,
+    LANES,
+    LINE_BYTES,
+    SECTOR_BYTES,
+    WORD_BYTES,
+    count_passes,
+)
 from tilescope.sass.instructions import find_opcode
 
-BANKS = 32
-WORD_BYTES = 4
 _ROW_BYTES = 16  # of an 8 × 8 matrix
 _BYTES = {"64": 8, "128": 16}
 # Since compute capability 9.0, the first KiB of a program's shared memory is reserved for the system.
@@ -146,14 +151,7 @@ def count_by_warp(access: BankAccess) -> np.ndarray:
     warp = warp[some]
     words = address[:, :, None] // WORD_BYTES + np.arange(width // WORD_BYTES)
     words = np.where(active[:, :, None], words, -1).reshape(len(address), -1)
-    words.sort(axis=1)
-    is_new = np.ones(words.shape, bool)
-    is_new[:, 1:] = words[:, 1:] != words[:, :-1]
-    is_new &= words >= 0
-    rows, columns = np.nonzero(is_new)
-    cells = rows * BANKS + words[rows, columns] % BANKS
-    banks = np.bincount(cells, minlength=len(words) * BANKS).reshape(-1, BANKS)
-    actual = np.bincount(warp, banks.max(axis=1), warps).astype(np.int64)
+    actual = np.bincount(warp, count_passes(words), warps).astype(np.int64)
     used = np.bincount(warp, width * active.sum(axis=1), warps).astype(np.int64)
     ideal = np.minimum(actual, -(-used // (BANKS * WORD_BYTES)))
     return np.stack([actual, ideal])

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -348,6 +348,23 @@ def _find_uses(
     return Uses(block, time, side, size), distinct
 
 
+class _Load(NamedTuple):
+    """A recorded execution of a load.
+
+    Attributes:
+        group: number of the programs that run on the SM at the same time.
+        time: number of the program's loads so far.
+        operation: number of the operation.
+        sectors: that its lanes request.
+    """
+
+    group: int
+    time: int
+    program: int
+    operation: int
+    sectors: np.ndarray
+
+
 def find_hits(
     operations: Sequence[OperationCounts], resident: int, per_sm: int, l1_bytes: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -361,48 +378,51 @@ def find_hits(
         per_sm: programs that an SM runs in all.
         l1_bytes: size of an SM's L1.
     """
-    # If an SM runs more programs than were recorded, the first half only fills the L1.
-    at_once = min(resident, MAX_PROBED_PROGRAMS // 2 if per_sm > MAX_PROBED_PROGRAMS else per_sm)
+    is_sample = per_sm > MAX_PROBED_PROGRAMS
+    at_once = min(resident, MAX_PROBED_PROGRAMS // 2 if is_sample else per_sm)
+    loads = _order_loads(operations, at_once)
+    longest = 2 * max((load.time for load in loads), default=0)
+    # If an SM runs more programs than were recorded, the first ones only fill the L1.
+    first_group = int(is_sample and any(load.group for load in loads))
+    fits = l1_bytes * at_once / min(resident, per_sm) / SECTOR_BYTES
+    sectors = [np.zeros(0, np.int64), *(load.sectors for load in loads)]
+    _, index = np.unique(np.concatenate(sectors), return_inverse=True)
+    used = np.full(index.max(initial=0) + 1, -np.inf)
+    arrives = used.copy()
+    in_loop = Counter(op.loop for op in operations if op.tally.loads)
+    totals = np.zeros((len(operations), 4))
+    fetched = 0
+    begin = 0
+    for load in loads:
+        touched = np.unique(index[begin : begin + len(load.sectors)])
+        begin += len(load.sectors)
+        now = load.group * longest + load.time
+        is_missed = fetched - used[touched] >= fits
+        misses = int(np.count_nonzero(is_missed))
+        fetched += misses
+        used[touched] = fetched
+        arrives[touched[is_missed]] = now + in_loop[operations[load.operation].loop]
+        if load.group >= first_group:
+            waits = np.count_nonzero(arrives[touched] > now)
+            totals[load.operation] += len(load.sectors), misses, len(touched), waits
+    requested, missed, distinct, awaited = totals.T
+    hits = np.where(requested > 0, 1 - missed / np.maximum(requested, 1), 0.0)
+    return hits, np.where(requested > 0, awaited / np.maximum(distinct, 1), 1.0)
+
+
+def _order_loads(operations: Sequence[OperationCounts], at_once: int) -> list[_Load]:
+    """Return the recorded loads in the order in which an SM executes them. Its programs alternate."""
     recorded = [
         (time, program, number, sectors)
         for number, op in enumerate(operations)
         for program, time, sectors in op.tally.loads
     ]
-    executed: dict[int, int] = {}
+    recorded.sort(key=operator.itemgetter(0, 1))
+    programs = sorted({program for _, program, *_ in recorded})
+    group = {program: place // at_once for place, program in enumerate(programs)}
+    executed = Counter[int]()
     loads = []
-    for _, program, number, sectors in sorted(recorded, key=operator.itemgetter(0, 1)):
-        executed[program] = executed.get(program, 0) + 1
-        loads.append((executed[program], program, number, sectors))
-    longest = 2 * max(executed.values(), default=0)
-    rank = {program: place for place, program in enumerate(sorted(executed))}
-    loads.sort(key=lambda load: (rank[load[1]] // at_once, *load[:2]))
-    skipped = at_once if per_sm > MAX_PROBED_PROGRAMS and len(rank) > at_once else 0
-    asked = np.zeros(len(operations))
-    missed = np.zeros(len(operations))
-    distinct = np.zeros(len(operations))
-    waited = np.zeros(len(operations))
-    if not loads:
-        return missed, 1 - waited
-    fits = l1_bytes * at_once / min(resident, per_sm) / SECTOR_BYTES
-    _, index = np.unique(np.concatenate([load[3] for load in loads]), return_inverse=True)
-    used = np.full(index.max(initial=0) + 1, -np.inf)
-    arrives = used.copy()
-    in_loop = Counter(op.loop for op in operations if op.tally.loads)
-    fetched = 0
-    begin = 0
-    for time, program, number, sectors in loads:
-        touched = np.unique(index[begin : begin + len(sectors)])
-        begin += len(sectors)
-        now = rank[program] // at_once * longest + time
-        is_missed = fetched - used[touched] >= fits
-        misses = int(np.count_nonzero(is_missed))
-        fetched += misses
-        used[touched] = fetched
-        arrives[touched[is_missed]] = now + in_loop[operations[number].loop]
-        if rank[program] >= skipped:
-            asked[number] += len(sectors)
-            missed[number] += misses
-            distinct[number] += len(touched)
-            waited[number] += np.count_nonzero(arrives[touched] > now)
-    hits = np.where(asked > 0, 1 - missed / np.maximum(asked, 1), 0.0)
-    return hits, np.where(asked > 0, waited / np.maximum(distinct, 1), 1.0)
+    for _, program, number, sectors in recorded:
+        executed[program] += 1
+        loads.append(_Load(group[program], executed[program], program, number, sectors))
+    return sorted(loads, key=operator.itemgetter(0, 1, 2))

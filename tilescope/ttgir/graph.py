@@ -133,11 +133,10 @@ def _name_trips(loop: Op) -> str:
     return f"{loop.regions[0].arguments[0]}/trips"
 
 
-class Slice:
-    """The backward slice of a function: the values that addresses, masks and control flow depend on.
+class Slice(Graph):
+    """A function's values and their dependencies, with the slice on which addresses, masks and control flow depend.
 
     Attributes:
-        graph: of all values.
         values: names of the values.
         atomics: the results of atomics.
         sunk: the loop or branch for each load that ptxas moves behind its test; None if that is unclear.
@@ -146,9 +145,9 @@ class Slice:
     """
 
     def __init__(self, body: Region, depths: Mapping[Source, int]) -> None:
-        self.graph = Graph(body, depend)
-        self.atomics = self.graph.find_results(("tt.atomic_rmw", "tt.atomic_cas"))
-        self.quotients = self.graph.find_results(("arith.divsi", "arith.divui", "arith.ceildivsi"))
+        super().__init__(body, depend)
+        self.atomics = self.find_results(("tt.atomic_rmw", "tt.atomic_cas"))
+        self.quotients = self.find_results(("arith.divsi", "arith.divui", "arith.ceildivsi"))
         self.trips = {_name_trips(op) for op in body.walk() if op.name == "scf.for"}
         self.values = self.reach(value for op in body.walk() for value in _find_roots(op))
         self.sunk = dict(_sunk_loads(body, depths))
@@ -159,7 +158,7 @@ class Slice:
         Args:
             without: values whose operands are left out.
         """
-        return set(self.graph.trace_sources(names, without))
+        return set(self.trace_sources(names, without))
 
     def keeps_state(self, body: Region) -> bool:
         """Return whether an iteration of a loop may use a descriptor or a buffer that an earlier one wrote."""
@@ -173,11 +172,11 @@ class Slice:
         """Return the constant that the kernel stores at a scalar pointer; None if it stores none, or several values."""
         stores = (
             op
-            for op in self.graph.users[pointer]
+            for op in self.users[pointer]
             if op.name == "tt.store" or (op.name == "tt.atomic_rmw" and "exch" in op.text)
         )
         values = {op.operands[1] for op in stores if op.operands[0] == pointer}
-        ops = self.graph.definitions.values()
+        ops = self.definitions.values()
         constants = (op for op in ops if op.name == "arith.constant" and values == {*op.results})
         return next(constants, None)
 

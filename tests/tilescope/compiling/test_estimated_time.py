@@ -94,7 +94,7 @@ def test_fewer_stages_and_few_warps_or_rows_cost_time():
     by_stages = [estimate(PRODUCT, BLOCK_K=32, num_stages=stages) for stages in (2, 3, 4)]
     assert by_stages == sorted(by_stages, reverse=True)
     whole, *parts = (
-        tensor_cycles(expect_execution(*launch_from(f"{PRODUCT} BLOCK_N=128 {tile}"))[0])
+        tensor_cycles(expect_execution(*launch_from(f"{PRODUCT} BLOCK_N=128 {tile}")))
         for tile in ("BLOCK_M=64", "BLOCK_M=64 num_warps=2", "BLOCK_M=32")
     )
     assert min(parts) > 1.5 * whole, "Hopper: 4 warps, 64 rows"
@@ -103,7 +103,8 @@ def test_fewer_stages_and_few_warps_or_rows_cost_time():
 @pytest.mark.parametrize("kernel", ["grouped", "persistent", "stream_k"])
 def test_products_and_the_bytes_of_each_input_and_output_are_complete(kernel):
     kernel, launch = launch_from(f"matmul.{kernel} M=1000 N=1333 K=776 BLOCK_N=128")
-    execution, traffic = expect_execution(kernel, launch)
+    execution = expect_execution(kernel, launch)
+    traffic = execution.traffic
     rows = math.ceil(1000 / launch.config.BLOCK_M)
     columns = math.ceil(1333 / 128)
     loaded = 2 * 776 * (1000 * columns + 1333 * rows)
