@@ -74,7 +74,7 @@ class Cost:
         is_lower_bound: whether the launch may cost more, such as the retries of a compare-and-swap loop.
         is_upper_bound: whether it may cost less.
         opcodes: counted SASS opcodes; empty if predicted.
-        agreement: how a counted cost agrees with the prediction for the counted code; see `predict.costs.agreement`.
+        agreement: how a counted cost agrees with the prediction for the counted code; "" if predicted.
     """
 
     requests: int

@@ -55,16 +55,19 @@ class RequestCosts(NamedTuple):
     requests: Any = 0
     sectors: Any = 0
     lines: Any = 0
-    ideal: Any = 0
-    used: Any = 0
-    extra: Any = 0
-    repeated: Any = 0
+    ideal_sectors: Any = 0
+    bytes_wanted: Any = 0
+    extra_sectors: Any = 0
+    repeated_sectors: Any = 0
     loaded: Any = 0
     wavefronts: Any = 0
 
 
 # Costs that depend on where the bytes lie.
-_PLACED = [RequestCosts._fields.index(name) for name in ("sectors", "lines", "extra", "repeated")]
+_PLACED = [
+    RequestCosts._fields.index(name)
+    for name in ("sectors", "lines", "extra_sectors", "repeated_sectors")
+]
 # Bytes between lanes with different unknown addresses, while their distinct bytes are counted.
 _FAR = 1 << 24
 
@@ -197,7 +200,7 @@ def count_box_rows(
     instruction = "cp.async.bulk" + ".global.shared" * (not is_load)
     costs = count_requests(address, np.asarray(inside), GRANULE_BYTES, instruction)
     elements = int(inside.sum()) * GRANULE_BYTES // element_bytes
-    return costs.sectors.sum(), (costs.sectors - costs.extra).sum(), elements
+    return costs.sectors.sum(), (costs.sectors - costs.extra_sectors).sum(), elements
 
 
 def count_most(

@@ -102,7 +102,8 @@ def describe_finding(finding: Finding) -> Iterator[str]:
         yield finding.needs
 
 
-# The amounts of an operation that its `Cost` has, with their terms in the glossary: the columns of tables on the page.
+# The amounts of an operation that its `Cost` has, with their terms in the glossary: fields of `show --json`, and the
+# columns of tables on the page.
 COST_COLUMNS = {
     "requests": "request",
     "sectors": "sector",

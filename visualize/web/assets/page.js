@@ -30,7 +30,7 @@ const KINDS = {
 
   button: (node) => (value) => { node.disabled = value === "disabled"; },
   fold: (node) => (value) => { node.open = value === "open"; },
-  // The server writes the file when a button is pressed (see export.py).
+  // The server writes the file when a button is pressed (see slots.save_file).
   saved_file: () => (value) => {
     const { name, text } = JSON.parse(value);
     saveFile(name, text);
