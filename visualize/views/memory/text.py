@@ -271,7 +271,10 @@ _HEADER = (
     "line",
     "source",
     term("width"),
-    *(term(entry, name.removesuffix("_sectors")) for name, entry in COST_COLUMNS.items()),
+    *(
+        term(entry, name.removesuffix("_sectors").replace("_", " "))
+        for name, entry in COST_COLUMNS.items()
+    ),
     term("efficiency"),
     "agrees",
 )

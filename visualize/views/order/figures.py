@@ -80,10 +80,12 @@ def _bytes_axis(low: float, high: float) -> Figure:
     ticks = [step * 10**decade for decade in range(15) for step in steps]
     above = next(tick for tick in ticks if tick >= high)
     # The axis spans at least a factor of three, so that small differences look small.
-    ends = [min(math.sqrt(low * high / 3), low / 1.6), max(math.sqrt(low * high * 3), above)]
+    ends = min(math.sqrt(low * high / 3), low / 1.6), max(math.sqrt(low * high * 3), above)
+    # Of a logarithmic axis, Plotly takes these two as logarithms; of `include`, it would heed the upper end alone.
+    limits = dict(zip(("minallowed", "maxallowed"), map(math.log10, ends), strict=True))
     return theme.axis(
         "bytes read from DRAM (log scale)", automargin=True, type="log", tickformat="~s",
-        tickvals=ticks, autorangeoptions={"include": ends},
+        tickvals=ticks, autorangeoptions=limits,
     )  # fmt: skip
 
 
