@@ -155,10 +155,13 @@ def _report(runner: TrialRunner) -> Sequence[Finding]:
         known.sort(key=lambda each: (not each.is_advised, not each.proof))
         chosen |= dict.fromkeys(known[:1])
     tried = {trial.advice for trial, outcome in runner.outcomes.items() if outcome}
-    untried = dict.fromkeys(trial.advice for trial in runner.untried if trial.advice not in tried)
-    if untried:
-        names = " ".join(untried).replace(TENSOR, "the tensor")
-        text = f"The available time was too short to try these changes: {names}"
+    changes = [change for trial in runner.untried if trial.advice not in tried for change in trial]
+    if changes:
+        names = " ".join(dict.fromkeys(change.advice for change in changes))
+        text = "The available time was too short to try these changes"
+        if not all(change.is_equivalent for change in changes):
+            text += ", which can alter the result"
+        text += f": {names.replace(TENSOR, 'the tensor')}"
         chosen[Candidate("untried", text, share=_REMARK)] = None
     places: dict[Any, list[tuple[Candidate, Finding]]] = {}
     for each in sorted(chosen, key=lambda each: -each.share):

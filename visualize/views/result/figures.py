@@ -184,7 +184,8 @@ def time_figure(result: RunResult) -> Figure:
     texts = [f" <b>{milliseconds(time.median_ms)}</b><br> {rate(time)}" for time in times.values()]
     # The axis title has two lines, because one would be too long for a phone.
     title = f"{unit}, median of {own.samples}<br>whiskers: p20 to p80"
-    about = f"Time on {result.device.name}, {source(result.backend)}"
+    l2 = result.experiment.run.l2
+    about = f"Time on {result.device.name}, {l2} L2, {source(result.backend)}"
     return theme.bar_figure(about, title, bars, texts, p80, margin={"b": 66})
 
 

@@ -34,14 +34,17 @@ function read(field, { type, value, selectedIndex }) {
 
 export default function mountForm(element) {
   const root = element.querySelector(".knobs");
-  let form = { html: "", fields: [], values: {} };
+  let form = { html: "", fields: [], values: {} }, busy = "";
 
   function set(name, value) {
     if (form.values[name] === value) return;
     form.values[name] = settings[name] = value;
+    busy = name;
     refresh();
     send.redraw();
   }
+  // Back and forward replace what the user has set.
+  addEventListener("popstate", () => { busy = ""; });
 
   for (const event of ["input", "change"]) {
     root.addEventListener(event, ({ target }) => {
@@ -86,7 +89,7 @@ export default function mountForm(element) {
     const before = form, focused = root.querySelector(":focus");
     form = JSON.parse(value);
     // A value that the user is setting is newer than the server's.
-    const busy = focused?.closest(".field")?.dataset.field;
+    if (focused?.closest(".field")?.dataset.field !== busy) busy = "";
     if (busy in before.values && form.values.kernel === before.values.kernel) form.values[busy] = before.values[busy];
     if (form.html !== before.html) fill(root, form.html);
     refresh();
