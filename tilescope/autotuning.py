@@ -134,7 +134,6 @@ def predict_configs(
     gpu = gpus.this_gpu()
     if not gpu:
         raise _AllKept("this machine has no NVIDIA GPU")
-    from triton.errors import TritonError
     from triton.runtime import JITFunction
 
     function, launches = _list_launches(tuner, configs, keywords)
@@ -143,24 +142,12 @@ def predict_configs(
     from tilescope.record.capture_file import write_capture  # imports torch
     from tilescope.record.recorder import Recorder
 
-    refused = dict[int, str]()
-    missing = dict[int, str]()
     with tempfile.TemporaryDirectory(prefix="tilescope-") as name, _start_predictor() as predictor:
         folder = Path(name)
         path = folder / "configs.tilescope"
         recorder = Recorder(asdict(gpu), "cuda", folder)
         with recorder.journal:
-            for number, is_compiled in _compile_in_parallel(function, launches):
-                if not is_compiled:
-                    missing[number] = f"The compilation took longer than {_COMPILE_S} s."
-                    continue
-                keywords = launches[number]()
-                try:
-                    recorder.record(function, (), keywords.pop("grid"), keywords)
-                except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
-                    refused[number] = f"{type(error).__name__}: {error}"
-                except Exception as error:  # Tilescope's own error: the config may be good
-                    missing[number] = f"{type(error).__name__}: {error}"
+            refused, missing = _record(recorder, function, launches)
         # Predictions may take as long as timing the configs that they drop
         deadline = time.monotonic() + _BENCH_S * len(configs) * (1 - 1 / _MOST)
         write_capture(folder, path)
@@ -176,6 +163,28 @@ def predict_configs(
         else:
             missing[number] = reply["why_missing"]
     return times, refused, missing
+
+
+def _record(
+    recorder: Any, function: Any, launches: Sequence[Callable[[], dict[str, Any]]]
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Record a launch of each config. By number, return why it does not compile or fit, or why it has no record."""
+    from triton.errors import TritonError
+
+    refused = {}
+    missing = {}
+    for number, is_compiled in _compile_in_parallel(function, launches):
+        if not is_compiled:
+            missing[number] = f"The compilation took longer than {_COMPILE_S} s."
+            continue
+        keywords = launches[number]()
+        try:
+            recorder.record(function, (), keywords.pop("grid"), keywords)
+        except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
+            refused[number] = f"{type(error).__name__}: {error}"
+        except Exception as error:  # Tilescope's own error: the config may be good
+            missing[number] = f"{type(error).__name__}: {error}"
+    return refused, missing
 
 
 def _list_launches(
