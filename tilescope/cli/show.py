@@ -26,7 +26,7 @@ from tilescope.declare.discovery import examples
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
 from tilescope.numbers import count_noun, join_names
 from tilescope.processes import check_output, guard, replacing
-from tilescope.reports.comparison import Difference, differences
+from tilescope.reports.comparison import Difference, compare, differences
 from tilescope.reports.launch import Launches, Report, make_report, read_report
 from tilescope.reports.text import (
     brief,
@@ -331,7 +331,11 @@ def _print(
         return
     lines = []
     if before is not None:
-        lines = [f"{title}: {len(changed) or 'none'}", *(each.sentence for each in changed)]
+        launches = compare(before.launches, report.launches)
+        lines = [
+            f"{title}: {count_noun(len(launches), 'launch')}" if launches else f"{title}: none"
+        ]
+        lines += [each.sentence for each in launches]
     print(brief(report, lines) if flags.brief else table(report, lines))
 
 

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,15 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
         assumed=f"L2, DRAM bandwidth and matrix rates, as {sms} of the {row.sms} SMs of {row.name}",
         caveat=f"A slice of {row.name}: other jobs share the GPU, so times say little about a whole {row.name}.",
     )
+
+
+def captured_gpu(properties: Mapping[str, Any]) -> Gpu | None:
+    """Return the GPU of a capture; None if the table lacks its compute capability."""
+    capability = tuple(properties["compute_capability"])
+    try:
+        return gpu_or_slice(properties["name"], properties["sms"], capability)
+    except ValueError:
+        return None
 
 
 def visible_devices() -> tuple[str, ...]:

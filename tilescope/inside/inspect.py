@@ -2,8 +2,7 @@
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +16,13 @@ from tilescope.inside.banks import SYSTEM_BYTES
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.layouts import Encodings, read_conversions, read_layouts
 from tilescope.inside.pipeline import read_pipelines
-from tilescope.inside.report import HeldRegisters, Inside, LineRegisters, LineSpills
+from tilescope.inside.report import (
+    HeldRegisters,
+    Inside,
+    LineInstructions,
+    LineRegisters,
+    LineSpills,
+)
 from tilescope.inside.shared import (
     Callers,
     find_callers,
@@ -124,13 +129,13 @@ def add_executions(
     """Add the numbers that depend on how often each instruction is executed."""
     code = parse_sass(sass)
     buffers = inside.shared_map.buffers if inside.shared_map else ()
-    callers: Callers = {}
-    with suppress(UnsupportedOperation):
-        callers = find_callers(parse_ttgir(ttgir).walk())
+    callers = _read_callers(ttgir)
+    uncertain = executions.uncertain
     return replace(
         inside,
+        instructions_by_line=sum_instructions(code, callers, executions.times, uncertain),
         shared=sum_shared(code, executions, counts, buffers, start_bytes, callers),
-        instructions_executed=None if executions.uncertain else int(executions.times.sum()),
+        instructions_executed=None if uncertain else int(executions.times.sum()),
         gmma_wavefronts=sum_matrix_wavefronts(code, executions),
         not_executed=executions.why_uncertain,
         spills_by_line=count_spills(code, executions.times.tolist()),
@@ -145,6 +150,7 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
     """
     by_line, at_peak = measure_registers(sass)
     inside = Inside(
+        instructions_by_line=sum_instructions(parse_sass(sass), _read_callers(ttgir)),
         registers_by_line=by_line,
         registers_at_peak=at_peak,
         spills_by_line=count_spills(parse_sass(sass)),
@@ -160,6 +166,13 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
         )
     except UnsupportedOperation as error:
         return replace(inside, unread=str(error))
+
+
+def _read_callers(ttgir: str) -> Callers:
+    try:
+        return find_callers(parse_ttgir(ttgir).walk())
+    except UnsupportedOperation:
+        return {}
 
 
 @functools.lru_cache(maxsize=8)
@@ -191,6 +204,31 @@ def measure_registers(
 def count_live(sass: str) -> tuple[int, ...]:
     """Return the number of registers that are live at each instruction."""
     return tuple(each.bit_count() for each in analyze(sass)[2])
+
+
+def sum_instructions(
+    code: Sequence[Instruction],
+    callers: Callers,
+    executed: np.ndarray | None = None,
+    uncertain: Set[int] = frozenset(),
+) -> tuple[LineInstructions, ...]:
+    """Add up the instructions of each source line by kind.
+
+    Args:
+        callers: see `find_callers`.
+        executed: number of times that warps execute each instruction in the launch; None if unknown.
+        uncertain: indices of the instructions whose number of executions is unknown.
+    """
+    groups = defaultdict[tuple[tuple[str, int], str], list[int]](list)
+    for number, instruction in enumerate(code):
+        groups[instruction.source, instruction.kind].append(number)
+    rows = []
+    for (place, kind), numbers in sorted(groups.items()):
+        times = None
+        if executed is not None and uncertain.isdisjoint(numbers):
+            times = int(executed[numbers].sum())
+        rows.append(LineInstructions(*place, kind, len(numbers), times, callers.get(place, ())))
+    return tuple(rows)
 
 
 def count_spills(

@@ -15,8 +15,21 @@ WAVEFRONT_COUNTERS = {
 INSIDE_COUNTERS = ("instructions_executed", *WAVEFRONT_COUNTERS, "gmma_wavefronts")
 
 
+class _InLibrary:
+    """Instructions that may belong to a function of Triton's library."""
+
+    file: str
+    line: int
+    callers: tuple[tuple[str, int], ...]
+
+    @property
+    def user_lines(self) -> tuple[tuple[str, int], ...]:
+        """The files and lines in the user's code."""
+        return self.callers or ((self.file, self.line),)
+
+
 @dataclass(frozen=True)
-class SharedAccess:
+class SharedAccess(_InLibrary):
     """The instructions of one source line and opcode that access shared memory, over all programs of a launch.
 
     Attributes:
@@ -40,11 +53,6 @@ class SharedAccess:
     why: str = ""
     callers: tuple[tuple[str, int], ...] = ()
     reading_wavefronts: int = 0
-
-    @property
-    def user_lines(self) -> tuple[tuple[str, int], ...]:
-        """The files and lines in the user's code."""
-        return self.callers or ((self.file, self.line),)
 
     @property
     def conflicts(self) -> int | None:
@@ -98,6 +106,25 @@ class LineSpills:
     stored_bytes: int
     executed: int | None = None
     moved_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class LineInstructions(_InLibrary):
+    """The SASS instructions of one kind that belong to a source line.
+
+    Attributes:
+        kind: such as "shuffles", "shared loads" or "HGMMA".
+        compiled: number of instructions in the SASS.
+        executed: number of times that the launch's warps execute them; None if unknown.
+        callers: files and lines of the user's code that call the function of Triton's library; empty outside of it.
+    """
+
+    file: str
+    line: int
+    kind: str
+    compiled: int
+    executed: int | None = None
+    callers: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -313,6 +340,7 @@ class Inside:
 
     Attributes:
         instructions_executed: by all warps of the launch; None if unknown.
+        instructions_by_line: of each source line by kind, in the order of the source.
         gmma_wavefronts: passes in which matrix instructions read operands from shared memory; None if unknown.
         registers_by_line: most live registers first.
         registers_at_peak: the live registers where the most are live, on the first line of `registers_by_line`.
@@ -334,6 +362,7 @@ class Inside:
 
     shared: tuple[SharedAccess, ...] = ()
     instructions_executed: int | None = None
+    instructions_by_line: tuple[LineInstructions, ...] = ()
     gmma_wavefronts: int | None = None
     registers_by_line: tuple[LineRegisters, ...] = ()
     registers_at_peak: tuple[HeldRegisters, ...] = ()

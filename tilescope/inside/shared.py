@@ -12,7 +12,7 @@ import numpy as np
 from tilescope.captures.listings import UnsupportedOperation, find_user_place, is_in_sort
 from tilescope.captures.reader import AllocatedBuffer, Allocation, BaseCapture, CapturedLaunch
 from tilescope.captures.server import find_allocations
-from tilescope.declare.gpus import gpu_or_slice, occupancy
+from tilescope.declare.gpus import captured_gpu, occupancy
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.banks import BankAccess, Wavefronts, count_copy_wavefronts, count_wavefronts
@@ -39,12 +39,7 @@ _UNMATCHED = "The LDGSTS instructions could not be matched with the copies of th
 
 def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap:
     """Return the map of a captured launch's shared memory."""
-    properties = capture.content.gpu
-    capability = tuple(properties["compute_capability"])
-    try:
-        gpu = gpu_or_slice(properties["name"], properties["sms"], capability)
-    except ValueError:  # the table lacks its compute capability
-        gpu = None
+    gpu = captured_gpu(capture.content.gpu)
     kernel = capture.content.kernels[launch.kernel]
     allocation = find_allocations(capture)[launch.kernel]
     shared_bytes = kernel.shared_bytes

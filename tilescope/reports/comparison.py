@@ -1,18 +1,23 @@
-"""The numbers that differ between two reports of a script."""
+"""The numbers that differ between two reports of a script: what it costs, and on which lines it happens."""
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any
 
+from tilescope.numbers import count_noun, milliseconds
 from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport, in_words
 
 # Maximum number of lines that explain a difference.
 _MOST_LINES = 3
 
-# Growth of these is not a regression if the predicted time does not grow. They move no data to or from memory.
-_RESOURCES = ("registers", "shared_bytes", "shared_wavefronts", "bank_conflicts")
+# Growth of these is not a regression if the predicted time does not grow: they move no data to or from memory.
+_NEEDS = ("registers", "shared_bytes", "shared_wavefronts", "bank_conflicts")
+
+# Those that limit the programs per SM.
+_RESOURCES = ("registers", "shared_bytes")
 
 # Totals of a launch, with the field of the lines that explain a difference, and their amounts.
 _TOTALS = {
@@ -26,6 +31,14 @@ _TOTALS = {
 # Smaller differences of predicted times are omitted.
 _LEAST_TIME_CHANGE = 0.05
 
+# Smaller differences of the number of instructions are omitted, because any change of the compiler causes some.
+_LEAST_CHANGES = {
+    "float arithmetic": 0.1,
+    "integer arithmetic": 0.1,
+    "type conversions": 0.1,
+    "control and others": math.inf,
+}
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -37,7 +50,10 @@ class Difference:
         times: number of launches with this difference.
         lines: describes the source lines that explain it; "" if they are unknown.
         file, line: its place; "" and 0 without one.
+        op: the operation and its tensor, such as "load x"; "" for a number of the whole launch.
         is_affordable: whether the launch needs more of a resource, and its predicted time does not grow.
+        is_explanation: whether it only explains others: a predicted time, which has an error, the programs per SM, and
+            numbers of instructions.
     """
 
     where: str
@@ -48,15 +64,14 @@ class Difference:
     lines: str = ""
     file: str = ""
     line: int = 0
+    op: str = ""
     is_affordable: bool = False
+    is_explanation: bool = False
 
     @property
     def is_worse(self) -> bool:
-        """Whether it increased. Fewer launches are worse, because the numbers of missing ones are unknown.
-
-        A predicted time, which has an error, is never worse.
-        """
-        if self.what == "predicted_us" or self.is_affordable:
+        """Whether it increased. Fewer launches are worse, because the numbers of missing ones are unknown."""
+        if self.is_explanation or self.is_affordable:
             return False
         return (self.after < self.before) == (self.what == "launches")
 
@@ -73,6 +88,81 @@ class Difference:
         time = ", but the predicted time did not" if self.is_affordable else ""
         return f"{self.subject}: {in_words(self.what)} {verb} {numbers}{time}."
 
+    @property
+    def change(self) -> str:
+        lines = f" ({self.lines})" if self.lines else ""
+        return f"{in_words(self.what)} {self.before:,} → {self.after:,}{lines}"
+
+
+@dataclass(frozen=True)
+class ChangedLaunch:
+    """Two launches with different numbers, or several pairs with the same differences.
+
+    Attributes:
+        file, line: where the kernel is defined; "" and 0 if launches are missing or added.
+        pairs: number of pairs.
+    """
+
+    kernel: str
+    differences: tuple[Difference, ...]
+    file: str = ""
+    line: int = 0
+    pairs: int = 1
+
+    @property
+    def rank(self) -> tuple[bool, float, bool]:
+        """For sorting: missing and added launches first, then the largest increase of the predicted time."""
+        time = self._of_launch.get("predicted_us")
+        added_us = (time.after - time.before) * self.pairs if time else 0.0
+        is_worse = any(each.is_worse for each in self.differences)
+        return bool(self.file), -added_us, not is_worse
+
+    @property
+    def sentence(self) -> str:
+        """What it costs, then why: resources, operations, and the launch's other numbers."""
+        others = [
+            each.change
+            for name, each in self._of_launch.items()
+            if name not in ("predicted_us", "programs_per_sm", *_RESOURCES)
+        ]
+        parts = [*self._describe_cost(), *self._describe_operations(), ", ".join(others)]
+        text = ". ".join(part[0].upper() + part[1:] for part in parts if part)
+        place = f"{self.file}:{self.line} " if self.file else ""
+        pairs = f" ({self.pairs} launches)" if self.pairs > 1 else ""
+        return f"{place}{self.kernel}{pairs}: {text}."
+
+    @property
+    def _of_launch(self) -> dict[str, Difference]:
+        return {each.what: each for each in self.differences if not each.op}
+
+    def _describe_cost(self) -> Iterator[str]:
+        changes = self._of_launch
+        if time := changes.get("predicted_us"):
+            before, after = (milliseconds(number / 1e3) for number in (time.before, time.after))
+            yield f"predicted {before} → {after} ({time.after / time.before:.2f} ×)"
+        causes = [changes[name].change for name in _RESOURCES if name in changes]
+        if resident := changes.get("programs_per_sm"):
+            programs = count_noun(int(resident.after), "program")
+            so = "so " if causes else ""
+            causes.append(f"{so}{programs} per SM instead of {resident.before:,}")
+        yield ", ".join(causes)
+
+    def _describe_operations(self) -> Iterator[str]:
+        of_operations = (each for each in self.differences if each.op)
+        for where, group in groupby(of_operations, lambda each: (each.file, each.line, each.op)):
+            file, line, op = where
+            place = f"line {line}" if file == self.file else f"line {line} of {file}"
+            yield f"{place}, {op}: {', '.join(each.change for each in group)}"
+
+
+def compare(
+    before: Sequence[LaunchReport], after: Sequence[LaunchReport]
+) -> Sequence[ChangedLaunch]:
+    """Return the launches that differ, the worst first. Each kernel's launches are compared in order."""
+    pairs = Counter(_compare(before, after))
+    changed = [replace(pair, pairs=number) for pair, number in pairs.items()]
+    return sorted(changed, key=lambda each: each.rank)
+
 
 def differences(
     before: Sequence[LaunchReport], after: Sequence[LaunchReport]
@@ -81,8 +171,8 @@ def differences(
 
     Each kernel's launches are compared in order. Added or missing ones appear as a different number of its launches.
     """
-    pairs = Counter(pair for pair in _compare(before, after) if pair.before != pair.after)
-    merged = [replace(pair, times=times) for pair, times in pairs.items()]
+    found = Counter(each for pair in _compare(before, after) for each in pair.differences)
+    merged = [replace(each, times=times) for each, times in found.items()]
     return sorted(merged, key=_rank)
 
 
@@ -91,23 +181,56 @@ def _rank(difference: Difference) -> tuple[bool, bool, float]:
     return not difference.is_worse, difference.what != "launches", -increase
 
 
-def _compare(before: Sequence[LaunchReport], after: Sequence[LaunchReport]) -> Iterator[Difference]:
+def _compare(
+    before: Sequence[LaunchReport], after: Sequence[LaunchReport]
+) -> Iterator[ChangedLaunch]:
     kernels: dict[str, tuple[list[LaunchReport], list[LaunchReport]]] = {}
     for side, launches in enumerate((before, after)):
         for launch in launches:
             kernels.setdefault(launch.kernel, ([], []))[side].append(launch)
     for name, (old_launches, new_launches) in kernels.items():
-        yield Difference(name, "launches", len(old_launches), len(new_launches))
+        if len(old_launches) != len(new_launches):
+            missing = Difference(name, "launches", len(old_launches), len(new_launches))
+            yield ChangedLaunch(name, (missing,))
         for old, new in zip(old_launches, new_launches, strict=False):
             is_slower = not new.predicted_us or new.predicted_us > (old.predicted_us or 0.0)
-            for each in _compare_launches(old, new):
-                is_affordable = each.what in _RESOURCES and each.after > each.before
-                yield replace(
+            moved = _move_lines(old, new)
+            changed = tuple(
+                replace(
                     each,
                     file=each.file or new.source,
                     line=each.line or new.line,
-                    is_affordable=is_affordable and not is_slower,
+                    is_affordable=each.what in _NEEDS
+                    and each.after > each.before
+                    and not is_slower,
                 )
+                for each in _compare_launches(moved, new)
+                if each.before != each.after
+            )
+            if changed:
+                yield ChangedLaunch(name, changed, new.source, new.line)
+
+
+def _move_lines(old: LaunchReport, new: LaunchReport) -> LaunchReport:
+    """Give the source lines of a launch the numbers that they have in another version of the script.
+
+    Lines follow the kernel's first line and the last operation before them.
+    """
+    moves = {old.line: new.line - old.line}
+    for was, now in _pair_lines(old.ops, new.ops):
+        if was and now and was[0].file == old.source:
+            moves[was[0].line] = now[0].line - was[0].line
+
+    def move(file: str, line: int) -> int:
+        before = [start for start in moves if start <= line]
+        return line + moves[max(before)] if file == old.source and before else line
+
+    lists = "instructions_by_line", "registers_by_line", "shared", "spills_by_line"
+    moved: dict[str, Any] = {
+        name: tuple(replace(row, line=move(row.file, row.line)) for row in getattr(old, name))
+        for name in lists
+    }
+    return replace(old, **moved)
 
 
 def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Difference]:
@@ -116,27 +239,38 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
         where = f"{op.file}:{op.line} in {new.kernel}, {op.op} {op.tensor}"
         for unit in reversed(MAIN_AMOUNTS):
             before, after = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
-            yield Difference(where, unit, before, after, file=op.file, line=op.line)
+            yield Difference(where, unit, before, after, file=op.file, line=op.line, op=op.name)
     where = f"{new.source}:{new.line} {new.kernel}"
     yield Difference(where, "registers", old.registers, new.registers, lines=_peaks(old, new))
     for total, (source, amount) in _TOTALS.items():
         before = getattr(old, total)
         after = getattr(new, total)
         if before is not None and after is not None:
-            lines = _changed_lines(
-                (
-                    f"{launch.describe_place(each)} {getattr(each, 'opcode', '')}".strip(),
-                    sign * getattr(each, amount),
-                )
-                for sign, launch in ((-1, old), (1, new))
-                for each in getattr(launch, source, ())
-            )
+            lines = _changed_lines(old, new, source, amount)
             yield Difference(where, total, before, after, lines=lines)
+    for each in _explain(old, new):
+        yield replace(each, where=where, is_explanation=True)
+
+
+def _explain(old: LaunchReport, new: LaunchReport) -> Iterator[Difference]:
+    """Yield the differences of the predicted time, the programs per SM, and the instructions of each kind."""
+    if old.programs_per_sm is not None and new.programs_per_sm is not None:
+        yield Difference("", "programs_per_sm", old.programs_per_sm, new.programs_per_sm)
+    numbers = [Counter[str](), Counter[str]()]
+    for launch, number in zip((old, new), numbers, strict=True):
+        for each in launch.instructions_by_line:
+            number[each.kind] += each.compiled
+    before, after = numbers
+    for kind in sorted(before | after) if before and after else ():
+        least = _LEAST_CHANGES.get(kind, 0.0) * before[kind]
+        if abs(after[kind] - before[kind]) > least:
+            lines = _changed_lines(old, new, "instructions_by_line", "compiled", kind)
+            yield Difference("", kind, before[kind], after[kind], lines=lines)
     if old.predicted_us and new.predicted_us:
         change = new.predicted_us / old.predicted_us - 1
         if abs(change) > _LEAST_TIME_CHANGE:
             times = round(old.predicted_us, 1), round(new.predicted_us, 1)
-            yield Difference(where, "predicted_us", *times)
+            yield Difference("", "predicted_us", *times)
 
 
 def _peaks(old: LaunchReport, new: LaunchReport) -> str:
@@ -151,11 +285,22 @@ def _peaks(old: LaunchReport, new: LaunchReport) -> str:
     return f"peak before: {was}; now: {now}"
 
 
-def _changed_lines(amounts: Iterable[tuple[str, int]]) -> str:
-    """Describe the lines whose amounts differ the most. Amounts of the old report are negative."""
+def _changed_lines(
+    old: LaunchReport, new: LaunchReport, source: str, amount: str, kind: str = ""
+) -> str:
+    """Describe the lines whose amounts differ the most.
+
+    Args:
+        source: the field with the rows of source lines; "" if there is none.
+        amount: the field with a row's amount.
+        kind: of the instructions to compare; "" for all rows.
+    """
     changes = Counter[str]()
-    for place, amount in amounts:
-        changes[place] += amount
+    for sign, launch in ((-1, old), (1, new)):
+        for row in getattr(launch, source, ()):
+            if not kind or row.kind == kind:
+                place = f"{launch.describe_place(row)} {getattr(row, 'opcode', '')}".strip()
+                changes[place] += sign * getattr(row, amount)
     changed = [(place, change) for place, change in changes.items() if change]
     changed.sort(key=lambda each: -abs(each[1]))
     rest = ", …" if len(changed) > _MOST_LINES else ""

@@ -27,6 +27,7 @@ from tilescope.captures.reader import (
     OutputErrors,
     Tuned,
 )
+from tilescope.declare.gpus import Gpu, captured_gpu, occupancy
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from tilescope.inside.inspect import correct_counts, inspect
@@ -34,6 +35,7 @@ from tilescope.inside.report import (
     INSIDE_COUNTERS,
     HeldRegisters,
     Inside,
+    LineInstructions,
     LineRegisters,
     LineSpills,
     SharedAccess,
@@ -66,6 +68,8 @@ def in_words(name: str) -> str:
     """
     if name.startswith("predicted"):
         return "predicted time"
+    if name == "programs_per_sm":
+        return "programs per SM"
     owner, _, unit = name.rpartition("_")
     return f"{unit} of {_OWNERS[owner]}" if owner in _OWNERS else name.replace("_", " ")
 
@@ -167,6 +171,8 @@ class LaunchReport(Inside):
     Attributes:
         source, line: where its kernel is defined.
         source_path: of the source when it was captured.
+        programs_per_sm: that an SM can hold at once; None if the GPU is unknown, or in a report of an earlier version.
+        limited_by: the resources that allow no more.
         settings: the case's parameters that were set.
         findings: without the changes that save too little time.
         first_change: which of the changes shorten the predicted time most, and by how much; "" if none was tried.
@@ -186,6 +192,8 @@ class LaunchReport(Inside):
     spilled_bytes: int
     shared_bytes: int
     ops: tuple[OperationReport, ...]
+    programs_per_sm: int | None = None
+    limited_by: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     tuned: Tuned | None = None
     elapsed_ms: float | None = None
@@ -242,11 +250,12 @@ class LaunchReport(Inside):
         return sum(op.sectors for op in counted) / ideal if ideal else 0.0
 
     def describe_place(
-        self, place: LineRegisters | HeldRegisters | LineSpills | SharedAccess
+        self,
+        place: LineInstructions | LineRegisters | HeldRegisters | LineSpills | SharedAccess,
     ) -> str:
         """Return a place as "line N", or as "FILE:N" outside the kernel's file."""
         own = ((place.file, place.line),)
-        lines = place.user_lines if isinstance(place, SharedAccess) else own
+        lines = getattr(place, "user_lines", own)
         names = (
             f"line {line}" if file == self.source else f"{file}:{line}" for file, line in lines
         )
@@ -357,6 +366,7 @@ def make_report(
         lambda number: _report_launch(
             launches[number],
             content.kernels[launches[number].kernel],
+            captured_gpu(content.gpu),
             counts(number),
             findings[number],
             timed(number),
@@ -396,6 +406,7 @@ def read_report(path: Path) -> Report:
 def _report_launch(
     launch: CapturedLaunch,
     kernel: CapturedKernel,
+    gpu: Gpu | None,
     counts: LaunchCounts,
     findings: Sequence[Finding],
     inside: Inside,
@@ -405,6 +416,9 @@ def _report_launch(
     refused = {(op.source[1], op.tally.refused) for op in counts.operations if op.tally.refused}
     if counts.refused:
         refused.add((kernel.line, counts.refused))
+    resident = None
+    if gpu:
+        resident = occupancy(gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes)
     report = LaunchReport(
         kernel=kernel.name,
         source=Path(kernel.file).name,
@@ -413,6 +427,8 @@ def _report_launch(
         registers=kernel.registers,
         spilled_bytes=kernel.spilled_bytes,
         shared_bytes=kernel.shared_bytes,
+        programs_per_sm=resident.programs_per_sm if resident else None,
+        limited_by=resident.limited_by if resident else (),
         ops=tuple(report_operation(group, findings) for group in counts.by_line()),
         config=launch.config,
         tuned=launch.tuned,

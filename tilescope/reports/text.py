@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from tilescope.captures.reader import TIME, Finding
 from tilescope.inside.report import Inside
-from tilescope.numbers import count_noun, milliseconds, percent
+from tilescope.numbers import count_noun, join_names, milliseconds, percent
 from tilescope.reports.comparison import Difference
 from tilescope.reports.launch import (
     MAIN_AMOUNTS,
@@ -46,6 +46,10 @@ _MOST_BYTES = 4096 - 3
 _MOST_TOTALS_BYTES = 1024
 _MOST_REMARK_BYTES = 480
 _NUMBER_BYTES = 64
+
+# Share of the predicted time from which instruction issue matters, and the number of source lines that are then named.
+_BUSY = 0.5
+_MOST_PLACES = 3
 
 # Weights of savings, which rank findings: time comes first.
 _WEIGHTS = {TIME: 1e9, "requests": 1, "sectors": 1, "shared_wavefronts": 1}
@@ -175,7 +179,11 @@ def _title(report: Report) -> str:
 def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) -> Section:
     grid = " × ".join(map(str, launch.grid))
     tuned = f", config {launch.tuned.number} of {launch.tuned.of}" if launch.tuned else ""
-    registers = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
+    needs = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
+    needs += f", {launch.shared_bytes:,} bytes of shared memory"
+    if launch.programs_per_sm is not None:
+        programs = count_noun(launch.programs_per_sm, "program")
+        needs += f": {programs} per SM, limited by {join_names(launch.limited_by)}"
     rows = []
     for op in launch.ops:
         bound = "≥ " if op.refused else ""
@@ -200,7 +208,7 @@ def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) 
         title=f"{name_launches(numbers)}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
         facts=(
             settings_text({**launch.settings, **launch.config}),
-            f"{registers}, {launch.shared_bytes:,} bytes of shared memory",
+            needs,
             *_describe_executions(launch),
             *_describe_time(launch, report.gpu or "the GPU"),
         ),
@@ -241,7 +249,9 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
     if not launch.is_executed:
         return
     bound = "at least " if launch.may_retry else ""
-    yield f"warp instructions executed: {_known(launch.instructions_executed, bound)}"
+    busiest = _list_busiest(launch)
+    executed = _known(launch.instructions_executed, bound)
+    yield f"warp instructions executed: {executed}" + (f"; most at {busiest}" if busiest else "")
     used = {access.opcode for access in launch.shared}
     wavefronts = []
     for name, kind in _ACCESSES.items():
@@ -253,6 +263,23 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
         yield f"shared-memory wavefronts: {', '.join(wavefronts)}"
     if used:
         yield f"bank conflicts: {_known(launch.bank_conflicts, bound)}"
+
+
+def _list_busiest(launch: LaunchReport) -> str:
+    """Return the lines with the most instructions and their main kinds; "" if the SMs seldom issue instructions."""
+    total = launch.instructions_executed
+    if not total or launch.resource_shares.get("issue", 0.0) < _BUSY:
+        return ""
+    lines = Counter[str]()
+    kinds = defaultdict[str, Counter[str]](Counter)
+    for row in launch.instructions_by_line:
+        place = launch.describe_place(row)
+        lines[place] += row.executed or 0
+        kinds[place][row.kind] += row.executed or 0
+    return ", ".join(
+        f"{place} ({percent(executed / total)}, mostly {kinds[place].most_common(1)[0][0]})"
+        for place, executed in lines.most_common(_MOST_PLACES)
+    )
 
 
 def name_resource(name: str) -> str:

@@ -239,6 +239,17 @@ PRODUCT_CYCLES = {
 }
 _UNIFORM = re.compile(r"U(?!TC|BLK|VIRT)")
 
+# The kinds of instructions that their names decide; the first match counts.
+_KINDS = {
+    "barriers": re.compile(r"U?BAR$"),
+    "mbarrier operations": re.compile(r"SYNCS|UTCBAR"),
+    "shuffles": re.compile(r"SHFL"),
+    "special functions": re.compile(r"MUFU|FCHK"),
+    "type conversions": re.compile(r"[FI]2|FRND"),
+    "float arithmetic": re.compile(r"[FHD](?!LO)|VHMNMX"),
+}
+_ARITHMETIC = ("alu", "fma", "fma heavy", "fp64", "uniform", "xu")
+
 
 @functools.lru_cache(maxsize=1024)
 def find_opcode(name: str) -> Opcode:
@@ -274,6 +285,24 @@ class Instruction:
     def name(self) -> str:
         """The opcode without its suffixes."""
         return self.opcode.partition(".")[0]
+
+    @functools.cached_property
+    def kind(self) -> str:
+        """What it does, such as "shuffles" or "shared loads". Matrix instructions are named by their opcodes."""
+        traits = self.traits
+        if traits.widths.endswith("product") and traits.widths != "wide product":
+            return self.name
+        for space, access in (
+            ("shared", traits.smem),
+            ("global", traits.gmem),
+            ("local", traits.lmem),
+        ):
+            if access and access != "copy":
+                return f"{access if ' ' in access else f'{space} {access}'}s".replace("ys", "ies")
+        kinds = (kind for kind, names in _KINDS.items() if names.match(self.name))
+        kind = next(kinds, "integer arithmetic")
+        is_arithmetic = traits.pipe in _ARITHMETIC or not kind.endswith("arithmetic")
+        return kind if is_arithmetic else "control and others"
 
     @property
     def traits(self) -> Opcode:

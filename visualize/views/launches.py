@@ -21,7 +21,7 @@ from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
-from tilescope.reports.comparison import differences
+from tilescope.reports.comparison import compare
 from tilescope.reports.launch import Launches, LaunchReport, describe_counts, describe_time
 from tilescope.reports.text import (
     describe_findings,
@@ -35,7 +35,12 @@ from visualize.predict.schedule import MAX_TILES, Schedule, player_steps, progra
 from visualize.views import slots
 from visualize.views.inside.figures import captured_program
 from visualize.views.inside.view import INSIDE
-from visualize.views.memory.compiler import inspection_slots, list_texts, resource_slots
+from visualize.views.memory.compiler import (
+    Sources,
+    inspection_slots,
+    list_texts,
+    resource_slots,
+)
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.text import cost_row, operations_table
 from visualize.views.memory.view import NO_CONTRAST
@@ -166,7 +171,7 @@ def draw_launch(
                 "compiler-headline": summary,
                 "resources": "",
                 "listing": _listing(launches, view.launch, view.operation) if launch.ops else NONE,
-                **inspection_slots(launch, launches.caption),
+                **inspection_slots(launch, launches.caption, _sources(launches, view.launch)),
             }
             if gpu := GPUS.get(launches.gpu):
                 kernel = launches.kernel(view.launch)
@@ -238,7 +243,7 @@ def _headline(launch: LaunchReport, before: LaunchReport | None) -> Markup:
     none = f"No {'other ' if findings else ''}findings for this launch."
     sentences = []
     if before:
-        changed = [difference.sentence for difference in differences((before,), (launch,))]
+        changed = [each.sentence for each in compare((before,), (launch,))]
         old_ratio = significant(before.ratio)
         start = [f"Before: {old_ratio} ×."] if old_ratio != significant(launch.ratio) else []
         sentences.append(" ".join([*start, *changed]) or _UNCHANGED)
@@ -299,17 +304,20 @@ def _flow(launches: Launches, view: LaunchView) -> str:
 
 
 @lru_cache(maxsize=2)
-def _listing(launches: Launches, launch: int, chosen: int) -> str:
+def _sources(launches: Launches, launch: int) -> Sources:
     kernel = launches.kernel(launch)
-    name = Path(kernel.file).name
-    lines = kernel.source.splitlines()
-    source = [f"{number:>4}  {text}" for number, text in enumerate(lines, kernel.line)]
+    return {Path(kernel.file).name: (kernel.line, kernel.source.splitlines())}
+
+
+def _listing(launches: Launches, launch: int, chosen: int) -> str:
+    ((file, (first, lines)),) = _sources(launches, launch).items()
+    numbered = [f"{number:>4}  {text}" for number, text in enumerate(lines, first)]
     operations = [
         (f"{op.name}, {op.file}:{op.line}", op.file, range(op.line, op.line + 1))
         for op in launches.report().launches[launch].ops
     ]
     codes = launches.capture.build(launches.content.launches[launch].kernel).codes
-    return list_texts({name: (kernel.line, source)}, codes, operations, chosen)
+    return list_texts({file: (first, numbered)}, codes, operations, chosen)
 
 
 def _result(launch: CapturedLaunch) -> Markup:

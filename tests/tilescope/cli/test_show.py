@@ -390,8 +390,11 @@ def test_json_is_one_object_and_against_names_what_grew(tmp_path, run_show):
     moved = f"# A comment moves all lines.\n{SHORT_SCRIPT}"
     script.write_text(moved.replace("1024, 1, BLOCK", "1024, 2, BLOCK"))
     output = run_show(GREW, script, "--text", "--gpu", "H200", "--against", before)
-    assert "script.py:11 in copy, load x: sectors rose from 128 to 1,024." in output.out
-    assert "launches fell" not in output.out
+    change = (
+        "Line 11, load x: sectors 128 → 1,024, requests 8 → 32. Global loads 1 → 4 (line 11 +3)"
+    )
+    assert f"script.py:8 copy: {change}" in output.out
+    assert "Launches" not in output.out
     assert f"regressions since {before}." in output.err
     before.write_text(text.replace('"gpu": "H200"', '"gpu": "L4"'))
     output = run_show(FINE, path, "--text", "--against", before)
@@ -424,7 +427,7 @@ def test_an_interrupted_script_has_a_report_of_its_launches_and_a_status_that_ci
     fault, *_ = done.stdout.splitlines()
     assert done.returncode == USAGE
     assert "H200: 2 launches\n" in done.stdout
-    assert "rows: launches fell from 2 to 0." in done.stdout
+    assert "rows: Launches 2 → 0." in done.stdout
     assert "waits.py raised KeyboardInterrupt" in fault
     assert "app.py" not in done.stderr
 
@@ -710,7 +713,7 @@ def test_markdown_has_a_table_per_launch_and_what_grew(launches):
     grown = markdown_growth("Differences", changed, report)
     assert f"| {op.file}:10 in copy, load x | sectors | 128 | 1,024 | +700.0% |" in grown
     assert grown.splitlines()[-1] == r"It \*ended\*."
-    assert len(grown.splitlines()) == 6 + sum(each.after > each.before for each in changed)
+    assert len(grown.splitlines()) == 6 + sum(each.is_worse for each in changed)
     empty = markdown_growth("Differences", [], report_of(*short))
     assert empty == "### Differences: 0 regressions"
 

@@ -27,6 +27,7 @@ from visualize.views.state import Snapshot
 from visualize.web.scripts import shipped_scripts
 
 SCRIPTS = ("attention", "gather", "histogram", "layer_norm", "softmax", "vector_add")
+SOURCE = [f"source of line {number}" for number in range(1, 32)]
 WORDS = np.arange(32).reshape(1, 1, 32)
 
 
@@ -49,8 +50,8 @@ def render(tab, program):
 
 
 def render_folds(inside):
-    slots = inspection_slots(inside, "")
-    return slots["memory-map-table"] + slots["conversions-table"]
+    slots = inspection_slots(inside, "", {"attention.py": (1, SOURCE)})
+    return "".join(slots[f"{name}-table"] for name in ("instructions", "memory-map", "conversions"))
 
 
 def test_the_texts_of_scripts_are_the_approved_ones(approve):
@@ -133,7 +134,7 @@ def test_the_texts_and_pictures_of_rare_cases_are_the_approved_ones(approve):
         "spills": render("registers", make_spills()),
         "loads that are not pipelined": render("pipeline", make_waiting_loads()),
         "a map above the limit": render_folds(Inside(shared_map=above_the_limit)),
-        "no map": "".join(inspection_slots(Inside(shared_map=unknown), "").values()),
+        "no map": "".join(inspection_slots(Inside(shared_map=unknown), "", {}).values()),
         "conversions": render_folds(make_conversions()),
     }
     approve("inside_rare", texts)

@@ -1,9 +1,11 @@
-"""The Compiler panel: registers and occupancy, the kernel at every stage, the memory map and the layout conversions."""
+"""The Compiler panel: registers and occupancy, the kernel at every stage, instructions by line, and memory map."""
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -13,8 +15,8 @@ from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.evaluate.matching import access_lines
-from tilescope.inside.report import Inside, SharedBuffer, SharedMap
-from tilescope.numbers import Number, bytes_of, count_noun, join_names
+from tilescope.inside.report import Inside, LineInstructions, SharedBuffer, SharedMap
+from tilescope.numbers import Number, bytes_of, count_noun, join_names, percent
 from tilescope.results import Compiled, Failure
 from visualize.predict.schedule import occupancy_of
 from visualize.views import prose, theme
@@ -53,6 +55,9 @@ _LISTING = template(
 """
 )
 
+# File → the number of its first line, and its lines.
+Sources = Mapping[str, tuple[int, Sequence[str]]]
+
 # The compiler's texts. Their titles are in capitals.
 _TEXTS = ("ttgir", "ptx", "sass")
 _DESCRIPTIONS = {
@@ -62,7 +67,12 @@ _DESCRIPTIONS = {
     "SASS": "machine code",
 }
 
-_NOT_INSPECTED: Slots = {"memory-map-plot": NONE, "memory-map-table": "", "conversions-table": ""}
+_NOT_INSPECTED: Slots = {
+    "instructions-table": "",
+    "memory-map-plot": NONE,
+    "memory-map-table": "",
+    "conversions-table": "",
+}
 
 
 def resource_numbers(snapshot: Snapshot) -> tuple[Number, ...]:
@@ -124,20 +134,23 @@ def resource_slots(
     return {"compiler-headline": occupancy, "resources": table(header, rows)}
 
 
+def _sources(kernel: Kernel, launch: Launch) -> Sources:
+    files = [source_file(kernel.jitted), *(a.source[0] for a in kernel.accesses(launch))]
+    return {file: (1, source_lines(file)) for file in files}
+
+
 def _listing(kernel: Kernel, launch: Launch, compiled: Compiled, chosen: int) -> str:
     accesses = kernel.accesses(launch)
-    files = [source_file(kernel.jitted), *(access.source[0] for access in accesses)]
-    sources = {file: (1, source_lines(file)) for file in files}
     operations = [
         (f"{label(access)}, {place(access)}", access.source[0], call_lines(access.source))
         for access in accesses
     ]
     codes = {kind: getattr(compiled, kind) for kind in _TEXTS}
-    return list_texts(sources, codes, operations, chosen)
+    return list_texts(_sources(kernel, launch), codes, operations, chosen)
 
 
 def list_texts(
-    sources: Mapping[str, tuple[int, Sequence[str]]],
+    sources: Sources,
     codes: Mapping[str, str],
     operations: Sequence[tuple[str, str, range]],
     chosen: int,
@@ -145,7 +158,7 @@ def list_texts(
     """Return the JSON of a listing: its HTML, and the marked lines of each operation, by text.
 
     Args:
-        sources: file → the number of its first line, and its lines.
+        sources: of the kernel.
         codes: the kernel's TTGIR, PTX and SASS.
         operations: (label, file, lines) of each memory operation.
         chosen: the number of the operation whose lines are shown.
@@ -194,16 +207,22 @@ def compile_reply(snapshot: Snapshot) -> Reply:
 _MOST_TICKS = 20
 
 
-def inspection_slots(inside: Inside, about: str) -> Slots:
-    """Draw the memory map, and list the layout conversions.
+# Maximum rows of the table of instructions.
+_MOST_LINES = 16
+
+
+def inspection_slots(inside: Inside, about: str, sources: Sources) -> Slots:
+    """List the instructions by source line, draw the memory map, and list the layout conversions.
 
     Args:
         about: the caption of a saved picture.
+        sources: of the kernel.
     """
     shared = inside.shared_map or SharedMap()
     has_map = bool(shared.buffers)
     none = hint(shared.why or "This kernel uses no shared memory.")
     return {
+        "instructions-table": _instructions_table(inside, sources),
         "memory-map-plot": plot_value(memory_map_figure(shared), about=about) if has_map else NONE,
         "memory-map-table": _stages_table(shared) if has_map else none,
         "conversions-table": _conversions_table(inside),
@@ -277,6 +296,51 @@ def _stages_table(shared: SharedMap) -> Markup:
     return table(header, rows, "Shared memory by num_stages") if len(rows) > 1 else Markup()
 
 
+def _instructions_table(inside: Inside, sources: Sources) -> Markup:
+    """Render the instructions of the source lines, the most executed first."""
+    lines = defaultdict[tuple[tuple[str, int], ...], list[LineInstructions]](list)
+    for row in inside.instructions_by_line:
+        lines[row.user_lines].append(row)
+    total = inside.instructions_executed
+    ranked = sorted(
+        (
+            (sum(row.executed or row.compiled for row in rows), places)
+            for places, rows in lines.items()
+        ),
+        reverse=True,
+    )
+    cells = list[tuple[Any, ...]]()
+    for executed, places in ranked[:_MOST_LINES]:
+        kinds = Counter[str]()
+        for row in lines[places]:
+            kinds[row.kind] += row.compiled
+        names = ", ".join(f"{kind} {number:,}" for kind, number in kinds.most_common())
+        code = "\n".join(_read_line(sources, *place) for place in places)
+        cells.append((_name(places), Code(code), *_times(executed, total), names))
+    if rest := ranked[_MOST_LINES:]:
+        executed = sum(executed for executed, _ in rest)
+        cells.append((count_noun(len(rest), "other line"), "", *_times(executed, total)))
+    header = "line", "source", "executed by warps", "share", "in the SASS"
+    return table(header, cells, "Instructions by source line") if cells else Markup()
+
+
+def _times(executed: int, total: int | None) -> tuple[str, str]:
+    """Format a line's executions and their share of the launch's; "" without executions."""
+    return (f"{executed:,}", percent(executed / total)) if total else ("", "")
+
+
+def _name(places: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{file}:{line}" for file, line in places)
+
+
+def _read_line(sources: Sources, file: str, line: int) -> str:
+    """Return the text of a source line without its indentation; "" for a file that is not the kernel's."""
+    first, lines = next(
+        (text for path, text in sources.items() if Path(path).name == file), (1, ())
+    )
+    return lines[line - first].strip() if 0 <= line - first < len(lines) else ""
+
+
 def _conversions_table(inside: Inside) -> Markup:
     """Render the layout conversions: their cost, and the operations that require them."""
     if not inside.conversions:
@@ -310,6 +374,7 @@ class CompilerPanel(Panel):
 {% call fold("compiler-resources", "Limits on the number of programs per SM") %}
 {{ slot("resources") }}
 {% endcall %}
+{% call fold("instructions", "Instructions by source line") %}{{ slot("instructions-table") }}{% endcall %}
 {% call fold("memory-map", "Shared memory of one program") %}
 {{ plot("memory-map-plot", "Buffers in shared memory: bytes over the program’s operations") }}
 {{ slot("memory-map-table") }}
@@ -340,7 +405,8 @@ class CompilerPanel(Panel):
             inspected = {**inspected, "memory-map-table": prose.render_failure(snapshot.inspected)}
         elif snapshot.inspected:
             about = picture_caption(snapshot.state.experiment, launch.gpu.name, "compiled")
-            inspected = inspection_slots(snapshot.inspected[0], about)
+            sources = _sources(kernel, launch)
+            inspected = inspection_slots(snapshot.inspected[0], about, sources)
         return {
             **resource_slots(launch.gpu, launch.config.num_warps, compiled, compiled.triton),
             "listing": _listing(kernel, launch, compiled, max(0, number - first)),
