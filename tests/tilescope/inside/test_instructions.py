@@ -12,7 +12,8 @@ from tilescope.captures.reader import Capture
 from tilescope.inside.inspect import sum_instructions
 from tilescope.inside.report import LineInstructions
 from tilescope.reports.comparison import compare
-from tilescope.reports.launch import Launches, LaunchReport, OperationReport
+from tilescope.reports.launch import Launches, LaunchReport, OperationReport, Report
+from tilescope.reports.text import table
 from tilescope.sass.instructions import parse_sass
 
 CAPTURES = [Path(path).with_suffix(".tilescope") for path in EXAMPLES]
@@ -109,3 +110,24 @@ def test_the_lines_of_an_edited_script_follow_the_kernel_and_its_operations():
     after = replace(LAUNCH, line=2, ops=(replace(load, line=8),), instructions_by_line=(moved,))
     (changed,) = compare([before], [after])
     assert changed.sentence == "k.py:2 k: Barriers 4 → 5 (line 9 +1)."
+
+
+def test_a_table_names_the_busiest_lines_where_issuing_instructions_takes_half_of_the_time():
+    rows = (
+        LineInstructions("k.py", 4, "shuffles", 2, 100),
+        LineInstructions("k.py", 4, "special functions", 4, 300),
+        LineInstructions("k.py", 5, "global stores", 4, 100),
+    )
+    launch = replace(
+        LAUNCH,
+        instructions_executed=500,
+        instructions_by_line=rows,
+        predicted_us=10.0,
+        range_us=(8.0, 12.0),
+        by_resource_us={"issue": 6.0},
+    )
+    text = table(Report("3", "H200", (launch,)))
+    busiest = "line 4 (80 %, mostly special functions), line 5 (20 %, mostly global stores)"
+    assert f"warp instructions executed: 500; most at {busiest}\n" in text
+    idle = replace(launch, by_resource_us={"issue": 4.0})
+    assert "warp instructions executed: 500\n" in table(Report("3", "H200", (idle,)))
