@@ -68,6 +68,11 @@ class Gpu:
         """Whether the tensor memory accelerator (TMA) copies blocks of tensors."""
         return self.compute_capability >= (9, 0)
 
+    @property
+    def has_tensor_memory(self) -> bool:
+        """Whether matrix instructions keep their results in tensor memory (tcgen05)."""
+        return self.compute_capability[0] == 10
+
     def matrix_rate(self, dtype: str) -> float:
         """Return the TFLOP/s of matrix products of a dtype; 0 if unknown. float8 has twice the rate of float16."""
         is_float8 = dtype.startswith("float8")
@@ -183,7 +188,7 @@ def find_gpu(text: str) -> str:
     Raises:
         ValueError: the table has no such GPU.
     """
-    ignored = r"[\W_]|nvidia|geforce|tesla|rtx|sxm\d?|gb|blackwell"
+    ignored = r"[\W_]|nvidia|geforce|tesla|rtx|sxm\d?|(?<=\d)gb|blackwell"
     squeezed, *rows = (re.sub(ignored, "", name.lower()) for name in (text, *GPUS))
     name = dict(zip(rows, GPUS, strict=True)).get(squeezed) or table_name(text)
     if name is None:
