@@ -221,6 +221,7 @@ class CapturedKernel:
         layouts: the layout of the pointers of each operation on pointers, in the TTGIR's order; None for a scalar.
         options: of the compiler.
         allocation: None if the capture lacks it.
+        tensor_columns: of tensor memory that a program needs.
     """
 
     name: str
@@ -235,6 +236,7 @@ class CapturedKernel:
     layouts: tuple[Layout | None, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     allocation: Allocation | None = None
+    tensor_columns: Count = 0
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def compile_launch(declared: Kernel, launch: Launch) -> Compiled:
 def _compile_one(declared: Kernel, launch: Launch) -> Compiled:
     import triton
 
-    from tilescope.record.compiled import disassemble, read_resources
+    from tilescope.record.compiled import disassemble, read_resources, tensor_columns
 
     start = time.perf_counter()
     kernel = compile_kernel(declared, launch)
@@ -115,6 +115,7 @@ def _compile_one(declared: Kernel, launch: Launch) -> Compiled:
         triton=triton.__version__,
         seconds=time.perf_counter() - start,
         unreadable=unreadable,
+        tensor_columns=tensor_columns(kernel.metadata),
     )
 
 

@@ -27,6 +27,9 @@ _PARTITIONS = 4
 _SHARED_UNIT = 128
 _SYSTEM_SHARED = 1024
 
+# Columns of an SM's tensor memory, each with 128 lanes of 4 bytes (CUDA PTX ISA 9.0, "Tensor Memory").
+TENSOR_COLUMNS = 512
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -86,7 +89,8 @@ class Occupancy:
     Attributes:
         programs_per_sm: resident programs; 0 if not even one fits.
         occupancy: resident warps / maximum warps per SM, 0 to 1.
-        limits: programs allowed by each resource alone: "warps", "programs", "registers", "shared memory".
+        limits: programs allowed by each resource alone: "warps", "programs", "registers", "shared memory" and, if the
+            kernel uses it, "tensor memory".
         limited_by: the resources that allow the fewest programs.
     """
 
@@ -96,12 +100,15 @@ class Occupancy:
     limited_by: tuple[str, ...]
 
 
-def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Occupancy:
+def occupancy(
+    gpu: Gpu, num_warps: int, registers: int, shared_bytes: int, tensor_columns: int = 0
+) -> Occupancy:
     """Predict the occupancy of a compiled kernel by the rules of NVIDIA's cuda_occupancy.h.
 
     Args:
         registers: registers per thread.
         shared_bytes: shared memory per program.
+        tensor_columns: columns of tensor memory per program.
 
     >>> occupancy(GPUS["H200"], num_warps=8, registers=168, shared_bytes=0).limited_by
     ('registers',)
@@ -118,6 +125,10 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
         "registers": warps_by_registers // num_warps,
         "shared memory": gpu.shared_bytes_per_sm // shared if shared else gpu.max_programs_per_sm,
     }
+    if tensor_columns:
+        # The GPU allocates a power of two, at least 32.
+        columns = max(32, 1 << (tensor_columns - 1).bit_length())
+        limits["tensor memory"] = TENSOR_COLUMNS // columns
     programs = min(limits.values())
     limited_by = tuple(name for name, limit in limits.items() if limit == programs)
     return Occupancy(programs, programs * num_warps / gpu.max_warps_per_sm, limits, limited_by)

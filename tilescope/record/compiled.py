@@ -154,8 +154,13 @@ def describe_kernel(compiled: Any) -> Values:
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
         "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
         "num_ctas": metadata.num_ctas, "layouts": read_ttgir(ttgir).layouts, "options": options,
-        "allocation": allocation,
+        "allocation": allocation, "tensor_columns": tensor_columns(metadata),
     }  # fmt: skip
+
+
+def tensor_columns(metadata: Any) -> int:
+    """Return the columns of tensor memory that a program needs; 0 on GPUs that have none."""
+    return getattr(metadata, "tmem_size", None) or 0
 
 
 def read_kernel(path: Path, kernel: Values) -> dict[str, str]:
@@ -205,7 +210,7 @@ def _recompile_one(module: Values, capability: int) -> Values:
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
         "num_warps": compiled.metadata.num_warps, "layouts": read_ttgir(codes["ttgir"]).layouts, "codes": codes,
-        "allocation": None,
+        "allocation": None, "tensor_columns": tensor_columns(compiled.metadata),
     }  # fmt: skip
 
 

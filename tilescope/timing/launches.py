@@ -21,7 +21,7 @@ import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, Build, Capture, CapturedKernel, CapturedLaunch
-from tilescope.declare.gpus import Gpu, occupancy
+from tilescope.declare.gpus import Gpu
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
@@ -29,6 +29,7 @@ from tilescope.inside.banks import SYSTEM_BYTES
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
+from tilescope.inside.shared import fit_kernel
 from tilescope.inside.threads import make_launch
 from tilescope.results.scores import classify, stated_ranges
 from tilescope.sass.instructions import Instruction, parse_sass
@@ -175,9 +176,7 @@ def describe_launch(
     instructions = parse_sass(codes["sass"])
     times = _count_executed(counts, instructions, executions, codes["ttgir"])
     programs = math.prod(launch.grid)
-    resident = occupancy(
-        gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes
-    ).programs_per_sm
+    resident = fit_kernel(gpu, kernel).programs_per_sm
     if not resident:
         raise UnsupportedOperation("The launch fails, because a program does not fit on an SM.")
     shared = resident * (kernel.shared_bytes + SYSTEM_BYTES)
