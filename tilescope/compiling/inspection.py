@@ -1,4 +1,4 @@
-"""Compile an experiment, and inspect its launches like those of a captured script. Runs in a compile worker."""
+"""Compile an experiment, and inspect its launch like those of a captured script. Runs in a compile worker."""
 
 import math
 from collections.abc import Mapping, Sequence
