@@ -190,8 +190,7 @@ def _estimate(kernel_id: str, launch: Launch) -> float | None:
     constants, _ = find_constants(launch.gpu)
     warps = max(1, described.resident * described.warps // QUARTERS)
     total_us, _ = time_launch(described, constants, warps * _STEPS_PER_WARP)
-    first = kernel.first(launch)
-    return total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
+    return total_us / 1e3 + kernel.reduction_ms(launch) + kernel.copies_ms(launch)
 
 
 def expect_execution(kernel: Kernel, launch: Launch) -> Execution | None:

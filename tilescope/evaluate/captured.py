@@ -22,6 +22,7 @@ from tilescope.captures.reader import (
     Tensor,
     UnreadableCapture,
 )
+from tilescope.declare.gpus import TENSOR_COLUMNS
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally, Touches
 from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
@@ -96,7 +97,10 @@ def count_launch(
     instructions, evaluator = _evaluate(capture, launch, build, is_textbook)
     body = evaluator.body
     memory = evaluator.memory
-    mismatches = {} if is_textbook else _find_mismatches(instructions, evaluator, codes)
+    mismatches = {}
+    # ptxas emits no code for a program with too many columns.
+    if not is_textbook and kernel.tensor_columns <= TENSOR_COLUMNS:
+        mismatches = _find_mismatches(instructions, evaluator, codes)
     place = kernel.file, kernel.line
     operations = []
     for op in memory_ops(body):

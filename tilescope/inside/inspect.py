@@ -11,6 +11,7 @@ import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation, find_user_place, isolate
 from tilescope.captures.reader import BaseCapture, CapturedLaunch
+from tilescope.declare.gpus import TENSOR_COLUMNS
 from tilescope.evaluate.captured import MOVED, UNROLLED
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Touches
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES, RequestCosts
@@ -68,60 +69,13 @@ def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) 
 def _execute(
     capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inside: Inside
 ) -> Inspection:
-    _, codes = capture.build(launch.kernel)
+    kernel, codes = capture.build(launch.kernel)
+    if kernel.tensor_columns > TENSOR_COLUMNS:
+        raise UnsupportedOperation("The launch fails: it needs too much tensor memory.")
     executions = execute(parse_sass(codes["sass"]), make_launch(capture, launch, counts))
     start_bytes = SYSTEM_BYTES if capture.content.capability >= 90 else 0
     inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
     return inside, executions
-
-
-def join_launches(first: Inspection, last: Inspection) -> Inspection:
-    """Merge the inspections of two launches. The memory map and the executions are those of the last one."""
-    before, after = first[0], last[0]
-    executed = before.instructions_executed, after.instructions_executed
-    lists = {
-        name: value + getattr(after, name)
-        for name, value in vars(before).items()
-        if isinstance(value, tuple) and name not in ("range_us", "changes")
-    }
-    joined = replace(
-        after,
-        **lists,
-        instructions_executed=None if None in executed else sum(filter(None, executed)),
-        not_executed=after.not_executed or before.not_executed,
-        unread=after.unread or before.unread,
-    )
-    return _add_times(before, joined), last[1]
-
-
-def _add_times(before: Inside, after: Inside) -> Inside:
-    if not before.range_us or not after.range_us:
-        why = before.not_predicted or after.not_predicted
-        return replace(
-            after,
-            predicted_us=None,
-            predicted_warm_us=None,
-            range_us=None,
-            not_predicted=why,
-        )
-    shortest, longest = sorted((before, after), key=lambda inside: inside.predicted_us or 0.0)
-    rest_us = shortest.predicted_us or 0.0
-    resources = {
-        name: time_us + before.by_resource_us[name]
-        for name, time_us in after.by_resource_us.items()
-    }
-    low, high = map(sum, zip(before.range_us, after.range_us, strict=True))
-    return replace(
-        after,
-        predicted_us=sum(filter(None, (before.predicted_us, after.predicted_us))),
-        predicted_warm_us=sum(filter(None, (before.predicted_warm_us, after.predicted_warm_us))),
-        range_us=(low, high),
-        bound_by=longest.bound_by,
-        changes=tuple(
-            replace(each, predicted_us=each.predicted_us + rest_us) for each in longest.changes
-        ),
-        by_resource_us=resources,
-    )
 
 
 def add_executions(

@@ -62,7 +62,6 @@ class Compiled(CompiledFacts):
         triton: the compiler's version.
         seconds: compile time; short if the compiler's cache had the kernel.
         tensor_columns: columns of tensor memory per program.
-        first: the launch that must precede this one, if any. `operations` begins with that launch's operations.
     """
 
     gpu: str
@@ -71,7 +70,6 @@ class Compiled(CompiledFacts):
     sass: str
     triton: str
     seconds: float
-    first: Compiled | None = None
     tensor_columns: int = 0
 
 
