@@ -78,6 +78,8 @@ UNROLLED = Mismatch(
     True,
 )
 
+NO_CODE = "The compiler emits no code for a launch that needs too much tensor memory."
+
 
 @isolate(lambda why, *_: LaunchCounts((), why))
 def count_launch(
@@ -94,13 +96,12 @@ def count_launch(
     """
     build = build or capture.build(launch.kernel)
     kernel, codes = build
+    if kernel.tensor_columns > TENSOR_COLUMNS:
+        return LaunchCounts((), refused=NO_CODE)
     instructions, evaluator = _evaluate(capture, launch, build, is_textbook)
     body = evaluator.body
     memory = evaluator.memory
-    mismatches = {}
-    # ptxas emits no code for a program with too many columns.
-    if not is_textbook and kernel.tensor_columns <= TENSOR_COLUMNS:
-        mismatches = _find_mismatches(instructions, evaluator, codes)
+    mismatches = {} if is_textbook else _find_mismatches(instructions, evaluator, codes)
     place = kernel.file, kernel.line
     operations = []
     for op in memory_ops(body):

@@ -12,7 +12,7 @@ import numpy as np
 from tilescope.captures.listings import UnsupportedOperation, find_user_place, isolate
 from tilescope.captures.reader import BaseCapture, CapturedLaunch
 from tilescope.declare.gpus import TENSOR_COLUMNS
-from tilescope.evaluate.captured import MOVED, UNROLLED
+from tilescope.evaluate.captured import MOVED, NO_CODE, UNROLLED
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Touches
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES, RequestCosts
 from tilescope.inside.banks import SYSTEM_BYTES
@@ -71,7 +71,7 @@ def _execute(
 ) -> Inspection:
     kernel, codes = capture.build(launch.kernel)
     if kernel.tensor_columns > TENSOR_COLUMNS:
-        raise UnsupportedOperation("The launch fails: it needs too much tensor memory.")
+        raise UnsupportedOperation(NO_CODE)
     executions = execute(parse_sass(codes["sass"]), make_launch(capture, launch, counts))
     start_bytes = SYSTEM_BYTES if capture.content.capability >= 90 else 0
     inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
