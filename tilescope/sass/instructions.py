@@ -113,6 +113,7 @@ VOTEU         alu        lanes=vote result=vote
 BMSK          alu
 F2FP          alu
 FMNMX         alu
+FMNMX3        alu
 FSET          alu
 FSETP         alu
 HMNMX2        alu
@@ -130,6 +131,9 @@ FADD          fma        semantics=float-addition
 FFMA          fma        semantics=float-addition
 FMUL          fma
 FSWZADD       fma
+FADD2         fma        widths=pair
+FFMA2         fma        widths=pair
+FMUL2         fma        widths=pair
 FHADD         fma
 HADD2         fma
 HMUL2         fma

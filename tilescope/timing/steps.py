@@ -188,6 +188,8 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             step.wavefronts = instruction.lane_registers
         elif traits.widths == "wide product" and re.search("WIDE|HI", opcode):
             step.busy = _WIDE_PRODUCT_CYCLES
+        elif traits.widths == "pair" and pipe == "fma":
+            step.busy = 2  # two results per lane
         elif traits.widths == "tensor memory":
             # Assumed: a cycle per column of 32 lanes.
             columns = re.search(r"\.x(\d+)", opcode)
