@@ -54,6 +54,11 @@ export default function mountForm(element) {
     });
   }
 
+  // Esc presses the visible description (see page.js).
+  for (const event of ["click", "pointerover", "focusin"]) {
+    root.addEventListener(event, ({ target }) => root.classList.toggle("dismissed", target.matches(".help")));
+  }
+
   function show({ name, kind, choices, stops, low, high, hidden }) {
     const row = root.querySelector(`[data-field="${name}"]`), [input, number] = row.querySelectorAll("input, select, output");
     const value = form.values[name];

@@ -43,7 +43,8 @@ const KINDS = {
   problems: () => (value) => showProblems(JSON.parse(value || "{}")),
 };
 
-// Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then.
+// Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then. Escape also closes
+// descriptions of knobs.
 const OPEN_MENUS = ":is(#header, .headline) details[open], .presets[open]";
 
 function closeMenus() {
@@ -51,11 +52,12 @@ function closeMenus() {
     for (const menu of document.querySelectorAll(OPEN_MENUS)) menu.open = menu.contains(target) && !target.closest("a, button");
   });
   document.addEventListener("keydown", (event) => {
-    const menu = event.key === "Escape" && [...document.querySelectorAll(OPEN_MENUS)].at(-1);
-    if (!menu) return;
+    if (event.key !== "Escape") return;
+    const open = [...document.querySelectorAll(`:is(${OPEN_MENUS}) > summary, .help`)].findLast((node) => node.checkVisibility());
+    if (!open) return;
     event.stopPropagation();
-    menu.open = false;
-    menu.querySelector("summary").focus();
+    open.click();
+    open.focus();
   }, true);
 }
 
