@@ -184,7 +184,7 @@ class Redraw:
         described = flat or (opening() if "open" in message else {})
         state, problems = read_link(expand_stop(described), self.session.gpu)
         if (tour := flat.get("tour", "")) not in ("", *tours()):
-            problems["tour"] = f"tour is {quote(tour)}; allowed are {', '.join(tours())}."
+            problems["tour"] = f"There is no tour {quote(tour)}. The menu Tours has all tours."
         return state, problems
 
     def _settings(self, state: State) -> Slots:

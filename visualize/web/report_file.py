@@ -82,7 +82,7 @@ _PAGE = template(
 <button type="button" class="library" popovertarget="glossary">Glossary</button>
 </div>
 <div id="results" class="column">
-{% call slot("elsewhere") %}<p class="problem"></p>{% endcall %}
+{{ slot("elsewhere") }}
 {{ slot("launches") }}
 {% for names in views_of_pictures.values() %}
 {% for name in names %}

@@ -1,5 +1,5 @@
 // A form of knobs. Its value is JSON (see `form_value` in slots.py).
-import { emit, fill, listen } from "./dom.js";
+import { emit, fill, listen, message } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 // field → error message
@@ -16,7 +16,8 @@ export function showProblems(sentences = problems) {
     if (field.classList.toggle("wrong", name in others) && group) group.open = true;
     if (field.checkVisibility()) delete others[name];
   }
-  document.querySelector("#elsewhere .problem").textContent = Object.values(others).join(" ");
+  const words = Object.values(others).join(" ");
+  document.querySelector("#elsewhere").replaceChildren(words && message(words, { class: "problem", role: "alert" }));
   emit("problems");
 }
 

@@ -44,7 +44,7 @@ const KINDS = {
 };
 
 // Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then. Escape also closes
-// descriptions of knobs.
+// messages and descriptions of knobs.
 const OPEN_MENUS = ":is(#header, .headline) details[open], .presets[open]";
 
 function closeMenus() {
@@ -53,7 +53,7 @@ function closeMenus() {
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    const open = [...document.querySelectorAll(`:is(${OPEN_MENUS}) > summary, .help`)].findLast((node) => node.checkVisibility());
+    const open = [...document.querySelectorAll(`:is(${OPEN_MENUS}) > summary, .help, .close`)].findLast((node) => node.checkVisibility());
     if (!open) return;
     event.stopPropagation();
     open.click();
@@ -71,6 +71,7 @@ export function start(element, update, constants) {
   for (const name of given.needs_gpu) element.querySelector(`#${name}`).disabled = true;
   given.has_settings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
   for (const node of element.querySelectorAll(".slot")) slots.set(node.id, KINDS[node.dataset.kind](node));
+  onClick("p > .close", ({ parentNode }) => parentNode.remove());
   onClick("button.slot", (button) => send.act(button.id));
   if (update && !given.has_settings) receive(update);
   request(() => ({ open: location.search }));
