@@ -264,6 +264,7 @@ def pipeline_figure(program: Program) -> Figure | None:
             "type": "category",
             "categoryorder": "array",
             "categoryarray": list(dict.fromkeys(rows)),
+            "dtick": 1,
             "autorange": "reversed",
             "automargin": True,
         },
