@@ -37,7 +37,9 @@ from visualize.web.assets import PLOTLY_JS, SCRIPTS, STYLES
 _RESULT = template(
     """
 {{ slot("result") }}{{ slot("predicted-time") }}
-<div class="row picture">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
+<div class="row picture">
+{{ plot("predicted-plot", "The time that each resource would take alone", headline="predicted-time") }}
+</div>
 """
 )
 

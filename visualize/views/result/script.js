@@ -1,6 +1,6 @@
 // The card of a run (see view.py), whose tiles the map of the program order marks (see marks.js). Results are greyed as soon
 // as the controls differ from their experiment.
-import { address, closeButton, emit, fill, isStill, listen } from "../../web/assets/dom.js";
+import { address, closeButton, emit, fill, listen } from "../../web/assets/dom.js";
 
 // Names the first of a result's settings that differ from the current ones; "" if none does.
 export function describeChanges(experiment, current) {
@@ -65,7 +65,6 @@ export default function mountResult(element) {
       element.classList.add("toast");
       element.append(close);
     }
-    element.animate({ transform: ["translateY(-.4rem)", "none"] }, { duration: isStill() ? 0 : 250, easing: "ease-out" });
     const experiment = element.querySelector("[data-experiment]")?.dataset.experiment;
     if (!tiles || describeChanges(experiment, address())) return;
     marked = shownSettings();
