@@ -184,7 +184,7 @@ class Redraw:
         described = flat or (opening() if "open" in message else {})
         state, problems = read_link(expand_stop(described), self.session.gpu)
         if (tour := flat.get("tour", "")) not in ("", *tours()):
-            problems["tour"] = f"tour is {quote(tour)}; allowed are {', '.join(tours())}."
+            problems["tour"] = f"There is no tour {quote(tour)}. The menu Tours has all tours."
         return state, problems
 
     def _settings(self, state: State) -> Slots:
@@ -222,12 +222,13 @@ class Redraw:
         """
         panels = self.panels[state.view.tab]
         snapshots = self.take_snapshots(state)
+        # What ends during the drawing is drawn once more by the stream.
+        has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         estimate_s = draw_seconds(panels, *snapshots)
         is_slow = estimate_s > NEAR_S
         slots: Slots = {f"{state.view.tab}-headline": render_predicting(estimate_s)}
         if not is_slow:
             slots = draw_view(panels, *snapshots)
-        has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         is_missing = any(_find_missing(panels, snapshots)) or _has_trials(panels, snapshots[0])
         return slots, is_slow or has_live_updates or is_missing
 
@@ -309,9 +310,8 @@ class Redraw:
             # A listing that is drawn again would lose its scroll position.
             yield {name: value for name, value in drawing.items() if value != drawn.get(name)}
         for panel in panels:
-            if panel.has_live_updates(snapshots[0]):
-                async for slots in self._follow(panel.stream_updates(snapshots[0])):
-                    yield slots
+            async for slots in self._follow(panel.stream_updates(snapshots[0])):
+                yield slots
 
     async def _follow(self, updates: Generator[Slots, None, None]) -> AsyncIterator[Slots]:
         try:

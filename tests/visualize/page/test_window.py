@@ -312,7 +312,7 @@ def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_key
 def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab):
     tab.open("?tab=program-order&tour=nowhere&stop=99")
     assert not shows(tab, "touring"), "an unknown tour has no bar"
-    assert tab.page.get_by_text("tour is 'nowhere'; allowed are why-grouping").count() == 1
+    assert tab.page.get_by_text("There is no tour 'nowhere'.").count() == 1
     tab.page.evaluate("""() => {
         window.heard = [];
         for (const name of ["back", "forward", "play"])

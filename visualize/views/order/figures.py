@@ -121,7 +121,9 @@ def _points(spread: Mapping[int | None, np.ndarray], name: str, value: str) -> F
 def _group_size_layout(last: int, own: int) -> Figure:
     powers = [1 << exponent for exponent in range(last.bit_length())]
     # On a logarithmic axis, annotations are positioned by the logarithm, but shapes are not.
-    label = note(f"GROUP_SIZE {own}", math.log10(own), 0.12, yref="paper", xanchor="left")
+    label = note(
+        f"GROUP_SIZE {own}", math.log10(own), 0, yref="paper", xanchor="left", yanchor="bottom"
+    )
     return {
         "xaxis": theme.axis(
             "GROUP_SIZE (rows of tiles)", type="log", tickvals=powers, ticktext=powers

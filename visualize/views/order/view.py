@@ -307,7 +307,7 @@ class TimelinePanel(Panel):
 <div id="timeline-row" class="row">{{ button("record-timeline", "Record a timeline") }}</div>
 {{ slot("timeline") }}
 <div id="timeline-picture" class="row picture">
-{{ plot("gantt-plot", "When and on which SM each program ran") }}
+{{ plot("gantt-plot", "When and on which SM each program ran", headline="timeline") }}
 </div>
 <div class="row">{{ button("save-trace", "Save for Perfetto", is_enabled=false) }}</div>
 """
@@ -343,7 +343,7 @@ class DramReadsPanel(Panel):
 {{ slot("dram-reads-headline") }}
 <div class="row picture">
 {{ plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted") }}
-{{ plot("times-plot", "Time by GROUP_SIZE") }}
+{{ plot("times-plot", "Time by GROUP_SIZE", headline="dram-reads-headline") }}
 {{ slot("dram-reads-instead") }}
 </div>
 <div class="row">{{ button("compare-sizes", "Count and time every GROUP_SIZE") }}</div>
