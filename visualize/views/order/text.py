@@ -25,6 +25,7 @@ from visualize.predict.schedule import (
     max_programs_per_sm,
 )
 from visualize.views import prose
+from visualize.views.order.dram_reads import describe_change
 from visualize.views.order.map_figure import Order
 from visualize.views.prose import (
     Link,
@@ -127,12 +128,11 @@ def _grouping_gain(traffic: DramTraffic, first: str) -> Sentence | str:
         bytes_of(before.read_bytes),
         Sourced(bytes_of(row.read_bytes), traffic.source("counted")),
     )
-    times = f"{milliseconds(before.ms)} to {milliseconds(row.ms)}"
     return say(
-        "The first {} share more blocks: DRAM reads fall from {}; the time goes from {}.",
+        "The first {} share more blocks: DRAM reads fall from {}. Timed in turns: {}.",
         first,
         reads,
-        times,
+        describe_change(row, before),
     )
 
 

@@ -378,7 +378,7 @@ class DramReadsPanel(Panel):
             sources = ("predicted", counted) if rows else ("predicted",)
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
             if rows:
-                times = value(figures.times_figure(rows, own, timed), timed)
+                times = value(figures.times_figure(rows, traffic.reference, own, timed), timed)
         stages = dram_reads.stages_table(traffic)
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(
