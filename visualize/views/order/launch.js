@@ -111,7 +111,7 @@ export class Order {
     const detail = step && this.ends ? `: ${tiles === slots ? "" : `${written(tiles)} of `}${counted(slots, unit)}` : "";
     const compared = `the first ${end === 1 ? unit : counted(end, unit)}`;
     const programs = !end ? all : step && this.ends ? `${name} ${written(end)}` : compared;
-    return { blocks: this.blocks[current], what: `blocks for ${programs}`, detail };
+    return { blocks: this.blocks[current], what: `for ${programs}`, detail };
   }
 
   // The edges around the tiles of the first entries, as a path.
