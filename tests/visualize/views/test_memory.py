@@ -93,6 +93,9 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
     first, *rest = tiled.code.operations
     narrow = (replace(first, width_bytes=8), *rest)
     texts["other code"] = describe(replace(tiled, code=replace(tiled.code, operations=narrow)))
+    texts["beside a pinned experiment"] = "".join(
+        text.memory_headline(costs_of(flat), 1, 1, is_compared=True) for flat in (TILED, FLAT)
+    )
     for name in ("script.vector_add", "script.attention"):
         slots = draw(shipped_scripts()[name].launches, LaunchView(), {"kernel": name})
         texts[name] = slots["requests-table"]
