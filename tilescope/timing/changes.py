@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilescope.captures.reader import Finding
-from tilescope.inside.execution import Executions
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.numbers import milliseconds, percent
 from tilescope.timing.constants import Constants
@@ -35,7 +34,6 @@ _Change = tuple[str, Execution]
 def estimate_changes(
     inside: Inside,
     execution: Execution,
-    executions: Executions,
     constants: Constants,
 ) -> tuple[ChangedTime, ...]:
     """Return the estimated times of a launch with changes, the shortest first.
@@ -53,7 +51,7 @@ def estimate_changes(
         return constants.launch_us + (total_us - constants.launch_us) / share
 
     changes = [
-        *_drop_costs(inside, execution, executions),
+        *_drop_costs(inside, execution),
         *_fill_grid(execution, constants.gpu.sms),
     ]
     if not changes:
@@ -148,14 +146,13 @@ def describe_changes(inside: Inside) -> str:
     return " ".join(describe_savings(inside)) or none
 
 
-def _drop_costs(inside: Inside, execution: Execution, executions: Executions) -> Iterator[_Change]:
+def _drop_costs(inside: Inside, execution: Execution) -> Iterator[_Change]:
     """Drop the bank conflicts, or the instructions of layout conversions through shared memory."""
-    steps = list(execution.steps)
-    for number, wavefronts in executions.wavefronts.items():
-        if wavefronts.actual > wavefronts.ideal:
-            ratio = wavefronts.ideal / wavefronts.actual
-            steps[number] = replace(steps[number], wavefronts=steps[number].wavefronts * ratio)
-    if steps != list(execution.steps):
+    if any(step.conflicts for step in execution.steps):
+        steps = [
+            replace(step, wavefronts=step.wavefronts - step.conflicts, conflicts=0.0)
+            for step in execution.steps
+        ]
         yield "no bank conflicts", replace(execution, steps=steps)
     lines = {(each.file, each.line) for each in inside.shared if each.operation == _CONVERSION}
     executed = list(execution.executed)

@@ -213,10 +213,11 @@ def time_resources(execution: Execution, constants: Constants, clock: float) -> 
         cycles[PIPES[step.pipe]] += step.busy * executed
         if request:
             served += request.l2_bytes * request.slowdown * executed
-        # The counter of the data path excludes asynchronous copies.
+        # The counter of the data path excludes asynchronous copies, but their bank conflicts delay the other accesses.
+        own = step.conflicts
         if step.traffic not in COPIES:
             own = step.wavefronts + _count_wavefronts(step, request)
-            cycles["L1"] += QUARTERS * own * executed
+        cycles["L1"] += QUARTERS * own * executed
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, constants)

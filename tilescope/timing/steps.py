@@ -68,7 +68,8 @@ class Step:
         busy: cycles for which it occupies the pipe, or the tensor core.
         latency: cycles until its results can be read.
         reads, writes: numbers of registers.
-        wavefronts: wavefronts on the SM's data path to shared memory.
+        wavefronts: wavefronts on the SM's data path to shared memory, including its bank conflicts.
+        conflicts: bank conflicts.
         traffic: kind of its access to global memory; "" without one.
         nominal_bytes: bytes of 32 lanes.
         elements: elements that an atomic updates.
@@ -89,6 +90,7 @@ class Step:
     elements: int = 0
     pending: int = 0
     banks: tuple[int, int] = (0, 0)
+    conflicts: float = 0.0
 
 
 def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
