@@ -283,9 +283,8 @@ def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
         yield launch.assumed
     if launch.elapsed_ms is not None:
         predicted = ""
-        if launch.predicted_warm_us:
-            time = milliseconds(launch.predicted_warm_us / 1e3)
-            predicted = f" with a warm L2, for which the predicted time is {time}"
+        if launch.warm_time:
+            predicted = f" with a warm L2, for which the predicted time is {launch.warm_time}"
         yield f"Measured: {milliseconds(launch.elapsed_ms)}{predicted}."
 
 

@@ -419,9 +419,12 @@ def render_predicted(
     low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
     cold = milliseconds(inside.predicted_us / 1e3)
     warm_us = inside.predicted_warm_us or inside.predicted_us
-    warm = milliseconds(warm_us / 1e3)
     first, *others = describe_savings(inside) or [describe_changes(inside)]
-    back_to_back = f"For back-to-back launches, the predicted time is {warm}." * (warm != cold)
+    back_to_back = (
+        f"For back-to-back launches, the predicted time is {inside.warm_time}."
+        if inside.warm_time
+        else ""
+    )
     comparison = ""
     if known_ms:
         scale = warm_us / inside.predicted_us if is_warm else 1.0
