@@ -7,11 +7,14 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from tests.messages import opened
+from tests.messages import opened, text_of
+from tests.trees import ROOT
+from tilescope.captures.reader import Capture
 from tilescope.measure.counters import COUNTERS
+from tilescope.reports.launch import Launches
 from tilescope.results import records
 from visualize.predict.costs import LaunchCosts, Textbook
-from visualize.views.launches import LaunchView, draw
+from visualize.views.launches import LaunchView, draw, draw_launch
 from visualize.views.memory import text
 from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
@@ -164,3 +167,10 @@ def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(c
     labels = re.findall("<option>(.*?)</option>", listing["html"])
     assert len(labels) == len(listing["marks"]) == len(accesses)
     assert labels[-1].startswith(text.label(all_accesses[-1]))
+
+
+def test_a_narrow_store_is_explained_by_the_length_of_its_rows_and_not_by_their_number():
+    launches = Launches(Capture(ROOT / "tests/tilescope/oracle/shared_memory/matmul.tilescope"))
+    slots = draw_launch(launches, LaunchView(tab="requests", launch=3), {})
+    assert "store c : N = 71 is not a multiple of 16" in text_of(slots["requests-table"])
+    assert "M = 133" not in slots["requests-table"]
