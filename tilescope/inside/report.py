@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilescope.captures.layouts import Layout
-from tilescope.numbers import milliseconds
 from tilescope.sass.instructions import OPCODES
 
 # Nsight Compute's counters of wavefronts, each with its opcode. There is none for STSM or ATOMS alone.
@@ -14,8 +13,6 @@ WAVEFRONT_COUNTERS = {
 }
 # The counters of a launch that follow from its executed instructions.
 INSIDE_COUNTERS = ("instructions_executed", *WAVEFRONT_COUNTERS, "gmma_wavefronts")
-# Predicted times that differ by less count as equal: simulating only a part of a launch changes its time by up to 1 %.
-_RESOLUTION = 0.01
 
 
 @dataclass(frozen=True)
@@ -360,14 +357,6 @@ class Inside:
     def is_executed(self) -> bool:
         """Whether some executions are known. Reports of earlier versions lack them."""
         return self.instructions_executed is not None or bool(self.shared)
-
-    @property
-    def warm_time(self) -> str:
-        """The predicted time right after the same launch; "the same" if the model can't tell it from `predicted_us`."""
-        if not self.predicted_us or not self.predicted_warm_us:
-            return ""
-        is_same = abs(self.predicted_warm_us / self.predicted_us - 1) < _RESOLUTION
-        return "the same" if is_same else milliseconds(self.predicted_warm_us / 1e3)
 
     @property
     def resource_shares(self) -> Mapping[str, float]:

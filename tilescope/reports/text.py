@@ -23,7 +23,7 @@ from tilescope.reports.launch import (
     in_words,
 )
 from tilescope.sass.instructions import find_opcode
-from tilescope.timing.changes import GRID_KIND, estimate_equal_work
+from tilescope.timing.changes import GRID_KIND, describe_warm_time, estimate_equal_work
 
 _PLACE_WIDTH = 24
 _SETTINGS_WIDTH = 100
@@ -283,8 +283,8 @@ def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
         yield launch.assumed
     if launch.elapsed_ms is not None:
         predicted = ""
-        if launch.warm_time:
-            predicted = f" with a warm L2, for which the predicted time is {launch.warm_time}"
+        if time := describe_warm_time(launch):
+            predicted = f" with a warm L2, for which the predicted time is {time}"
         yield f"Measured: {milliseconds(launch.elapsed_ms)}{predicted}."
 
 

@@ -26,6 +26,8 @@ _MOST_SAVINGS = 3
 MAX_WARPS = 16
 # Steps to simulate per estimate.
 _STEPS = 3000
+# Predicted times that differ by less count as equal: simulating only a part of a launch changes its time by up to 1 %.
+_RESOLUTION = 0.01
 _EQUAL_WORK = "equal work per SM"
 # The operation of an access to shared memory: see `SharedAccess`.
 _CONVERSION = "layout conversion"
@@ -154,6 +156,14 @@ def _describe_saving(inside: Inside, change: ChangedTime) -> str:
     time = milliseconds(change.predicted_us / 1e3)
     saving = percent(_find_saving(inside, change))
     return f"With {change.change}, it would take {time}, {saving} less ({source})."
+
+
+def describe_warm_time(inside: Inside) -> str:
+    """Return the predicted time right after the same launch; "the same" if it equals the cold time for the model."""
+    if not inside.predicted_us or not inside.predicted_warm_us:
+        return ""
+    is_same = abs(inside.predicted_warm_us / inside.predicted_us - 1) < _RESOLUTION
+    return "the same" if is_same else milliseconds(inside.predicted_warm_us / 1e3)
 
 
 def describe_changes(inside: Inside) -> str:
