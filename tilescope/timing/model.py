@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilescope.evaluate.sectors import LINE_BYTES
+from tilescope.evaluate.sectors import LINE_BYTES, SECTOR_BYTES
 from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import GlobalAccess, Quarter, simulate
@@ -418,6 +418,7 @@ def _cost_accesses(
         written_bytes = size * _ratio(traffic.written_bytes, stored) * (not is_load)
         # Data from DRAM occupy the L2 a second time.
         served = size * request.slowdown * (1 - merged) + read_bytes
+        updated = size / SECTOR_BYTES * (step.traffic == "atomic")
         accesses.append(
             GlobalAccess(
                 data_path=busy_quarters * _count_wavefronts(step, request),
@@ -425,7 +426,7 @@ def _cost_accesses(
                 l2=served / l2,
                 dram_read=read_bytes / dram,
                 dram_write=written_bytes / dram,
-                atomic=step.elements * quarters / _L2_SLICES / constants.atomics_per_cycle,
+                atomic=updated * quarters / _L2_SLICES * constants.atomic_cycles,
                 latency=latency,
             )
         )
