@@ -210,8 +210,10 @@ class Redraw:
         # Browsers detect other experiments' results by the full address. Talk mode shows the title.
         full = query(state.to_address())
         short = query(short_address(state))
-        problem = state.experiment.problem
-        title = f"{state.kernel.id} · {shape_text(problem)} {problem.dtype} · {state.gpu.name}"
+        pinned = state.pinned_state(self.session.gpu)
+        title = _title(state)
+        if pinned and _title(pinned) != title:
+            title = f"Now: {title}. Pinned: {_title(pinned)}"
         return json.dumps({"full": full, "short": short, "title": title})
 
     def draw(self, state: State) -> tuple[Slots, bool]:
@@ -365,6 +367,11 @@ def draw_seconds(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot |
     return again * sum(
         panel.seconds(each) for each in (snapshot, pinned) if each for panel in panels
     )
+
+
+def _title(state: State) -> str:
+    problem = state.experiment.problem
+    return f"{state.kernel.id} · {shape_text(problem)} {problem.dtype} · {state.gpu.name}"
 
 
 def _find_missing(

@@ -257,6 +257,12 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
     tab.key("Escape")
     tab.find("#controls").wait_for()
     assert "talk" not in tab.page.evaluate("location.search")
+    tab.open(
+        "?talk=1&kernel=matmul.grouped&GROUP_SIZE=3&with=kernel%3Dmatmul.grouped%26GROUP_SIZE%3D1"
+    )
+    tab.says("#compare", "GROUP_SIZE 1 → 3")
+    assert is_visible(tab, "#compare p"), "the differences from a pinned experiment"
+    assert not is_visible(tab, "#compare .ways")
 
 
 def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab):

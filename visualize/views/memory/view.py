@@ -378,7 +378,7 @@ class RequestsPanel(Panel):
         headline = (
             text.textbook_headline(costs)
             if is_textbook
-            else text.memory_headline(costs, number, wasteful)
+            else text.memory_headline(costs, number, wasteful, state.pinned is not None)
         )
         about = picture_caption(state.experiment, state.gpu.name, main.model)
         return {
