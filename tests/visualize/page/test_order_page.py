@@ -102,6 +102,18 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
     )
 
 
+def test_the_player_stops_for_another_kernel_and_is_hidden_without_a_picture(tab):
+    open_page(tab, "?kernel=matmul.grouped&M=4096&N=4096&tab=program-order")
+    for script, picture in (("softmax", "visible"), ("histogram", "hidden")):
+        tab.page.get_by_role("button", name="Play").click()
+        tab.page.wait_for_function("document.querySelector('.player').dataset.step > 0")
+        tab.find("#knob-kernel").select_option(label=f"script: {script}")
+        tab.says("#launches", script)
+        tab.find("#program-order-plot").wait_for(state=picture)
+        tab.find("#player .player").wait_for(state=picture)
+    assert "Pause" not in str(tab.find("#player .play").text_content())
+
+
 @pytest.mark.parametrize(
     "motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)]
 )

@@ -126,6 +126,31 @@ def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab):
         expect(menu).not_to_have_attribute("open", "")
 
 
+def test_descriptions_and_messages_close_on_escape(tab):
+    tab.open("?kernel=matmul.grouped&tab=nowhere&with=nothing")
+    message = tab.find("#elsewhere")
+    expect(message).to_contain_text("There is no picture 'nowhere'.")
+    tab.unfold("#experiment .more")
+    tab.page.get_by_text("num_stages").hover()
+    description = tab.find("#help-num_stages")
+    expect(description).to_be_in_viewport(ratio=1)
+    knob, box = tab.field("num_stages").bounding_box(), description.bounding_box()
+    assert box["x"] >= knob["x"] + knob["width"], "beside the knobs"
+    tab.key("Escape")
+    expect(message).to_be_empty()
+    tab.key("Escape")
+    expect(description).to_be_hidden()
+
+
+def test_a_chosen_theme_is_remembered_but_an_address_decides(tab):
+    tab.open()
+    tab.unfold("#header .more")
+    tab.page.get_by_role("button", name="Light / dark").click()
+    for query, is_dark in (("", True), ("?__theme=light", False), ("?kernel=transpose.flat", True)):
+        tab.open(query)
+        assert shows(tab, "dark") == is_dark, query
+
+
 def test_a_term_opens_the_glossary_at_its_definition(tab):
     tab.open("?kernel=transpose.flat&tab=requests")
     tab.page.get_by_role("button", name="sectors", exact=True).first.click()

@@ -29,7 +29,7 @@ ENDINGS = {
     "cancelled": "The sweep was cancelled. Finished rows are kept, and the next sweep resumes from them.",
     "failed": "The sweep ended because no device was left.",
     "running": "",
-    "cut off": "The sweep was interrupted, or is still running in another process. The next sweep resumes from its rows.",
+    "cut off": "The sweep was interrupted or is still running in another process. The next one resumes from its rows.",
 }
 
 # triton.Config lines to copy, and rows of the table.

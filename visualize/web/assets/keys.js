@@ -69,7 +69,9 @@ export default function mountKeys(element) {
   onClick(".theme-switch", () => {
     const theme = styles.toggle("dark") ? "dark" : "light";
     display("__theme", theme);
-    try { localStorage.theme = theme; } catch { /* refused in a frame */ }
+    // The only value that the browser stores. A frame may have no storage.
+    // oxlint-disable-next-line no-restricted-globals
+    try { localStorage.theme = theme; } catch { /* not stored */ }
   });
   // The embed view links to the same state of the whole page, and talk mode says what the picture shows.
   listen("address", () => {
@@ -80,7 +82,8 @@ export default function mountKeys(element) {
   });
   // Without a theme in the address, the page has the one that was chosen last.
   let theme = query().get("__theme");
-  try { theme ??= localStorage.theme; } catch { /* refused in a frame */ }
+  // oxlint-disable-next-line no-restricted-globals
+  try { theme ??= localStorage.theme; } catch { /* not stored */ }
   if (theme) styles.toggle("dark", theme === "dark");
   styles.toggle("embed", query().get("embed") === "1");
   if (query().get("talk") === "1") talk(true);
