@@ -16,7 +16,7 @@ from tilescope.captures.listings import isolate
 from tilescope.evaluate.captured import make_evaluator
 from tilescope.evaluate.counts import OperationCounts
 from tilescope.evaluate.evaluator import Evaluator
-from tilescope.evaluate.global_memory import PointerAccess
+from tilescope.evaluate.global_memory import MOST_WORK, PointerAccess
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import LANES
 from tilescope.sass.instructions import parse_sass
@@ -26,6 +26,9 @@ from tilescope.ttgir.parser import Op, Site
 
 _VERBS = {"load": "loads", "async copy": "copies", "store": "stores", "atomic": "updates"}
 _WRITES = ("store", "atomic")
+# Maximum work of the second evaluation, and the recorded elements per unit of it.
+_WORK = 1 << 13
+_ELEMENTS = 64
 # The `share` of a fault.
 _FAULT = 2.0
 
@@ -84,9 +87,10 @@ def _record(evaluator: Evaluator, sites: Collection[Site]) -> list[_Access]:
         steps = np.arange(0, access.instruction.width_bytes, op.element_bytes)
         addresses = np.add.outer(address[request, lane], steps).ravel()
         threads = np.repeat(warp[request] * LANES + lane, len(steps))
-        memory.spend(len(addresses))
+        memory.spend(len(addresses) // _ELEMENTS)
         accesses.append((op.site, addresses.tolist(), threads.tolist()))
 
+    memory.spend(MOST_WORK - _WORK)
     memory.on_access = record
     evaluator.keeps_order = True
     evaluator.run()

@@ -134,7 +134,7 @@ class Evaluator:
             tally = self.memory.tallies[inner]
             tally.refused = tally.refused or why
         if op.name.startswith(("arith.", "math.")):
-            shape = common_shape(*self._get(op.operands))
+            shape = common_shape(*filter(None, self._get(op.operands)))
         else:
             is_clear = len(op.results) == 1 or "tensor<" not in op.type
             shape = shape_of(op.type) if is_clear else None

@@ -40,7 +40,7 @@ from tilescope.ttgir.parser import Op, Region, memory_ops
 STORAGE_STEP = 1 << 40
 
 # Limit of an evaluation. A unit of work takes about 20 µs.
-_MOST_WORK = 1 << 18
+MOST_WORK = 1 << 18
 # Maximum number of elements that are counted at once.
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
@@ -230,7 +230,7 @@ class GlobalMemory:
             UnsupportedOperation: it exceeds the limit.
         """
         self.work += work
-        if self.work > _MOST_WORK:
+        if self.work > MOST_WORK:
             raise UnsupportedOperation(
                 "The loops or the grid of this launch are too large to evaluate. Launch a smaller shape."
             )
