@@ -28,6 +28,7 @@ from tilescope.advice.experiments import (
     make_trials,
     pass_options,
 )
+from tilescope.advice.missing_barriers import find_missing_barriers
 from tilescope.advice.same_work import find_equal_launches, find_races, find_same, place_of
 from tilescope.advice.shared_costs import examine_stages, explain_conflicts
 from tilescope.captures.layouts import vectors
@@ -111,6 +112,7 @@ def _list_choices(runner: TrialRunner) -> list[Alternatives]:
     ]
     return [
         *faults,
+        *find_missing_barriers(runner),
         *explain_costs(runner),
         *explain_conflicts(runner),
         _examine_resources(runner),

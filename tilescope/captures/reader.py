@@ -141,7 +141,9 @@ class CountedLaunch:
 TIME = "predicted_ns"
 
 # The kinds of findings about wrong results, and launches that fail.
-_FAULTS = ("check", "outside", "overflow", "race", "autotuner", "shared memory", "tensor memory")
+_FAULTS = (
+    "check", "outside", "overflow", "race", "barrier", "autotuner", "shared memory", "tensor memory",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

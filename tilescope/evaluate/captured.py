@@ -98,9 +98,15 @@ def count_launch(
     kernel, codes = build
     if kernel.tensor_columns > TENSOR_COLUMNS:
         return LaunchCounts((), refused=NO_CODE)
-    instructions, evaluator = _evaluate(capture, launch, build, is_textbook)
+    instructions, evaluator = make_evaluator(capture, launch, build, is_textbook)
+    evaluator.run()
     body = evaluator.body
     memory = evaluator.memory
+    for op, instruction in instructions.items():
+        tally = memory.tallies[op]
+        if instruction is not memory.instructions[op] and tally.executions:
+            tally.refused = tally.refused or str(instruction)
+            tally.doubt = tally.refused
     mismatches = {} if is_textbook else _find_mismatches(instructions, evaluator, codes)
     place = kernel.file, kernel.line
     operations = []
@@ -128,13 +134,13 @@ def count_launch(
     )
 
 
-def _evaluate(
+def make_evaluator(
     capture: BaseCapture,
     launch: CapturedLaunch,
     build: Build,
-    is_textbook: bool,
+    is_textbook: bool = False,
 ) -> tuple[Instructions, Evaluator]:
-    """Evaluate a launch. Of stores that the compiler merged, only the traffic is counted.
+    """Prepare the evaluation of a launch. Of stores that the compiler merged, only the traffic is counted.
 
     Returns:
         The instruction of each operation, or why it is unknown, and the evaluator.
@@ -164,14 +170,7 @@ def _evaluate(
         capture.content.gpu["sms"],
     )
     arguments = [read_argument(capture, argument) for argument in launch.arguments]
-    evaluator = Evaluator(body, arguments, launch.grid, memory, load_depths(codes["sass"]))
-    evaluator.run()
-    for op in merged:
-        tally = memory.tallies[op]
-        if tally.executions:
-            tally.refused = tally.refused or str(instructions[op])
-            tally.doubt = tally.refused
-    return instructions, evaluator
+    return instructions, Evaluator(body, arguments, launch.grid, memory, load_depths(codes["sass"]))
 
 
 def _check_grid(grid: Sequence[int]) -> None:

@@ -50,6 +50,10 @@ class Evaluator:
     Args:
         arguments: of the function, in order: numbers, descriptors, or addresses made with STORAGE_STEP.
         depths: for each source line, how many branches of the SASS skip its loads.
+
+    Attributes:
+        all_programs: the programs to evaluate, (programs,).
+        keeps_order: whether to evaluate the iterations of loops one by one.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Evaluator:
         self.slice = Slice(body, depths)
         self.needed = self.slice.values
         self.has_locks = False
+        self.keeps_order = False
         self.doubt = ""
         self.overflows = Overflows(count)
         self.values: dict[str, Any] = {}
@@ -129,7 +134,7 @@ class Evaluator:
             tally = self.memory.tallies[inner]
             tally.refused = tally.refused or why
         if op.name.startswith(("arith.", "math.")):
-            shape = common_shape(*self._get(op.operands))
+            shape = common_shape(*filter(None, self._get(op.operands)))
         else:
             is_clear = len(op.results) == 1 or "tensor<" not in op.type
             shape = shape_of(op.type) if is_clear else None
@@ -207,7 +212,8 @@ class Evaluator:
         most = int(trips[active].max(initial=0))
         fewest = int(trips[active].min(initial=1 << 62))
         at_once = CHUNK // max((math.prod(inner.shape) for inner in memory_ops(body)), default=1)
-        if most > 4 and at_once > 2 * np.count_nonzero(active) and not self.slice.keeps_state(body):
+        is_sequential = self.keeps_order or self.slice.keeps_state(body)
+        if most > 4 and at_once > 2 * np.count_nonzero(active) and not is_sequential:
             steps = self._constant_steps(op)
             if steps is not None:
                 steps[induction] = Value(low), Value(step)

@@ -40,7 +40,7 @@ from tilescope.ttgir.parser import Op, Region, memory_ops
 STORAGE_STEP = 1 << 40
 
 # Limit of an evaluation. A unit of work takes about 20 µs.
-_MOST_WORK = 1 << 18
+MOST_WORK = 1 << 18
 # Maximum number of elements that are counted at once.
 CHUNK = 1 << 22
 # Counts of executions with more classes than this are not cached: most of their classes occur once.
@@ -101,7 +101,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class _PointerAccess:
+class PointerAccess:
     """An execution of an operation on pointers by some of the programs. Parts of it may be unknown.
 
     Attributes:
@@ -196,6 +196,9 @@ class GlobalMemory:
         num_warps: warps of a program.
         programs: of the launch.
         sms: of the GPU.
+
+    Attributes:
+        on_access: called with each execution on known addresses, and the members that certainly execute it.
     """
 
     def __init__(
@@ -214,6 +217,7 @@ class GlobalMemory:
         self.starts = np.array([storage.start for storage in storages], dtype=np.int64)
         self.ends = self.starts + np.array([storage.bytes for storage in storages], dtype=np.int64)
         self.stored: set[int] = set()
+        self.on_access: Callable[[PointerAccess, ndarray], None] = lambda access, members: None
         self.sampler = Sampler(programs)
         self.probe = Probe(programs, sms)
         self.tallies = {op: Tally() for op in memory_ops(body)}
@@ -226,7 +230,7 @@ class GlobalMemory:
             UnsupportedOperation: it exceeds the limit.
         """
         self.work += work
-        if self.work > _MOST_WORK:
+        if self.work > MOST_WORK:
             raise UnsupportedOperation(
                 "The loops or the grid of this launch are too large to evaluate. Launch a smaller shape."
             )
@@ -299,7 +303,7 @@ class GlobalMemory:
             raise UnsupportedOperation(instruction)
         if not instruction.kept:
             return
-        access = _PointerAccess(op, instruction, pointer, mask, programs, self.num_warps)
+        access = PointerAccess(op, instruction, pointer, mask, programs, self.num_warps)
         classes = _classify(access, running, start)
         costs = self._costs[op].get(classes.key)
         if costs is None:
@@ -318,7 +322,7 @@ class GlobalMemory:
         else:
             self._place(access, classes, costs, not doubt)
 
-    def _keep_lanes(self, access: _PointerAccess, classes: _Classes) -> None:
+    def _keep_lanes(self, access: PointerAccess, classes: _Classes) -> None:
         copies = self.tallies[access.op].copies
         count = len(classes.first)
         if classes.key not in copies and count <= _MOST_COPIES:
@@ -328,7 +332,7 @@ class GlobalMemory:
             copies[classes.key][2][:] += classes.times
 
     def _place(
-        self, access: _PointerAccess, classes: _Classes, costs: _ClassCosts, is_certain: bool
+        self, access: PointerAccess, classes: _Classes, costs: _ClassCosts, is_certain: bool
     ) -> None:
         """Sample where executions are in memory. If they are certain, look for those outside their storage, too."""
         tally = self.tallies[access.op]
@@ -347,6 +351,7 @@ class GlobalMemory:
         self.sampler.add(tally.touches, programs[running], low, high, size)
         if not is_certain:
             return
+        self.on_access(access, classes.running)
         if access.op.name == "tt.load":
             members = self.probe.find_members(programs, classes.running)
             self.probe.record(tally.loads, programs[members], *access.lanes(members))
@@ -378,7 +383,7 @@ class GlobalMemory:
         number = np.where(is_known, number, 0)
         return is_known & ((address < self.starts[number]) | (address >= self.ends[number]))
 
-    def _count_classes(self, access: _PointerAccess, classes: _Classes) -> _ClassCosts:
+    def _count_classes(self, access: PointerAccess, classes: _Classes) -> _ClassCosts:
         members = classes.running[classes.first]
         start = classes.start[classes.first]
         _, owner = access.instruction.lanes(self.num_warps)
@@ -389,7 +394,7 @@ class GlobalMemory:
         requests, low, high, elements = columns
         return _ClassCosts(RequestCosts(*requests), low - start, high - start, elements)
 
-    def _count_members(self, access: _PointerAccess, members: ndarray) -> _ClassCosts:
+    def _count_members(self, access: PointerAccess, members: ndarray) -> _ClassCosts:
         """Return the costs of members, each its own class. `low` and `high` are addresses."""
         instruction = access.instruction
         tally = self.tallies[access.op]
@@ -469,7 +474,7 @@ class GlobalMemory:
         self.sampler.add(tally.touches, *parts)
 
 
-def _classify(access: _PointerAccess, running: ndarray, start: ndarray) -> _Classes:
+def _classify(access: PointerAccess, running: ndarray, start: ndarray) -> _Classes:
     """Group the members that execute an access: by address up to whole lines, and by mask."""
     op = access.op
     # An atomic's sectors depend on more than the place within a line. Of larger launches, one member of each class
