@@ -172,7 +172,14 @@ def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture:
                 "ran": False,
                 "elapsed_ms": None,
                 "case": None,
-                "arguments": _describe_arguments(kernel, launch, specs, tensors, zeroed),
+                "arguments": _describe_arguments(
+                    compiled.src.signature,
+                    kernel.arguments(tensors, launch),
+                    launch,
+                    specs,
+                    tensors,
+                    zeroed,
+                ),
             }
         )
     gpu = launch.gpu
@@ -198,7 +205,8 @@ def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture:
 
 
 def _describe_arguments(
-    kernel: Kernel,
+    signature: dict[str, Any],
+    given: Mapping[str, Any],
     launch: Launch,
     specs: Mapping[str, TensorSpec],
     tensors: Mapping[str, Any],
@@ -223,7 +231,5 @@ def _describe_arguments(
             "is_known": True,
         }
 
-    given = kernel.arguments(tensors, launch)
-    values = {name: as_compiled(given.pop(name)) for name in kernel.jitted.arg_names}
-    capability = list(launch.gpu.compute_capability)
-    return describe_arguments(kernel.jitted, values, given, describe_tensor, capability)
+    values = {name: as_compiled(given[name]) for name in signature}
+    return describe_arguments(signature, values, describe_tensor, launch.gpu.compute_capability)

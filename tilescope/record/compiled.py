@@ -14,9 +14,9 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import triton
 from triton._C.libtriton import gluon_ir, ir, nvidia
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDAOptions
 from triton.experimental.gluon.nvidia.hopper import NVMMASharedLayout
 from triton.runtime.cache import get_cache_manager
 
@@ -43,6 +44,9 @@ _COMPILED_FROM = re.compile(r'^#loc = loc\("([^"]+)":', re.MULTILINE)
 _STACK_ACCESS = re.compile(
     r"\b(STL|LDL)(?:\.[SU]?(8|16|64|128)|\.\w+)* [^;]*\[R1(?:\+(0x[0-9a-f]+))?\]"
 )
+
+# The specialization of pointers and integers whose value is a multiple of 16.
+_DIVISIBLE = {"*": "alignment", "i": "divisible by 16", "u": "divisible by 16"}
 
 _POINTER_OPS = (
     "tt.load",
@@ -154,8 +158,35 @@ def describe_kernel(compiled: Any) -> Values:
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
         "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
         "num_ctas": metadata.num_ctas, "layouts": read_ttgir(ttgir).layouts, "options": options,
-        "allocation": allocation,
+        "allocation": allocation, "specializations": [*_list_specializations(compiled)],
     }  # fmt: skip
+
+
+def _list_specializations(compiled: Any) -> Iterator[Values]:
+    """Yield the options that a kernel was compiled with, and what Triton assumes about each argument."""
+    source = compiled.src
+    options = (each.name for each in fields(CUDAOptions))
+    facts = [(name, "option", getattr(compiled.metadata, name)) for name in options]
+    for number, (name, dtype) in enumerate(source.signature.items()):
+        is_divisible = bool(source.attrs.get((number,)))
+        constant = source.constants.get((number,))
+        if dtype != "constexpr":
+            facts.append((name, "dtype", dtype))
+            if kind := _DIVISIBLE.get(dtype[0]):
+                facts.append((name, kind, is_divisible))
+        elif constant == 1 and not source.fn.params[number].is_constexpr:
+            facts += [(name, "dtype", "i32"), (name, "equal to 1", True)]
+        else:
+            facts.append((name, "constexpr", constant))
+    for argument, kind, value in facts:
+        yield {"argument": argument, "kind": kind, "value": plain(value)}
+
+
+def plain(value: Any) -> int | str | None:
+    """Return a constant's JSON."""
+    if isinstance(value, int | str | None):
+        return value
+    return str(getattr(value, "__name__", value))[:60]
 
 
 def read_kernel(path: Path, kernel: Values) -> dict[str, str]:
