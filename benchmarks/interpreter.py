@@ -55,7 +55,7 @@ def main() -> None:
         extents = kernel.extents(launch)
         counts = [
             (math.prod(extents[i] for i in access.over), access.elements)
-            for access in kernel.all_accesses(launch)
+            for access in kernel.accesses(launch)
         ]
         products = (
             math.prod(extents.values()) * experiment.config.BLOCK_M * experiment.config.BLOCK_N

@@ -67,8 +67,7 @@ def launch(kernel_id: str) -> None:
                 spec.stored, dtype=getattr(torch, spec.dtype_in(problem)), device="cuda"
             )
             tensors[name] = stored.t() if spec.transposed else stored
-        for each in kernel.launches(setting):
-            each.jitted[each.grid(setting)](**each.arguments(tensors, setting))
+        kernel.jitted[kernel.grid(setting)](**kernel.arguments(tensors, setting))
         torch.cuda.synchronize()
     print(f"{kernel_id}: all cases were launched")
 

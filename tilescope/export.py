@@ -172,10 +172,8 @@ def _expressions(kernel: Kernel, launch: Launch) -> dict[str, Any]:
         "output_name": output,
         "output_shape": specs[output].shape,
         "workspaces": workspaces,
-        "launches": [
-            (each.jitted, each.grid(launch), _arguments(each, tensors, launch))
-            for each in kernel.launches(launch)
-        ],
+        "grid": kernel.grid(launch),
+        "arguments": _arguments(kernel, tensors, launch),
         "work": family.work(launch.problem),
         "partial_sums": kernel.roundings(launch),
     }
@@ -277,7 +275,7 @@ def script(experiment: Experiment, gpu: Gpu) -> ExportedScript:
         inputs=_inputs(code["inputs"], run.distribution),
         comment=comment,
         start=start,
-        launches="\n".join(_launch(*each) for each in code["launches"]),
+        launch=_launch(kernel, code),
         allocated=_workspaces(code["workspaces"]),
         race=f"\nprint({f'It passed, but it is still a race: {race}.'!r})" if race else "",
         shape=shape_text(problem),
@@ -302,7 +300,7 @@ def _copy_functions(kernel: Kernel, code: Mapping[str, Any]) -> dict[str, Any]:
     sources = Sources(_RESERVED)
     checks = filter(None, (family.reference, family.error_scale, family.allowance))
     copied = {
-        "kernel_functions": sources.copy(*(jitted for jitted, _, _ in code["launches"])),
+        "kernel_functions": sources.copy(kernel.jitted),
         "values_functions": sources.copy(numerics.values),
         "interpret_function": sources.copy(numerics.interpret),
         "check_functions": sources.copy(numerics.is_right, *checks),
@@ -313,7 +311,7 @@ def _copy_functions(kernel: Kernel, code: Mapping[str, Any]) -> dict[str, Any]:
     }
     imports = sources.imports - {"import torch"}
     imports |= {"import sys", "from types import SimpleNamespace"}
-    if any("TensorDescriptor" in repr(arguments) for _, _, arguments in code["launches"]):
+    if "TensorDescriptor" in repr(code["arguments"]):
         imports.add("from triton.tools.tensor_descriptor import TensorDescriptor")
     ordered = sorted(imports, key=lambda line: (line.startswith("from"), line))
     return {**copied, "imports": "\n".join(ordered)}
@@ -326,16 +324,25 @@ def _inputs(specs: Specs, distribution: str) -> str:
     )
 
 
-def _launch(jitted: Any, grid: tuple[Any, ...], arguments: Mapping[str, str]) -> str:
-    lines = "".join(f"        {name}={text},\n" for name, text in arguments.items())
-    return f"    grid = {grid}\n    {function_name(jitted)}[grid](\n{lines}    )"
+def _launch(kernel: Kernel, code: Mapping[str, Any]) -> str:
+    """Return the body of a function that copies the padded inputs, and launches."""
+    copies = "".join(
+        f'    source = inputs["{spec.copy_of}"]\n'
+        f'    workspaces["{name}"][:source.shape[0], :source.shape[1]].copy_(source)\n'
+        for name, spec in code["workspaces"].items()
+        if spec.copy_of
+    )
+    arguments = "".join(f"        {name}={text},\n" for name, text in code["arguments"].items())
+    call = f"{function_name(kernel.jitted)}[grid](\n{arguments}    )"
+    return f"{copies}    grid = {code['grid']}\n    {call}"
 
 
 def _workspaces(specs: Mapping[str, TensorSpec]) -> str:
     """Return code that allocates the workspaces, or ""."""
     rows = [
         f'    "{name}": torch.empty_strided({spec.shape}, {spec.strides}, '
-        f"dtype={f'torch.{spec.dtype}' if spec.dtype else 'dtype'}, device=DEVICE){'.zero_()' * spec.starts_zeroed},"
+        f"dtype={f'torch.{spec.dtype}' if spec.dtype else 'dtype'}, device=DEVICE)"
+        f"{'.zero_()' if spec.starts_zeroed or spec.copy_of else ''},"
         for name, spec in specs.items()
     ]
     return "\n".join(["", "workspaces = {", *rows, "}"]) if rows else ""

@@ -318,6 +318,7 @@ KERNEL = Kernel[Problem, Any](
     config=Config,
     jitted=matmul_persistent,
     grid=grid,
+    extents=family.extents,
     **padding.fields(FAMILY.tensors),
     tiles=lambda pids, launch: family.grouped_tiles(pids, launch, grid(launch)[0]),
     accesses=accesses,

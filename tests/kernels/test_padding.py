@@ -2,9 +2,12 @@
 
 import pytest
 
-from tests.experiments import launch_from, run
+from tests.experiments import experiment_of, launch_from, run
+from tilescope.declare.gpus import GPUS
+from tilescope.measure.run import prepare
 
 ODD = "M=129 N=131 K=77"
+TILE = "BLOCK_M=32 BLOCK_N=64 BLOCK_K=32"
 
 
 def launched(text):
@@ -45,7 +48,9 @@ def test_auto_copies_only_if_that_should_save_time():
     assert not workspaces(tiny)
     notes = (kernel.note(launch) for kernel, launch in map(launched, (tiny, odd)))
     assert "falls back to pointers" in next(notes)
-    assert "A first launch pads rows of A from 1,030 to 1,152 bytes" in next(notes)
+    note = next(notes)
+    assert "This pads rows of A from 1,030 to 1,152 bytes" in note
+    assert note.endswith("Times include the copies; counts don't.")
 
 
 @pytest.mark.xdist_group("interpreted")
@@ -54,5 +59,38 @@ def test_auto_copies_only_if_that_should_save_time():
 def test_padded_products_are_right(session, kernel, layout):
     run(
         session,
-        f"matmul.{kernel} {ODD} layout={layout} BLOCK_M=32 BLOCK_N=64 BLOCK_K=32 PAD=always",
+        f"matmul.{kernel} {ODD} layout={layout} {TILE} PAD=always",
     )
+
+
+def launch_on_two_inputs():
+    """Run in the worker. Return the largest absolute element of a product, and of one with other inputs."""
+    prepared = prepare(experiment_of(f"matmul.persistent {ODD} {TILE} PAD=always"), GPUS["H200"])
+    launch = prepared.bind()
+    largest = []
+    for _ in range(2):
+        prepared.poison()
+        launch()
+        largest.append(float(prepared.output.abs().max()))
+        prepared.inputs["A"].zero_()
+    return largest
+
+
+@pytest.mark.xdist_group("interpreted")
+def test_each_launch_copies_its_inputs_again(session):
+    before, after = session.call_runner(launch_on_two_inputs)
+    assert before > 0 == after
+
+
+@pytest.mark.xdist_group("compiled")
+def test_predicted_times_include_the_copies(session):
+    text = f"matmul.persistent M=511 {TILE} gpu=H200"
+    odd = f"{text} N=513 K=515 PAD=always"
+    kernel, launch = launch_from(odd)
+    copies_us = 1e3 * kernel.copies_ms(launch)
+    padded, aligned = (
+        session.inspect(experiment_of(each)).result()[0] for each in (odd, f"{text} N=512 K=512")
+    )
+    assert f"assumes {copies_us:.2f} µs for the copies" in padded.assumed
+    assert padded.predicted_us > aligned.predicted_us + 0.9 * copies_us
+    assert padded.range_us[0] > copies_us

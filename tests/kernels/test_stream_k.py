@@ -42,11 +42,13 @@ def launch_twice(text):
     tensors = {}
     for name, spec in stream_k.tensors(launch).items():
         stored = torch.randint(-3, 4, spec.stored).to(getattr(torch, spec.dtype_in(launch.problem)))
-        tensors[name] = stored.zero_() if spec.starts_zeroed else stored
+        tensors[name] = stored.zero_() if spec.starts_zeroed or spec.copy_of else stored
+        if spec.copy_of:
+            rows, columns = tensors[spec.copy_of].shape
+            tensors[name][:rows, :columns] = tensors[spec.copy_of]
     for _ in range(2):
         tensors["C"].fill_(float("nan"))
-        for kernel in stream_k.launches(launch):
-            kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
+        stream_k.jitted[stream_k.grid(launch)](**stream_k.arguments(tensors, launch))
         outputs.append(tensors["C"].clone())
     error = (outputs[0].float() - tensors["A"].float() @ tensors["B"].float()).abs().max()
     raised = tensors["flags"].count_nonzero() if "flags" in tensors else 0

@@ -263,7 +263,7 @@ def test_a_declaration_may_do_any_arithmetic():
 
     launch = Launch(problem_for(kernel, SHAPE), kernel.config(), FEW_SMS)
     code = export.launch_code(replace(kernel, grid=grid), launch)
-    assert code["launches"][-1][1] == grid(launch)
+    assert code["grid"] == grid(launch)
     assert code["fixed"] == {**vars(launch.problem), **vars(launch.config)}
 
 
@@ -285,7 +285,7 @@ def test_the_grid_that_is_written_holds_for_other_shapes(kernel, shape):
     launch = Launch(problem_for(kernel, shape), kernel.config(), FEW_SMS)
     names = {"problem": launch.problem, "config": launch.config}
     if "M" not in code["fixed"]:
-        assert eval(repr(code["launches"][-1][1]), names) == kernel.grid(launch)
+        assert eval(repr(code["grid"]), names) == kernel.grid(launch)
         assert eval(repr(code["work"]), names) == kernel.family.work(launch.problem)
         assert eval(repr(code["partial_sums"]), names) == kernel.roundings(launch)
 

@@ -24,12 +24,13 @@ from tilescope.advice.same_work import (
 from tilescope.advice.ttir_edits import Module
 from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import TIME, Argument, Build, Capture, CapturedKernel, CapturedLaunch
-from tilescope.declare.gpus import GPUS, occupancy
+from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.captured import count_launch, find_start
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, sum_costs
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import add_executions
 from tilescope.inside.report import Inside
+from tilescope.inside.shared import fit_kernel
 from tilescope.inside.threads import make_launch
 from tilescope.sass.instructions import parse_sass
 from tilescope.timing.launches import predict_us
@@ -310,10 +311,10 @@ class TrialRunner:
         return numbers
 
     def _resources(self, kernel: CapturedKernel) -> dict[str, int]:
-        names = ("registers", "spilled_bytes", "shared_bytes")
+        names = ("registers", "spilled_bytes", "shared_bytes", "tensor_columns")
         numbers = {name: getattr(kernel, name) for name in names}
         if self.gpu:
-            each = occupancy(self.gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes)
+            each = fit_kernel(self.gpu, kernel)
             numbers["resident_programs"] = each.programs_per_sm
             numbers["resident_warps"] = each.programs_per_sm * kernel.num_warps
         return numbers

@@ -6,7 +6,7 @@ A fact needs no experiment. Advice is a change that was tried: see `experiments.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
@@ -34,12 +34,13 @@ from tilescope.advice.variants import find_variants, merge_variants
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor
-from tilescope.declare.gpus import Gpu, occupancy
+from tilescope.declare.gpus import TENSOR_COLUMNS, Gpu
 from tilescope.evaluate.captured import find_storage
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from tilescope.evaluate.global_memory import storage_number
 from tilescope.inside.report import Inside, SharedMap
+from tilescope.inside.shared import fit_kernel
 from tilescope.numbers import count_noun
 from tilescope.timing.changes import MAX_WARPS, TIME_KIND, list_options
 from tilescope.ttgir.graph import Slice
@@ -145,7 +146,7 @@ def _limit_registers(runner: TrialRunner) -> list[dict[str, int]]:
     limits = [
         limit
         for limit in range(_FEWEST_REGISTERS, kernel.registers, _REGISTER_STEP)
-        if occupancy(gpu, kernel.num_warps, limit, kernel.shared_bytes).programs_per_sm > resident
+        if fit_kernel(gpu, replace(kernel, registers=limit)).programs_per_sm > resident
     ]
     return [{"maxnreg": limits[-1]}] if limits else []
 
@@ -432,6 +433,8 @@ def _examine_resources(runner: TrialRunner) -> Alternatives:
     kernel = runner.kernel
     if gpu and kernel.shared_bytes > gpu.shared_bytes_per_program:
         return _explain_excess(runner, gpu)
+    if gpu and kernel.tensor_columns > TENSOR_COLUMNS:
+        return _explain_tensor_memory(runner, gpu)
     options = {"num_warps": 2 * kernel.num_warps, "num_stages": runner.num_stages - 1}
     trials = [
         pass_options({name: value}) for name, value in options.items() if 1 <= value <= MAX_WARPS
@@ -444,8 +447,9 @@ def _examine_resources(runner: TrialRunner) -> Alternatives:
         return [Candidate("spills", text, None, trials, cost=cost, share=_LACK)]
     if not gpu or math.prod(runner.launch.grid) <= gpu.sms:
         return []
-    each = occupancy(gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes)
-    limits = " and ".join(sorted({"registers", "shared memory"}.intersection(each.limited_by)))
+    each = fit_kernel(gpu, kernel)
+    limiting = {"registers", "shared memory", "tensor memory"}.intersection(each.limited_by)
+    limits = " and ".join(sorted(limiting))
     if not limits or each.occupancy >= _LOW_OCCUPANCY:
         return []
     programs = count_noun(each.programs_per_sm, "program")
@@ -474,20 +478,43 @@ def _explain_excess(runner: TrialRunner, gpu: Gpu) -> Alternatives:
             if buffer.first <= step <= buffer.last:
                 sizes[f"{buffer.file}:{buffer.line}"] += buffer.size_bytes
         fullest = max(fullest, sizes, key=Counter.total)
-    lines = [f"{line} needs {size:,}" for line, size in fullest.most_common(2)]
-    parts = f" {' and '.join(lines)} of them." if lines else ""
-    text = (
-        f"The launch fails on {gpu.device_name}: a program needs {runner.kernel.shared_bytes:,} bytes of "
-        f"shared memory, and the limit is {limit:,}.{parts}"
-    )
+    need = f"{runner.kernel.shared_bytes:,} bytes of shared memory"
     fewer = range(runner.num_stages - 1, 0, -1)
+    options = [{"num_stages": stages} for stages in fewer]
+    return _fail("shared memory", gpu, need, limit, fullest, options, "shared_bytes")
+
+
+def _explain_tensor_memory(runner: TrialRunner, gpu: Gpu) -> Alternatives:
+    """State that a program needs more tensor memory than an SM has, and the lines with the largest accumulators."""
+    columns = Counter[str]()
+    for buffer in runner.inside.tensor_memory:
+        columns[f"{buffer.file}:{buffer.line}"] += buffer.columns
+    need = f"{runner.kernel.tensor_columns} columns of tensor memory"
+    options = [{"num_warps": warps} for warps in (4, 8) if warps != runner.kernel.num_warps]
+    options += [{"num_stages": stages} for stages in range(runner.num_stages - 1, 0, -1)]
+    found = _fail("tensor memory", gpu, need, TENSOR_COLUMNS, columns, options, "tensor_columns")
+    return [
+        replace(each, text=f"{each.text} Smaller blocks of tl.dot need fewer.") for each in found
+    ]
+
+
+def _fail(
+    kind: str,
+    gpu: Gpu,
+    need: str,
+    limit: int,
+    lines: Counter[str],
+    options: Sequence[Mapping[str, int]],
+    cost: str,
+) -> list[Candidate]:
+    """State that a launch fails, with the two lines that need most, and the options that may make it fit."""
+    largest = [f"{line} needs {size:,}" for line, size in lines.most_common(2)]
+    parts = f" {' and '.join(largest)} of them." if largest else ""
+    text = f"The launch fails on {gpu.device_name}: a program needs {need}, and the limit is {limit:,}.{parts}"
+    trials = [pass_options(each) for each in options]
     return [
         Candidate(
-            "shared memory",
-            text,
-            trials=[pass_options({"num_stages": stages}) for stages in fewer],
-            cost=lambda numbers: numbers["shared_bytes"] > limit,
-            share=_FAULT,
+            kind, text, trials=trials, cost=lambda numbers: numbers[cost] > limit, share=_FAULT
         )
     ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.advice.experiments import (
+    Alternatives,
     Attempt,
     Candidate,
     Change,
@@ -96,14 +97,16 @@ def merge_variants(
         seconds = sum(runner.trial_s for runner in own)
         if seconds <= most_seconds:
             most_seconds -= seconds
-            text = _try_merge(kernel, runners, compiler)
-            for runner in own if text else ():
-                runner.choices.append([Candidate("variants", text, share=_SHARE)])
+            found = _try_merge(kernel, runners, compiler)
+            for runner in own:
+                runner.choices += found
 
 
-@isolate(lambda why, *_: "")
-def _try_merge(kernel: KernelVariants, runners: Sequence[TrialRunner], compiler: Compiler) -> str:
-    """Return what merging a kernel's variants costs; "" if it is impossible or its time is unknown."""
+@isolate(lambda why, *_: [])
+def _try_merge(
+    kernel: KernelVariants, runners: Sequence[TrialRunner], compiler: Compiler
+) -> list[Alternatives]:
+    """Return what merging a kernel's variants costs; [] if it is impossible or its time is unknown."""
     names = set[str]()
     groups = defaultdict[Any, list[int]](list)
     for variant in kernel.variants:
@@ -113,7 +116,7 @@ def _try_merge(kernel: KernelVariants, runners: Sequence[TrialRunner], compiler:
     # Variants without a difference have different code, or use other global constants.
     distinct = {variant.specializations for variant in kernel.variants}
     if not len(groups) < len(distinct) == len(kernel.variants):
-        return ""
+        return []
     attempts = dict[TrialRunner, Attempt]()
     for numbers in groups.values():
         # An argument that is equal to 1 is no argument of the compiled function.
@@ -124,16 +127,17 @@ def _try_merge(kernel: KernelVariants, runners: Sequence[TrialRunner], compiler:
     tried = [attempts[runners[number]] for number in kernel.launches]
     times = [each.runner.compare_times(each.trial) for each in tried]
     if not all(after for _, after in times):
-        return ""
+        return []
     before_ns, after_ns = (sum(each[TIME] for each in own) for own in zip(*times, strict=True))
     cost = after_ns / before_ns - 1
     verdict = ", which pay" if cost > LEAST_SAVING else " without need"
-    return (
+    text = (
         f"The values of {join_names(sorted(names))} cause {len(kernel.variants)} variants{verdict}: "
         f"with do_not_specialize={json.dumps(sorted(names))}, "
         f"all {len(tried)} launches share {count_noun(len(groups), 'kernel')}. "
         f"Tried: predicted time {milliseconds(before_ns / 1e6)} → {milliseconds(after_ns / 1e6)} ({cost:+.1%})."
     )
+    return [[Candidate("variants", text, share=_SHARE)]]
 
 
 def _merge_launch(runner: TrialRunner, whole: TrialRunner, names: Collection[str]) -> Attempt:

@@ -237,6 +237,7 @@ class CapturedKernel:
         options: of the compiler.
         allocation: None if the capture lacks it.
         specializations: none in captures of earlier versions.
+        tensor_columns: of tensor memory that a program needs.
     """
 
     name: str
@@ -252,6 +253,7 @@ class CapturedKernel:
     options: Mapping[str, Any] = field(default_factory=dict)
     allocation: Allocation | None = None
     specializations: tuple[Specialization, ...] = ()
+    tensor_columns: Count = 0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,7 @@ from tilescope.reports.comparison import Difference, compare, differences
 from tilescope.reports.launch import Launches, Report, make_report, read_report
 from tilescope.reports.text import (
     brief,
+    describe_changes,
     html,
     markdown,
     markdown_growth,
@@ -37,6 +39,9 @@ from tilescope.reports.text import (
     table,
     to_json,
 )
+
+# Maximum lines of a comparison.
+_MOST_CHANGED = 30
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -90,15 +95,16 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--against",
-        type=Path,
-        metavar="OTHER.json",
-        help="exit with status 1 if requests, sectors or spills increased, if registers, shared memory or bank "
-        "conflicts increased along with the predicted time, or if a launch is missing",
+        metavar="OTHER",
+        help="what changed since OTHER, and why: a report of --json, or triton=VERSION, gpu=NAME or NAME=VALUE, with "
+        "which the script is captured a second time. With a report, the exit status is 1 if requests, sectors or "
+        "spills increased, if registers, shared memory or bank conflicts increased along with the predicted time, or "
+        "if a launch is missing",
     )
     add(
         "--triton",
         metavar="VERSION",
-        help="also compile with this version of Triton, and print the differences",
+        help="the same as --against triton=VERSION",
     )
     add(
         "--count",
@@ -180,6 +186,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     else:
         flags.script = flags.module
         flags.command = ["-m", flags.script, "--", *own]
+    flags.option = f"triton={flags.triton}" if flags.triton else ""
+    if "=" in (flags.against or "") and not Path(flags.against).exists():
+        flags.option = flags.against
     name, case = split_case(flags.script)
     if flags.module is None and not Path(name).exists():
         raise CommandFailed(f"There is no script {name}.", USAGE)
@@ -204,6 +213,7 @@ def _check_combination(flags: argparse.Namespace) -> None:
     if flags.is_capture:
         of_scripts = ("gpu", "set", "config", "values", "count", "out", "triton")
         given = [f"--{name}" for name in of_scripts if getattr(flags, name)]
+        given += [f"--against {flags.option}"] if flags.option and not flags.triton else []
         given += ["arguments after --"] if len(flags.command) > 2 else []
         if given:
             message = (
@@ -232,27 +242,32 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     path = Path(flags.script)
     _check_combination(flags)
     before = None
-    packages = None
-    if flags.against:
+    other = None
+    if flags.against and not flags.option:
         try:
-            before = read_report(flags.against)
+            before = read_report(Path(flags.against))
         except (OSError, ValueError) as error:
             message = f"--against {flags.against} is not a report of `show --json` ({error})."
             raise CommandFailed(message, USAGE) from error
-    if flags.triton:
-        from tilescope.measure.worker import default_cache_directory  # imports all declarations
-
-        python = flags.python or sys.executable
-        packages = install_triton(flags.triton, default_cache_directory(), python, folder)
+    elif flags.option:
+        other = _prepare_other(flags, folder, stack)
     process = None
     if not flags.is_capture or (flags.python and prints):
         process = _ScriptProcess(flags, folder, stack)
     if process and not flags.is_capture:
         if not prints:
             _announce_page(flags)
-        with _pass_interrupts_on(process) if prints else nullcontext():
-            path = process.capture(flags.script)
-    compiler = process.server.compile if process else None
+        processes = [process, other] if other else [process]
+        # On a GPU, launches that run at the same time would slow each other down
+        at_once = len(processes) if this_gpu() is None else 1
+        with (
+            ThreadPoolExecutor(at_once) as pool,
+            _pass_interrupts_on(*processes) if prints else nullcontext(),
+        ):
+            path, *rest = pool.map(lambda each: each.capture(flags.script), processes)
+        before = make_report(Capture(rest[0])) if rest else before
+    is_compared = bool(before) and not (flags.json or flags.brief)
+    compiler = process.server.compile if process and not is_compared else None
     if not prints:
         os.environ.setdefault("GRADIO_TEMP_DIR", str(folder))
         recapture = (process.capture, process.server.compile) if process else ()
@@ -261,9 +276,6 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     capture = Capture(path)
     launches = Launches(capture, compiler)
     report = launches.report()
-    if packages:
-        other = _ScriptProcess(flags, folder, stack, packages)
-        before = make_report(Capture(other.capture(flags.script)))
     changed = [] if before is None else differences(before.launches, report.launches)
     _print(flags, report, before, changed)
     if flags.html and report.launches:
@@ -271,6 +283,27 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
         with replacing(flags.html) as partial:
             partial.write_text(page, encoding="utf-8")
     _check(flags, report, capture.content.stopped, changed)
+
+
+def _prepare_other(flags: argparse.Namespace, folder: Path, stack: ExitStack) -> "_ScriptProcess":
+    """Start the process that captures the script with the other Triton, GPU or parameter."""
+    name, _, value = flags.option.partition("=")
+    other = argparse.Namespace(**vars(flags))
+    packages = None
+    if name == "triton":
+        from tilescope.measure.worker import default_cache_directory  # imports all declarations
+
+        python = flags.python or sys.executable
+        packages = install_triton(value, default_cache_directory(), python, folder)
+    elif name == "gpu":
+        try:
+            other.gpu = find_gpu(value)
+        except ValueError as error:
+            raise CommandFailed(f"--against {flags.option}: {error}.", USAGE) from error
+    else:
+        others = [each for each in flags.set if each.partition("=")[0] != name]
+        other.set = [*others, flags.option]
+    return _ScriptProcess(other, folder, stack, packages, "-other")
 
 
 def _announce_page(flags: argparse.Namespace) -> None:
@@ -287,12 +320,13 @@ def _announce_page(flags: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _pass_interrupts_on(process: "_ScriptProcess") -> Iterator[None]:
+def _pass_interrupts_on(*processes: "_ScriptProcess") -> Iterator[None]:
     """Continue after Ctrl+C, which ends the script, in order to report its launches. The next one ends this process."""
 
     def interrupt(*_: object) -> None:
         signal.signal(signal.SIGINT, previous)
-        process.server.interrupt()
+        for process in processes:
+            process.server.interrupt()
 
     previous = signal.signal(signal.SIGINT, interrupt)
     try:
@@ -314,7 +348,7 @@ def _print(
                         "text": section.text,
                         "html": html(section.text),
                     }
-        if flags.triton:
+        if flags.option:
             content["compared_with"] = before and before.to_json()
         if before is not None:
             content["differences"] = [
@@ -323,20 +357,22 @@ def _print(
             ]
         print(json.dumps(content, allow_nan=False))
         return
-    title = "Differences"
+    title = f"From {flags.option} to this" if flags.option else "Differences"
     if before is not None and (before.triton, before.gpu) != (report.triton, report.gpu):
         title = f"From Triton {before.triton}, {before.gpu} to Triton {report.triton}, {report.gpu}"
     if flags.markdown:
         print(markdown(report) if before is None else markdown_growth(title, changed, report))
         return
-    lines = []
-    if before is not None:
-        launches = compare(before.launches, report.launches)
-        lines = [
-            f"{title}: {count_noun(len(launches), 'launch')}" if launches else f"{title}: none"
-        ]
-        lines += [each.sentence for each in launches]
-    print(brief(report, lines) if flags.brief else table(report, lines))
+    if before is None:
+        print(brief(report) if flags.brief else table(report))
+        return
+    launches = compare(before.launches, report.launches)
+    different = f"{len(launches)} different" if launches else "no difference"
+    lines = [f"{title}: {count_noun(len(report.launches), 'launch')}, {different}."]
+    lines += [each.sentence for each in launches[:_MOST_CHANGED]]
+    if len(launches) > _MOST_CHANGED:
+        lines.append(f"{len(launches) - _MOST_CHANGED} more differ: see `differences` of --json.")
+    print(brief(report, lines) if flags.brief else describe_changes(report, lines))
 
 
 def _check(
@@ -352,7 +388,7 @@ def _check(
         advice = "Call one, or add a function whose name begins with `case`."
         none = f"{flags.script} launched no Triton kernels. {advice}"
         raise CommandFailed("" if stopped else none, USAGE)
-    if flags.against and (count := sum(each.is_worse for each in changed)):
+    if flags.against and not flags.option and (count := sum(each.is_worse for each in changed)):
         raise CommandFailed(f"{count_noun(count, 'regression')} since {flags.against}.", GREW)
 
 
@@ -362,6 +398,7 @@ class _ScriptProcess:
     Args:
         folder: of the captures, except that of --out.
         stack, packages: see `CaptureServer`.
+        suffix: of the names of captures, if it is the second process.
     """
 
     def __init__(
@@ -370,6 +407,7 @@ class _ScriptProcess:
         folder: Path,
         stack: ExitStack,
         packages: Path | None = None,
+        suffix: str = "",
     ) -> None:
         gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
         options = ["--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
@@ -377,7 +415,7 @@ class _ScriptProcess:
             options += [f"--{name}={value}" for value in values]
         self._flags = flags
         self._folder = folder
-        self._is_other = packages is not None
+        self._suffix = suffix
         python = flags.python or sys.executable
         self.server = CaptureServer(python, options, stack, folder, packages)
 
@@ -393,9 +431,9 @@ class _ScriptProcess:
             more: further options of the recorder.
             is_superseded: as for `CaptureServer.capture`.
         """
-        path = self._folder / f"{Path(script).stem}{'-other' * self._is_other}.tilescope"
+        path = self._folder / f"{Path(script).stem}{self._suffix}.tilescope"
         is_own = script == self._flags.script
-        if self._flags.out and is_own and not self._is_other:
+        if self._flags.out and is_own and not self._suffix:
             path = self._flags.out
         command = self._flags.command if is_own else [script]
         self.server.capture(path, command, more, is_superseded)

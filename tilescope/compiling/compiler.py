@@ -48,8 +48,7 @@ def compile_into_cache(experiment: Experiment, gpu: Gpu, is_timed: bool = False)
         Stopped: as for `compile_kernel`.
     """
     declared, launch = launch_of(experiment, gpu)
-    for kernel in (timed_build(declared, launch) if is_timed else declared).launches(launch):
-        compile_kernel(kernel, launch)
+    compile_kernel(timed_build(declared, launch) if is_timed else declared, launch)
 
 
 def timed_build(declared: Kernel, launch: Launch) -> Kernel:
@@ -68,25 +67,10 @@ def compile_experiment(experiment: Experiment, gpu: Gpu) -> Compiled:
 
 
 def compile_launch(declared: Kernel, launch: Launch) -> Compiled:
-    """Compile a launch of any declared kernel, and the launch that it needs first. See `compile_experiment`."""
-    first: Compiled | None = None
-    for kernel in declared.launches(launch):
-        compiled = _compile_one(kernel, launch)
-        if first:
-            unreadable = first.unreadable or compiled.unreadable
-            operations = () if unreadable else first.operations + compiled.operations
-            seconds = first.seconds + compiled.seconds
-            compiled = replace(
-                compiled, operations=operations, unreadable=unreadable, seconds=seconds, first=first
-            )
-        first = compiled
-    return compiled
-
-
-def _compile_one(declared: Kernel, launch: Launch) -> Compiled:
+    """Compile a launch of any declared kernel. See `compile_experiment`."""
     import triton
 
-    from tilescope.record.compiled import disassemble, read_resources
+    from tilescope.record.compiled import disassemble, read_resources, tensor_columns
 
     start = time.perf_counter()
     kernel = compile_kernel(declared, launch)
@@ -115,6 +99,7 @@ def _compile_one(declared: Kernel, launch: Launch) -> Compiled:
         triton=triton.__version__,
         seconds=time.perf_counter() - start,
         unreadable=unreadable,
+        tensor_columns=tensor_columns(kernel.metadata),
     )
 
 

@@ -190,8 +190,7 @@ def _estimate(kernel_id: str, launch: Launch) -> float | None:
     constants, _ = find_constants(launch.gpu)
     warps = max(1, described.resident * described.warps // QUARTERS)
     total_us, _ = time_launch(described, constants, warps * _STEPS_PER_WARP)
-    first = kernel.first(launch)
-    return total_us / 1e3 + kernel.reduction_ms(launch) + (first.ms if first else 0.0)
+    return total_us / 1e3 + kernel.reduction_ms(launch) + kernel.copies_ms(launch)
 
 
 def expect_execution(kernel: Kernel, launch: Launch) -> Execution | None:
@@ -329,7 +328,7 @@ class _Listing:
             return
         if kind == "descriptor load":
             self._add_descriptor(times, kind, 0.0)
-            self.add_wait(times, "wait for descriptor")
+            self.add_wait(times, "wait for barrier")
             return
         wavefronts = size / _SHARED_BYTES_PER_CYCLE
         self.add(times, "lsu", 0, 1, reads=tuple(self.loaded), wavefronts=wavefronts)
@@ -385,7 +384,7 @@ def _add_products(listing: _Listing, panels: Sequence[AnyAccess]) -> None:
     listing.add(times, "alu", cycles, cycles, writes=(address,))
     if not is_pipelined:
         listing.add_copy(times, kind, size, wavefronts, (address,))
-    wait = "wait for descriptor" if kind == "descriptor load" else "wait for copies"
+    wait = "wait for barrier" if kind == "descriptor load" else "wait for copies"
     listing.add_wait(times, wait, stages - 2 if is_pipelined else 0)
     for access in panels:
         if _is_across_k(launch, access):

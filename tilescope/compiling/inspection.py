@@ -1,6 +1,5 @@
-"""Compile an experiment, and inspect its launches like those of a captured script. Runs in a compile worker."""
+"""Compile an experiment, and inspect its launch like those of a captured script. Runs in a compile worker."""
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from tilescope.captures.reader import BaseCapture, CapturedLaunch, Content
+from tilescope.captures.reader import BaseCapture, Content
 from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
 from tilescope.compiling.estimates import compile_seconds
 from tilescope.declare.experiment import Experiment, launch_of
@@ -18,12 +17,12 @@ from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError, knobs, read_fields
 from tilescope.declare.spec import Kernel, Launch, TensorSpec
 from tilescope.evaluate.captured import count_launch
-from tilescope.inside.inspect import Inspection, correct_counts, inspect, join_launches
+from tilescope.inside.inspect import Inspection, correct_counts, inspect
 from tilescope.inside.report import ChangedTime, Inside
-from tilescope.results import Stopped, SweepPrediction
+from tilescope.numbers import significant
+from tilescope.results import Stopped
 from tilescope.timing.changes import LEAST_SAVING, list_options, name_options, sort_changes
-from tilescope.timing.launches import add_time, predict_captured
-from tilescope.timing.model import find_bound
+from tilescope.timing.launches import add_time
 
 # The most changes of an experiment to compile.
 MAX_TRIALS = 2
@@ -32,20 +31,40 @@ _MOST_TRIAL_S = 10.0
 
 
 def inspect_experiment(experiment: Experiment, gpu: Gpu) -> Inspection:
-    """Compile the experiment's kernel for `gpu`, and inspect the programs of its launches.
+    """Compile the experiment's kernel for `gpu`, and inspect the programs of its launch.
 
     Raises:
         Stopped: as for `compile_kernel`.
     """
-    capture = capture_launches(*launch_of(experiment, gpu))
-    launches = capture.content.launches
-    inspections = []
-    for each in launches:
-        counts = count_launch(capture, each)
-        inspection = inspect(capture, each, counts)
-        counts = correct_counts(capture, each, counts, inspection[1])
-        inspections.append((add_time(capture, each, counts, inspection), inspection[1]))
-    return functools.reduce(join_launches, inspections)
+    kernel, setting = launch_of(experiment, gpu)
+    capture = capture_launch(kernel, setting)
+    (launch,) = capture.content.launches
+    counts = count_launch(capture, launch)
+    inspection = inspect(capture, launch, counts)
+    executions = inspection[1]
+    counts = correct_counts(capture, launch, counts, executions)
+    inside = add_time(capture, launch, counts, inspection)
+    return _add_copies(inside, 1e3 * kernel.copies_ms(setting)), executions
+
+
+def _add_copies(inside: Inside, copies_us: float) -> Inside:
+    """Add the assumed time of the copies that precede the launch to its predicted times."""
+    if not copies_us or not inside.range_us:
+        return inside
+    low, high = inside.range_us
+    assumed = (
+        f"The predicted time assumes {significant(copies_us)} µs for the copies before the launch."
+    )
+    return replace(
+        inside,
+        predicted_us=copies_us + (inside.predicted_us or 0.0),
+        predicted_warm_us=copies_us + (inside.predicted_warm_us or 0.0),
+        range_us=(copies_us + low, copies_us + high),
+        changes=tuple(
+            replace(each, predicted_us=copies_us + each.predicted_us) for each in inside.changes
+        ),
+        assumed=f"{inside.assumed} {assumed}".strip(),
+    )
 
 
 def list_trials(
@@ -98,90 +117,39 @@ def try_changes(experiment: Experiment, gpu: Gpu, inside: Inside) -> Inside:
     return replace(inside, changes=sort_changes(changes))
 
 
-def predict_total(
-    capture: BaseCapture, launches: Sequence[CapturedLaunch], is_warm: bool
-) -> SweepPrediction:
-    """Predict the total time of launches of a capture, which follow each other.
-
-    Args:
-        is_warm: as for `predict_captured`.
-
-    Raises:
-        UnsupportedOperation: as for `predict_captured`.
-    """
-    predicted = [predict_captured(capture, each, is_warm) for each in launches]
-    total_us = sum(each.total_us for each in predicted)
-    by_resource = {
-        name: sum(each.by_resource_us[name] for each in predicted) / 1e3
-        for name in predicted[0].by_resource_us
-    }
-    ms = total_us / 1e3
-    return SweepPrediction(ms, find_bound(by_resource, ms), tuple(by_resource.items()))
-
-
 class LaunchCapture(BaseCapture):
-    """The launches of an experiment. Only tensors that start zeroed have known contents.
+    """The launch of an experiment. Only tensors that start zeroed have known contents.
 
     Args:
-        codes: the code of each kernel, by stage.
+        code: the kernel's code, by stage.
         sizes: the sizes of the arrays, in elements.
     """
 
-    def __init__(
-        self, content: Content, codes: Sequence[Mapping[str, str]], sizes: Sequence[int]
-    ) -> None:
+    def __init__(self, content: Content, code: Mapping[str, str], sizes: Sequence[int]) -> None:
         self.content = content
-        self._codes = codes
+        self._code = code
         self._sizes = sizes
 
     def read_code(self, kernel: int, stage: str) -> str:
-        return self._codes[kernel][stage]
+        return self._code[stage]
 
     def read_array(self, number: int) -> np.ndarray:
         return np.zeros(self._sizes[number], np.int32)
 
 
-def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture:
-    """Compile each launch of a declared kernel, and return them.
+def capture_launch(kernel: Kernel, launch: Launch) -> LaunchCapture:
+    """Compile a launch of a declared kernel, and return it.
 
     Raises:
         Stopped: as for `compile_kernel`.
     """
     from tilescope.record.compiled import describe_kernel, disassemble, read_resources
 
-    specs = declared.tensors(launch)
+    specs = kernel.tensors(launch)
     tensors = stand_in_tensors(specs, launch)
     zeroed = [name for name, spec in specs.items() if spec.starts_zeroed]
-    kernels = []
-    codes = []
-    launches: list[dict[str, Any]] = []
-    for kernel in declared.launches(launch):
-        compiled = compile_kernel(kernel, launch)
-        registers, spilled = read_resources(compiled.asm["cubin"])
-        kernels.append(
-            {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}
-        )
-        codes.append({**compiled.asm, "sass": disassemble(compiled.asm["cubin"])})
-        launches.append(
-            {
-                "kernel": len(launches),
-                "grid": [*kernel.grid(launch), 1, 1][:3],
-                "caller": {"file": "", "line": 0},
-                "config": {"num_stages": compiled.metadata.num_stages},
-                "tuned": None,
-                "ran": False,
-                "elapsed_ms": None,
-                "case": None,
-                "arguments": _describe_arguments(
-                    compiled.src.signature,
-                    kernel.arguments(tensors, launch),
-                    launch,
-                    specs,
-                    tensors,
-                    zeroed,
-                ),
-            }
-        )
+    compiled = compile_kernel(kernel, launch)
+    registers, spilled = read_resources(compiled.asm["cubin"])
     gpu = launch.gpu
     content = TypeAdapter(Content).validate_python(
         {
@@ -192,16 +160,38 @@ def capture_launches(declared: Kernel, launch: Launch) -> LaunchCapture:
             "stopped": None,
             "not_captured": (),
             "cases": {},
-            "kernels": kernels,
+            "kernels": [
+                {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}
+            ],
             "arrays": [{"why_missing": ""} for _ in zeroed],
             "storages": [
                 {"bytes": spec.stored_bytes(launch.problem), "address_bytes": 0}
                 for spec in specs.values()
             ],
-            "launches": launches,
+            "launches": [
+                {
+                    "kernel": 0,
+                    "grid": [*kernel.grid(launch), 1, 1][:3],
+                    "caller": {"file": "", "line": 0},
+                    "config": {"num_stages": compiled.metadata.num_stages},
+                    "tuned": None,
+                    "ran": False,
+                    "elapsed_ms": None,
+                    "case": None,
+                    "arguments": _describe_arguments(
+                        compiled.src.signature,
+                        kernel.arguments(tensors, launch),
+                        launch,
+                        specs,
+                        tensors,
+                        zeroed,
+                    ),
+                }
+            ],
         }
     )
-    return LaunchCapture(content, codes, [math.prod(specs[name].shape) for name in zeroed])
+    code = {**compiled.asm, "sass": disassemble(compiled.asm["cubin"])}
+    return LaunchCapture(content, code, [math.prod(specs[name].shape) for name in zeroed])
 
 
 def _describe_arguments(

@@ -27,6 +27,9 @@ _PARTITIONS = 4
 _SHARED_UNIT = 128
 _SYSTEM_SHARED = 1024
 
+# Columns of an SM's tensor memory, each with 128 lanes of 4 bytes (CUDA PTX ISA 9.0, "Tensor Memory").
+TENSOR_COLUMNS = 512
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -68,6 +71,11 @@ class Gpu:
         """Whether the tensor memory accelerator (TMA) copies blocks of tensors."""
         return self.compute_capability >= (9, 0)
 
+    @property
+    def has_tensor_memory(self) -> bool:
+        """Whether matrix instructions keep their results in tensor memory (tcgen05)."""
+        return self.compute_capability[0] == 10
+
     def matrix_rate(self, dtype: str) -> float:
         """Return the TFLOP/s of matrix products of a dtype; 0 if unknown. float8 has twice the rate of float16."""
         is_float8 = dtype.startswith("float8")
@@ -81,7 +89,8 @@ class Occupancy:
     Attributes:
         programs_per_sm: resident programs; 0 if not even one fits.
         occupancy: resident warps / maximum warps per SM, 0 to 1.
-        limits: programs allowed by each resource alone: "warps", "programs", "registers", "shared memory".
+        limits: programs allowed by each resource alone: "warps", "programs", "registers", "shared memory" and, if the
+            kernel uses it, "tensor memory".
         limited_by: the resources that allow the fewest programs.
     """
 
@@ -91,12 +100,15 @@ class Occupancy:
     limited_by: tuple[str, ...]
 
 
-def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Occupancy:
+def occupancy(
+    gpu: Gpu, num_warps: int, registers: int, shared_bytes: int, tensor_columns: int = 0
+) -> Occupancy:
     """Predict the occupancy of a compiled kernel by the rules of NVIDIA's cuda_occupancy.h.
 
     Args:
         registers: registers per thread.
         shared_bytes: shared memory per program.
+        tensor_columns: columns of tensor memory per program.
 
     >>> occupancy(GPUS["H200"], num_warps=8, registers=168, shared_bytes=0).limited_by
     ('registers',)
@@ -113,6 +125,10 @@ def occupancy(gpu: Gpu, num_warps: int, registers: int, shared_bytes: int) -> Oc
         "registers": warps_by_registers // num_warps,
         "shared memory": gpu.shared_bytes_per_sm // shared if shared else gpu.max_programs_per_sm,
     }
+    if tensor_columns:
+        # The GPU allocates a power of two, at least 32.
+        columns = max(32, 1 << (tensor_columns - 1).bit_length())
+        limits["tensor memory"] = TENSOR_COLUMNS // columns
     programs = min(limits.values())
     limited_by = tuple(name for name, limit in limits.items() if limit == programs)
     return Occupancy(programs, programs * num_warps / gpu.max_warps_per_sm, limits, limited_by)
@@ -183,7 +199,7 @@ def find_gpu(text: str) -> str:
     Raises:
         ValueError: the table has no such GPU.
     """
-    ignored = r"[\W_]|nvidia|geforce|tesla|rtx|sxm\d?|gb|blackwell"
+    ignored = r"[\W_]|nvidia|geforce|tesla|rtx|sxm\d?|(?<=\d)gb|blackwell"
     squeezed, *rows = (re.sub(ignored, "", name.lower()) for name in (text, *GPUS))
     name = dict(zip(rows, GPUS, strict=True)).get(squeezed) or table_name(text)
     if name is None:

@@ -54,6 +54,8 @@ class TensorSpec:
         transposed: whether memory holds the tensor's transpose.
         dtype: torch's name for a workspace's type, if it differs from the problem's; "" otherwise.
         starts_zeroed: whether a workspace is allocated as zeros. Each launch must leave it as zeros.
+        copy_of: the input that torch copies into a workspace before each launch; "" for none. The workspace's further
+            rows and columns are zeros.
     """
 
     shape: tuple[int, int]
@@ -61,6 +63,7 @@ class TensorSpec:
     transposed: bool = False
     dtype: str = ""
     starts_zeroed: bool = False
+    copy_of: str = ""
 
     @property
     def stored(self) -> tuple[int, int]:
@@ -360,25 +363,6 @@ def preset(title: str, problem: str, config: str = "", view: str = "") -> Preset
     return Preset(title, *numbers)
 
 
-@dataclass(frozen=True)
-class FirstLaunch:
-    """A launch before the kernel's own, on the same tensors.
-
-    Attributes:
-        jitted: the `@triton.jit` function.
-        programs: the number of its programs.
-        accesses: its memory operations, in source order.
-        arguments: tensors → its arguments by name, num_warps included.
-        ms: its expected time.
-    """
-
-    jitted: Any
-    programs: int
-    accesses: tuple[AnyAccess, ...]
-    arguments: Callable[[Tensors], dict[str, Any]]
-    ms: float
-
-
 @dataclass(frozen=True, eq=False)  # caches use it as a key
 class Kernel(Generic[P, C]):
     """A kernel variant. Each kernel file declares exactly one, as KERNEL.
@@ -393,8 +377,9 @@ class Kernel(Generic[P, C]):
         tiles: (pids, launch) → Tiles of the given programs.
         accesses: launch → its memory operations, in source order.
         arguments: (tensors, launch) → the launch's arguments by name, num_warps and num_stages included.
-        workspaces: launch → further tensors, by name. Their content is undefined, unless they start as zeros.
-        first: launch → the launch that it needs first, or None. Its loop indices are in `extents`.
+        workspaces: launch → further tensors, by name. Their content is undefined, unless they start as zeros or are
+            copies of inputs.
+        copies_ms: launch → the assumed time of the copies into workspaces.
         dtypes: the problem's dtypes that the kernel supports; empty for all.
         zeroed_output: whether the kernel accumulates into its output, which then starts as zeros instead of poison.
         roundings: launch → the number of partial results that are rounded to the output's type and added up in it.
@@ -415,7 +400,7 @@ class Kernel(Generic[P, C]):
     accesses: Callable[[Launch[P, C]], tuple[AnyAccess, ...]]
     arguments: Callable[[Tensors, Launch[P, C]], dict[str, Any]]
     workspaces: Callable[[Launch[P, C]], dict[str, TensorSpec]] = lambda launch: {}
-    first: Callable[[Launch[P, C]], FirstLaunch | None] = lambda launch: None
+    copies_ms: Callable[[Launch[P, C]], float] = lambda launch: 0.0
     dtypes: tuple[str, ...] = ()
     zeroed_output: bool = False
     roundings: Callable[[Launch[P, C]], int] = lambda launch: 1
@@ -431,26 +416,6 @@ class Kernel(Generic[P, C]):
     def tensors(self, launch: Launch[P, C]) -> dict[str, TensorSpec]:
         """Return the family's tensors and the workspaces."""
         return {**self.family.tensors(launch.problem), **self.workspaces(launch)}
-
-    def launches(self, launch: Launch[P, C]) -> tuple[Kernel[P, C], ...]:
-        """Return the kernels to launch, in order: the first launch as a kernel, if there is one, then this kernel."""
-        if (first := self.first(launch)) is None:
-            return (self,)
-        alone = replace(
-            self,
-            jitted=first.jitted,
-            grid=lambda _: (first.programs,),
-            accesses=lambda _: first.accesses,
-            arguments=lambda tensors, _: first.arguments(tensors),
-            first=lambda _: None,
-        )
-        return alone, self
-
-    def all_accesses(self, launch: Launch[P, C]) -> tuple[AnyAccess, ...]:
-        """Return the memory operations of all kernels of a launch, in order."""
-        return tuple(
-            access for kernel in self.launches(launch) for access in kernel.accesses(launch)
-        )
 
     def output_tile(self, launch: Launch[P, C]) -> tuple[int, int] | None:
         """Return (rows, columns) of a tile of the output, or None if programs do not write tiles."""
@@ -481,7 +446,7 @@ def interpreter_seconds(kernel: Kernel, launch: Launch) -> float:
     """Estimate how long Triton's interpreter takes for one launch."""
     extents = kernel.extents(launch)
     seconds = _PER_PRODUCT_S * kernel.family.work(launch.problem) / 2
-    for access in kernel.all_accesses(launch):
+    for access in kernel.accesses(launch):
         executions = math.prod(extents[index] for index in access.over)
         seconds += executions * (_PER_OPERATION_S + _PER_ELEMENT_S * access.elements)
     return seconds

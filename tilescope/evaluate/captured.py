@@ -22,6 +22,7 @@ from tilescope.captures.reader import (
     Tensor,
     UnreadableCapture,
 )
+from tilescope.declare.gpus import TENSOR_COLUMNS
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally, Touches
 from tilescope.evaluate.evaluator import Evaluator
 from tilescope.evaluate.global_memory import STORAGE_STEP, Descriptor, GlobalMemory, Storage
@@ -77,6 +78,8 @@ UNROLLED = Mismatch(
     True,
 )
 
+NO_CODE = "The compiler emits no code for a launch that needs too much tensor memory."
+
 
 @isolate(lambda why, *_: LaunchCounts((), why))
 def count_launch(
@@ -93,6 +96,8 @@ def count_launch(
     """
     build = build or capture.build(launch.kernel)
     kernel, codes = build
+    if kernel.tensor_columns > TENSOR_COLUMNS:
+        return LaunchCounts((), refused=NO_CODE)
     instructions, evaluator = _evaluate(capture, launch, build, is_textbook)
     body = evaluator.body
     memory = evaluator.memory

@@ -290,9 +290,9 @@ def count_accesses(
     """Return every operation of a launch with its cost.
 
     Args:
-        instructions: the instruction of each access, those of a first launch included; () if unknown.
+        instructions: the instruction of each access; () if unknown.
     """
-    accesses = kernel.all_accesses(launch) if instructions else ()
+    accesses = kernel.accesses(launch) if instructions else ()
     pairs = zip(accesses, instructions, strict=True)
     patterns = [make_pattern(kernel, launch, *pair) for pair in pairs]
     return count_patterns(kernel, launch, patterns)

@@ -1,15 +1,18 @@
 """Inspect the programs of a captured launch, with their registers and spills by source line, and correct its counts."""
 
 import functools
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilescope.captures.listings import UnsupportedOperation, isolate
+from tilescope.captures.listings import UnsupportedOperation, find_user_place, isolate
 from tilescope.captures.reader import BaseCapture, CapturedLaunch
-from tilescope.evaluate.captured import MOVED, UNROLLED
+from tilescope.declare.gpus import TENSOR_COLUMNS
+from tilescope.evaluate.captured import MOVED, NO_CODE, UNROLLED
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Touches
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES, RequestCosts
 from tilescope.inside.banks import SYSTEM_BYTES
@@ -22,6 +25,7 @@ from tilescope.inside.report import (
     LineInstructions,
     LineRegisters,
     LineSpills,
+    TensorBuffer,
 )
 from tilescope.inside.shared import (
     Callers,
@@ -33,7 +37,7 @@ from tilescope.inside.shared import (
 from tilescope.inside.threads import make_launch
 from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.sass.registers import Accesses, analyze, is_call, list_registers
-from tilescope.ttgir.parser import Site, parse_ttgir
+from tilescope.ttgir.parser import Region, Site, parse_ttgir
 
 # The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]
@@ -41,6 +45,9 @@ Inspection = tuple[Inside, Executions | None]
 # The GPU reserves two registers of each thread, and a thread has at least 16.
 _RESERVED = 2
 _FEWEST = 16
+# The lanes of tensor memory, and a buffer: memdesc<128x256xf32, #tmem, #ttng.tensor_memory, mutable>
+_TENSOR_LANES = 128
+_TENSOR_BUFFER = re.compile(r"memdesc<([\dx]+)x[a-z]+(\d+)")
 
 
 @isolate(lambda why, *_: (Inside(unread=why, not_executed=why), None))
@@ -62,60 +69,13 @@ def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) 
 def _execute(
     capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, inside: Inside
 ) -> Inspection:
-    _, codes = capture.build(launch.kernel)
+    kernel, codes = capture.build(launch.kernel)
+    if kernel.tensor_columns > TENSOR_COLUMNS:
+        raise UnsupportedOperation(NO_CODE)
     executions = execute(parse_sass(codes["sass"]), make_launch(capture, launch, counts))
     start_bytes = SYSTEM_BYTES if capture.content.capability >= 90 else 0
     inside = add_executions(inside, codes["sass"], executions, counts, start_bytes, codes["ttgir"])
     return inside, executions
-
-
-def join_launches(first: Inspection, last: Inspection) -> Inspection:
-    """Merge the inspections of two launches. The memory map and the executions are those of the last one."""
-    before, after = first[0], last[0]
-    executed = before.instructions_executed, after.instructions_executed
-    lists = {
-        name: value + getattr(after, name)
-        for name, value in vars(before).items()
-        if isinstance(value, tuple) and name not in ("range_us", "changes")
-    }
-    joined = replace(
-        after,
-        **lists,
-        instructions_executed=None if None in executed else sum(filter(None, executed)),
-        not_executed=after.not_executed or before.not_executed,
-        unread=after.unread or before.unread,
-    )
-    return _add_times(before, joined), last[1]
-
-
-def _add_times(before: Inside, after: Inside) -> Inside:
-    if not before.range_us or not after.range_us:
-        why = before.not_predicted or after.not_predicted
-        return replace(
-            after,
-            predicted_us=None,
-            predicted_warm_us=None,
-            range_us=None,
-            not_predicted=why,
-        )
-    shortest, longest = sorted((before, after), key=lambda inside: inside.predicted_us or 0.0)
-    rest_us = shortest.predicted_us or 0.0
-    resources = {
-        name: time_us + before.by_resource_us[name]
-        for name, time_us in after.by_resource_us.items()
-    }
-    low, high = map(sum, zip(before.range_us, after.range_us, strict=True))
-    return replace(
-        after,
-        predicted_us=sum(filter(None, (before.predicted_us, after.predicted_us))),
-        predicted_warm_us=sum(filter(None, (before.predicted_warm_us, after.predicted_warm_us))),
-        range_us=(low, high),
-        bound_by=longest.bound_by,
-        changes=tuple(
-            replace(each, predicted_us=each.predicted_us + rest_us) for each in longest.changes
-        ),
-        by_resource_us=resources,
-    )
 
 
 def add_executions(
@@ -160,12 +120,25 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
         encodings = Encodings(ttgir)
         return replace(
             inside,
+            tensor_memory=_read_tensor_memory(body),
             layouts=read_layouts(body, encodings),
             conversions=read_conversions(body, encodings),
             pipelines=read_pipelines(body, ttgir, ptx, num_stages),
         )
     except UnsupportedOperation as error:
         return replace(inside, unread=str(error))
+
+
+def _read_tensor_memory(body: Region) -> tuple[TensorBuffer, ...]:
+    buffers = []
+    for op in body.walk():
+        match = _TENSOR_BUFFER.search(op.text) if op.name == "ttng.tmem_alloc" else None
+        if match:
+            elements = math.prod(int(extent) for extent in match[1].split("x"))
+            place = find_user_place(op.location) or ("", 0)
+            columns = elements * int(match[2]) // (32 * _TENSOR_LANES)
+            buffers.append(TensorBuffer(*place, columns))
+    return tuple(buffers)
 
 
 def _read_callers(ttgir: str) -> Callers:

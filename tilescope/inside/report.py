@@ -151,6 +151,19 @@ class SharedBuffer:
 
 
 @dataclass(frozen=True)
+class TensorBuffer:
+    """A buffer in a program's tensor memory, such as the accumulator of a product.
+
+    Attributes:
+        columns: of 128 lanes with 4 bytes each.
+    """
+
+    file: str
+    line: int
+    columns: int
+
+
+@dataclass(frozen=True)
 class TensorLayout:
     """The layout of a block of an operation.
 
@@ -345,6 +358,7 @@ class Inside:
         registers_by_line: most live registers first.
         registers_at_peak: the live registers where the most are live, on the first line of `registers_by_line`.
         shared_map: the buffers of shared memory; None in a report of an earlier version.
+        tensor_memory: the buffers of tensor memory (compute capability 10).
         layouts: the layouts of the blocks of accesses, multiplications and conversions.
         conversions: the layout conversions of blocks.
         pipelines: the loops that load or multiply.
@@ -368,6 +382,7 @@ class Inside:
     registers_at_peak: tuple[HeldRegisters, ...] = ()
     spills_by_line: tuple[LineSpills, ...] = ()
     shared_map: SharedMap | None = None
+    tensor_memory: tuple[TensorBuffer, ...] = ()
     layouts: tuple[TensorLayout, ...] = ()
     conversions: tuple[LayoutConversion, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()

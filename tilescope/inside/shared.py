@@ -10,9 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation, find_user_place, is_in_sort
-from tilescope.captures.reader import AllocatedBuffer, Allocation, BaseCapture, CapturedLaunch
+from tilescope.captures.reader import (
+    AllocatedBuffer,
+    Allocation,
+    BaseCapture,
+    CapturedKernel,
+    CapturedLaunch,
+)
 from tilescope.captures.server import find_allocations
-from tilescope.declare.gpus import captured_gpu, occupancy
+from tilescope.declare.gpus import Gpu, Occupancy, captured_gpu, occupancy
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES
 from tilescope.inside.banks import BankAccess, Wavefronts, count_copy_wavefronts, count_wavefronts
@@ -37,6 +43,12 @@ Callers = Mapping[tuple[str, int], tuple[tuple[str, int], ...]]
 _UNMATCHED = "The LDGSTS instructions could not be matched with the copies of the source line."
 
 
+def fit_kernel(gpu: Gpu, kernel: CapturedKernel) -> Occupancy:
+    """Predict the occupancy of a captured kernel."""
+    needs = kernel.registers, kernel.shared_bytes, kernel.tensor_columns
+    return occupancy(gpu, kernel.num_warps, *needs)
+
+
 def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap:
     """Return the map of a captured launch's shared memory."""
     gpu = captured_gpu(capture.content.gpu)
@@ -51,7 +63,7 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
     for stages, needed in sorted(needs.items()):
         fit = None
         if gpu:
-            fit = occupancy(gpu, kernel.num_warps, kernel.registers, needed).programs_per_sm
+            fit = fit_kernel(gpu, replace(kernel, shared_bytes=needed)).programs_per_sm
             fit = fit if needed <= limit else 0
         by_stages.append(StageNeed(stages, needed, fit))
     unknown = SharedMap(shared_bytes, limit, by_stages=tuple(by_stages))

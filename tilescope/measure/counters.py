@@ -23,6 +23,7 @@ from typing import Any
 
 from tilescope.captures.reader import Capture, CountedLaunch
 from tilescope.captures.server import RECORDER, CaptureFailed, CaptureServer
+from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import (
     Experiment,
     Json,
@@ -62,9 +63,6 @@ from tilescope.sass.instructions import parse_sass
 DEADLINE_S = 120.0
 EACH_MORE_S = 5.0
 
-# Prefixes of the metrics that describe the kernel, not its traffic.
-_OF_KERNEL = ("registers", "shared_bytes", "limit", "occupancy")
-
 # Columns of ncu's source page. The page omits the global columns if no instruction accesses global memory.
 _EXECUTED = "Instructions Executed"
 _SECTORS = "L2 Theoretical Sectors Global"
@@ -97,7 +95,7 @@ def count(
 ) -> list[NcuCounts]:
     """Launch each experiment `repeats` times under ncu, with flushed caches. Return the counts per repeat, in order.
 
-    If a kernel needs a first launch, the traffic of both launches is summed, and the first launch's rows come first.
+    The copies that precede a launch are not counted.
 
     Args:
         metrics: keys of `ncu.METRICS`.
@@ -107,9 +105,8 @@ def count(
     Raises:
         CountingFailed: if ncu is missing, lacks permission, is too slow, or reports incomplete counts.
     """
-    launches_here = (launch_of(each, resolve_gpu(each, this_gpu())) for each in experiments)
-    kernels = [kernel.launches(launch) for kernel, launch in launches_here]
-    names = (kernel.jitted.fn.__name__ for kernel in itertools.chain(*kernels))
+    kernels = discover()
+    names = (kernels[each.kernel].jitted.fn.__name__ for each in experiments)
     profile = ncu.profile_command(metrics, names, "--cache-control", "all")
     if by_instruction:
         profile += ["--section", "SourceCounters"]
@@ -127,26 +124,11 @@ def count(
         rows: list[list[dict[str, str]]] = [[] for _ in launches]
         if by_instruction:
             rows = ncu.parse_instructions(run([*read, "--csv", "--page", "source"]))
-    expected = sum(map(len, kernels)) * repeats
+    expected = len(experiments) * repeats
     for counted in (launches, rows):
         if len(counted) != expected:
             raise CountingFailed(f"ncu counted {len(counted)} of {expected} launches.")
-    counted_launches = zip(launches, rows, strict=True)
-    return [
-        _add_up(list(itertools.islice(counted_launches, len(each))))
-        for each in kernels
-        for _ in range(repeats)
-    ]
-
-
-def _add_up(counts: Sequence[NcuCounts]) -> NcuCounts:
-    """Sum the traffic of a kernel and its first launch, if any. Registers and limits are the kernel's own."""
-    *_, (own, _) = counts
-    launch = {
-        name: value if name.startswith(_OF_KERNEL) else sum(each[name] for each, _ in counts)
-        for name, value in own.items()
-    }
-    return launch, [row for _, rows in counts for row in rows]
+    return list(zip(launches, rows, strict=True))
 
 
 def join_counts(experiment: Experiment, compiled: Compiled, counts: NcuCounts) -> Counters:
@@ -156,17 +138,7 @@ def join_counts(experiment: Experiment, compiled: Compiled, counts: NcuCounts) -
         CountingFailed: if ncu counted different code.
     """
     launch, rows = counts
-    ops = tuple[OpCounts, ...]()
-    shared = tuple[SharedCounts, ...]()
-    number = 0
-    for part in filter(None, (compiled.first, compiled)):
-        own = part.operations[number:]
-        end = len(parse_sass(part.sass)) if part is compiled.first else None
-        of_memory, of_shared = sum_instructions(rows[:end], part.sass, own, number)
-        ops += of_memory
-        shared += of_shared
-        number = len(own)
-        rows = rows[end:] if end else rows
+    ops, shared = sum_instructions(rows, compiled.sass, compiled.operations)
     device = Device("cuda", compiled.gpu, metadata.version("torch"), compiled.triton)
     facts = CompiledFacts(
         *(getattr(compiled, field.name) for field in dataclasses.fields(CompiledFacts))
@@ -178,14 +150,12 @@ def sum_instructions(
     rows: list[dict[str, str]],
     sass: str,
     operations: tuple[MemoryInstruction, ...],
-    first: int = 0,
 ) -> tuple[tuple[OpCounts, ...], tuple[SharedCounts, ...]]:
     """Sum global-memory counts by operation and opcode, and shared-memory counts by source line and opcode.
 
     Args:
         rows: one per instruction, as `ncu.parse_instructions` returns them.
         sass: the same code with its line table.
-        first: the number of the first of the operations.
 
     Raises:
         CountingFailed: if ncu's code differs from the SASS, or a column is missing.
@@ -199,9 +169,8 @@ def sum_instructions(
     shared = defaultdict[Any, list[list[int]]](list)
     for each, number, row in zip(code, match_instructions(code, operations), rows, strict=True):
         if each.traits.operation not in ("", "descriptor") and number is not None:
-            # An instruction that belongs to no declared operation keeps its negative number.
-            operation = number if number < 0 else first + number
-            ops[operation, each.opcode].append(_counts(row, _GLOBAL))
+            # An instruction that belongs to no declared operation has a negative number.
+            ops[number, each.opcode].append(_counts(row, _GLOBAL))
         if each.traits.smem not in ("", "atomic") and row["Address Space"]:
             shared[each.source, each.opcode].append(_counts(row, _SHARED))
     return _add_counts(OpCounts, ops), _add_counts(SharedCounts, shared)

@@ -49,12 +49,13 @@ _MAX_SPIN_CYCLES = 1 << 32
 _REST_FACTOR = 9
 _MIN_REST_S = 0.01
 
-# The queue holds about 1,000 launches and events. A sample takes three entries, a launch and two events. The flush of a
-# cold L2 takes up to three more (torch's sum launches twice and clears a buffer): at four entries per sample, 240
-# samples filled an H200's queue. On a full queue, Python would block until the gate opens.
+# The queue holds about 1,000 launches and events. A sample takes up to five entries: two events, and a call of up to
+# three launches, such as two copies and a kernel. The flush of a cold L2 takes up to three more (torch's sum launches
+# twice and clears a buffer): at four entries per sample, 240 samples filled an H200's queue. On a full queue, Python
+# would block until the gate opens.
 _QUEUED = 960
-_QUEUED_WARM = 3
-_QUEUED_COLD = 6
+_QUEUED_WARM = 5
+_QUEUED_COLD = 8
 
 # Plausible GPU clocks in MHz, and the shortest span from which a clock is computed. Some GPUs' timers tick every 1 µs,
 # which would affect the clock's second digit in spans below 50 µs.

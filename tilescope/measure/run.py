@@ -69,7 +69,7 @@ class Prepared:
         return self.bind()()
 
     def bind(self) -> Callable[[], Any]:
-        """Return a function that launches with the grids and arguments bound, to call in a loop."""
+        """Return a function that launches with the grid and arguments bound, after its copies, to call in a loop."""
         import torch
 
         setting = self.setting
@@ -80,26 +80,31 @@ class Prepared:
                 empty = torch.empty_strided(
                     spec.shape, spec.strides, dtype=dtype, device=self.output.device
                 )
-                self.workspaces[name, spec] = empty.zero_() if spec.starts_zeroed else empty
+                is_zeroed = spec.starts_zeroed or spec.copy_of
+                self.workspaces[name, spec] = empty.zero_() if is_zeroed else empty
         workspaces = {name: self.workspaces[name, spec] for name, spec in specs.items()}
         tensors = {
             **self.inputs,
             self.kernel.family.output(setting.problem): self.output,
             **workspaces,
         }
-        *before, last = [
-            functools.partial(
-                kernel.jitted[kernel.grid(setting)], **kernel.arguments(tensors, setting)
-            )
-            for kernel in self.kernel.launches(setting)
-        ]
+        launch = functools.partial(
+            self.kernel.jitted[self.kernel.grid(setting)],
+            **self.kernel.arguments(tensors, setting),
+        )
+        copies = []
+        for name, spec in specs.items():
+            if spec.copy_of:
+                source = self.inputs[spec.copy_of]
+                rows, columns = source.shape
+                copies.append((workspaces[name][:rows, :columns], source))
 
-        def launch_all() -> Any:
-            for launch in before:
-                launch()
-            return last()
+        def copy_and_launch() -> Any:
+            for target, source in copies:
+                target.copy_(source)
+            return launch()
 
-        return launch_all if before else last
+        return copy_and_launch if copies else launch
 
     def check(self) -> tuple[Check, Diff]:
         """Compare the output with the reference."""

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, fields
 from itertools import chain
@@ -158,28 +158,36 @@ def describe_kernel(compiled: Any) -> Values:
         "name": function.__name__, "file": inspect.getsourcefile(function) or "", "line": line,
         "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
         "num_ctas": metadata.num_ctas, "layouts": read_ttgir(ttgir).layouts, "options": options,
-        "allocation": allocation, "specializations": [*_list_specializations(compiled)],
+        "allocation": allocation, "tensor_columns": tensor_columns(metadata),
+        "specializations": _list_specializations(compiled),
     }  # fmt: skip
 
 
-def _list_specializations(compiled: Any) -> Iterator[Values]:
-    """Yield the options that a kernel was compiled with, and what Triton assumes about each argument."""
+def tensor_columns(metadata: Any) -> int:
+    """Return the columns of tensor memory that a program needs; 0 on GPUs that have none."""
+    return getattr(metadata, "tmem_size", None) or 0
+
+
+def _list_specializations(compiled: Any) -> list[Values]:
+    """Return the options that a kernel was compiled with, and what Triton assumes about each argument."""
     source = compiled.src
-    options = (each.name for each in fields(CUDAOptions))
-    facts = [(name, "option", getattr(compiled.metadata, name)) for name in options]
+    facts = {
+        (each.name, "option"): getattr(compiled.metadata, each.name) for each in fields(CUDAOptions)
+    }
     for number, (name, dtype) in enumerate(source.signature.items()):
-        is_divisible = bool(source.attrs.get((number,)))
         constant = source.constants.get((number,))
         if dtype != "constexpr":
-            facts.append((name, "dtype", dtype))
+            facts[name, "dtype"] = dtype
             if kind := _DIVISIBLE.get(dtype[0]):
-                facts.append((name, kind, is_divisible))
+                facts[name, kind] = bool(source.attrs.get((number,)))
         elif constant == 1 and not source.fn.params[number].is_constexpr:
-            facts += [(name, "dtype", "i32"), (name, "equal to 1", True)]
+            facts |= {(name, "dtype"): "i32", (name, "equal to 1"): True}
         else:
-            facts.append((name, "constexpr", constant))
-    for argument, kind, value in facts:
-        yield {"argument": argument, "kind": kind, "value": plain(value)}
+            facts[name, "constexpr"] = constant
+    return [
+        {"argument": argument, "kind": kind, "value": plain(value)}
+        for (argument, kind), value in facts.items()
+    ]
 
 
 def plain(value: Any) -> int | str | None:
@@ -236,7 +244,7 @@ def _recompile_one(module: Values, capability: int) -> Values:
     return {
         "registers": registers, "spilled_bytes": spilled, "shared_bytes": compiled.metadata.shared,
         "num_warps": compiled.metadata.num_warps, "layouts": read_ttgir(codes["ttgir"]).layouts, "codes": codes,
-        "allocation": None,
+        "allocation": None, "tensor_columns": tensor_columns(compiled.metadata),
     }  # fmt: skip
 
 

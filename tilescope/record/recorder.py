@@ -27,7 +27,7 @@ from .arguments import (
     own_tensor,
     storage_start,
 )
-from .compiled import describe_kernel, plain, read_ttgir
+from .compiled import describe_kernel, plain, read_ttgir, tensor_columns
 from .tracebacks import current_line, describe_place
 
 # Maximum bytes of all arrays in the file.
@@ -37,6 +37,8 @@ MOST_BYTES = 60 << 20
 _ADDRESS_RANGE = 1 << 29
 
 # Maximum number of programs along each axis of a grid.
+# Columns of an SM's tensor memory. Triton checks them when it loads the kernel.
+_TENSOR_COLUMNS = 512
 _MOST_PROGRAMS = [2**31 - 1, 65535, 65535]
 
 # Held while a launch is recorded and while the process forks, so that other threads and forks never see part of one.
@@ -247,12 +249,16 @@ class Recorder:
             error = RuntimeError("Triton Error [CUDA]: invalid argument")
             error.add_note(f"the grid is {grid}, and a GPU allows at most {_MOST_PROGRAMS}")
             raise error
-        shared = launch.compiled.metadata.shared
+        metadata = launch.compiled.metadata
         limit = self.gpu["shared_bytes_per_program"]
-        if shared > limit:
-            failure = OutOfResources(shared, limit, "shared memory")
-            failure.launch = launch
-            raise failure
+        for needed, most, what in (
+            (metadata.shared, limit, "shared memory"),
+            (tensor_columns(metadata), _TENSOR_COLUMNS, "tensor memory"),
+        ):
+            if needed > most:
+                failure = OutOfResources(needed, most, what)
+                failure.launch = launch
+                raise failure
         return True
 
     def _add(self, launch: RecordedLaunch) -> None:
@@ -260,7 +266,7 @@ class Recorder:
         self.keep(launch)
 
     def keep_failed(self, error: BaseException | None) -> None:
-        """Add the launch that ended the script because it needs too much shared memory, if there is one.
+        """Add the launch that ended the script because it needs too much memory of an SM, if there is one.
 
         Scripts and tuners that handle the error launch something else, so theirs are not added.
         """

@@ -12,6 +12,8 @@ from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
 
 # Maximum number of lines that explain a difference.
 _MOST_LINES = 3
+# Maximum number of numbers that describe a changed launch, besides its time and resources.
+_MOST_NUMBERS = 8
 
 # Growth of these is not a regression if the predicted time does not grow: they move no data to or from memory.
 _NEEDS = ("registers", "shared_bytes", "shared_wavefronts", "bank_conflicts")
@@ -89,6 +91,12 @@ class Difference:
         return f"{self.subject}: {in_words(self.what)} {verb} {numbers}{time}."
 
     @property
+    def factor(self) -> float:
+        """The larger of its numbers / the smaller one; infinite if one is 0."""
+        low, high = sorted((self.before, self.after))
+        return high / low if low else math.inf
+
+    @property
     def change(self) -> str:
         lines = f" ({self.lines})" if self.lines else ""
         return f"{in_words(self.what)} {self.before:,} → {self.after:,}{lines}"
@@ -121,11 +129,14 @@ class ChangedLaunch:
     def sentence(self) -> str:
         """What it costs, then why: resources, operations, and the launch's other numbers."""
         others = [
-            each.change
+            each
             for name, each in self._of_launch.items()
             if name not in ("predicted_us", "programs_per_sm", *_RESOURCES)
         ]
-        parts = [*self._describe_cost(), *self._describe_operations(), ", ".join(others)]
+        others.sort(key=lambda each: -each.factor)
+        rest = ", …" if len(others) > _MOST_NUMBERS else ""
+        numbers = ", ".join(each.change for each in others[:_MOST_NUMBERS]) + rest
+        parts = [*self._describe_cost(), *self._describe_operations(), numbers]
         text = ". ".join(part[0].upper() + part[1:] for part in parts if part)
         place = f"{self.file}:{self.line} " if self.file else ""
         pairs = f" ({self.pairs} launches)" if self.pairs > 1 else ""

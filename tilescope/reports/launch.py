@@ -28,7 +28,7 @@ from tilescope.captures.reader import (
     OutputErrors,
     Tuned,
 )
-from tilescope.declare.gpus import Gpu, captured_gpu, occupancy
+from tilescope.declare.gpus import Gpu, captured_gpu
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs
 from tilescope.inside.inspect import correct_counts, inspect
@@ -41,6 +41,7 @@ from tilescope.inside.report import (
     LineSpills,
     SharedAccess,
 )
+from tilescope.inside.shared import fit_kernel
 from tilescope.numbers import bytes_of, milliseconds, percent
 from tilescope.results.codec import from_json, parse_json, to_json
 from tilescope.timing.changes import add_times, describe_changes
@@ -424,7 +425,7 @@ def _report_launch(
         refused.add((kernel.line, counts.refused))
     resident = None
     if gpu:
-        resident = occupancy(gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes)
+        resident = fit_kernel(gpu, kernel)
     report = LaunchReport(
         kernel=kernel.name,
         source=Path(kernel.file).name,

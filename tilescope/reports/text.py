@@ -118,6 +118,13 @@ def table(report: Report, differences: Sequence[str] = ()) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
+def describe_changes(report: Report, differences: Sequence[str]) -> str:
+    """Return the faults of a report, its differences from another one, and what it lacks."""
+    faults, _ = describe_findings(report)
+    missing = [each for each in report.remarks if each != report.untried]
+    return "\n\n".join("\n".join(part) for part in (faults, differences, missing) if part)
+
+
 def markdown(report: Report) -> str:
     """Return a report in GitHub's Markdown."""
     parts = [section.markdown for section in sections(report)]
@@ -211,7 +218,11 @@ def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) 
         notes.append(f"Nsight Compute: {agreement}{unknown}")
     elif any(each.counted for each in report.launches):
         notes.append("Nsight Compute: not counted")
-    notes += [f"Line {refusal.line}: {refusal.why}" for refusal in launch.refused]
+    notes += [
+        f"Line {refusal.line}: {refusal.why}"
+        for refusal in launch.refused
+        if refusal.why != launch.not_predicted
+    ]
     return Section(
         title=f"{name_launches(numbers)}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
         facts=(
@@ -329,7 +340,7 @@ def _describe_unknown(launch: LaunchReport) -> Iterator[str]:
     for access in launch.shared:
         if access.why:
             yield f"{access.opcode} at {launch.describe_place(access)}: {access.why}"
-    if launch.not_executed:
+    if launch.not_executed not in ("", launch.not_predicted):
         yield launch.not_executed
 
 
@@ -442,7 +453,8 @@ def describe_variants(report: Report) -> Iterator[str]:
                     )
                 launches[text] += variant.launches
         causes = []
-        for text, numbers in sorted(launches.items()):
+        for text, own in sorted(launches.items()):
+            numbers = sorted(own)
             more = ", …" if len(numbers) > _MOST_NUMBERS else ""
             causes.append(f"{text} ({', '.join(map(str, numbers[:_MOST_NUMBERS]))}{more})")
         count = len(kernel.variants)

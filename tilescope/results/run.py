@@ -61,7 +61,7 @@ class Compiled(CompiledFacts):
         ttgir, ptx, sass: the kernel at three stages of compilation, annotated with source lines.
         triton: the compiler's version.
         seconds: compile time; short if the compiler's cache had the kernel.
-        first: the launch that must precede this one, if any. `operations` begins with that launch's operations.
+        tensor_columns: columns of tensor memory per program.
     """
 
     gpu: str
@@ -70,7 +70,7 @@ class Compiled(CompiledFacts):
     sass: str
     triton: str
     seconds: float
-    first: Compiled | None = None
+    tensor_columns: int = 0
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,7 @@ VOTEU         alu        lanes=vote result=vote
 BMSK          alu
 F2FP          alu
 FMNMX         alu
+FMNMX3        alu
 FSET          alu
 FSETP         alu
 HMNMX2        alu
@@ -130,6 +131,10 @@ FADD          fma        semantics=float-addition
 FFMA          fma        semantics=float-addition
 FMUL          fma
 FSWZADD       fma
+FADD2         fma        widths=pair
+FFMA2         fma        widths=pair
+FMUL2         fma        widths=pair
+FHADD         fma
 HADD2         fma
 HMUL2         fma
 
@@ -160,8 +165,14 @@ BGMMA         -          widths=group-product
 HGMMA         tensor     widths=group-product
 IGMMA         tensor     widths=group-product
 QGMMA         tensor     widths=group-product
-LDTM          -          widths=tensor-memory
-STTM          -          widths=tensor-memory
+UTCHMMA       tensor     effect=async-product
+UTCIMMA       tensor     effect=async-product
+UTCQMMA       tensor     effect=async-product
+UTCOMMA       tensor     effect=async-product
+UTCBAR        control    effect=commit-products latency=64
+UTCCP         control
+LDTM          lsu        widths=tensor-memory
+STTM          lsu        widths=tensor-memory
 
 LDS           lsu        smem=load semantics=shared-memory latency=30 counter=ld
 LDSM          lsu        smem=load semantics=shared-memory latency=30 counter=ldsm widths=matrices
@@ -195,7 +206,8 @@ ELECT         control    lanes=elect
 MATCH         -          lanes=match
 LEPC          control    widths=pair
 USETMAXREG    uniform    semantics=success
-UTCATOMSWS    -          semantics=success
+UTCATOMSWS    control    semantics=success
+UVIRTCOUNT    control
 UCGABAR_WAIT  uniform    result=predicate
 
 BRA           control    jump=branch
@@ -213,7 +225,7 @@ BSYNC         control    effect=end-convergence
 WARPSYNC      control    effect=converge when=ALL result=none
 BREAK         control    result=none
 BAR           control    effect=barrier when=!ARV result=none
-SYNCS         control    effect=wait-for-descriptor when=TRYWAIT semantics=success result=predicate
+SYNCS         control    effect=wait-for-barrier when=TRYWAIT semantics=success result=predicate
 LDGDEPBAR     control    effect=commit
 DEPBAR        control    effect=wait-for-copies when=LE
 WARPGROUP     control    effect=wait-for-products when=DEPBAR
@@ -244,6 +256,7 @@ _KINDS = {
     "barriers": re.compile(r"U?BAR$"),
     "mbarrier operations": re.compile(r"SYNCS|UTCBAR"),
     "shuffles": re.compile(r"SHFL"),
+    "tensor memory accesses": re.compile(r"LDTM|STTM|UTCCP"),
     "special functions": re.compile(r"MUFU|FCHK"),
     "type conversions": re.compile(r"[FI]2|FRND"),
     "float arithmetic": re.compile(r"[FHD](?!LO)|VHMNMX"),
@@ -290,7 +303,7 @@ class Instruction:
     def kind(self) -> str:
         """What it does, such as "shuffles" or "shared loads". Matrix instructions are named by their opcodes."""
         traits = self.traits
-        if traits.widths.endswith("product") and traits.widths != "wide product":
+        if self.name.endswith("MMA"):
             return self.name
         for space, access in (
             ("shared", traits.smem),

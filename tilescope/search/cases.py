@@ -20,16 +20,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.captures.reader import BaseCapture, Capture, CapturedLaunch
-from tilescope.compiling.inspection import capture_launches, predict_total
+from tilescope.captures.reader import BaseCapture, Capture
+from tilescope.compiling.inspection import capture_launch
 from tilescope.declare.discovery import PACKAGE
 from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import combinations
 from tilescope.numbers import join_names
-from tilescope.results import Failure, Stopped
+from tilescope.results import Failure, Stopped, SweepPrediction
 from tilescope.results.sweep import ConfigBuild, ConfigTrial
+from tilescope.timing.launches import predict_captured
 
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
@@ -134,24 +135,30 @@ def build(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> ConfigBui
     if experiment.is_case:
         return _compute_what_is_read(functools.partial(_build_case, experiment, gpu))
     began = time.monotonic()
-    capture = capture_launches(*launch_of(experiment, gpu))
+    kernel, launch = launch_of(experiment, gpu)
+    capture = capture_launch(kernel, launch)
     seconds = time.monotonic() - began
-    return _describe_build(experiment, capture, capture.content.launches, seconds, not is_timed)
+    return _describe_build(experiment, capture, seconds, not is_timed, kernel.copies_ms(launch))
 
 
 def _describe_build(
     experiment: Experiment,
     capture: BaseCapture,
-    launches: Sequence[CapturedLaunch],
     seconds: float,
     predicts: bool = True,
+    copies_ms: float = 0.0,
 ) -> ConfigBuild:
-    """Return the resources of the last kernel, and the predicted time of all launches, if it is known."""
-    kernel = capture.content.kernels[launches[-1].kernel]
+    """Return the resources of the last launch, and its predicted time with the copies before it, if it is known."""
+    launch = capture.content.launches[-1]  # a script may launch kernels before the case's
+    kernel = capture.content.kernels[launch.kernel]
     predicted = None
     if predicts:
         with suppress(UnsupportedOperation):
-            predicted = predict_total(capture, launches, experiment.run.l2 == "warm")
+            time_us = predict_captured(capture, launch, experiment.run.l2 == "warm")
+            by_resource = tuple((name, us / 1e3) for name, us in time_us.by_resource_us.items())
+            predicted = SweepPrediction(
+                time_us.total_us / 1e3 + copies_ms, time_us.bound_by, by_resource
+            )
     sizes = kernel.registers, kernel.spilled_bytes, kernel.shared_bytes
     return ConfigBuild(*sizes, seconds, predicted)
 
@@ -179,9 +186,7 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
         seconds = time.monotonic() - began
         path = folder / "case.tilescope"
         write_capture(folder, path)
-        capture = Capture(path)
-        own = capture.content.launches[-1:]  # the script may launch kernels, too
-        return _describe_build(experiment, capture, own, seconds)
+        return _describe_build(experiment, Capture(path), seconds)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.declare.gpus import GPUS, Gpu, gpu_or_slice
 from tilescope.sass.instructions import Instruction
-from tilescope.timing.steps import PIPES, WARP_PRODUCT_RATE, Step
+from tilescope.timing.steps import ASYNC_PRODUCT, PIPES, WARP_PRODUCT_RATE, Step
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ RESULTS = {
     (8, 9): (128, 2),
     (9, 0): (128, 64),
     (10, 0): (128, 64),
+    (10, 3): (128, 2),
     (12, 0): (128, 2),
+    (12, 1): (128, 2),
 }
 # Results per cycle of a quarter of an SM's pipe, if an instruction of 32 lanes occupies it for one cycle.
 _QUARTER_RESULTS = 128
@@ -148,6 +150,8 @@ def find_constants(gpu: Gpu) -> tuple[Constants, str]:
         kept_bytes=H100.kept_bytes * gpu.l2_bytes / _MEASURED.l2_bytes,
         l2_tbps=H100.l2_tbps * share * clock / H100.clock_ghz,
         atomics_per_cycle=H100.atomics_per_cycle * share,
+        # Products that one thread issues do not use the register file.
+        matrix_issue_cycles=0.0 if gpu.has_tensor_memory else H100.matrix_issue_cycles,
     )
     assumed = f"{gpu.name}: nothing was measured. Rates are the datasheet's, latencies an H100's."
     return constants, assumed
@@ -175,7 +179,7 @@ def scale_steps(
     scaled = []
     for step, instruction in zip(steps, instructions, strict=True):
         is_known = "float32" in gpu.matrix_tflops and instruction.name == "HMMA"
-        if step.pipe == tensor and not is_known:
+        if step.pipe == tensor and step.effect != ASYNC_PRODUCT and not is_known:
             raise UnsupportedOperation(
                 f"The rate of {instruction.opcode} on {gpu.name} is unknown; known: HMMA since compute capability 8.0."
             )

@@ -21,7 +21,7 @@ import numpy as np
 
 from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import BaseCapture, Build, Capture, CapturedKernel, CapturedLaunch
-from tilescope.declare.gpus import Gpu, occupancy
+from tilescope.declare.gpus import Gpu
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
@@ -29,9 +29,11 @@ from tilescope.inside.banks import SYSTEM_BYTES
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.inspect import Inspection
 from tilescope.inside.report import Inside
+from tilescope.inside.shared import fit_kernel
 from tilescope.inside.threads import make_launch
 from tilescope.results.scores import classify, stated_ranges
 from tilescope.sass.instructions import Instruction, parse_sass
+from tilescope.timing.async_products import add_products
 from tilescope.timing.changes import estimate_changes
 from tilescope.timing.constants import Constants, find_constants, find_rated_gpu, scale_steps
 from tilescope.timing.l2 import is_staggered, l2_gbps, l2_pressure, load_store_cycles
@@ -45,7 +47,7 @@ from tilescope.timing.model import (
     sum_products,
     time_launch,
 )
-from tilescope.timing.steps import Step, read_steps
+from tilescope.timing.steps import ASYNC_PRODUCT, Step, read_steps
 from tilescope.timing.traffic import find_kind, predict_traffic
 from tilescope.ttgir.parser import LOOPS, Source, parse_ttgir
 
@@ -174,13 +176,19 @@ def describe_launch(
     instructions = parse_sass(codes["sass"])
     times = _count_executed(counts, instructions, executions, codes["ttgir"])
     programs = math.prod(launch.grid)
-    resident = occupancy(
-        gpu, kernel.num_warps, kernel.registers, kernel.shared_bytes
-    ).programs_per_sm
+    resident = fit_kernel(gpu, kernel).programs_per_sm
     if not resident:
         raise UnsupportedOperation("The launch fails, because a program does not fit on an SM.")
     shared = resident * (kernel.shared_bytes + SYSTEM_BYTES)
+    is_specialized = _WARP_SPECIALIZED in codes["ttgir"]
+    # One thread issues some products: each warp is assumed to issue a part of them.
+    sharing = 1 if is_specialized else kernel.num_warps
     steps = _read_steps(codes, instructions, executions, gpu)
+    steps = add_products(steps, instructions, codes["ttgir"], gpu, sharing)
+    times = [
+        executed * (sharing if step.effect in (ASYNC_PRODUCT, "commit products") else 1)
+        for executed, step in zip(times, steps, strict=True)
+    ]
     products = sum_products(steps, times)
     traffic = predict_traffic(
         counts.operations,
@@ -208,7 +216,7 @@ def describe_launch(
             for step, instruction in zip(steps, instructions, strict=True)
         ]
     partitions = []
-    if _WARP_SPECIALIZED in codes["ttgir"]:
+    if is_specialized:
         for rows in _find_partitions(executions):
             own = replace(executions, by_warp=rows)
             partitions.append((_assume_executed(instructions, own), len(rows)))
@@ -262,7 +270,7 @@ def _read_steps(
         return steps
     # Another partition loads the data for which a barrier makes a warp wait.
     return [
-        replace(step, effect="") if step.effect == "wait for descriptor" else step for step in steps
+        replace(step, effect="") if step.effect == "wait for barrier" else step for step in steps
     ]
 
 

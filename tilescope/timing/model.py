@@ -10,7 +10,15 @@ from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import GlobalAccess, Quarter, simulate
-from tilescope.timing.steps import FENCE_CYCLES, L1_CYCLES, PIPES, PRODUCTS, Step, trace_warp
+from tilescope.timing.steps import (
+    ASYNC_PRODUCT,
+    FENCE_CYCLES,
+    L1_CYCLES,
+    PIPES,
+    PRODUCTS,
+    Step,
+    trace_warp,
+)
 from tilescope.ttgir.parser import Source
 
 # Number of steps to simulate. More change a prediction by less than 1 %.
@@ -318,7 +326,9 @@ def _simulate_launch(
         write_buffer=constants.kept_bytes / (constants.dram_share * gpu.dram_gbps) * clock,
     )
     accesses = _cost_accesses(execution, constants, clock, share, busy_quarters)
-    cycles = _simulate_programs(execution, executed, warps, accesses, quarter, programs, most_steps)
+    cycles = _simulate_programs(
+        execution, executed, warps, accesses, quarter, programs, most_steps, quarters / QUARTERS
+    )
     return cycles * unevenness
 
 
@@ -330,8 +340,13 @@ def _simulate_programs(
     quarter: Quarter,
     programs: float,
     most_steps: int,
+    tensor_share: float,
 ) -> float:
-    """Return the cycles in which a quarter of an SM runs a number of programs."""
+    """Return the cycles in which a quarter of an SM runs a number of programs.
+
+    Args:
+        tensor_share: the quarters with warps / all quarters, whose tensor cores share a product that one thread issues.
+    """
     launched = execution.programs * warps
     slots = quarter.slots
     in_quarter = quarter.warps
@@ -343,6 +358,11 @@ def _simulate_programs(
         count = most // slots * slots
     trace, weights = _trace(execution, tuple(executed), warps, budget)
     steps = [execution.steps[number] for number in trace]
+    if tensor_share < 1:
+        steps = [
+            replace(step, busy=step.busy * tensor_share) if step.effect == ASYNC_PRODUCT else step
+            for step in steps
+        ]
     simulation = simulate(steps, [accesses[number] for number in trace], quarter, count)
     cycles = simulation.cycles
     if programs > count > slots:

@@ -10,7 +10,14 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilescope.timing.steps import BRANCH_CYCLES, BRANCH_READ_CYCLES, PIPES, PRODUCTS, Step
+from tilescope.timing.steps import (
+    ASYNC_PRODUCT,
+    BRANCH_CYCLES,
+    BRANCH_READ_CYCLES,
+    PIPES,
+    PRODUCTS,
+    Step,
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class _Warp:
     copies: list[float] = field(default_factory=list)  # ends of committed groups
     products: list[float] = field(default_factory=list)
     product_begin: float = 0.0
-    descriptors: list[float] = field(default_factory=list)
+    barriers: list[float] = field(default_factory=list)  # ends of what mbarriers wait for
     stored: float = 0.0
 
 
@@ -231,7 +238,7 @@ class _Simulator:
             if step.traffic == "async copy":
                 warp.copied = max(warp.copied, end)
             elif step.traffic == "descriptor load":
-                warp.descriptors.append(end)
+                warp.barriers.append(end)
             elif not step.writes:
                 warp.stored = max(warp.stored, sent + self._quarter.store_cycles)
         elif step.effect == "group product":
@@ -240,6 +247,12 @@ class _Simulator:
             self._tensor = max(warp.product_begin, self._memory.data_path - own) + step.busy
             if step.pending:
                 warp.products.append(self._tensor + step.latency)
+        elif step.effect == ASYNC_PRODUCT:
+            own = self._quarter.wavefront_cycles * step.wavefronts
+            begin = max(self._tensor, time)
+            self._tensor = max(begin, self._memory.data_path - own) + step.busy
+        elif step.effect == "commit products":
+            warp.barriers.append(max(self._tensor, time) + step.latency)
         elif step.effect == "product":
             begin = max(self._tensor, time)
             self._tensor = begin + step.busy
@@ -250,7 +263,7 @@ class _Simulator:
 
     def _finish(self, warp: _Warp, time: float) -> None:
         """End a warp, and start another program after the last warp of one."""
-        end = max(time + 1, warp.stored, *warp.descriptors)
+        end = max(time + 1, warp.stored, *warp.barriers)
         self.finished = max(self.finished, end)
         self.spent[-1] += end - time
         self._running[warp.program] -= 1
@@ -275,8 +288,10 @@ class _Simulator:
             return _wait(warp.copies, step.pending, time)
         if effect == "wait for products":
             return _wait(warp.products, step.pending, time)
-        if effect == "wait for descriptor" and warp.descriptors:
-            return max(time, warp.descriptors.pop(0))
+        if effect == "wait for barrier" and warp.barriers:
+            end = min(warp.barriers)
+            warp.barriers.remove(end)
+            return max(time, end)
         if effect == "branch":
             ready = max((warp.ready[register] for register in step.reads), default=0.0)
             return max(time, ready + BRANCH_READ_CYCLES) + BRANCH_CYCLES

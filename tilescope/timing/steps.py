@@ -37,7 +37,8 @@ _PIPES = {
 }
 PIPES = tuple(_PIPES)
 # Effects of the instructions that occupy a tensor core.
-PRODUCTS = ("product", "group product")
+ASYNC_PRODUCT = "async product"
+PRODUCTS = ("product", "group product", ASYNC_PRODUCT)
 # A 32-bit multiplication with a 64-bit result takes twice as long as one with a 32-bit result.
 _WIDE_PRODUCT_CYCLES = 4
 # Cycles by which a branch needs its predicate earlier than other instructions do, and cycles until its warp continues.
@@ -187,10 +188,17 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             step.wavefronts = instruction.lane_registers
         elif traits.widths == "wide product" and re.search("WIDE|HI", opcode):
             step.busy = _WIDE_PRODUCT_CYCLES
+        elif traits.widths == "pair" and pipe == "fma":
+            step.busy = 2  # two results per lane
+        elif traits.widths == "tensor memory":
+            # Assumed: a cycle per column of 32 lanes.
+            columns = re.search(r"\.x(\d+)", opcode)
+            step.busy = int(columns[1]) if columns else 1
+            step.latency = step.busy + latency
         elif product := _GROUP_PRODUCT.match(opcode):
             reads = _describe_group_product(step, instruction, int(product[1]))
             writes = []
-        elif pipe == "tensor":
+        elif pipe == "tensor" and step.effect != ASYNC_PRODUCT:
             starts = (start for start in PRODUCT_CYCLES if opcode.startswith(start))
             cycles = PRODUCT_CYCLES.get(next(starts, ""), 4)
             step.effect = "product"

@@ -79,7 +79,7 @@ class Textbook:
 
     def count(self, kernel: Kernel, launch: Launch) -> tuple[DeclaredCounts, ...]:
         """Return every operation of a launch with its cost on this machine."""
-        patterns = (self.make_pattern(kernel, launch, each) for each in kernel.all_accesses(launch))
+        patterns = (self.make_pattern(kernel, launch, each) for each in kernel.accesses(launch))
         return count_patterns(kernel, launch, patterns, is_textbook=True)
 
 

@@ -32,17 +32,17 @@ class Recommended:
         gpu: the table's name of the GPU that ran the search.
         date: the date in ISO 8601.
         compared: number of configs that compiled and were timed.
-        median_ms: time of one launch.
+        median_ms: time of one launch; None if the launch has changed since.
         library: the library call that it was timed against, in alternating pairs; "" if there is none.
         ratio: median over pairs of library time / config time; above 1, the config is faster. None without a library
-            call.
+            call, or without `median_ms`.
     """
 
     experiment: codec.MeasuredExperiment
     gpu: str
     date: str
     compared: int
-    median_ms: float
+    median_ms: float | None
     library: str
     ratio: float | None
 

@@ -134,11 +134,9 @@ class DramTraffic:
 
     @cached_property
     def operations(self) -> tuple[DeclaredCounts, ...]:
-        """Memory operations of the compiled kernel, without those of its first launch; () if unknown."""
-        first = self.kernel.first(self.launch)
+        """Memory operations of the compiled kernel; () if unknown."""
         compiled = self.compiled.operations if self.compiled else ()
-        operations = count_accesses(self.kernel, self.launch, compiled)
-        return tuple(op for op in operations if not first or op.number >= len(first.accesses))
+        return count_accesses(self.kernel, self.launch, compiled)
 
     @cached_property
     def times_ms(self) -> dict[str, float]:
@@ -329,7 +327,7 @@ def requested_bytes(schedule: KernelSchedule) -> int:
 def _bytes_once(schedule: KernelSchedule) -> tuple[int, int]:
     """Return the bytes that are read once, and those that are written.
 
-    Read once: inputs without panels, and inputs of the launch's first launch. Written: the output and the workspaces.
+    Read once: inputs without panels. Written: the output, and workspaces except copies of inputs.
     """
     kernel = schedule.kernel
     launch = schedule.launch
@@ -341,10 +339,12 @@ def _bytes_once(schedule: KernelSchedule) -> tuple[int, int]:
         for name, size in bytes_of.items()
         if name not in (output, *(kernel.family.panels or ()))
     )
-    first = kernel.first(launch)
-    read = {access.tensor for access in first.accesses if access.op == "load"} if first else set()
-    workspaces = sum(spec.stored_bytes(problem) for spec in kernel.workspaces(launch).values())
-    return once + sum(bytes_of[name] for name in read), bytes_of[output] + workspaces
+    workspaces = sum(
+        spec.stored_bytes(problem)
+        for spec in kernel.workspaces(launch).values()
+        if not spec.copy_of
+    )
+    return once, bytes_of[output] + workspaces
 
 
 def _added_bytes(schedule: KernelSchedule, read: Panels, constants: L2Constants) -> float:

@@ -28,7 +28,8 @@ _FEW_PROGRAMS = 256
 
 def occupancy_of(gpu: Gpu, num_warps: int, compiled: CompiledFacts | CapturedKernel) -> Occupancy:
     """Predict the occupancy of a compiled kernel."""
-    return occupancy(gpu, num_warps, compiled.registers, compiled.shared_bytes)
+    columns = getattr(compiled, "tensor_columns", 0)  # recordings lack them
+    return occupancy(gpu, num_warps, compiled.registers, compiled.shared_bytes, columns)
 
 
 def max_programs_per_sm(gpu: Gpu, num_warps: int) -> int:

@@ -17,7 +17,9 @@ from tilescope.reports.text import table
 from tilescope.sass.instructions import parse_sass
 
 CAPTURES = [Path(path).with_suffix(".tilescope") for path in EXAMPLES]
-LAUNCH = LaunchReport("k", "k.py", 1, (1, 1, 1), 32, 0, 0, (), programs_per_sm=2)
+LAUNCH = LaunchReport(
+    "k", "k.py", 1, (1, 1, 1), 32, 0, 0, (), programs_per_sm=2, limited_by=("registers",)
+)
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)

@@ -30,6 +30,29 @@ def test_sides_of_16384_are_right(gpu, kernel, shape):
     run(gpu, kernel, **dict(zip(names, shape, strict=False)), **config)
 
 
+@pytest.mark.parametrize("kernel", ["persistent", "stream_k", "fused_add_relu"])
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+@pytest.mark.parametrize("timer", ["events", "graph"])
+def test_products_of_padded_copies_are_right(gpu, kernel, layout, timer):
+    text = f"matmul.{kernel} M=129 N=577 K=131 layout={layout} timer={timer} PAD=always"
+    assert run(gpu, text).timing.median_ms > 0
+
+
+@pytest.mark.idle_gpu
+@pytest.mark.parametrize("timer", ["events", "graph"])
+def test_the_time_includes_the_copies_of_a_padded_launch(gpu, timer):
+    if not gpu.gpu.has_tma:
+        pytest.skip("This GPU has no descriptors, so nothing is copied.")
+    odd, even = (
+        run(gpu, f"matmul.persistent M={side} N=64 K={side} l2=cold timer={timer} PAD=always")
+        for side in (8191, 8192)
+    )
+    copied_bytes = 2 * 2 * 8191**2
+    added_ms = odd.timing.median_ms - even.timing.median_ms
+    # The L2 may still hold part of the copy.
+    assert added_ms > 0.75 * copied_bytes / gpu.gpu.dram_gbps / 1e6
+
+
 def test_a_worker_killed_in_the_middle_is_a_failure_and_the_next_run_succeeds(gpu):
     run(gpu, MATMUL)
     process_id = gpu.call_runner(os.getpid)
@@ -56,6 +79,7 @@ def test_a_stage_that_misses_its_deadline_is_a_timeout_and_the_next_run_succeeds
         "matmul.grouped M=1000 N=520 K=333",
         "matmul.split_k_atomic dtype=float32",
         "matmul.persistent",
+        "matmul.persistent M=129 N=577 K=577 PAD=always",
         "transpose.tiled M=64 N=64 BLOCK_M=4 BLOCK_N=8",
         "transpose.flat M=200 N=333",
     ],

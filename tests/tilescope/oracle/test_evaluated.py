@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -69,14 +68,13 @@ for number, payload in enumerate(json.loads(sys.argv[1])):
     folder = Path(sys.argv[2], str(number))
     folder.mkdir()
     with recording(folder):
-        for one in kernel.launches(launch):
-            tensors = {
-                name: torch.empty_strided(
-                    spec.shape, spec.strides, dtype=getattr(torch, spec.dtype_in(launch.problem)), device="cuda"
-                )
-                for name, spec in one.tensors(launch).items()
-            }
-            one.jitted[one.grid(launch)](**one.arguments(tensors, launch))
+        tensors = {
+            name: torch.empty_strided(
+                spec.shape, spec.strides, dtype=getattr(torch, spec.dtype_in(launch.problem)), device="cuda"
+            )
+            for name, spec in kernel.tensors(launch).items()
+        }
+        kernel.jitted[kernel.grid(launch)](**kernel.arguments(tensors, launch))
     write_capture(folder, folder.with_suffix(".tilescope"))
 """
 
@@ -98,24 +96,25 @@ def captures(tmp_path_factory, compiled_before):
     ids=lambda number: EXPERIMENTS[number].split()[0],
 )
 def case(request, captures, compiled_before):
-    """A kernel, its launch, its declared operations, and the evaluated ones of each of its launches."""
+    """A kernel, its launch, its declared operations, and the evaluated ones."""
     kernel, launch = launch_of(experiment_of(EXPERIMENTS[request.param]), GPU)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(compiled_before))
         compiled = compile_launch(kernel, launch)
     capture = Capture(captures / f"{request.param}.tilescope")
-    evaluated = [count_launch(capture, each).operations for each in capture.content.launches]
+    (captured,) = capture.content.launches
+    evaluated = count_launch(capture, captured).operations
     return kernel, launch, count_accesses(kernel, launch, compiled.operations), evaluated
 
 
 def test_evaluated_requests_and_sectors_equal_the_declared_ones(case):
-    kernel, _, operations, launches = case
+    kernel, _, operations, evaluated_operations = case
     declared, evaluated = Counter(), Counter()
     for op in operations:
         declared[op.instruction.source, "requests"] += op.requests
         declared[op.instruction.source, "sectors"] += op.sectors
     sources = {source for source, _ in declared}
-    for op in itertools.chain(*launches):
+    for op in evaluated_operations:
         # Retries are not counted
         assert not op.tally.refused or op.instruction.swaps
         if op.source in sources:
@@ -142,23 +141,22 @@ def first_byte(op, start):
 
 
 def test_every_program_accesses_the_blocks_of_its_tiles(case):
-    kernel, launch, operations, launches = case
+    kernel, launch, operations, evaluated_operations = case
     extents = kernel.extents(launch)
     tiles = kernel.tiles(np.arange(kernel.programs(launch)), launch)
     slices = extents.get("slice", 1)
     steps = extents.get("k", 1)
     begins, ends = on_arrays(orders.slice_of_k)(np.arange(slices), steps, slices)
     evaluated = defaultdict(Counter)
-    for op in launches[-1]:
+    for op in evaluated_operations:
         if op.launch.is_lower_bound:  # a compare-and-swap loop, which is listed as a load, too
             continue
         for programs, address in op.tally.starts:
             offset = address - (storage_number(address) + 1) * STORAGE_STEP
             evaluated[op.source].update(zip(programs.tolist(), offset.tolist(), strict=True))
-    first = kernel.first(launch)
     for op in operations:
         access = op.access
-        if op.launch.is_lower_bound or (first and op.number < len(first.accesses)):
+        if op.launch.is_lower_bound:
             continue
         own = evaluated[op.instruction.source]
         if "slice" in extents and not {"k", "slice"} & set(access.over):

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import recorded_reuse
 from benchmarks.recorded_reuse import DRAWN, STUDIES, median_error, rows, within
 from tilescope.compiling.compiler import compile_experiment
-from tilescope.compiling.inspection import capture_launches
+from tilescope.compiling.inspection import capture_launch
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.spec import DTYPE_BYTES
 from tilescope.evaluate.captured import count_launch
@@ -96,7 +96,7 @@ def test_the_compiled_launch_reads_as_much_as_its_declared_order(sampled):
         size = like.rows and next(iter(like.rows))
         experiment = with_group_size(like.study.experiment, size)
         kernel, launch = launch_of(experiment, like.launch.gpu)
-        capture = capture_launches(kernel, launch)
+        capture = capture_launch(kernel, launch)
         compiled = compile_experiment(experiment, like.launch.gpu)
         declared = DramTraffic(kernel, launch, compiled).own.read_bytes
         differences.append(predict_reads(capture, like.launch.gpu) / declared - 1)

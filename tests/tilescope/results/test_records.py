@@ -56,7 +56,7 @@ def test_a_recording_is_found_by_its_own_experiment_and_marked_as_recorded(word)
 def test_the_nearest_recording_is_of_the_same_kernel_and_nearly_the_same_size():
     """Here, only M differs. Nothing was recorded on a B200."""
     problem = {"M": 4098, "N": 4097, "K": 4097}
-    config = {"BLOCK_N": 256, "num_warps": 8, "PAD": "auto"}
+    config = {"BLOCK_N": 256, "num_warps": 8}
     wanted = from_json({"kernel": "matmul.persistent", "problem": problem, "config": config})
     found = records.nearest(FORMS["run"], wanted, "H200")
     assert found == replace(wanted, problem=replace(wanted.problem, M=4097))

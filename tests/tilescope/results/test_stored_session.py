@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tests.experiments import experiment_of
+from tests.messages import opened
 from tests.results_made_up import INTERPRETER, run
 from tests.stores import put
 from tilescope.declare.gpus import GPUS
 from tilescope.measure.counters import COUNTERS
 from tilescope.measure.run import RUN
 from tilescope.measure.session import MEASUREMENTS, Session
-from tilescope.results import Device, Failure, RunResult, records
+from tilescope.results import Counters, Device, Failure, RunResult, records
 from tilescope.results.store import ResultFilter, Store
+from visualize.views.state import take_snapshot
 
 QUICK = experiment_of("matmul.grouped", M=64, N=64, K=32)
 
@@ -113,3 +115,17 @@ def test_failures_and_recordings_are_not_stored(sessions, store, monkeypatch):
     found = sessions(GPUS["H200"]).submit(shipped.measured.experiment, "counters").result()
     assert found.backend == "recorded"
     assert store.count(ResultFilter()) == 0
+
+
+def test_counts_by_an_earlier_version_of_other_accesses_are_not_shown(sessions, store):
+    """Earlier versions counted a launch that copied A and B, too."""
+    counted = next(
+        each.measured
+        for each in records.shipped(COUNTERS.form)
+        if each.gpu == "H200" and each.measured.experiment.kernel == "matmul.grouped"
+    )
+    state = opened("matmul.fused_add_relu gpu=H200")
+    for experiment, is_shown in ((state.experiment, False), (counted.experiment, True)):
+        put(store, replace(counted, experiment=experiment), kind=COUNTERS)
+        snapshot = take_snapshot(sessions(), replace(state, experiment=experiment))
+        assert (snapshot.result(Counters) is not None) == is_shown

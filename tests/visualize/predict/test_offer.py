@@ -22,7 +22,7 @@ def test_each_config_is_offered_for_the_shape_it_was_found_for():
     launches = {(each.gpu, each.experiment.kernel, each.experiment.problem) for each in every}
     assert len(launches) == len(every)
     for entry in every:
-        assert (entry.ratio or 0) > 0.3
+        assert entry.ratio is None or entry.ratio > 0.3
         assert entry.compared > 10
         kernel = discover()[entry.experiment.kernel]
         offered = offer(kernel, entry.experiment.problem, GPUS[entry.gpu])

@@ -1,6 +1,5 @@
 """The Memory view: its headlines, tables and reasons for compiled kernels and its figures."""
 
-import json
 import re
 from dataclasses import astuple, replace
 
@@ -13,14 +12,12 @@ from tilescope.results import records
 from visualize.predict.costs import LaunchCosts, Textbook
 from visualize.views.launches import LaunchView, draw
 from visualize.views.memory import text
-from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
     make_flow,
     request_titles,
 )
 from visualize.views.memory.view import find_contrast
 from visualize.views.prose import html
-from visualize.views.state import Snapshot
 from visualize.views.tabs import TABS
 from visualize.web.assets import VISUALIZE
 from visualize.web.scripts import shipped_scripts
@@ -146,18 +143,3 @@ def test_a_picture_stands_beside_the_kernel_that_differs_most(costs_of, flat, nu
     if contrast:
         assert contrast.experiment.problem == state.experiment.problem
         assert contrast.operation.access.tensor == own.access.tensor
-
-
-def test_the_listing_marks_the_chosen_operation_behind_those_of_a_first_launch(compile_kernel):
-    flat = "gpu=H200 matmul.persistent M=511 N=513 K=515 PAD=always"
-    state = opened(flat)
-    all_accesses = state.kernel.all_accesses(state.launch)
-    accesses = state.kernel.accesses(state.launch)
-    chosen = len(all_accesses) - 1
-    assert chosen > len(accesses) - 1
-    snapshot = Snapshot(opened(f"{flat} operation={chosen}"), compile_kernel(state.experiment))
-    listing = json.loads(CompilerPanel().draw(snapshot)["listing"])
-    assert listing["operation"] == len(accesses) - 1
-    labels = re.findall("<option>(.*?)</option>", listing["html"])
-    assert len(labels) == len(listing["marks"]) == len(accesses)
-    assert labels[-1].startswith(text.label(all_accesses[-1]))

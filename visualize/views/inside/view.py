@@ -170,7 +170,7 @@ def registers_headline(program: Program) -> Markup:
     spills = describe_spills(program.inside)
     sentences: list[Any] = [spills if facts.spilled_bytes else "No registers are spilled."]
     if lines:
-        most = max(lines, key=lambda line: line.live)  # a first launch's lines come first
+        most = lines[0]
         live = say("Up to {} registers are live, at {}.", Strong(most.live), Code(place(most)))
         sentences.insert(bool(facts.spilled_bytes), live)
     return headline(facts.registers, Sourced("registers per thread", "compiled"), *sentences)

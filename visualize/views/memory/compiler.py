@@ -398,8 +398,6 @@ class CompilerPanel(Panel):
             return {}
         *_, number = find_operation(snapshot)
         kernel = snapshot.state.kernel
-        # A first launch's operations are numbered before those of the kernel that is listed.
-        first = len(kernel.all_accesses(launch)) - len(kernel.accesses(launch))
         inspected = _NOT_INSPECTED
         if isinstance(snapshot.inspected, Failure):
             inspected = {**inspected, "memory-map-table": prose.render_failure(snapshot.inspected)}
@@ -409,7 +407,7 @@ class CompilerPanel(Panel):
             inspected = inspection_slots(snapshot.inspected[0], about, sources)
         return {
             **resource_slots(launch.gpu, launch.config.num_warps, compiled, compiled.triton),
-            "listing": _listing(kernel, launch, compiled, max(0, number - first)),
+            "listing": _listing(kernel, launch, compiled, number),
             **inspected,
         }
 

@@ -140,7 +140,7 @@ def _recorded_launch(kernel_id: str, problem: Any, gpu: str) -> Contrast | None:
     kernel, launch = launch_of(experiment, resolve_gpu(experiment, None))
     launches = launch, replace(launch, problem=recorded.problem)
     accesses, recorded_accesses = (
-        [(a.op, a.tensor) for a in kernel.all_accesses(each)] for each in launches
+        [(a.op, a.tensor) for a in kernel.accesses(each)] for each in launches
     )
     if accesses != recorded_accesses:
         return None
@@ -214,7 +214,7 @@ def lanes_form(snapshot: Snapshot, number: int) -> str:
     """
     state = snapshot.state
     view = state.view.of(LaneView)
-    names = [text.label(access) for access in state.kernel.all_accesses(state.launch)]
+    names = [text.label(access) for access in state.kernel.accesses(state.launch)]
     (operation,) = slots.controls(LaneView)
     operation |= {
         "choices": ["worst", *map(str, range(len(names)))],
@@ -395,7 +395,7 @@ class RequestsPanel(Panel):
         # The operation that `snapshot` shows, so that the pair shows accesses of one tensor.
         costs, _, number = flow.find_operation(snapshot)
         own = costs.textbook[number].access
-        accesses = pinned.state.kernel.all_accesses(pinned.state.launch)
+        accesses = pinned.state.kernel.accesses(pinned.state.launch)
         alike = [other for other, access in enumerate(accesses) if same_access(access, own)]
         if alike:
             shown = str(number if number in alike else alike[0])
