@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tilescope.advice.experiments import (
-    Alternatives,
     Attempt,
     Candidate,
     Change,
@@ -93,26 +92,36 @@ def merge_variants(
         most_seconds: see `make_trials`.
     """
     for kernel in kernels:
+        every = chain(*(variant.specializations for variant in kernel.variants))
+        names = sorted({each.argument for each in every if each.kind in _BY_VALUE})
         own = dict.fromkeys(runners[number] for number in kernel.launches)
         seconds = sum(runner.trial_s for runner in own)
         if seconds <= most_seconds:
             most_seconds -= seconds
-            found = _try_merge(kernel, runners, compiler)
+            found = _try_merge(kernel, names, runners, compiler)
+            if not all(each.is_advised for each in found):
+                parts = (_try_merge(kernel, [name], runners, compiler) for name in names)
+                found = [each for each in chain(*parts) if each.is_advised] or found
             for runner in own:
-                runner.choices += found
+                runner.choices += [[each] for each in found]
 
 
 @isolate(lambda why, *_: [])
 def _try_merge(
-    kernel: KernelVariants, runners: Sequence[TrialRunner], compiler: Compiler
-) -> list[Alternatives]:
-    """Return what merging a kernel's variants costs; [] if it is impossible or its time is unknown."""
-    names = set[str]()
+    kernel: KernelVariants,
+    names: Sequence[str],
+    runners: Sequence[TrialRunner],
+    compiler: Compiler,
+) -> list[Candidate]:
+    """Return what a kernel costs without specialized values of arguments; [] if that merges nothing or is unknown."""
     groups = defaultdict[Any, list[int]](list)
     for variant in kernel.variants:
-        own = {each for each in variant.specializations if each.kind in _BY_VALUE}
-        names |= {each.argument for each in own}
-        groups[frozenset(variant.specializations) - own] += variant.launches
+        others = (
+            each
+            for each in variant.specializations
+            if each.kind not in _BY_VALUE or each.argument not in names
+        )
+        groups[frozenset(others)] += variant.launches
     # Variants without a difference have different code, or use other global constants.
     distinct = {variant.specializations for variant in kernel.variants}
     if not len(groups) < len(distinct) == len(kernel.variants):
@@ -130,14 +139,14 @@ def _try_merge(
         return []
     before_ns, after_ns = (sum(each[TIME] for each in own) for own in zip(*times, strict=True))
     cost = after_ns / before_ns - 1
-    verdict = ", which pay" if cost > LEAST_SAVING else " without need"
+    pays = cost > LEAST_SAVING
+    verdict = ", which pay" if pays else " without need"
     text = (
-        f"The values of {join_names(sorted(names))} cause {len(kernel.variants)} variants{verdict}: "
-        f"with do_not_specialize={json.dumps(sorted(names))}, "
-        f"all {len(tried)} launches share {count_noun(len(groups), 'kernel')}. "
-        f"Tried: predicted time {milliseconds(before_ns / 1e6)} → {milliseconds(after_ns / 1e6)} ({cost:+.1%})."
+        f"The values of {join_names(names)} cause variants{verdict}: with do_not_specialize={json.dumps(names)}, "
+        f"all {len(tried)} launches share {count_noun(len(groups), 'kernel')} instead of {len(distinct)}. "
+        f"Tried: predicted time {milliseconds(before_ns / 1e6)} → {milliseconds(after_ns / 1e6)} ({cost:+z.1%})."
     )
-    return [[Candidate("variants", text, share=_SHARE)]]
+    return [Candidate("variants", text, share=_SHARE, is_advised=not pays)]
 
 
 def _merge_launch(runner: TrialRunner, whole: TrialRunner, names: Collection[str]) -> Attempt:

@@ -56,6 +56,13 @@ def move(blocks, first):
     blocks.store([0, 0], blocks.load([first, 0]))
 
 
+@triton.jit
+def increment(x, count, first, BLOCK: tl.constexpr):
+    is_used = tl.program_id(0) < count
+    i = first + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, mask=is_used) + 1, mask=is_used)
+
+
 def run(kernel, n, dtype):
     x = torch.empty(n, device="cuda", dtype=dtype)
     kernel[(triton.cdiv(n, 1024),)](x, n, BLOCK=1024)
@@ -74,6 +81,9 @@ add[(1,)](x, None, 16, 2.0, True, 1024)
 add[(1,)](h, h, 16, 2.0, False, 1024)
 add[(1,)](x[1:], x, 16, 2.0, "b", 1024)
 add[(1,)](x, x, 1 << 40, 2, True, 1024, num_warps=8, maxnreg=64)
+for count, first in ((8192, 16), (8191, 16), (16, 3)):
+    x = torch.empty(count * 1024 + first, device="cuda", dtype=torch.int8)
+    increment[(count,)](x, count, first, BLOCK=1024)
 blocks = TensorDescriptor.from_tensor(torch.empty(64, 64, device="cuda"), [16, 64])
 for first in (1, 16, 17):
     move[(1,)](blocks, first)
@@ -117,9 +127,9 @@ def test_a_kernel_that_is_not_specialized_has_no_variants(report):
 
 
 def test_merging_costs_what_the_kernel_without_specialization_takes(report):
-    for name, unspecialized, verdict in (
-        ("double", "double_any", "3 variants without need: "),
-        ("double_halves", "double_any_halves", "2 variants, which pay: "),
+    for name, unspecialized, verdict, count in (
+        ("double", "double_any", "variants without need: ", 3),
+        ("double_halves", "double_any_halves", "variants, which pay: ", 2),
     ):
         _, numbers, (finding,) = of(report, name)
         before_us = total_us(report, numbers)
@@ -127,9 +137,18 @@ def test_merging_costs_what_the_kernel_without_specialization_takes(report):
         times = f"{milliseconds(before_us / 1e3)} → {milliseconds(after_us / 1e3)}"
         assert finding.text == (
             f'The values of n cause {verdict}with do_not_specialize=["n"], all {len(numbers)} launches share '
-            f"1 kernel. Tried: predicted time {times} ({after_us / before_us - 1:+.1%})."
+            f"1 kernel instead of {count}. Tried: predicted time {times} ({after_us / before_us - 1:+z.1%})."
         )
         assert (finding.line, finding.change) == (report.launches[numbers[0]].line, "")
+
+
+def test_if_all_variants_pay_those_of_one_argument_are_merged(report):
+    variants, _, (finding,) = of(report, "increment")
+    assert len(variants) == 3
+    assert finding.text.startswith(
+        'The values of count cause variants without need: with do_not_specialize=["count"], '
+        "all 3 launches share 2 kernels instead of 3. Tried: predicted time "
+    )
 
 
 def test_dtypes_alignments_constants_and_options_make_variants(report):
