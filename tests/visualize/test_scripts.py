@@ -67,10 +67,10 @@ def launch_case(m, k, block_k, size, first, chosen):
             now = when == step - 1
             if is_single:
                 blocks = int(loads(order.schedule, np.array([step]))[0])
-                what = f"distinct blocks for {step} program{'s' if step > 1 else ''}"
+                what = f"for the first {f'{step} programs' if step > 1 else 'program'}"
             else:
                 blocks = int(now.any(1).sum() + now.any(0).sum()) * own.k_blocks
-                what = f"distinct blocks for wave {step}"
+                what = f"for wave {step}"
             halves.append({"cells": step_cells(order, when, step), "blocks": blocks, "what": what})
         described.append({"step": step, "halves": halves})
     meta = player_data(orders, 0, first, 0)

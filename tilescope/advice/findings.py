@@ -42,7 +42,7 @@ from tilescope.evaluate.global_memory import storage_number
 from tilescope.inside.report import Inside, SharedMap
 from tilescope.inside.shared import fit_kernel
 from tilescope.numbers import count_noun
-from tilescope.timing.changes import MAX_WARPS, TIME_KIND, list_options
+from tilescope.timing.changes import GRID_KIND, MAX_WARPS, TIME_KIND, list_options
 from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import memory_ops, parse_ttgir
 
@@ -525,4 +525,4 @@ def _examine_grid(runner: TrialRunner) -> Alternatives:
         return []
     idle = runner.gpu.sms - programs
     text = f"{idle} of {runner.gpu.sms} SMs stay idle, because the grid size is only {programs}."
-    return [Candidate("grid", text, share=_SMALL_GRID)]
+    return [Candidate(GRID_KIND, text, share=_SMALL_GRID)]

@@ -141,7 +141,7 @@ class CountedLaunch:
 TIME = "predicted_ns"
 
 # The kinds of findings about wrong results, and launches that fail.
-_FAULTS = ("check", "outside", "overflow", "race", "autotuner", "shared memory")
+_FAULTS = ("check", "outside", "overflow", "race", "autotuner", "shared memory", "tensor memory")
 
 
 @dataclass(frozen=True)

@@ -320,8 +320,6 @@ class _Listing:
             kind = "descriptor load" if is_load else "descriptor store"
         size = self.move(kind, access)
         more: dict[str, Any] = {"traffic": kind, "nominal_bytes": math.ceil(size)}
-        if kind == "atomic":
-            more["elements"] = access.elements // self.warps
         if kind == "load":
             self.loaded.append(len(self.steps))
             self.add(times, "lsu", writes=(self.loaded[-1],), **more)

@@ -82,7 +82,7 @@ def explain(
         cost: of the launch, with all copies of the operation.
         textbook: the same on the textbook's machine; None if that is unknown, or if the operation is the textbook's.
         requests: those of one execution; None if they are unknown.
-        sizes: the sizes on which its addresses and its mask depend, by name.
+        sizes: the sizes that determine how many contiguous bytes a lane may access, by name.
         converted: the source lines of layout conversions.
         gpu: None if it is unknown.
     """
@@ -135,7 +135,7 @@ def _explain_instruction(
     if width < ALIGNMENT:
         is_hopper = gpu is not None and gpu.compute_capability == (9, 0)
         is_transposed = code.op == "async copy" and width == code.element_bytes
-        odd = next(filter(None, (find_odd_size(*size) for size in sizes.items())), "")
+        odd = " ".join(filter(None, (find_odd_size(*size) for size in sizes.items())))
         if code.bytes_per_lane <= width:
             yield f"The block has at most {count_bytes(width)} per lane."
         elif odd and abs(measure_step(requests.address, requests.active)) <= width:

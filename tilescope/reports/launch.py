@@ -58,6 +58,7 @@ _OWNERS = {
     "gmma": "matrix instructions",
     "synchronous": "synchronous loads",
     "shared": "shared memory",
+    "tensor": "tensor memory",
     "spill_traffic": "spill traffic",
 }
 

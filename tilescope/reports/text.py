@@ -23,6 +23,7 @@ from tilescope.reports.launch import (
     in_words,
 )
 from tilescope.sass.instructions import find_opcode
+from tilescope.timing.changes import GRID_KIND, describe_warm_time, estimate_equal_work
 
 _PLACE_WIDTH = 24
 _SETTINGS_WIDTH = 100
@@ -58,8 +59,8 @@ _NUMBER_BYTES = 64
 _BUSY = 0.5
 _MOST_PLACES = 3
 
-# Weights of savings, which rank findings: time comes first.
-_WEIGHTS = {TIME: 1e9, "requests": 1, "sectors": 1, "shared_wavefronts": 1}
+# The counts whose savings rank findings that save equally much time.
+_RANKED = ("requests", "sectors", "shared_wavefronts")
 
 
 @dataclass(frozen=True)
@@ -329,8 +330,7 @@ def _describe_time(launch: LaunchReport, gpu: str) -> Iterator[str]:
         yield launch.assumed
     if launch.elapsed_ms is not None:
         predicted = ""
-        if launch.predicted_warm_us:
-            time = milliseconds(launch.predicted_warm_us / 1e3)
+        if time := describe_warm_time(launch):
             predicted = f" with a warm L2, for which the predicted time is {time}"
         yield f"Measured: {milliseconds(launch.elapsed_ms)}{predicted}."
 
@@ -419,8 +419,11 @@ def name_launches(numbers: Sequence[int]) -> str:
 
 
 def list_findings(launches: Iterable[tuple[Sequence[int], LaunchReport]]) -> list[Row]:
-    """List the findings of reports with the numbers of equal launches: faults, then the largest saving of time."""
-    groups = defaultdict[Any, list[tuple[float, Sequence[int], Finding]]](list)
+    """List the findings of reports with the numbers of equal launches.
+
+    Faults come first, then the largest predicted saving of time. Findings without one follow, the largest waste first.
+    """
+    groups = defaultdict[Any, list[tuple[tuple[float, ...], Sequence[int], Finding]]](list)
     for numbers, launch in launches:
         found = [*launch.findings, *_find_conflicts(launch)]
         for name, errors in (launch.results or {}).items():
@@ -428,11 +431,15 @@ def list_findings(launches: Iterable[tuple[Sequence[int], LaunchReport]]) -> lis
                 text = f"It is wrong: its relative RMS error is {errors.relative_rms:.3g}."
                 found.append(Finding("check", launch.source, launch.line, "output", name, text))
         for finding in found:
-            cost = _cost(launch, finding) * len(numbers)
+            cost = tuple(len(numbers) * each for each in _cost(launch, finding))
             key = launch.kernel, finding.kind, finding.change or finding.place
             groups[key].append((cost, numbers, finding))
+
+    def add_costs(key: Any) -> list[float]:
+        return [-sum(each) for each in zip(*(cost for cost, *_ in groups[key]), strict=True)]
+
     rows = []
-    for key in sorted(groups, key=lambda key: -sum(cost for cost, *_ in groups[key])):
+    for key in sorted(groups, key=add_costs):
         group = groups[key]
         _, numbers, finding = max(group, key=lambda each: each[0])
         others = sum(len(each) for _, each, _ in group) - len(numbers)
@@ -484,16 +491,23 @@ def _find_conflicts(launch: LaunchReport) -> Iterator[Finding]:
             yield Finding("conflicts", file, line, access.opcode, text=text)
 
 
-def _cost(launch: LaunchReport, finding: Finding) -> float:
-    """Return the weighted saving of a finding's change; without a change, the sectors beyond the ideal."""
+def _cost(launch: LaunchReport, finding: Finding) -> tuple[float, float, float]:
+    """Return infinity for a fault, the ns that a change saves, and the requests, sectors and wavefronts that it saves.
+
+    Without a change, the last number is the sectors beyond the ideal.
+    """
     if finding.is_fault:
-        return math.inf
+        return math.inf, 0.0, 0.0
+    wasted = sum(op.sectors - op.ideal_sectors for op in launch.ops if op.place == finding.place)
+    saved_ns = 0.0
     if finding.after:
-        return sum(
-            weight * (finding.before.get(name, 0) - finding.after.get(name, 0))
-            for name, weight in _WEIGHTS.items()
+        saved_ns, *amounts = (
+            finding.before.get(name, 0) - finding.after.get(name, 0) for name in (TIME, *_RANKED)
         )
-    return sum(op.sectors - op.ideal_sectors for op in launch.ops if op.place == finding.place)
+        wasted = sum(amounts)
+    elif finding.kind == GRID_KIND:
+        saved_ns = 1e3 * estimate_equal_work(launch)[0]
+    return 0.0, saved_ns, wasted
 
 
 def _describe_totals(report: Report) -> Iterable[str]:

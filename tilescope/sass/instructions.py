@@ -149,6 +149,7 @@ BREV          xu
 FRND          xu
 I2I           xu
 REDUX         xu
+CREDUX        xu
 
 DADD          fp64       widths=pair
 DFMA          fp64       widths=pair

@@ -63,7 +63,7 @@ class Progress:
     """The progress of a sweep.
 
     Attributes:
-        phase: "explore", "race", "final" or "over".
+        phase: "explore", "race", "final", "cancelled" or "over".
         done: number of the `total` configs that are no longer "not tried".
         seconds: since the start.
         remaining_s: an overestimate, because the first rows include the workers' start. None before the first row.
@@ -166,8 +166,10 @@ class SweepRun:
             timed = [row for row in rows if row.status == "timed"]
             best = min(timed, key=lambda row: row.relative or math.inf, default=None)
             new = done - self._done_before
-            phase = self._search.phase
-            remaining_s: float | None = 0.0 if phase == "over" else FINAL_S
+            phase = "cancelled" if self._is_cancelled else self._search.phase
+            remaining_s: float | None = None if self._is_cancelled else FINAL_S
+            if phase == "over":
+                remaining_s = 0.0
             if phase == "explore":
                 remaining_s = (
                     seconds / new * self._search.remaining + FINAL_S * self._takes_times

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tilescope.captures.reader import Finding
-from tilescope.inside.execution import Executions
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.numbers import milliseconds, percent
 from tilescope.timing.constants import Constants
@@ -17,6 +16,8 @@ from tilescope.timing.steps import find_loops
 
 # The kind of finding that keeps a predicted time in the capture's file.
 TIME_KIND = "time"
+# The kind of finding about a grid that leaves SMs idle.
+GRID_KIND = "grid"
 # The smallest saving that is advised.
 LEAST_SAVING = 0.05
 # The compiled changes that a launch's report describes.
@@ -25,6 +26,9 @@ _MOST_SAVINGS = 3
 MAX_WARPS = 16
 # Steps to simulate per estimate.
 _STEPS = 3000
+# Predicted times that differ by less count as equal: simulating only a part of a launch changes its time by up to 1 %.
+_RESOLUTION = 0.01
+_EQUAL_WORK = "equal work per SM"
 # The operation of an access to shared memory: see `SharedAccess`.
 _CONVERSION = "layout conversion"
 
@@ -35,7 +39,6 @@ _Change = tuple[str, Execution]
 def estimate_changes(
     inside: Inside,
     execution: Execution,
-    executions: Executions,
     constants: Constants,
 ) -> tuple[ChangedTime, ...]:
     """Return the estimated times of a launch with changes, the shortest first.
@@ -53,7 +56,7 @@ def estimate_changes(
         return constants.launch_us + (total_us - constants.launch_us) / share
 
     changes = [
-        *_drop_costs(inside, execution, executions),
+        *_drop_costs(inside, execution),
         *_fill_grid(execution, constants.gpu.sms),
     ]
     if not changes:
@@ -88,7 +91,10 @@ def add_times(inside: Inside, findings: Iterable[Finding]) -> tuple[Inside, Sequ
             changed_us = inside.predicted_us * (1 - saving)
             times[name] = ChangedTime(name, changed_us, finding.options, is_compiled=True)
         is_small = saving is not None and saving < LEAST_SAVING and not finding.is_fault
-        if finding.kind != TIME_KIND:
+        if finding.kind == GRID_KIND:
+            _, sentence = estimate_equal_work(inside)
+            facts.append(replace(finding, text=f"{finding.text} {sentence}".strip()))
+        elif finding.kind != TIME_KIND:
             facts.append(_drop_advice(finding) if is_small else finding)
         elif not is_small:
             options.append(replace(finding, text="Another option is faster."))
@@ -126,19 +132,38 @@ def list_options(inside: Inside, num_warps: int, num_stages: int) -> list[dict[s
 
 def describe_savings(inside: Inside) -> list[str]:
     """Describe the compiled changes that shorten a launch most, and one that was not compiled and would save more."""
-    sentences = []
-    before_us = inside.predicted_us or 0.0
-    helpful = [
-        each for each in inside.changes if each.predicted_us <= (1 - LEAST_SAVING) * before_us
-    ]
+    helpful = [each for each in inside.changes if _find_saving(inside, each) >= LEAST_SAVING]
     compiled = [each for each in helpful if each.is_compiled]
     others = [each for each in helpful[:1] if not each.is_compiled]
-    for each in compiled[:_MOST_SAVINGS] + others:
-        source = "compiled and predicted" if each.is_compiled else "predicted without compiling"
-        time = milliseconds(each.predicted_us / 1e3)
-        saving = percent(1 - each.predicted_us / before_us)
-        sentences.append(f"With {each.change}, it would take {time}, {saving} less ({source}).")
-    return sentences
+    return [_describe_saving(inside, each) for each in compiled[:_MOST_SAVINGS] + others]
+
+
+def estimate_equal_work(inside: Inside) -> tuple[float, str]:
+    """Return the microseconds that equal work per SM would save, and a sentence; 0 and "" for a small saving."""
+    for each in inside.changes:
+        saving = _find_saving(inside, each)
+        if each.change.startswith(_EQUAL_WORK) and saving >= LEAST_SAVING:
+            return (inside.predicted_us or 0.0) * saving, _describe_saving(inside, each)
+    return 0.0, ""
+
+
+def _find_saving(inside: Inside, change: ChangedTime) -> float:
+    return 1 - change.predicted_us / inside.predicted_us if inside.predicted_us else 0.0
+
+
+def _describe_saving(inside: Inside, change: ChangedTime) -> str:
+    source = "compiled and predicted" if change.is_compiled else "predicted without compiling"
+    time = milliseconds(change.predicted_us / 1e3)
+    saving = percent(_find_saving(inside, change))
+    return f"With {change.change}, it would take {time}, {saving} less ({source})."
+
+
+def describe_warm_time(inside: Inside) -> str:
+    """Return the predicted time right after the same launch; "the same" if it equals the cold time for the model."""
+    if not inside.predicted_us or not inside.predicted_warm_us:
+        return ""
+    is_same = abs(inside.predicted_warm_us / inside.predicted_us - 1) < _RESOLUTION
+    return "the same" if is_same else milliseconds(inside.predicted_warm_us / 1e3)
 
 
 def describe_changes(inside: Inside) -> str:
@@ -148,14 +173,13 @@ def describe_changes(inside: Inside) -> str:
     return " ".join(describe_savings(inside)) or none
 
 
-def _drop_costs(inside: Inside, execution: Execution, executions: Executions) -> Iterator[_Change]:
+def _drop_costs(inside: Inside, execution: Execution) -> Iterator[_Change]:
     """Drop the bank conflicts, or the instructions of layout conversions through shared memory."""
-    steps = list(execution.steps)
-    for number, wavefronts in executions.wavefronts.items():
-        if wavefronts.actual > wavefronts.ideal:
-            ratio = wavefronts.ideal / wavefronts.actual
-            steps[number] = replace(steps[number], wavefronts=steps[number].wavefronts * ratio)
-    if steps != list(execution.steps):
+    if any(step.conflicts for step in execution.steps):
+        steps = [
+            replace(step, wavefronts=step.wavefronts - step.conflicts, conflicts=0.0)
+            for step in execution.steps
+        ]
         yield "no bank conflicts", replace(execution, steps=steps)
     lines = {(each.file, each.line) for each in inside.shared if each.operation == _CONVERSION}
     executed = list(execution.executed)
@@ -183,7 +207,7 @@ def _fill_grid(execution: Execution, sms: int) -> Iterator[_Change]:
         for first, last in loops.items():
             executed[first : last + 1] = execution.executed[first : last + 1]
     even = replace(execution, executed=executed, programs=programs, unevenness=1.0)
-    yield f"equal work per SM ({programs:,} programs)", even
+    yield f"{_EQUAL_WORK} ({programs:,} programs)", even
 
 
 def _scale(traffic: Traffic, share: float) -> Traffic:

@@ -108,7 +108,7 @@ def add_time(
     )
     if execution.partitions:  # their options are those of the kernel's code
         return timed
-    changes = estimate_changes(timed, execution, executions, constants)
+    changes = estimate_changes(timed, execution, constants)
     return replace(timed, changes=changes)
 
 
@@ -265,7 +265,11 @@ def _read_steps(
     times = executions.times.tolist()
     for number, wavefronts in executions.wavefronts.items():
         if times[number]:
-            steps[number] = replace(steps[number], wavefronts=wavefronts.actual / times[number])
+            steps[number] = replace(
+                steps[number],
+                wavefronts=wavefronts.actual / times[number],
+                conflicts=wavefronts.conflicts / times[number],
+            )
     if _WARP_SPECIALIZED not in codes["ttgir"]:
         return steps
     # Another partition loads the data for which a barrier makes a warp wait.

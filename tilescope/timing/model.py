@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilescope.evaluate.sectors import LINE_BYTES
+from tilescope.evaluate.sectors import LINE_BYTES, SECTOR_BYTES
 from tilescope.sass.instructions import Instruction
 from tilescope.timing.constants import Constants
 from tilescope.timing.sm import GlobalAccess, Quarter, simulate
@@ -221,10 +221,11 @@ def time_resources(execution: Execution, constants: Constants, clock: float) -> 
         cycles[PIPES[step.pipe]] += step.busy * executed
         if request:
             served += request.l2_bytes * request.slowdown * executed
-        # The counter of the data path excludes asynchronous copies.
+        # The counter of the data path excludes asynchronous copies, but their bank conflicts delay the other accesses.
+        own = step.conflicts
         if step.traffic not in COPIES:
             own = step.wavefronts + _count_wavefronts(step, request)
-            cycles["L1"] += QUARTERS * own * executed
+        cycles["L1"] += QUARTERS * own * executed
     del cycles["control"], cycles["lsu"], cycles["uniform"]
     times = {name: busy / gpu.sms / QUARTERS / clock / 1e3 for name, busy in cycles.items()}
     merged = _merged(execution, constants)
@@ -437,6 +438,7 @@ def _cost_accesses(
         written_bytes = size * _ratio(traffic.written_bytes, stored) * (not is_load)
         # Data from DRAM occupy the L2 a second time.
         served = size * request.slowdown * (1 - merged) + read_bytes
+        updated = size / SECTOR_BYTES * (step.traffic == "atomic")
         accesses.append(
             GlobalAccess(
                 data_path=busy_quarters * _count_wavefronts(step, request),
@@ -444,7 +446,7 @@ def _cost_accesses(
                 l2=served / l2,
                 dram_read=read_bytes / dram,
                 dram_write=written_bytes / dram,
-                atomic=step.elements * quarters / _L2_SLICES / constants.atomics_per_cycle,
+                atomic=updated * quarters / _L2_SLICES * constants.atomic_cycles,
                 latency=latency,
             )
         )

@@ -69,10 +69,10 @@ class Step:
         busy: cycles for which it occupies the pipe, or the tensor core.
         latency: cycles until its results can be read.
         reads, writes: numbers of registers.
-        wavefronts: wavefronts on the SM's data path to shared memory.
+        wavefronts: wavefronts on the SM's data path to shared memory, including its bank conflicts.
+        conflicts: bank conflicts.
         traffic: kind of its access to global memory; "" without one.
         nominal_bytes: bytes of 32 lanes.
-        elements: elements that an atomic updates.
         pending: number of groups that may be in flight after a wait.
         banks: number of registers that it reads from the even and from the odd bank, one per cycle. 0 for matrix
             instructions, whose reads are in `matrix_issue_cycles`.
@@ -87,9 +87,9 @@ class Step:
     wavefronts: float = 0.0
     traffic: str = ""
     nominal_bytes: int = 0
-    elements: int = 0
     pending: int = 0
     banks: tuple[int, int] = (0, 0)
+    conflicts: float = 0.0
 
 
 def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
@@ -180,9 +180,7 @@ def read_steps(sass: str) -> tuple[Step, ...]:
             step.pending = int(instruction.operands[1], 0)
         if traits.gmem or traits.lmem:
             step.nominal_bytes = LANES * instruction.lane_bytes
-        if traits.gmem == "atomic":
-            step.elements = step.nominal_bytes // (2 if "F16" in opcode else 4)
-        elif traits.lmem:
+        if traits.lmem:
             step.wavefronts = step.nominal_bytes / LINE_BYTES
         elif traits.smem and not (traits.gmem or traits.wavefronts):
             step.wavefronts = instruction.lane_registers

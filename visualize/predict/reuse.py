@@ -171,6 +171,12 @@ class DramTraffic:
         rows = self.study.rows if self.study else ()
         return next((row for row in rows if row.group_size == self.group_size), None)
 
+    @property
+    def reference(self) -> GroupSizeRow:
+        """The study's row with whose time the others are compared: the launch's own or, without it, the first."""
+        assert self.study is not None
+        return self.row or self.study.rows[0]
+
     def source(self, live: str) -> str:
         """Return "recorded" for a shipped study, otherwise `live`."""
         return "recorded" if self.study and self.study.backend == "recorded" else live

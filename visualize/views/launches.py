@@ -1,6 +1,6 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import knob
 from tilescope.declare.spec import Tiles
-from tilescope.evaluate import causes
+from tilescope.evaluate.causes import ALIGNMENT, explain
 from tilescope.evaluate.counts import OperationCounts, sum_costs
 from tilescope.evaluate.declared import Matrix, Requests
 from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
@@ -378,12 +378,23 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
             rows.append(cost_row("textbook", other[0], place, expected))
         rows.append(cost_row("compiled", first, place, cost))
         lanes = _read_requests(launches, number, first)
-        names = first.addressed_by | first.masked_by
-        sizes = {name: value for name, value in values.items() if name in names}
-        why = causes.explain(first, cost, expected, lanes, sizes, converted, gpu)
+        sizes = _find_odd_sizes(first, values)
+        why = explain(first, cost, expected, lanes, sizes, converted, gpu)
         if op.refused or not op.why:
             reasons.append((op.name, op.refused or why))
     return operations_table(rows, reasons)
+
+
+def _find_odd_sizes(op: OperationCounts, values: Mapping[str, int]) -> dict[str, int]:
+    """Return the arguments that may make accesses narrow: those in the addresses, or else those in the mask.
+
+    The mask alone also depends on the number of rows, which makes no access narrow.
+    """
+    odd = {name: value for name, value in values.items() if value != 1 and value % ALIGNMENT}
+    for names in (op.addressed_by, op.masked_by):
+        if sizes := {name: value for name, value in odd.items() if name in names}:
+            return sizes
+    return {}
 
 
 def _identity(group: Sequence[OperationCounts]) -> tuple[Any, ...]:

@@ -43,7 +43,8 @@ def _compile(source: str) -> Template:
 # slot: an element with the DOM id `name`. Its kind is "html", or the script that takes its values. Its content is shown
 #     before its first value.
 # plot: a live plot, whose values `slots.plot_value` makes. `label` is its name for screen readers; `legend` is the id
-#     of an element with its legend, which is saved, too. A picture with steps can be saved as an animation.
+#     of an element with its legend, which is saved, too, as is the headline in the slot `headline`, by default that of
+#     the same name. A picture with steps can be saved as an animation.
 # form: a form of knobs, whose values become part of the page's settings. `slots.form_value` fills it.
 # button: starts the page's action of the same name.
 # fold: a closed fold. Its values are slots.OPEN and slots.CLOSED.
@@ -54,10 +55,11 @@ _MACROS = """
 {% macro slot(name, kind="html") %}
 <div id="{{ name }}" class="slot" data-kind="{{ kind }}">{{ caller() if caller }}</div>
 {% endmacro %}
-{% macro plot(name, label, legend="", has_steps=false) %}
+{% macro plot(name, label, legend="", has_steps=false, headline="") %}
 {% call slot(name, "plot") %}
 <div class="live-plot" role="figure" aria-label="{{ label }}"
-data-legend="{{ legend }}"{{ " data-steps" if has_steps }}></div>
+data-legend="{{ legend }}" data-headline="{{ headline or name | replace("-plot", "-headline") }}"
+{{- " data-steps" if has_steps }}></div>
 {% endcall %}
 {% endmacro %}
 {% macro form(name, label) %}

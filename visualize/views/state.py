@@ -5,7 +5,7 @@ Snapshot: everything known about a State's Experiment, taken once per redraw or 
 
 import dataclasses
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -16,11 +16,12 @@ from tilescope.declare import experiment
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import Experiment, Json
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.knobs import ConfigError, knob
+from tilescope.declare.knobs import ConfigError, knob, quote
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.inside.inspect import Inspection
 from tilescope.measure.run import RUN
 from tilescope.measure.session import MEASUREMENTS, Session
+from tilescope.numbers import join_names
 from tilescope.results import Compiled, Failure, records
 from tilescope.results.store import Store
 from visualize.predict.offer import offer
@@ -31,8 +32,10 @@ T = TypeVar("T")
 # The URL parameter that holds the pinned experiment.
 PINNED = "with"
 
-# Names of tabs in old addresses.
-_OLD_TABS = {
+# Names of tabs in old addresses, and titles that differ from the names.
+_TABS = {
+    "tune": "sweep",
+    "library": "scoreboard",
     "schedule": "program-order",
     "order": "program-order",
     "reuse": "dram-reads",
@@ -205,8 +208,36 @@ def read_pinned(text: object, this: Gpu | None) -> Experiment | None:
 
 def read_tab(flat: Json, opened: str) -> str:
     """Return the tab that flat fields open."""
-    tab = str(flat.get("tab", opened))
-    return _OLD_TABS.get(tab, tab)
+    tab = str(flat.get("tab", opened)).lower().replace(" ", "-")
+    return _TABS.get(tab, tab)
+
+
+def refuse_tab(tab: object, titles: Iterable[str]) -> ConfigError:
+    """Return the error of an address whose tab does not exist.
+
+    Args:
+        titles: of the pictures that exist.
+    """
+    pictures = join_names(list(titles))
+    message = f"There is no picture {quote(tab)}. The pictures are {pictures}."
+    return ConfigError("not_a_choice", message, "tab")
+
+
+def read_valid(read: Callable[[Json], T], flat: Json) -> tuple[T, dict[str, str]]:
+    """Read the valid fields of a URL that somebody typed. Bad fields take their defaults.
+
+    Returns:
+        What `read` returns, and a sentence about each bad field.
+    """
+    remaining = dict(flat)
+    sentences = dict[str, str]()
+    while True:
+        try:
+            return read(remaining), sentences
+        except ConfigError as error:
+            sentences[error.field] = str(error)
+            if remaining.pop(error.field, None) is None:
+                remaining = {}
 
 
 def open_experiment(payload: object, this: Gpu | None) -> Experiment:

@@ -11,7 +11,7 @@ from tilescope.declare import experiment
 from tilescope.declare.discovery import opening
 from tilescope.declare.experiment import Json, Run
 from tilescope.declare.gpus import Gpu
-from tilescope.declare.knobs import ConfigError, knobs, quote, read_fields
+from tilescope.declare.knobs import knobs, read_fields
 from visualize.views.inside.view import INSIDE
 from visualize.views.library import ScoreboardPanel
 from visualize.views.memory.compiler import CompilerPanel
@@ -19,7 +19,16 @@ from visualize.views.memory.view import RequestsPanel
 from visualize.views.order.view import DramReadsPanel, ProgramOrderPanel, TimelinePanel
 from visualize.views.panel import Panel
 from visualize.views.result.view import ExportPanel, ResultPanel
-from visualize.views.state import PINNED, State, View, open_experiment, read_pinned, read_tab
+from visualize.views.state import (
+    PINNED,
+    State,
+    View,
+    open_experiment,
+    read_pinned,
+    read_tab,
+    read_valid,
+    refuse_tab,
+)
 from visualize.views.tune.view import SweepPanel
 
 
@@ -50,6 +59,10 @@ TABS = (
     Tab("Scoreboard", (ScoreboardPanel,)),
 )
 
+# The titles by name in the address, and the types of the panels' options.
+TITLES = {tab.name: tab.title for tab in TABS}
+OPTIONS = tuple(kind for tab in TABS for panel in tab.panels for kind in panel().options)
+
 # The views, each with its pictures; a view opens on its first one. The Library is opened from the header, too.
 VIEWS = {
     "Order": ("program-order", "dram-reads"),
@@ -60,12 +73,13 @@ VIEWS = {
 }
 LIBRARY = "scoreboard"
 
+# The pictures' titles on the page: a view with one picture is the picture's title.
+PICTURES = [
+    TITLES[name] if len(names) > 1 else view for view, names in VIEWS.items() for name in names
+]
+
 # The tab that is open at first.
 OPENED = "program-order"
-
-# The titles by name in the address, and the types of the panels' options.
-TITLES = {tab.name: tab.title for tab in TABS}
-OPTIONS = tuple(kind for tab in TABS for panel in tab.panels for kind in panel().options)
 
 
 def read_state(flat: Json, this: Gpu | None) -> State:
@@ -88,8 +102,7 @@ def read_state(flat: Json, this: Gpu | None) -> State:
         options.append(each)
     tab = read_tab(flat, OPENED)
     if tab not in TITLES:
-        allowed = ", ".join(f"{name} ({title})" for name, title in TITLES.items())
-        raise ConfigError("not_a_choice", f"tab is {quote(tab)}; allowed are {allowed}.", "tab")
+        raise refuse_tab(flat["tab"], [*PICTURES, "Library"])
     gpu = experiment.resolve_gpu(chosen, this)
     return State(chosen, View(tab, tuple(options)), gpu, read_pinned(flat.get(PINNED), this))
 
@@ -105,15 +118,7 @@ def read_link(flat: Json, this: Gpu | None) -> tuple[State, dict[str, str]]:
     Returns:
         The State, and a sentence about each bad field.
     """
-    remaining = dict(flat)
-    sentences = dict[str, str]()
-    while True:
-        try:
-            return read_state(remaining, this), sentences
-        except ConfigError as error:
-            sentences[error.field] = str(error)
-            if remaining.pop(error.field, None) is None:
-                remaining = {}
+    return read_valid(lambda valid: read_state(valid, this), flat)
 
 
 def change_kernel(current: Json, kernel: str) -> dict[str, object]:

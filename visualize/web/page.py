@@ -105,7 +105,7 @@ _PAGE = template(
 <div id="results" class="column">
 {{ slot("compare") }}
 {# Errors of settings whose control is not visible. #}
-{% call slot("elsewhere") %}<p class="problem" role="alert"></p>{% endcall %}
+{{ slot("elsewhere") }}
 {{ slot("launches") }}
 {% for name, panels in panels.items() %}
 {% call picture(name, titles, others[name]) %}

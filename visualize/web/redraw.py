@@ -184,7 +184,7 @@ class Redraw:
         described = flat or (opening() if "open" in message else {})
         state, problems = read_link(expand_stop(described), self.session.gpu)
         if (tour := flat.get("tour", "")) not in ("", *tours()):
-            problems["tour"] = f"tour is {quote(tour)}; allowed are {', '.join(tours())}."
+            problems["tour"] = f"There is no tour {quote(tour)}. The menu Tours has all tours."
         return state, problems
 
     def _settings(self, state: State) -> Slots:
@@ -210,8 +210,10 @@ class Redraw:
         # Browsers detect other experiments' results by the full address. Talk mode shows the title.
         full = query(state.to_address())
         short = query(short_address(state))
-        problem = state.experiment.problem
-        title = f"{state.kernel.id} · {shape_text(problem)} {problem.dtype} · {state.gpu.name}"
+        pinned = state.pinned_state(self.session.gpu)
+        title = _title(state)
+        if pinned and _title(pinned) != title:
+            title = f"Now: {title}. Pinned: {_title(pinned)}"
         return json.dumps({"full": full, "short": short, "title": title})
 
     def draw(self, state: State) -> tuple[Slots, bool]:
@@ -222,12 +224,13 @@ class Redraw:
         """
         panels = self.panels[state.view.tab]
         snapshots = self.take_snapshots(state)
+        # What ends during the drawing is drawn once more by the stream.
+        has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         estimate_s = draw_seconds(panels, *snapshots)
         is_slow = estimate_s > NEAR_S
         slots: Slots = {f"{state.view.tab}-headline": render_predicting(estimate_s)}
         if not is_slow:
             slots = draw_view(panels, *snapshots)
-        has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         is_missing = any(_find_missing(panels, snapshots)) or _has_trials(panels, snapshots[0])
         return slots, is_slow or has_live_updates or is_missing
 
@@ -309,9 +312,8 @@ class Redraw:
             # A listing that is drawn again would lose its scroll position.
             yield {name: value for name, value in drawing.items() if value != drawn.get(name)}
         for panel in panels:
-            if panel.has_live_updates(snapshots[0]):
-                async for slots in self._follow(panel.stream_updates(snapshots[0])):
-                    yield slots
+            async for slots in self._follow(panel.stream_updates(snapshots[0])):
+                yield slots
 
     async def _follow(self, updates: Generator[Slots, None, None]) -> AsyncIterator[Slots]:
         try:
@@ -365,6 +367,11 @@ def draw_seconds(panels: Sequence[Panel], snapshot: Snapshot, pinned: Snapshot |
     return again * sum(
         panel.seconds(each) for each in (snapshot, pinned) if each for panel in panels
     )
+
+
+def _title(state: State) -> str:
+    problem = state.experiment.problem
+    return f"{state.kernel.id} · {shape_text(problem)} {problem.dtype} · {state.gpu.name}"
 
 
 def _find_missing(

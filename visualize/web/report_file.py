@@ -37,7 +37,9 @@ from visualize.web.assets import PLOTLY_JS, SCRIPTS, STYLES
 _RESULT = template(
     """
 {{ slot("result") }}{{ slot("predicted-time") }}
-<div class="row picture">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
+<div class="row picture">
+{{ plot("predicted-plot", "The time that each resource would take alone", headline="predicted-time") }}
+</div>
 """
 )
 
@@ -82,7 +84,7 @@ _PAGE = template(
 <button type="button" class="library" popovertarget="glossary">Glossary</button>
 </div>
 <div id="results" class="column">
-{% call slot("elsewhere") %}<p class="problem"></p>{% endcall %}
+{{ slot("elsewhere") }}
 {{ slot("launches") }}
 {% for names in views_of_pictures.values() %}
 {% for name in names %}

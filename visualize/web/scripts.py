@@ -26,7 +26,7 @@ from visualize.views import slots
 from visualize.views.launches import TABS, LaunchView, clip, draw
 from visualize.views.panel import Api, Slots
 from visualize.views.slots import DISABLED, WATCH, control
-from visualize.views.state import query, read_tab
+from visualize.views.state import query, read_tab, read_valid, refuse_tab
 from visualize.web.controls import kernel_menu
 
 # The start of a script's name.
@@ -278,11 +278,21 @@ class ScriptState:
 
     Attributes:
         version: of the capture that the page shows.
+        problems: a sentence about each bad field of its link.
     """
 
     id: str
     view: LaunchView
     version: str
+    problems: Mapping[str, str]
+
+
+def _read_view(given: Json) -> LaunchView:
+    tab = read_tab(given, TABS[0])
+    if tab not in (*TABS, *_SAME_VIEW):
+        raise refuse_tab(given["tab"], (name.replace("-", " ").capitalize() for name in TABS))
+    values = {field: given[field] for field in knobs(LaunchView) if field in given}
+    return read_fields(LaunchView, {**values, "tab": _SAME_VIEW.get(tab, tab)}, "the page")
 
 
 class Scripts:
@@ -311,19 +321,17 @@ class Scripts:
         if not isinstance(given, dict) or str(given.get("kernel")) not in self.scripts:
             return None
         name = str(given["kernel"])
-        tab = read_tab(given, TABS[0])
-        if tab not in (*TABS, *_SAME_VIEW):
+        if link is None and read_tab(given, TABS[0]) not in (*TABS, *_SAME_VIEW):
             return None
         is_new = link is None and given.get("form_of") != name
         if is_new:
-            given = {}
-        values = {field: given[field] for field in knobs(LaunchView) if field in given}
-        view = read_fields(LaunchView, {**values, "tab": _SAME_VIEW.get(tab, tab)}, "the page")
+            given = {"tab": given.get("tab", TABS[0])}
+        view, problems = (_read_view(given), {}) if link is None else read_valid(_read_view, given)
         script = self.scripts[name]
         if link is None and not is_new and WATCH not in fields:
             script.choose(given)
         view = clip(script.launches, view)
-        return ScriptState(name, view, str(fields.get(WATCH, script.version)))
+        return ScriptState(name, view, str(fields.get(WATCH, script.version)), problems)
 
     def fill(self, state: ScriptState) -> Slots:
         """Fill the forms and the open view."""
@@ -348,7 +356,9 @@ class Scripts:
             "script": launch_form(launches, state.view.launch, chosen),
             "tab": state.view.tab,
             "link": json.dumps(link),
-            "problems": slots.problems_value({"": problem} if problem else {}),
+            "problems": slots.problems_value(
+                {**({"": problem} if problem else {}), **state.problems}
+            ),
             "compare": "",
             "run": DISABLED,
             WATCH: state.version if script.is_live else "",

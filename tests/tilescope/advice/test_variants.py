@@ -151,20 +151,28 @@ def test_if_all_variants_pay_those_of_one_argument_are_merged(report):
     )
 
 
-def test_dtypes_alignments_constants_and_options_make_variants(report):
-    variants, numbers, findings = of(report, "add")
-    first, without, halves, shifted, large = map(facts, variants)
-    assert [each.launches for each in variants] == [(n,) for n in numbers]
-    assert (first["x", "dtype"], halves["x", "dtype"]) == ("*fp32", "*fp16")
-    assert (first["x", "alignment"], shifted["x", "alignment"]) == (True, False)
-    assert (first["y", "dtype"], without["y", "constexpr"]) == ("*fp32", None)
-    assert [each["FLAG", "constexpr"] for each in (first, halves, shifted)] == [True, False, "b"]
-    assert (first["n", "dtype"], large["n", "dtype"]) == ("i32", "i64")
-    assert (first["scale", "dtype"], large["scale", "divisible by 16"]) == ("fp32", False)
-    assert (first["num_warps", "option"], large["num_warps", "option"]) == (4, 8)
-    assert (first["maxnreg", "option"], large["maxnreg", "option"]) == (None, 64)
-    assert first.keys().isdisjoint([("BLOCK", "constexpr"), ("n", "divisible by 16")])
+@pytest.mark.parametrize(
+    ("number", "argument", "kind", "values"),
+    [
+        (2, "x", "dtype", ("*fp32", "*fp16")),
+        (3, "x", "alignment", (True, False)),
+        (3, "FLAG", "constexpr", (True, "b")),
+        (4, "n", "dtype", ("i32", "i64")),
+        (4, "num_warps", "option", (4, 8)),
+        (4, "maxnreg", "option", (None, 64)),
+    ],
+)
+def test_what_makes_another_variant(report, number, argument, kind, values):
+    variants, _, findings = of(report, "add")
+    pair = (facts(variants[each])[argument, kind] for each in (0, number))
+    assert tuple(pair) == values
     assert not findings
+
+
+def test_an_argument_that_is_none_makes_a_variant(report):
+    (first, without, *_), _, _ = of(report, "add")
+    assert (facts(first)["y", "dtype"], facts(without)["y", "constexpr"]) == ("*fp32", None)
+    assert ("BLOCK", "constexpr") not in facts(first)
 
 
 def test_variants_of_a_kernel_with_a_descriptor_are_merged(report):

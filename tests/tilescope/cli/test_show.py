@@ -34,7 +34,7 @@ from tilescope.cli.command import (
     CommandFailed,
     run_command,
 )
-from tilescope.inside.report import Inside, LineSpills, SharedAccess
+from tilescope.inside.report import ChangedTime, Inside, LineSpills, SharedAccess
 from tilescope.measure.counters import launch_keys, read_counters
 from tilescope.measure.ncu import METRICS
 from tilescope.numbers import percent
@@ -49,7 +49,15 @@ from tilescope.reports.launch import (
     make_report,
     read_report,
 )
-from tilescope.reports.text import brief, describe_total, markdown, markdown_growth, table
+from tilescope.reports.text import (
+    brief,
+    describe_total,
+    list_findings,
+    markdown,
+    markdown_growth,
+    table,
+)
+from tilescope.timing.changes import add_times
 from visualize.web.scripts import (
     Script,
     Scripts,
@@ -722,6 +730,26 @@ def test_a_brief_report_begins_with_wrong_results_and_then_the_largest_cost(laun
     lines = brief(report_of(*launches[1:4])).splitlines()
     assert "in unmasked, load x (launch 2): Program 3, warp 3, lane 20" in lines[0]
     assert "in copy, load x (launch 1): " in lines[1]
+
+
+def test_findings_without_a_tried_change_are_ranked_by_an_estimated_saving_or_come_last(launches):
+    cause = launches[1].findings[0]
+    times = {"sectors": 9_000, "predicted_ns": 9_000}
+    changed = replace(cause, before=times, after={"sectors": 100, "predicted_ns": 8_000})
+    scattered = replace(cause, kind="scattered", change="", before={}, after={})
+    idle = Finding("grid", "script.py", 1, text="4 of 132 SMs stay idle.")
+    grid = ChangedTime("equal work per SM (132 programs)", 5.0)
+    launch = replace(launches[1], predicted_us=9.0, changes=(grid,))
+    findings = (scattered, changed, idle)
+    rows = list_findings([((0,), replace(launch, findings=findings))])
+    assert [row.finding for row in rows] == [idle, changed, scattered]
+    _, (described,) = add_times(launch, [idle])
+    assert described.text == (
+        "4 of 132 SMs stay idle. With equal work per SM (132 programs), it would take 5.00 µs, 44 % less "
+        "(predicted without compiling)."
+    )
+    rows = list_findings([((0,), replace(launch, findings=findings, changes=()))])
+    assert [row.finding for row in rows] == [changed, scattered, idle]
 
 
 def test_a_brief_report_drops_whole_findings_with_the_least_saving_and_counts_them(launches):

@@ -28,10 +28,13 @@ NVIDIA H100 80GB HBM3 = H100
 NVIDIA H200 = H200
 NVIDIA H200 MIG 3g.71gb = H200
 NVIDIA B200 = B200
+NVIDIA GB200 = GB200
+NVIDIA B300 SXM6 AC = B300
+NVIDIA GB300 = GB300
+NVIDIA GB10 = GB10
 """
 OTHERS = """
 NVIDIA GH200 480GB
-NVIDIA GB200
 NVIDIA H20
 NVIDIA L40
 NVIDIA A10
@@ -62,7 +65,7 @@ def test_a_gpu_is_found_as_people_write_it(text, name):
     assert find_gpu(text) == name
 
 
-@pytest.mark.parametrize("text", ["", "L40", "GB200", "GH200", "H800", "RTX 4090 Laptop", "hopper"])
+@pytest.mark.parametrize("text", ["", "L40", "GH200", "H800", "RTX 4090 Laptop", "hopper"])
 def test_another_gpu_is_not_taken_for_a_row(text):
     with pytest.raises(ValueError, match="choose from T4, A10G"):
         find_gpu(text)

@@ -96,7 +96,7 @@ def test_a_changed_launch_is_described_by_its_cost_then_its_causes():
     (changed,) = compare([before, before], [after, after])
     assert changed.sentence == (
         "k.py:1 k (2 launches): Predicted 57.0 µs → 88.0 µs (1.54 ×). Registers 32 → 72, so 1 program per SM instead "
-        "of 2. Line 3, load x: sectors 4 → 8. Barriers 4 → 8 (line 4 +4), shuffles 0 → 16 (line 4 +16)."
+        "of 2. Line 3, load x: sectors 4 → 8. Shuffles 0 → 16 (line 4 +16), barriers 4 → 8 (line 4 +4)."
     )
     other = replace(before, kernel="other")
     names = [

@@ -4,6 +4,7 @@ import pytest
 
 from tests.experiments import experiment_of
 from tilescope.measure.counters import COUNTERS
+from tilescope.measure.run import RUN
 from tilescope.results import records
 from visualize.views.inside.figures import match_counts
 
@@ -28,3 +29,13 @@ def test_wavefronts_of_shared_memory_equal_the_recorded_counts(session, flat):
     assert sum(row.ideal_wavefronts for row in counters.shared) == sum(
         each.ideal_wavefronts for each in inside.shared
     )
+
+
+@pytest.mark.parametrize("size", [1024, 2048])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_predicted_time_of_atomics_is_close_to_the_recorded_one(session, dtype, size):
+    flat = f"matmul.split_k_atomic M={size} N={size} K={size} dtype={dtype} gpu=H200"
+    experiment = experiment_of(flat)
+    recorded = records.find(RUN.form, experiment, "H200")
+    inside, _ = session.inspect(experiment).result()
+    assert inside.predicted_warm_us == pytest.approx(1e3 * recorded.timing.median_ms, rel=0.15)

@@ -100,6 +100,14 @@ def test_the_stated_ranges_hold_nine_of_ten_launches_and_are_narrowest_if_dram_b
         assert each.low < 1 < each.high
 
 
+def test_the_time_of_shared_memory_includes_the_bank_conflicts_of_copies():
+    path = FOLDER.parent / "shared_memory" / "matmul.tilescope"
+    launch = make_report(Capture(path)).launches[5]
+    (copies,) = (each for each in launch.shared if each.opcode == "LDGSTS" and each.conflicts)
+    gpu = GPUS["H200"]
+    assert launch.by_resource_us["L1"] > copies.conflicts / gpu.sms / gpu.clock_mhz
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -34,15 +34,15 @@ def open_page(tab, query):
 def test_the_nine_results_are_stepped_through_without_the_server_until_54_and_90_blocks(tab):
     """By the buttons, and by the scrubber from the keyboard, which names the step and its loads."""
     open_page(tab, ARTICLE)
-    tab.reads("#program-order-headline .number", "54 blocks instead of 90 for 9 programs")
+    tab.reads("#program-order-headline .number", "54 blocks instead of 90 for the first 9 programs")
     tab.reads("#player output", "whole launch")
     before = len(tab.requests)
     for step in (1, 2):
         tab.page.get_by_role("button", name="One step on").click()
         wait_for_step(tab, step)
     assert [count(tab, half) for half in (0, 1)] == [
-        (27, "distinct blocks for 2 programs"),
-        (27, "distinct blocks for 2 programs"),
+        (27, "distinct blocks for the first 2 programs"),
+        (27, "distinct blocks for the first 2 programs"),
     ]
     tab.page.get_by_role("button", name="One step back").click()
     wait_for_step(tab, 1)
@@ -98,8 +98,20 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
     tab.reads("#player output", "whole launch")
     tab.page.wait_for_function("!location.search.includes('step=')")
     expect(tab.page.locator("#program-order-headline .number")).to_contain_text(
-        "for 1,056 programs"
+        "for the first 1,056 programs"
     )
+
+
+def test_the_player_stops_for_another_kernel_and_is_hidden_without_a_picture(tab):
+    open_page(tab, "?kernel=matmul.grouped&M=4096&N=4096&tab=program-order")
+    for script, picture in (("softmax", "visible"), ("histogram", "hidden")):
+        tab.page.get_by_role("button", name="Play").click()
+        tab.page.wait_for_function("document.querySelector('.player').dataset.step > 0")
+        tab.find("#knob-kernel").select_option(label=f"script: {script}")
+        tab.says("#launches", script)
+        tab.find("#program-order-plot").wait_for(state=picture)
+        tab.find("#player .player").wait_for(state=picture)
+    assert "Pause" not in str(tab.find("#player .play").text_content())
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,31 @@ def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab):
         expect(menu).not_to_have_attribute("open", "")
 
 
+def test_descriptions_and_messages_close_on_escape(tab):
+    tab.open("?kernel=matmul.grouped&tab=nowhere&with=nothing")
+    message = tab.find("#elsewhere")
+    expect(message).to_contain_text("There is no picture 'nowhere'.")
+    tab.unfold("#experiment .more")
+    tab.page.get_by_text("num_stages").hover()
+    description = tab.find("#help-num_stages")
+    expect(description).to_be_in_viewport(ratio=1)
+    knob, box = tab.field("num_stages").bounding_box(), description.bounding_box()
+    assert box["x"] >= knob["x"] + knob["width"], "beside the knobs"
+    tab.key("Escape")
+    expect(message).to_be_empty()
+    tab.key("Escape")
+    expect(description).to_be_hidden()
+
+
+def test_a_chosen_theme_is_remembered_but_an_address_decides(tab):
+    tab.open()
+    tab.unfold("#header .more")
+    tab.page.get_by_role("button", name="Light / dark").click()
+    for query, is_dark in (("", True), ("?__theme=light", False), ("?kernel=transpose.flat", True)):
+        tab.open(query)
+        assert shows(tab, "dark") == is_dark, query
+
+
 def test_a_term_opens_the_glossary_at_its_definition(tab):
     tab.open("?kernel=transpose.flat&tab=requests")
     tab.page.get_by_role("button", name="sectors", exact=True).first.click()
@@ -257,6 +282,12 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
     tab.key("Escape")
     tab.find("#controls").wait_for()
     assert "talk" not in tab.page.evaluate("location.search")
+    tab.open(
+        "?talk=1&kernel=matmul.grouped&GROUP_SIZE=3&with=kernel%3Dmatmul.grouped%26GROUP_SIZE%3D1"
+    )
+    tab.says("#compare", "GROUP_SIZE 1 → 3")
+    assert is_visible(tab, "#compare p"), "the differences from a pinned experiment"
+    assert not is_visible(tab, "#compare .ways")
 
 
 def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab):
@@ -312,7 +343,7 @@ def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_key
 def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab):
     tab.open("?tab=program-order&tour=nowhere&stop=99")
     assert not shows(tab, "touring"), "an unknown tour has no bar"
-    assert tab.page.get_by_text("tour is 'nowhere'; allowed are why-grouping").count() == 1
+    assert tab.page.get_by_text("There is no tour 'nowhere'.").count() == 1
     tab.page.evaluate("""() => {
         window.heard = [];
         for (const name of ["back", "forward", "play"])

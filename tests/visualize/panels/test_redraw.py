@@ -283,9 +283,18 @@ def test_only_with_a_pinned_experiment_a_slot_holds_two_values(shared_page):
 def test_the_strip_names_differences_and_a_few_numbers_and_folds_the_table_of_all(shared_page):
     strip, table = change(shared_page, f"{SET} first=9")["compare"].split("<details>")
     assert "Pinned → now: GROUP_SIZE 1 → <b>3</b>." in strip
-    assert "blocks for 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
+    assert "blocks for the first 9 programs 90 → <b>54</b> (0.600 ×)</span>" in strip
     assert ">M<" not in table, "equal knobs are left out"
     assert all(word in table for word in ("GROUP_SIZE", "waves", "same", "0.600 ×"))
+
+
+def test_talk_mode_names_both_experiments(shared_page):
+    flat = "kernel=matmul.grouped&M=512&N=512&K=512"
+    link = json.loads(change(shared_page, f"M=1024 N=512 K=512 with={flat}")["link"])
+    assert link["title"] == (
+        "Now: matmul.grouped · 1024 × 512 × 512 float16 · H200. "
+        "Pinned: matmul.grouped · 512 × 512 × 512 float16 · H200"
+    )
 
 
 def test_the_pinned_picture_shows_the_same_operation_although_another_one_wastes_more(shared_page):

@@ -107,9 +107,12 @@ def test_options_and_config_of_one_kernel_do_not_follow_to_another():
 
 def test_a_view_has_default_options_and_an_unknown_tab_is_refused():
     assert View("").of(LaneView) == LaneView()
-    allowed = r"tab is 'elsewhere'; allowed are result .Result., program-order .Program"
+    allowed = (
+        "no picture 'elsewhere'. The pictures are Program order, DRAM reads, .* Tune and Library"
+    )
     with pytest.raises(ConfigError, match=allowed):
         opened("tab=elsewhere")
+    assert opened({"tab": "DRAM reads"}).view.tab == "dram-reads", "a title opens its picture, too"
 
 
 PERSISTENT = discover()["matmul.persistent"]

@@ -154,9 +154,10 @@ def test_live_registers_are_drawn_along_the_sass_with_their_maximum_and_the_spil
     spills = [n for n, each in enumerate(program.instructions) if each.name in ("STL", "LDL")]
     assert len(curve["y"]) == len(program.instructions)
     assert np.array_equal(marks["x"], [*spills, np.argmax(curve["y"])])
-    (note,) = figure["layout"]["annotations"]
-    assert note["y"] == np.max(curve["y"]) <= program.facts.registers
+    highest, legend = figure["layout"]["annotations"]
+    assert highest["y"] == np.max(curve["y"]) <= program.facts.registers
     assert spills
+    assert "spill" in legend["text"]
 
 
 def test_copies_in_flight_are_those_of_the_pipeline():

@@ -6,11 +6,14 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from tests.messages import opened
+from tests.messages import opened, text_of
+from tests.trees import ROOT
+from tilescope.captures.reader import Capture
 from tilescope.measure.counters import COUNTERS
+from tilescope.reports.launch import Launches
 from tilescope.results import records
 from visualize.predict.costs import LaunchCosts, Textbook
-from visualize.views.launches import LaunchView, draw
+from visualize.views.launches import LaunchView, draw, draw_launch
 from visualize.views.memory import text
 from visualize.views.memory.flow import (
     make_flow,
@@ -90,6 +93,9 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
     first, *rest = tiled.code.operations
     narrow = (replace(first, width_bytes=8), *rest)
     texts["other code"] = describe(replace(tiled, code=replace(tiled.code, operations=narrow)))
+    texts["beside a pinned experiment"] = "".join(
+        text.memory_headline(costs_of(flat), 1, 1, is_compared=True) for flat in (TILED, FLAT)
+    )
     for name in ("script.vector_add", "script.attention"):
         slots = draw(shipped_scripts()[name].launches, LaunchView(), {"kernel": name})
         texts[name] = slots["requests-table"]
@@ -143,3 +149,10 @@ def test_a_picture_stands_beside_the_kernel_that_differs_most(costs_of, flat, nu
     if contrast:
         assert contrast.experiment.problem == state.experiment.problem
         assert contrast.operation.access.tensor == own.access.tensor
+
+
+def test_a_narrow_store_is_explained_by_the_length_of_its_rows_and_not_by_their_number():
+    launches = Launches(Capture(ROOT / "tests/tilescope/oracle/shared_memory/matmul.tilescope"))
+    slots = draw_launch(launches, LaunchView(tab="requests", launch=3), {})
+    assert "store c : N = 71 is not a multiple of 16" in text_of(slots["requests-table"])
+    assert "M = 133" not in slots["requests-table"]

@@ -197,6 +197,8 @@ def registers_figure(program: Program) -> Figure:
     live = np.array(count_live(program.sass))
     peak = int(live.argmax())
     spills = [n for n, each in enumerate(instructions) if each.traits.lmem]
+    spill = f'<span style="color:{theme.WRONG}">●</span> spill: an access to local memory'
+    legend = theme.note(spill, 0, 1, xref="paper", yref="paper", xanchor="left", yanchor="top")
     curve = theme.scatter(
         "live",
         np.arange(len(live)),
@@ -228,7 +230,7 @@ def registers_figure(program: Program) -> Figure:
         [curve, marks],
         xaxis=theme.axis("SASS instruction", range=[0, len(live)]),
         yaxis=theme.axis("live registers", range=[0, 1.2 * max(allocated, live[peak])]),
-        annotations=[highest],
+        annotations=[highest, legend] if spills else [highest],
         shapes=[theme.horizontal(allocated, theme.EDGE)],
     )
 
@@ -264,6 +266,7 @@ def pipeline_figure(program: Program) -> Figure | None:
             "type": "category",
             "categoryorder": "array",
             "categoryarray": list(dict.fromkeys(rows)),
+            "dtick": 1,
             "autorange": "reversed",
             "automargin": True,
         },

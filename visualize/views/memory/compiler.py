@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tilescope.captures.reader import CapturedKernel
-from tilescope.declare.gpus import Gpu
+from tilescope.declare.gpus import TENSOR_COLUMNS, Gpu
 from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.instructions import CompiledFacts
@@ -224,7 +224,7 @@ def inspection_slots(inside: Inside, about: str, sources: Sources) -> Slots:
     return {
         "instructions-table": _instructions_table(inside, sources),
         "memory-map-plot": plot_value(memory_map_figure(shared), about=about) if has_map else NONE,
-        "memory-map-table": _stages_table(shared) if has_map else none,
+        "memory-map-table": (_stages_table(shared) if has_map else none) + _tensor_table(inside),
         "conversions-table": _conversions_table(inside),
     }
 
@@ -322,6 +322,13 @@ def _instructions_table(inside: Inside, sources: Sources) -> Markup:
         cells.append((count_noun(len(rest), "other line"), "", *_times(executed, total)))
     header = "line", "source", "executed by warps", "share", "in the SASS"
     return table(header, cells, "Instructions by source line") if cells else Markup()
+
+
+def _tensor_table(inside: Inside) -> Markup:
+    """Render the buffers in tensor memory, if there are any."""
+    rows = [(Code(f"{each.file}:{each.line}"), each.columns) for each in inside.tensor_memory]
+    title = f"Tensor memory of one program; an SM has {TENSOR_COLUMNS} columns"
+    return table(("line", "columns"), rows, title) if rows else Markup()
 
 
 def _times(executed: int, total: int | None) -> tuple[str, str]:

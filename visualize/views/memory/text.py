@@ -80,12 +80,15 @@ def _title(op: DeclaredCounts) -> str:
     return op.name[0].upper() + op.name[1:]
 
 
-def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
+def memory_headline(
+    costs: LaunchCosts, number: int, worst: int, is_compared: bool = False
+) -> Markup:
     """Render the cost of one operation as compiled, or on the textbook machine until it is compiled.
 
     Args:
         number: index of the operation in the picture.
         worst: index of the operation that wastes the most sectors.
+        is_compared: whether another experiment's headline stands beside it, so both need the same unit.
     """
     op = costs.find(number)
     operations = costs.compiled
@@ -94,7 +97,7 @@ def memory_headline(costs: LaunchCosts, number: int, worst: int) -> Markup:
     factor = op.launch.sectors / max(op.launch.ideal_sectors, 1)
     amount = f"{factor:.2g} ×"
     what: Sentence | str = say("the {} needed", term("sector", "sectors"))
-    if factor < _NOTABLE_FACTOR:
+    if is_compared or factor < _NOTABLE_FACTOR:
         amount = share
         what = f"of the moved bytes are used{': fully coalesced' if share == '100 %' else ''}"
     if number != worst and operations and (most := costs.find(worst)).launch.wasted_sectors > 0:

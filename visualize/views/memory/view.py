@@ -334,7 +334,10 @@ class RequestsPanel(Panel):
 <div id="memory-picture" class="row picture">
 <div id="flow" class="flow">
 {{ slot("flow-title") }}
-{{ plot("request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted", "scrubber") }}
+{{ plot(
+    "request-plot", "A request: lines from its lanes to the bytes that they access, used or wasted", "scrubber",
+    headline="requests-headline"
+) }}
 {{ slot("flow-launch") }}
 </div>
 <div id="flow-contrast" class="flow">
@@ -375,7 +378,7 @@ class RequestsPanel(Panel):
         headline = (
             text.textbook_headline(costs)
             if is_textbook
-            else text.memory_headline(costs, number, wasteful)
+            else text.memory_headline(costs, number, wasteful, state.pinned is not None)
         )
         about = picture_caption(state.experiment, state.gpu.name, main.model)
         return {

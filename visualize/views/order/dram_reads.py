@@ -143,19 +143,27 @@ def _time(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     times = read_bytes(many) / read_bytes(few)
     if times < _EQUAL:
         return ("GROUP_SIZE does not change the bytes, so expect no change in time.",)
-    compared = pair(few.times_ms, many.times_ms)
-    timed = traffic.source("measured")
-    noise = percent(compared.noise)
     lead = f"{significant(times)} × fewer bytes (GROUP_SIZE {few.group_size} instead of {many.group_size})"
-    if not compared.differs:
-        below = Sourced(f"(less than the noise of {noise})", timed)
-        return (say("{}: {} {}.", lead, Strong("no time difference here"), below),)
-    saved = 1 - compared.ratio
-    change = Strong(f"{percent(abs(saved))} {'less' if saved > 0 else 'more'} time")
+    change = Sourced(Strong(describe_change(few, many)), traffic.source("measured"))
+    compared = pair(few.times_ms, many.times_ms)
+    is_hidden = compared.differs and 1 - compared.ratio <= _HIDDEN
     return (
-        say("{} took {}, ± {}.", lead, change, Sourced(noise, timed)),
-        "The launch was not bound by DRAM." if saved <= _HIDDEN else "",
+        say("{}: {}.", lead, change),
+        "The launch was not bound by DRAM." if is_hidden else "",
     )
+
+
+def describe_change(row: GroupSizeRow, before: GroupSizeRow) -> str:
+    """Compare the times of two rows of a study.
+
+    Only the ratio is shown: in alternation with other launches, the GPU's clock and thus each time differ from those
+    of the launch alone.
+    """
+    compared = pair(row.times_ms, before.times_ms)
+    noise = percent(compared.noise)
+    if not compared.differs:
+        return f"no time difference (noise: {noise})"
+    return f"{1 / compared.ratio:.3f} × as fast, ± {noise}"
 
 
 def _uncertainty(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
@@ -221,6 +229,7 @@ def study_table(traffic: DramTraffic) -> Markup | str:
     study = traffic.study
     if study is None or not traffic.sizes:
         return ""
+    reference = traffic.reference
     rows = []
     for row in study.rows:
         predicted = traffic.sizes.get(min(row.group_size or 1, traffic.schedule.extents[0]))
@@ -237,14 +246,21 @@ def study_table(traffic: DramTraffic) -> Markup | str:
                 f"{100 * (predicted.read_bytes / row.read_bytes - 1):+.1f} %" if predicted else ""
             )
         rows.append(
-            (row.group_size, gigabytes, count, error, f"{row.ms:.4f}", join(map(term, flags)))
+            (
+                row.group_size,
+                gigabytes,
+                count,
+                error,
+                f"{pair(row.times_ms, reference.times_ms).ratio:.3f}",
+                join(map(term, flags)),
+            )
         )
     header = (
         term("GROUP_SIZE"),
         "GB predicted",
         "GB counted (median of five)",
         "error",
-        "ms, timed alternately",
+        f"time / GROUP_SIZE {reference.group_size}’s, timed alternately",
         "",
     )
     return table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())

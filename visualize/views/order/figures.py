@@ -89,19 +89,25 @@ def _bytes_axis(low: float, high: float) -> Figure:
     )  # fmt: skip
 
 
-def times_figure(rows: Sequence[GroupSizeRow], own: int, source: str) -> Figure:
-    """Plot milliseconds by GROUP_SIZE: medians, with bars from the 20th to the 80th percentile.
+def times_figure(
+    rows: Sequence[GroupSizeRow], reference: GroupSizeRow, own: int, source: str
+) -> Figure:
+    """Plot time by GROUP_SIZE relative to a reference: medians, with bars from the 20th to the 80th percentile.
 
     Args:
         rows: times.
         own: the launch's GROUP_SIZE.
         source: "measured" or "recorded".
     """
-    times = {row.group_size: np.quantile(row.times_ms, (0.2, 0.5, 0.8)) for row in rows}
-    axis = theme.axis("ms, median and p20 to p80", automargin=True, rangemode="tozero")
+    times = {
+        row.group_size: np.quantile(np.divide(row.times_ms, reference.times_ms), (0.2, 0.5, 0.8))
+        for row in rows
+    }
+    title = f"time / GROUP_SIZE {reference.group_size}’s, p20 to p80"
+    axis = theme.axis(title, automargin=True, rangemode="tozero")
     return theme.figure(
         "Time by GROUP_SIZE",
-        [_points(times, source, "%{y:.3f} ms")],
+        [_points(times, source, "%{y:.3f} ×")],
         yaxis=axis,
         **_group_size_layout(rows[-1].group_size or 1, own),
     )
@@ -121,7 +127,9 @@ def _points(spread: Mapping[int | None, np.ndarray], name: str, value: str) -> F
 def _group_size_layout(last: int, own: int) -> Figure:
     powers = [1 << exponent for exponent in range(last.bit_length())]
     # On a logarithmic axis, annotations are positioned by the logarithm, but shapes are not.
-    label = note(f"GROUP_SIZE {own}", math.log10(own), 0.12, yref="paper", xanchor="left")
+    label = note(
+        f"GROUP_SIZE {own}", math.log10(own), 0, yref="paper", xanchor="left", yanchor="bottom"
+    )
     return {
         "xaxis": theme.axis(
             "GROUP_SIZE (rows of tiles)", type="log", tickvals=powers, ticktext=powers

@@ -107,10 +107,11 @@ export class Order {
   // The large number of a step, or of the compared programs, and what it counts.
   load(step) {
     const { meta: { name, unit, first, slots }, total } = this, current = Math.min(step, this.count), tiles = this.end(current) - this.end(current - 1);
-    const whole = first ? `the first ${counted(first, unit)}` : total === 1 ? `the only ${unit}` : `all ${counted(total, unit)}`;
-    const steps = this.ends ? `${name} ${written(current)}` : counted(current, unit);
+    const all = total === 1 ? `the only ${unit}` : `all ${counted(total, unit)}`, end = step ? current : first;
     const detail = step && this.ends ? `: ${tiles === slots ? "" : `${written(tiles)} of `}${counted(slots, unit)}` : "";
-    return { blocks: this.blocks[current], what: `distinct blocks for ${step ? steps : whole}`, detail };
+    const compared = `the first ${end === 1 ? unit : counted(end, unit)}`;
+    const programs = !end ? all : step && this.ends ? `${name} ${written(end)}` : compared;
+    return { blocks: this.blocks[current], what: `for ${programs}`, detail };
   }
 
   // The edges around the tiles of the first entries, as a path.

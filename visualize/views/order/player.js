@@ -57,7 +57,12 @@ export default function mountPlayer(element) {
   // Changed sizes may turn steps of single programs into waves: the player and the comparison start again.
   function followUnit(meta) {
     const before = launch;
-    launch = { unit: meta.name, first: settings.first };
+    launch = { unit: meta.name, first: settings.first, kernel: settings.kernel };
+    // Another kernel starts at the step that came with it.
+    if (isPlaying && before.kernel !== launch.kernel) {
+      setPlaying(false);
+      step = meta.step;
+    }
     if (!before.unit || before.unit === meta.name) return;
     const restart = (name, redraw) => setTimeout(emit, 0, "set", { name, value: 0, redraw });
     // A step that came with the new sizes stays.
@@ -84,6 +89,7 @@ export default function mountPlayer(element) {
     scrub.value = step;
     output.textContent = stepName();
     root.dataset.step = step;
+    root.hidden = false;
     back.disabled = step === 0;
     forward.disabled = step >= longest();
     outlined.hidden = !meta.first || !meta.panels;
@@ -95,7 +101,6 @@ export default function mountPlayer(element) {
     step = Math.max(0, Math.min(next, longest()));
     await Promise.all(overlays().map((overlay) => overlay.plot.repaint()));
   }
-
 
   function setPlaying(next) {
     isPlaying = next;
@@ -165,10 +170,14 @@ export default function mountPlayer(element) {
   });
   listen("followed", () => {
     sent = null;
-    launch = {};
+    launch = { kernel: launch.kernel };
   });
   listen("cleared", ({ target }) => {
-    if (target === own?.plot) own.place();
+    if (target === own?.plot) {
+      own.place();
+      setPlaying(false);
+      root.hidden = true;
+    }
     if (target !== pinned?.plot) return;
     pinned.layer.remove();
     pinned = null;

@@ -25,6 +25,7 @@ from visualize.predict.schedule import (
     max_programs_per_sm,
 )
 from visualize.views import prose
+from visualize.views.order.dram_reads import describe_change
 from visualize.views.order.map_figure import Order
 from visualize.views.prose import (
     Link,
@@ -79,7 +80,7 @@ def loads_headline(
         for launch in launches
     )
     inputs = traffic.kernel.family.panels or ("", "")
-    programs = count_noun(first, unit)
+    programs = f"the first {count_noun(first, unit) if first > 1 else unit}"
     need = f"{count_noun(rows, 'row')} of {inputs[0]} and {count_noun(columns, 'column')} of {inputs[1]}"
     other_need = Sourced(
         f"{count_noun(other_rows, 'row')} and {count_noun(other_columns, 'column')}", "predicted"
@@ -103,7 +104,7 @@ def loads_headline(
         reasons.insert(0, f"{narrow} “DRAM reads” shows whether the L2 makes up for it.")
     elif is_at_once:
         reasons.append(say("All {:,} {}s run at once here. {}", tiles, unit, larger))
-    elif gain := _grouping_gain(traffic, programs):
+    elif gain := _grouping_gain(traffic, count_noun(first, unit)):
         reasons = [gain, *reasons, link]
     if not own.steps.is_single and tiles <= _MAX_TILES_ADDED:
         sums = (int(order.steps.blocks.sum()) for order in (own, row_major))
@@ -127,12 +128,11 @@ def _grouping_gain(traffic: DramTraffic, first: str) -> Sentence | str:
         bytes_of(before.read_bytes),
         Sourced(bytes_of(row.read_bytes), traffic.source("counted")),
     )
-    times = f"{milliseconds(before.ms)} to {milliseconds(row.ms)}"
     return say(
-        "The first {} share more blocks: DRAM reads fall from {}; the time goes from {}.",
+        "The first {} share more blocks: DRAM reads fall from {}. Timed in turns: {}.",
         first,
         reads,
-        times,
+        describe_change(row, before),
     )
 
 

@@ -66,9 +66,9 @@ export class Overlay {
   writeLoads(scale) {
     return this.corners.map((corner, map) => {
       const order = this.picture.orders[map], { blocks, what, detail } = order.load(this.picture.step);
-      corner.innerHTML = `<p class="count quiet" title="${what}${detail}"><b>${written(blocks)}</b> blocks</p>
+      corner.innerHTML = `<p class="count quiet" title="distinct blocks ${what}${detail}"><b>${written(blocks)}</b><span>blocks <span>${what}</span></span></p>
         <div class="bar"><i style="width: ${100 * Math.min(1, blocks / scale)}%"></i></div>`;
-      return `${this.isOwn ? "" : "Pinned: "}${order.title}: ${blocks} ${what}${detail}`;
+      return `${this.isOwn ? "" : "Pinned: "}${order.title}: ${blocks} distinct blocks ${what}${detail}`;
     });
   }
 

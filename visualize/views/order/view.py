@@ -294,8 +294,8 @@ style="background:#ffe945"></i>first to last program</span>
         counts = {"programs": launch.programs, "waves": launch.waves}
         if launch.panels:
             programs = np.array([min(launch.programs, first or launch.resident_programs)])
-            counts[f"blocks for {first} programs" if first else "blocks, first wave"] = int(
-                loads(launch, programs)[0]
+            counts[f"blocks for the first {first} programs" if first else "blocks, first wave"] = (
+                int(loads(launch, programs)[0])
             )
         return tuple(Number(name, count, "", "predicted") for name, count in counts.items())
 
@@ -307,7 +307,7 @@ class TimelinePanel(Panel):
 <div id="timeline-row" class="row">{{ button("record-timeline", "Record a timeline") }}</div>
 {{ slot("timeline") }}
 <div id="timeline-picture" class="row picture">
-{{ plot("gantt-plot", "When and on which SM each program ran") }}
+{{ plot("gantt-plot", "When and on which SM each program ran", headline="timeline") }}
 </div>
 <div class="row">{{ button("save-trace", "Save for Perfetto", is_enabled=false) }}</div>
 """
@@ -343,7 +343,7 @@ class DramReadsPanel(Panel):
 {{ slot("dram-reads-headline") }}
 <div class="row picture">
 {{ plot("dram-reads-plot", "Bytes read from DRAM by GROUP_SIZE, predicted and counted") }}
-{{ plot("times-plot", "Time by GROUP_SIZE") }}
+{{ plot("times-plot", "Time by GROUP_SIZE", headline="dram-reads-headline") }}
 {{ slot("dram-reads-instead") }}
 </div>
 <div class="row">{{ button("compare-sizes", "Count and time every GROUP_SIZE") }}</div>
@@ -378,7 +378,7 @@ class DramReadsPanel(Panel):
             sources = ("predicted", counted) if rows else ("predicted",)
             reads = value(figures.bytes_figure(traffic.sizes, rows, own, counted), *sources)
             if rows:
-                times = value(figures.times_figure(rows, own, timed), timed)
+                times = value(figures.times_figure(rows, traffic.reference, own, timed), timed)
         stages = dram_reads.stages_table(traffic)
         failure = snapshot.failure.message if snapshot.failure else ""
         larger = larger_preset(

@@ -278,7 +278,7 @@ def resources_figure(times_ms: Mapping[str, float], total_ms: float, is_bound: b
     colors = [*[theme.MODEL] * len(times_ms), theme.CATEGORIES[1]]
     if is_bound:
         busiest = times.index(max(times[:-1]))
-        texts[busiest] += "<br> bound by this"
+        texts[busiest] += "<br> the bound"
         colors[busiest] = theme.NEW
     bars = dict(
         y=names,

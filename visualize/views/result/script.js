@@ -1,6 +1,6 @@
 // The card of a run (see view.py), whose tiles the map of the program order marks (see marks.js). Results are greyed as soon
 // as the controls differ from their experiment.
-import { address, emit, fill, isStill, listen, make } from "../../web/assets/dom.js";
+import { address, closeButton, emit, fill, listen } from "../../web/assets/dom.js";
 
 // Names the first of a result's settings that differ from the current ones; "" if none does.
 export function describeChanges(experiment, current) {
@@ -39,7 +39,7 @@ export default function mountResult(element) {
     for (const plot of plots) plot.classList.toggle("stale", isResultStale);
   }
 
-  const close = make("button", { type: "button", "aria-label": "Close" }, "✕");
+  const close = closeButton();
 
   function hide() {
     element.classList.remove("toast");
@@ -65,7 +65,6 @@ export default function mountResult(element) {
       element.classList.add("toast");
       element.append(close);
     }
-    element.animate({ transform: ["translateY(-.4rem)", "none"] }, { duration: isStill() ? 0 : 250, easing: "ease-out" });
     const experiment = element.querySelector("[data-experiment]")?.dataset.experiment;
     if (!tiles || describeChanges(experiment, address())) return;
     marked = shownSettings();
@@ -73,7 +72,6 @@ export default function mountResult(element) {
   }
 
   element.addEventListener("click", hide);
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   // The marks stay until the settings change or the reader uses the player.
   for (const name of ["click", "input"]) document.querySelector("#player").addEventListener(name, clear);
   listen("address", () => {

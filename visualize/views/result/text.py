@@ -22,7 +22,7 @@ from tilescope.results.run import (
     Timing,
 )
 from tilescope.results.scores import TIMED_ON, summarize, unfitted_scores, unseen_scores
-from tilescope.timing.changes import describe_changes, describe_savings
+from tilescope.timing.changes import describe_changes, describe_savings, describe_warm_time
 from visualize.predict.offer import offer
 from visualize.views.prose import (
     Hint,
@@ -419,9 +419,9 @@ def render_predicted(
     low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
     cold = milliseconds(inside.predicted_us / 1e3)
     warm_us = inside.predicted_warm_us or inside.predicted_us
-    warm = milliseconds(warm_us / 1e3)
     first, *others = describe_savings(inside) or [describe_changes(inside)]
-    back_to_back = f"For back-to-back launches, the predicted time is {warm}." * (warm != cold)
+    warm = describe_warm_time(inside)
+    back_to_back = f"For back-to-back launches, the predicted time is {warm}." * bool(warm)
     comparison = ""
     if known_ms:
         scale = warm_us / inside.predicted_us if is_warm else 1.0

@@ -295,10 +295,12 @@ class ResultPanel(Panel):
     layout = """
 {{ slot("result") }}{{ slot("predicted-time") }}
 <div class="row picture">
-{{ plot("time-plot", "Times of the last run and of the library's call") }}
-{{ plot("diff-plot", "The error of the last run, by position in the output") }}
+{{ plot("time-plot", "Times of the last run and of the library's call", headline="result") }}
+{{ plot("diff-plot", "The error of the last run, by position in the output", headline="result") }}
 </div>
-<div class="row">{{ plot("predicted-plot", "The time that each resource would take alone") }}</div>
+<div class="row">
+{{ plot("predicted-plot", "The time that each resource would take alone", headline="predicted-time") }}
+</div>
 {% call fold("run-options-fold", "Run options") %}{{ form("run-options", "Run options") }}{% endcall %}
 {% call fold("result-numbers", "All numbers of this run") %}
 {{ slot("result-tables") }}{{ slot("roofline") }}

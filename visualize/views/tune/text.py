@@ -24,12 +24,12 @@ from visualize.views.slots import template
 STATUSES = get_args(Status)
 ENDINGS = {
     "complete": "All configs were tried.",
-    "patience": "It stopped early because the latest configs brought no improvement.",
+    "patience": "The sweep stopped early because the latest configs brought no improvement.",
     "budget": "The budget is spent.",
-    "cancelled": "It was cancelled. Finished rows are kept, and the next sweep resumes from them.",
-    "failed": "It ended because no device was left.",
+    "cancelled": "The sweep was cancelled. Finished rows are kept, and the next sweep resumes from them.",
+    "failed": "The sweep ended because no device was left.",
     "running": "",
-    "cut off": "It was interrupted, or is still running in another process. The next sweep resumes from its rows.",
+    "cut off": "The sweep was interrupted or is still running in another process. The next one resumes from its rows.",
 }
 
 # triton.Config lines to copy, and rows of the table.
@@ -45,6 +45,7 @@ _PHASES = {
     "explore": "exploring",
     "race": "racing the fastest",
     "final": "timing the finalists",
+    "cancelled": "cancelling",
     "over": "ended",
 }
 
@@ -55,7 +56,7 @@ NOT_SWEPT = hint(
     "Sweep tries the configs, except those that cannot launch or whose accumulator alone would spill.",
 )
 NO_RESULT = hint("No config has a result.")
-CLICK_HINT = hint("Click the picture to set a config.")
+_CLICK = "Click the picture to set a config."
 CANCELLING = Markup('<p class="status" role="status">Cancelling. Finished rows are kept.</p>')
 NOTHING_TO_CANCEL = hint("No sweep is running for these settings.")
 
@@ -87,6 +88,11 @@ def varied_text(space: Space) -> str:
     'BLOCK_M=64 num_warps=4,8'
     """
     return " ".join(f"{name}={','.join(map(str, values))}" for name, values in space.varied)
+
+
+def ended_hint(sweep: Sweep) -> Markup:
+    """Render what to do with a sweep's picture, and first how the sweep ended unless all configs were tried."""
+    return hint("" if sweep.ended == "complete" else ENDINGS[sweep.ended], _CLICK)
 
 
 def plan_headline(plan: Sweep, seconds: float, has_times: bool) -> Markup:
@@ -236,6 +242,8 @@ def ranking_table(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
     Args:
         address: row → the query that sets its config.
     """
+    rows = rows_by_rank(sweep)[:MAX_ROWS]
+    shared = _shared_outcomes(rows)
     unit, scale = sweep_unit(sweep)
     header: list[object] = ["Rank", *(name for name, _ in sweep.space.varied)]
     if sweep.has_times:
@@ -254,13 +262,26 @@ def ranking_table(sweep: Sweep, address: Callable[[SweepRow], str]) -> Markup:
             yield significant(row.relative / fastest, 4) if row.relative else ""
         for size in (row.registers, row.spilled_bytes, row.shared_bytes):
             yield "" if size is None else f"{size:,}"
-        yield _outcome(row)
+        yield row.status if row.status in shared else _outcome(row)
 
     sizes = "Registers", "Spilled, bytes", "Shared, bytes", "Outcome"
-    rows = rows_by_rank(sweep)[:MAX_ROWS]
     hidden = len(sweep.rows) - len(rows)
-    caption = f"{count_noun(hidden, 'more config')} not shown" if hidden else ""
-    return table([*header, *sizes], map(cells, rows), caption)
+    notes = [_outcome(row) for row in shared.values()]
+    if hidden:
+        notes.append(f"{count_noun(hidden, 'more config')} not shown")
+    return table([*header, *sizes], map(cells, rows), " · ".join(notes))
+
+
+def _shared_outcomes(rows: Sequence[SweepRow]) -> dict[Status, SweepRow]:
+    """Return a row of each status whose rows, more than one, have the same reason."""
+    by_status = dict[Status, list[SweepRow]]()
+    for row in rows:
+        by_status.setdefault(row.status, []).append(row)
+    return {
+        status: same[0]
+        for status, same in by_status.items()
+        if len(same) > 1 and same[0].reason and len({row.reason for row in same}) == 1
+    }
 
 
 def config_lines(sweep: Sweep) -> Markup:

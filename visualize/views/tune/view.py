@@ -153,7 +153,7 @@ class SweepPanel(Panel):
         sweep = self.sweeps.find(snapshot.store, space, state.gpu)
         if sweep is not None and (sweep.ranked or sweep.ended != "cancelled"):
             headline = text.sweep_headline(sweep)
-            advice = text.CLICK_HINT
+            advice = text.ended_hint(sweep)
         else:
             advice = text.NOT_SWEPT if sweep is None else text.CANCELLED_EARLY
             sweep = plan_sweep(space, state.gpu)
@@ -195,7 +195,9 @@ class SweepPanel(Panel):
         run = self._running(state)
         if run is None:
             return {"sweep-progress": hint, "sweep-cancel": DISABLED}
-        return {"sweep-progress": text.progress(run.progress), "sweep-cancel": ENABLED}
+        now = run.progress
+        cancel = DISABLED if now.phase == "cancelled" else ENABLED
+        return {"sweep-progress": text.progress(now), "sweep-cancel": cancel}
 
     def _running(self, state: State) -> SweepRun | None:
         return self.sweeps.running(swept_space(state), state.gpu)

@@ -1,6 +1,6 @@
 // The page's address (see redraw.py). Its value is {full, short, title, shows}: every field, the fields that differ from their
 // defaults, the kernel, problem and GPU, and of a script words for the style sheets.
-import { emit, given, listen, notify, onClick } from "./dom.js";
+import { emit, given, listen, onClick } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 export default function mountAddress() {
@@ -90,7 +90,6 @@ export default function mountAddress() {
     [full, short] = [new URLSearchParams(value.full), new URLSearchParams(value.short)];
     document.body.dataset.shown = value.title;
     source = value.shows;
-    if (before.size && full.has("with") && !before.has("with") && !document.body.matches(".touring")) notify("Pinned. Change a setting to compare.");
     isStep ||= before.size && ["tab", "kernel"].some((name) => before.get(name) !== full.get(name));
     for (const name of newer) if (full.has(name) && name in settings && full.get(name) !== String(settings[name])) set(name, settings[name]);
     write();

@@ -43,10 +43,16 @@ export const isStill = () => matchMedia("(prefers-reduced-motion: reduce)").matc
 // The page's current settings, as a query.
 export const address = () => new URLSearchParams(document.body.dataset.address);
 
+// The button of a message, which Escape presses, too (see page.js).
+export const closeButton = () => make("button", { type: "button", class: "close", "aria-label": "Close" }, "✕");
+
+// A message until it is closed.
+export const message = (words, attributes) => make("p", attributes, closeButton(), words);
+
 // Shows a short message for a moment, above everything else.
 export function notify(words) {
-  const message = make("p", { class: "message", role: "status", popover: "manual" }, words);
-  document.body.append(message);
-  message.showPopover();
-  setTimeout(() => message.remove(), 4000);
+  const note = message(words, { class: "message", role: "status", popover: "manual" });
+  document.querySelector(".main").append(note);
+  note.showPopover();
+  setTimeout(() => note.remove(), 4000);
 }

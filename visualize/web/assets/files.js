@@ -65,22 +65,40 @@ function layers(node) {
   return detail;
 }
 
-// A figure as it looks, as SVG: with the HTML over it, its legend, and its description below.
+// A figure as it looks, as SVG: below its headline, with the HTML over it, its legend, and its description.
 async function tracePicture(node, about) {
-  const { width, height: drawn, font } = node._fullLayout, { left, top } = node.getBoundingClientRect();
-  const legend = document.getElementById(node.closest(".slot").querySelector(".live-plot").dataset.legend)?.querySelector(".legend");
-  const place = legend?.getBoundingClientRect(), end = drawn + (place?.height ?? 0) + 4;
-  // Lines that fit, broken after commas and dots.
-  const letters = 0.78 * font.size, line = 1.45 * letters, most = Math.max(40, Math.floor((width - 20) / (0.6 * letters)));
-  const lines = about.match(new RegExp(`\\S.{0,${most}}(?:,| ·|$)`, "g")), height = Math.ceil(end + line * lines.length + 8);
+  const { width, height: drawn, font } = node._fullLayout, { left, top } = node.getBoundingClientRect(), texts = [];
+  const { dataset } = node.closest(".slot").querySelector(".live-plot"), whose = node.matches(".pinned-plot") ? "is" : "not";
+  const legend = document.getElementById(dataset.legend)?.querySelector(".legend"), place = legend?.getBoundingClientRect();
+  const heading = document.querySelectorAll(`#${dataset.headline} :is(.number, .lead):${whose}(.pinned *)`);
+  let height = 0;
+  // Adds lines that fit.
+  const write = (text, ends, fontSize, fontWeight) => {
+    const most = Math.max(40, Math.floor((width - 20) / (0.6 * fontSize)));
+    for (const [words] of text.matchAll(new RegExp(`\\S.{0,${most}}(?:${ends}|$)`, "g"))) {
+      texts.push(svgText(words, 10, height += 1.45 * fontSize, { fontSize, fontWeight, color: font.color }));
+    }
+  };
+  const words = Array.from(heading, (part) => {
+    const copy = part.cloneNode(true);
+    for (const mark of copy.querySelectorAll(".mark")) mark.replaceWith(`(${mark.textContent})`);
+    return copy.textContent;
+  });
+  write(words.join(". "), " ", font.size, 700);
+  const start = height += 8;
+  height += drawn + (place?.height ?? 0) + 4;
+  write(about, ",| ·", 0.78 * font.size, 400);
+  height = Math.ceil(height + 8);
   const plot = await window.Plotly.toImage(node, { format: "svg", width, height: drawn });
   const svg = tag("svg", { xmlns: "http://www.w3.org/2000/svg", width, height, viewBox: `0 0 ${width} ${height}`, "font-family": escaped(font.family) }, [
     tag("style", {}, await (fonts ??= readFontFaces())),
     tag("rect", { width, height, fill: getComputedStyle(node).getPropertyValue("--paper") }),
+    ...texts,
+    `<g transform="translate(0 ${start})">`,
     decodeURIComponent(plot.replace(/^.*?,/, "")),
     ...layers(node).over.map((each) => traceElement(each, left, top)),
     legend ? traceElement(legend, place.left - 10, place.top - drawn - 4) : "",
-    ...lines.map((text, i) => svgText(text, 10, end + line * (i + 1), { fontSize: letters, fontWeight: 400, color: font.color })),
+    "</g>",
   ].join(""));
   return { svg, width, height };
 }

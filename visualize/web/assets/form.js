@@ -1,5 +1,5 @@
 // A form of knobs. Its value is JSON (see `form_value` in slots.py).
-import { emit, fill, listen } from "./dom.js";
+import { emit, fill, listen, message } from "./dom.js";
 import { send, settings } from "./messages.js";
 
 // field → error message
@@ -16,7 +16,8 @@ export function showProblems(sentences = problems) {
     if (field.classList.toggle("wrong", name in others) && group) group.open = true;
     if (field.checkVisibility()) delete others[name];
   }
-  document.querySelector("#elsewhere .problem").textContent = Object.values(others).join(" ");
+  const words = Object.values(others).join(" ");
+  document.querySelector("#elsewhere").replaceChildren(words && message(words, { class: "problem", role: "alert" }));
   emit("problems");
 }
 
@@ -52,6 +53,11 @@ export default function mountForm(element) {
       // A text is sent on Enter or when its box loses focus, because an unfinished text would be rejected.
       if ((target.type === "text") === (event === "change")) set(name, read(field, target));
     });
+  }
+
+  // Esc presses the visible description (see page.js).
+  for (const event of ["click", "pointerover", "focusin"]) {
+    root.addEventListener(event, ({ target }) => root.classList.toggle("dismissed", target.matches(".help")));
   }
 
   function show({ name, kind, choices, stops, low, high, hidden }) {

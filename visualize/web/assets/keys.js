@@ -66,7 +66,13 @@ export default function mountKeys(element) {
   onClick(".to-talk", switchTalk);
   // The glossary opens at the term.
   onClick(".term", (term) => setTimeout(() => [...document.querySelectorAll("#glossary dt")].find((each) => each.textContent === term.value).scrollIntoView()));
-  onClick(".theme-switch", () => display("__theme", styles.toggle("dark") ? "dark" : "light"));
+  onClick(".theme-switch", () => {
+    const theme = styles.toggle("dark") ? "dark" : "light";
+    display("__theme", theme);
+    // The only value that the browser stores. A frame may have no storage.
+    // oxlint-disable-next-line no-restricted-globals
+    try { localStorage.theme = theme; } catch { /* not stored */ }
+  });
   // The embed view links to the same state of the whole page, and talk mode says what the picture shows.
   listen("address", () => {
     element.querySelector(".on-stage").textContent = document.body.dataset.shown;
@@ -74,6 +80,11 @@ export default function mountKeys(element) {
     for (const name of ["embed", "talk"]) whole.delete(name);
     element.querySelector(".open-whole").href = `${location.pathname}?${whole}`;
   });
+  // Without a theme in the address, the page has the one that was chosen last.
+  let theme = query().get("__theme");
+  // oxlint-disable-next-line no-restricted-globals
+  try { theme ??= localStorage.theme; } catch { /* not stored */ }
+  if (theme) styles.toggle("dark", theme === "dark");
   styles.toggle("embed", query().get("embed") === "1");
   if (query().get("talk") === "1") talk(true);
 }

@@ -43,7 +43,8 @@ const KINDS = {
   problems: () => (value) => showProblems(JSON.parse(value || "{}")),
 };
 
-// Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then.
+// Menus close on a click elsewhere, after a choice, and on Escape, which no other script gets then. Escape also closes
+// messages and descriptions of knobs.
 const OPEN_MENUS = ":is(#header, .headline) details[open], .presets[open]";
 
 function closeMenus() {
@@ -51,11 +52,12 @@ function closeMenus() {
     for (const menu of document.querySelectorAll(OPEN_MENUS)) menu.open = menu.contains(target) && !target.closest("a, button");
   });
   document.addEventListener("keydown", (event) => {
-    const menu = event.key === "Escape" && [...document.querySelectorAll(OPEN_MENUS)].at(-1);
-    if (!menu) return;
+    if (event.key !== "Escape") return;
+    const open = [...document.querySelectorAll(`:is(${OPEN_MENUS}) > summary, .help, .close`)].findLast((node) => node.checkVisibility());
+    if (!open) return;
     event.stopPropagation();
-    menu.open = false;
-    menu.querySelector("summary").focus();
+    open.click();
+    open.focus();
   }, true);
 }
 
@@ -69,6 +71,7 @@ export function start(element, update, constants) {
   for (const name of given.needs_gpu) element.querySelector(`#${name}`).disabled = true;
   given.has_settings = [...new URLSearchParams(location.search).keys()].some((name) => !name.startsWith("__"));
   for (const node of element.querySelectorAll(".slot")) slots.set(node.id, KINDS[node.dataset.kind](node));
+  onClick("p > .close", ({ parentNode }) => parentNode.remove());
   onClick("button.slot", (button) => send.act(button.id));
   if (update && !given.has_settings) receive(update);
   request(() => ({ open: location.search }));

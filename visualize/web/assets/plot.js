@@ -27,10 +27,11 @@ function fit({ data, layout }, node) {
     fitted[name] = { ...axis, ...(axis.title && { title: { ...axis.title, font } }) };
   }
   for (const side of ["l", "r", "t", "b"]) if (margin[side]) margin[side] *= grow;
-  // On a phone a legend in a row becomes a column, and would cover the title.
+  // On a phone a legend in a row may become a column, and would cover the title.
   if (layout.legend?.orientation === "h" && width < NARROW) {
     fitted.legend = { ...layout.legend, yref: "container", y: 0, yanchor: "bottom" };
-    Object.assign(margin, { t: 3 * rem, b: margin.b + 7 * rem });
+    const entries = data.filter((trace) => trace.showlegend !== false);
+    Object.assign(margin, { t: 3 * rem, b: margin.b + 1.75 * rem * entries.length });
   }
   // Annotations are shifted by pixels. Numbers in cells have a fixed size; otherwise Plotly would measure each.
   fitted.annotations = layout.annotations?.map((note) => ({ ...note, yshift: note.yshift && note.yshift * grow }));

@@ -17,7 +17,6 @@ export default function mountShare(element) {
     send.act("share", { link: field.value });
   });
   onClick("#share .copy", (button) => copyText(button.previousSibling.value));
-  dialog.addEventListener("keydown", (event) => { if (event.key.toLowerCase() === "q") dialog.hidePopover(); });
   return (value) => {
     const { link, svg } = JSON.parse(value || "{}");
     if (link !== field.value) return;
