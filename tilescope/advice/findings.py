@@ -31,6 +31,7 @@ from tilescope.advice.experiments import (
 from tilescope.advice.missing_barriers import find_missing_barriers
 from tilescope.advice.same_work import find_equal_launches, find_races, find_same, place_of
 from tilescope.advice.shared_costs import examine_stages, explain_conflicts
+from tilescope.advice.variants import find_variants, merge_variants
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor
@@ -96,6 +97,9 @@ def find(
         for runner in slowest[:_MOST_LAUNCHES]:
             runner.choices += _change_options(runner)
         make_trials(compiler, runners.values(), most_seconds)
+        kernels = find_variants(capture.content)
+        own = [runners[number] for number in firsts]
+        merge_variants(kernels, own, compiler, most_seconds / 2)
     reports = {number: _report(runner) for number, runner in runners.items()}
     findings = [reports[number] for number in firsts]
     if compiler:

@@ -73,6 +73,11 @@ class Module:
         declared = r"\1 {tt.divisibility = 16 : i32}\2"
         self.lines[self.header] = re.sub(pattern, declared, self.lines[self.header], count=1)
 
+    def declare_any(self, number: int) -> None:
+        """Declare that an argument can have any value, as `do_not_specialize` does."""
+        pattern = rf"({re.escape(self._argument(number))}: \w+) {{tt\.divisibility = 16 : i32}}"
+        self.lines[self.header] = re.sub(pattern, r"\1", self.lines[self.header])
+
     def fix_argument(self, number: int, value: int) -> None:
         """Make an argument a constant, as tl.constexpr does."""
         name = re.escape(self._argument(number))

@@ -215,6 +215,21 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class Specialization:
+    """What a kernel was compiled for.
+
+    Attributes:
+        argument: the name of an argument, or of an option of the compiler.
+        kind: "divisible by 16", "equal to 1", "alignment" (to 16 bytes), "dtype", "constexpr" or "option".
+        value: true or false; the dtype; the value of the constant (None for an argument that is None) or option.
+    """
+
+    argument: str
+    kind: str
+    value: Any
+
+
+@dataclass(frozen=True)
 class CapturedKernel:
     """A compiled kernel.
 
@@ -223,6 +238,7 @@ class CapturedKernel:
         layouts: the layout of the pointers of each operation on pointers, in the TTGIR's order; None for a scalar.
         options: of the compiler.
         allocation: None if the capture lacks it.
+        specializations: none in captures of earlier versions.
         tensor_columns: of tensor memory that a program needs.
     """
 
@@ -238,6 +254,7 @@ class CapturedKernel:
     layouts: tuple[Layout | None, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     allocation: Allocation | None = None
+    specializations: tuple[Specialization, ...] = ()
     tensor_columns: Count = 0
 
 

@@ -178,7 +178,14 @@ def capture_launch(kernel: Kernel, launch: Launch) -> LaunchCapture:
                     "ran": False,
                     "elapsed_ms": None,
                     "case": None,
-                    "arguments": _describe_arguments(kernel, launch, specs, tensors, zeroed),
+                    "arguments": _describe_arguments(
+                        compiled.src.signature,
+                        kernel.arguments(tensors, launch),
+                        launch,
+                        specs,
+                        tensors,
+                        zeroed,
+                    ),
                 }
             ],
         }
@@ -188,7 +195,8 @@ def capture_launch(kernel: Kernel, launch: Launch) -> LaunchCapture:
 
 
 def _describe_arguments(
-    kernel: Kernel,
+    signature: dict[str, Any],
+    given: Mapping[str, Any],
     launch: Launch,
     specs: Mapping[str, TensorSpec],
     tensors: Mapping[str, Any],
@@ -213,7 +221,5 @@ def _describe_arguments(
             "is_known": True,
         }
 
-    given = kernel.arguments(tensors, launch)
-    values = {name: as_compiled(given.pop(name)) for name in kernel.jitted.arg_names}
-    capability = list(launch.gpu.compute_capability)
-    return describe_arguments(kernel.jitted, values, given, describe_tensor, capability)
+    values = {name: as_compiled(given[name]) for name in signature}
+    return describe_arguments(signature, values, describe_tensor, launch.gpu.compute_capability)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
-from triton.runtime import driver
 
 from . import Values
 
@@ -35,20 +34,18 @@ def bind(
 
 
 def describe_arguments(
-    function: Any,
+    signature: Values,
     values: Values,
-    options: Values,
     describe_tensor: Callable[[Any], Values],
     capability: Sequence[int],
 ) -> list[Values]:
     """Return the JSON of the compiled function's arguments.
 
     Args:
-        values: by parameter of the kernel, as from `as_compiled`.
+        signature: the types of the kernel's parameters. "constexpr" is no argument of the compiled function.
+        values: of the parameters, as from `as_compiled`.
         describe_tensor: returns the JSON of a tensor's stand-in.
     """
-    *_, binder = function.device_caches[driver.active.get_current_device()]
-    _, kinds, _ = binder(**values, **{"debug": False, "instrumentation_mode": "", **options})
 
     def describe(name: str, value: Any, kind: Any) -> Iterator[Values]:
         """Yield the arguments that come from one parameter."""
@@ -66,8 +63,8 @@ def describe_arguments(
 
     return [
         argument
-        for (name, value), (kind, *_) in zip(values.items(), kinds, strict=True)
-        for argument in describe(name, value, kind)
+        for name, kind in signature.items()
+        for argument in describe(name, values[name], kind)
     ]
 
 

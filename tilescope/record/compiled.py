@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import triton
 from triton._C.libtriton import gluon_ir, ir, nvidia
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDAOptions
 from triton.experimental.gluon.nvidia.hopper import NVMMASharedLayout
 from triton.runtime.cache import get_cache_manager
 
@@ -43,6 +44,9 @@ _COMPILED_FROM = re.compile(r'^#loc = loc\("([^"]+)":', re.MULTILINE)
 _STACK_ACCESS = re.compile(
     r"\b(STL|LDL)(?:\.[SU]?(8|16|64|128)|\.\w+)* [^;]*\[R1(?:\+(0x[0-9a-f]+))?\]"
 )
+
+# The specialization of pointers and integers whose value is a multiple of 16.
+_DIVISIBLE = {"*": "alignment", "i": "divisible by 16", "u": "divisible by 16"}
 
 _POINTER_OPS = (
     "tt.load",
@@ -155,12 +159,42 @@ def describe_kernel(compiled: Any) -> Values:
         "source": "".join(source), "shared_bytes": metadata.shared, "num_warps": metadata.num_warps,
         "num_ctas": metadata.num_ctas, "layouts": read_ttgir(ttgir).layouts, "options": options,
         "allocation": allocation, "tensor_columns": tensor_columns(metadata),
+        "specializations": _list_specializations(compiled),
     }  # fmt: skip
 
 
 def tensor_columns(metadata: Any) -> int:
     """Return the columns of tensor memory that a program needs; 0 on GPUs that have none."""
     return getattr(metadata, "tmem_size", None) or 0
+
+
+def _list_specializations(compiled: Any) -> list[Values]:
+    """Return the options that a kernel was compiled with, and what Triton assumes about each argument."""
+    source = compiled.src
+    facts = {
+        (each.name, "option"): getattr(compiled.metadata, each.name) for each in fields(CUDAOptions)
+    }
+    for number, (name, dtype) in enumerate(source.signature.items()):
+        constant = source.constants.get((number,))
+        if dtype != "constexpr":
+            facts[name, "dtype"] = dtype
+            if kind := _DIVISIBLE.get(dtype[0]):
+                facts[name, kind] = bool(source.attrs.get((number,)))
+        elif constant == 1 and not source.fn.params[number].is_constexpr:
+            facts |= {(name, "dtype"): "i32", (name, "equal to 1"): True}
+        else:
+            facts[name, "constexpr"] = constant
+    return [
+        {"argument": argument, "kind": kind, "value": plain(value)}
+        for (argument, kind), value in facts.items()
+    ]
+
+
+def plain(value: Any) -> int | str | None:
+    """Return a constant's JSON."""
+    if isinstance(value, int | str | None):
+        return value
+    return str(getattr(value, "__name__", value))[:60]
 
 
 def read_kernel(path: Path, kernel: Values) -> dict[str, str]:

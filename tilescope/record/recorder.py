@@ -27,7 +27,7 @@ from .arguments import (
     own_tensor,
     storage_start,
 )
-from .compiled import describe_kernel, read_ttgir, tensor_columns
+from .compiled import describe_kernel, plain, read_ttgir, tensor_columns
 from .tracebacks import current_line, describe_place
 
 # Maximum bytes of all arrays in the file.
@@ -215,14 +215,17 @@ class Recorder:
             stand_ins = {name: as_compiled(value) for name, value in values.items()}
             compiled = RUN(function, grid=sizes, warmup=True, **stand_ins, **options)
             described = describe_arguments(
-                function, stand_ins, options, self._describe_tensor, self.gpu["compute_capability"]
+                compiled.src.signature,
+                stand_ins,
+                self._describe_tensor,
+                self.gpu["compute_capability"],
             )
             kernel = self._keep_kernel(compiled)
             for number in read_ttgir(compiled.asm["ttgir"]).needed:
                 self._keep_values(described[number])
         self.bases.clear()
         constants = [p.name for p in function.params if p.is_constexpr]
-        config = {name: _plain(values[name]) for name in constants}
+        config = {name: plain(values[name]) for name in constants}
         config["num_warps"] = compiled.metadata.num_warps
         config["num_stages"] = getattr(compiled.metadata, "num_stages", None)
         content = {
@@ -383,10 +386,3 @@ def _dtype(tensor: Any) -> str:
 
 def _address(tensor: torch.Tensor) -> tuple[str, int]:
     return tensor.device.type, tensor.untyped_storage().data_ptr()
-
-
-def _plain(value: Any) -> int | str | None:
-    """Return a constant's JSON."""
-    if isinstance(value, int | str | None):
-        return value
-    return str(getattr(value, "__name__", value))[:60]

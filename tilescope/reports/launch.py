@@ -17,6 +17,7 @@ import orjson
 from tilescope.advice.experiments import MOST_SECONDS
 from tilescope.advice.findings import Compiler, find
 from tilescope.advice.same_work import find_equal_launches
+from tilescope.advice.variants import KernelVariants, find_variants
 from tilescope.caching import once
 from tilescope.captures.reader import (
     TIME,
@@ -176,6 +177,7 @@ class LaunchReport(Inside):
         programs_per_sm: that an SM can hold at once; None if the GPU is unknown, or in a report of an earlier version.
         limited_by: the resources that allow no more.
         settings: the case's parameters that were set.
+        arguments: the numbers that are passed. Triton makes an integer that is equal to 1 a constant.
         findings: without the changes that save too little time.
         first_change: which of the changes shorten the predicted time most, and by how much; "" if none was tried.
         totals: the launch-wide counters; None where the count of an operation is incomplete or a bound, where
@@ -200,6 +202,7 @@ class LaunchReport(Inside):
     tuned: Tuned | None = None
     elapsed_ms: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, OutputErrors] | None = None
     findings: tuple[Finding, ...] = ()
     first_change: str = ""
@@ -273,6 +276,7 @@ class Report:
         stopped: why the script ended early.
         failed: whether it raised an exception, or a signal killed it.
         not_captured: a sentence for each kind of launch that could not be recorded.
+        variants: the kernels that Triton compiled more than once.
     """
 
     triton: str
@@ -282,6 +286,7 @@ class Report:
     stopped: str | None = None
     not_captured: tuple[str, ...] = ()
     failed: bool = False
+    variants: tuple[KernelVariants, ...] = ()
 
     @property
     def distinct(self) -> list[tuple[list[int], LaunchReport]]:
@@ -391,6 +396,7 @@ def make_report(
         stopped=stopped.message if stopped else None,
         not_captured=content.not_captured,
         failed=stopped is not None and stopped.kind == "exception",
+        variants=find_variants(content),
     )
 
 
@@ -435,6 +441,7 @@ def _report_launch(
         config=launch.config,
         tuned=launch.tuned,
         settings=launch.settings,
+        arguments={each.name: each.value for each in launch.arguments if each.value is not None},
         results=launch.results,
         findings=tuple(findings),
         first_change=describe_changes(inside),

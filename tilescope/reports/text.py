@@ -29,6 +29,13 @@ _PLACE_WIDTH = 24
 _SETTINGS_WIDTH = 100
 # The kinds of access to shared memory.
 _ACCESSES = {"loads": "load", "stores": "store", "copies": "copy", "atomics": "atomic"}
+# What Triton may assume about an argument, by the kind of specialization. Launches that are named.
+_ASSUMPTIONS = {
+    "divisible by 16": "divisible by 16",
+    "equal to 1": "equal to 1",
+    "alignment": "aligned to 16 bytes",
+}
+_MOST_NUMBERS = 8
 # The resources of a predicted time whose names are explained.
 _RESOURCES = {
     "issue": "instruction issue",
@@ -107,7 +114,8 @@ def table(report: Report, differences: Sequence[str] = ()) -> str:
     """Return a report as text: faults, differences, other findings, launches, and what is missing."""
     faults, findings = describe_findings(report)
     launches = [f"\n{section.text}" for section in sections(report)]
-    parts = faults, differences, findings, [_title(report), *launches, *report.remarks]
+    title = [_title(report), *describe_variants(report)]
+    parts = faults, differences, findings, [*title, *launches, *report.remarks]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
@@ -124,7 +132,7 @@ def markdown(report: Report) -> str:
     title = f"**{_in_markdown(_title(report))}**"
     remarks = map(_in_markdown, report.remarks)
     faults, findings = describe_findings(report)
-    items = [f"- {_in_markdown(finding)}" for finding in findings]
+    items = [f"- {_in_markdown(text)}" for text in (*findings, *describe_variants(report))]
     return "\n\n".join([*_mark_faults(faults), "\n".join(items), title, *parts, *remarks])
 
 
@@ -439,6 +447,27 @@ def list_findings(launches: Iterable[tuple[Sequence[int], LaunchReport]]) -> lis
     return rows
 
 
+def describe_variants(report: Report) -> Iterator[str]:
+    """Describe what distinguishes the variants of each kernel, with the numbers of the launches."""
+    for kernel in report.variants:
+        launches = defaultdict[str, list[int]](list)
+        for variant in kernel.variants:
+            for each in variant.specializations:
+                text = f"{each.argument} = {each.value}"
+                if each.kind in _ASSUMPTIONS:
+                    text = (
+                        f"{each.argument} {'' if each.value else 'not '}{_ASSUMPTIONS[each.kind]}"
+                    )
+                launches[text] += variant.launches
+        causes = []
+        for text, own in sorted(launches.items()):
+            numbers = sorted(own)
+            more = ", …" if len(numbers) > _MOST_NUMBERS else ""
+            causes.append(f"{text} ({', '.join(map(str, numbers[:_MOST_NUMBERS]))}{more})")
+        count = len(kernel.variants)
+        yield f"{kernel.kernel}: {count} variants of {len(kernel.launches)} launches: {', '.join(causes)}."
+
+
 def describe_findings(report: Report, separator: str = "\n   ") -> tuple[list[str], list[str]]:
     """Return the text of each fault, and of each other finding, with a separator between sentences."""
     faults = [report.stopped] if report.failed and report.stopped else []
@@ -490,6 +519,7 @@ def _describe_totals(report: Report) -> Iterable[str]:
     if len(sectors) > 1:
         for kernel, _ in sectors.most_common():
             yield f"{kernel}: {_sum_up(report, [kernel])}"
+    yield from describe_variants(report)
 
 
 def _sum_up(report: Report, kernels: Collection[str]) -> str:

@@ -26,6 +26,7 @@ from tilescope.reports.launch import Launches, LaunchReport, describe_counts, de
 from tilescope.reports.text import (
     describe_findings,
     describe_total,
+    describe_variants,
     list_findings,
     name_launches,
     settings_text,
@@ -230,6 +231,7 @@ def launches_table(launches: Launches, address: Json, chosen: int | None = None)
     notes = [
         f"{content.script}, compiled by Triton {content.triton} for {launches.gpu}.",
         *report.remarks,
+        *describe_variants(report),
     ]
     sentences = Markup(" ").join(filter(None, notes))
     shown = table(used, ([row[name] for name in used] for row in rows))
