@@ -6,9 +6,8 @@ A fact needs no experiment. Advice is a change that was tried: see `experiments.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,21 +28,20 @@ from tilescope.advice.experiments import (
     pass_options,
 )
 from tilescope.advice.missing_barriers import find_missing_barriers
+from tilescope.advice.resources import FAULT, examine_grid, examine_resources
 from tilescope.advice.same_work import find_equal_launches, find_races, find_same, place_of
 from tilescope.advice.shared_costs import examine_stages, explain_conflicts
 from tilescope.advice.variants import find_variants, merge_variants
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor
-from tilescope.declare.gpus import TENSOR_COLUMNS, Gpu
 from tilescope.evaluate.captured import find_storage
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow
 from tilescope.evaluate.global_memory import storage_number
-from tilescope.inside.report import Inside, SharedMap
+from tilescope.inside.report import Inside
 from tilescope.inside.shared import fit_kernel
-from tilescope.numbers import count_noun
-from tilescope.timing.changes import GRID_KIND, MAX_WARPS, TIME_KIND, list_options
+from tilescope.timing.changes import TIME_KIND, list_options
 from tilescope.ttgir.graph import Slice
 from tilescope.ttgir.parser import memory_ops, parse_ttgir
 
@@ -51,18 +49,13 @@ from tilescope.ttgir.parser import memory_ops, parse_ttgir
 _OFFSET_BITS = 32
 _SUM_NAMES = {"arith.addi": "sum", "arith.subi": "difference", "arith.muli": "product"}
 
-# Resident warps are reported if registers or shared memory limit them to less than this part.
-_LOW_OCCUPANCY = 0.25
 # The options of this many launches are changed: those with the longest times.
 _MOST_LAUNCHES = 5
 _REGISTER_STEP = 8
 _FEWEST_REGISTERS = 32
 
-# The `share` of faults, of a lack of resources, of an option, of a small grid, and of a remark on other findings.
-_FAULT = 2.0
-_LACK = 0.5
+# The `share` of an option, and of a remark on other findings.
 _OPTION = 0.1
-_SMALL_GRID = -1.0
 _REMARK = -2.0
 # The numbers that follow from a kernel's addresses. A kernel with moved blocks has others.
 _RESOURCES = ("registers", "spilled_bytes", "resident_programs", "resident_warps")
@@ -119,9 +112,9 @@ def _list_choices(runner: TrialRunner) -> list[Alternatives]:
         *find_missing_barriers(runner),
         *explain_costs(runner),
         *explain_conflicts(runner),
-        _examine_resources(runner),
+        examine_resources(runner),
         examine_stages(runner),
-        _examine_grid(runner),
+        examine_grid(runner),
     ]
 
 
@@ -305,7 +298,7 @@ def _check_bounds(runner: TrialRunner, op: OperationCounts) -> Alternatives:
         where = f"{count_bytes(start - address)} before its start"
     who = f"Program {example.program}{_name_lane(op, index)}"
     text = f"{who}: element ({element}) of the block lies outside {name_tensors(op)}, {where}."
-    return [Candidate("outside", text, op, share=_FAULT)]
+    return [Candidate("outside", text, op, share=FAULT)]
 
 
 def _explain_overflow(runner: TrialRunner, op: OperationCounts) -> Candidate | None:
@@ -336,7 +329,7 @@ def _explain_overflow(runner: TrialRunner, op: OperationCounts) -> Candidate | N
         f"{file}:{line} overflows {_OFFSET_BITS} bits: from program {program:,} on, the offset "
         f"{value:,} wraps, so the operation accesses the wrong elements.{size}"
     )
-    return Candidate("overflow", text, op, proof=trial, is_advised=True, share=_FAULT)
+    return Candidate("overflow", text, op, proof=trial, is_advised=True, share=FAULT)
 
 
 def _widen_offsets(runner: TrialRunner, op: OperationCounts) -> tuple[Trial, Sequence[Overflow]]:
@@ -399,7 +392,7 @@ def _check_tuner(runner: TrialRunner, op: OperationCounts) -> Alternatives:
         f"The autotuner runs the kernel many times, and each run {verb} {name_tensors(op)} again. "
         f"Pass reset_to_zero=[{', '.join(map(repr, op.tensors))}] to triton.autotune."
     )
-    return [Candidate("autotuner", text, op, share=_FAULT)]
+    return [Candidate("autotuner", text, op, share=FAULT)]
 
 
 def _check_race(runner: TrialRunner, op: OperationCounts) -> Alternatives:
@@ -416,7 +409,7 @@ def _check_race(runner: TrialRunner, op: OperationCounts) -> Alternatives:
         f"Programs {programs[0]} and {programs[1]}{lane} store to the same address of "
         f"{name_tensors(op)}: unless both store the same value, the result depends on which program stores last."
     )
-    return [Candidate("race", text, op, share=_FAULT)]
+    return [Candidate("race", text, op, share=FAULT)]
 
 
 def _name_lane(op: OperationCounts, index: Sequence[Any]) -> str:
@@ -427,104 +420,3 @@ def _name_lane(op: OperationCounts, index: Sequence[Any]) -> str:
     place = np.array(index)[:, None, None]
     request, lane = np.argwhere((single.place == place).all(axis=0) & single.owner)[0]
     return f", warp {single.warp[request]}, lane {lane}"
-
-
-def _examine_resources(runner: TrialRunner) -> Alternatives:
-    """State that a program needs too much shared memory, or spills, or that its resources limit occupancy."""
-    gpu = runner.gpu
-    kernel = runner.kernel
-    if gpu and kernel.shared_bytes > gpu.shared_bytes_per_program:
-        return _explain_excess(runner, gpu)
-    if gpu and kernel.tensor_columns > TENSOR_COLUMNS:
-        return _explain_tensor_memory(runner, gpu)
-    options = {"num_warps": 2 * kernel.num_warps, "num_stages": runner.num_stages - 1}
-    trials = [
-        pass_options({name: value}) for name, value in options.items() if 1 <= value <= MAX_WARPS
-    ]
-    if not trials:
-        return []
-    if kernel.spilled_bytes:
-        text = f"Each thread spills {kernel.spilled_bytes:,} bytes of registers to local memory."
-        cost = itemgetter("spilled_bytes")
-        return [Candidate("spills", text, None, trials, cost=cost, share=_LACK)]
-    if not gpu or math.prod(runner.launch.grid) <= gpu.sms:
-        return []
-    each = fit_kernel(gpu, kernel)
-    limiting = {"registers", "shared memory", "tensor memory"}.intersection(each.limited_by)
-    limits = " and ".join(sorted(limiting))
-    if not limits or each.occupancy >= _LOW_OCCUPANCY:
-        return []
-    programs = count_noun(each.programs_per_sm, "program")
-    warps = each.programs_per_sm * kernel.num_warps
-    verb = "limit" if " and " in limits or limits == "registers" else "limits"
-    text = f"A program's {limits} {verb} an SM to {programs} ({warps} warps)."
-    return [
-        Candidate(
-            "occupancy",
-            text,
-            trials=trials,
-            cost=lambda numbers: -numbers["resident_warps"],
-            share=_LACK,
-        )
-    ]
-
-
-def _explain_excess(runner: TrialRunner, gpu: Gpu) -> Alternatives:
-    """State that a program needs more shared memory than the GPU has, and the lines with the largest buffers."""
-    limit = gpu.shared_bytes_per_program
-    shared = runner.inside.shared_map or SharedMap()
-    fullest = Counter[str]()
-    for step in range(len(shared.steps)):
-        sizes = Counter[str]()
-        for buffer in shared.buffers:
-            if buffer.first <= step <= buffer.last:
-                sizes[f"{buffer.file}:{buffer.line}"] += buffer.size_bytes
-        fullest = max(fullest, sizes, key=Counter.total)
-    need = f"{runner.kernel.shared_bytes:,} bytes of shared memory"
-    fewer = range(runner.num_stages - 1, 0, -1)
-    options = [{"num_stages": stages} for stages in fewer]
-    return _fail("shared memory", gpu, need, limit, fullest, options, "shared_bytes")
-
-
-def _explain_tensor_memory(runner: TrialRunner, gpu: Gpu) -> Alternatives:
-    """State that a program needs more tensor memory than an SM has, and the lines with the largest accumulators."""
-    columns = Counter[str]()
-    for buffer in runner.inside.tensor_memory:
-        columns[f"{buffer.file}:{buffer.line}"] += buffer.columns
-    need = f"{runner.kernel.tensor_columns} columns of tensor memory"
-    options = [{"num_warps": warps} for warps in (4, 8) if warps != runner.kernel.num_warps]
-    options += [{"num_stages": stages} for stages in range(runner.num_stages - 1, 0, -1)]
-    found = _fail("tensor memory", gpu, need, TENSOR_COLUMNS, columns, options, "tensor_columns")
-    return [
-        replace(each, text=f"{each.text} Smaller blocks of tl.dot need fewer.") for each in found
-    ]
-
-
-def _fail(
-    kind: str,
-    gpu: Gpu,
-    need: str,
-    limit: int,
-    lines: Counter[str],
-    options: Sequence[Mapping[str, int]],
-    cost: str,
-) -> list[Candidate]:
-    """State that a launch fails, with the two lines that need most, and the options that may make it fit."""
-    largest = [f"{line} needs {size:,}" for line, size in lines.most_common(2)]
-    parts = f" {' and '.join(largest)} of them." if largest else ""
-    text = f"The launch fails on {gpu.device_name}: a program needs {need}, and the limit is {limit:,}.{parts}"
-    trials = [pass_options(each) for each in options]
-    return [
-        Candidate(
-            kind, text, trials=trials, cost=lambda numbers: numbers[cost] > limit, share=_FAULT
-        )
-    ]
-
-
-def _examine_grid(runner: TrialRunner) -> Alternatives:
-    programs = math.prod(runner.launch.grid)
-    if not runner.gpu or programs >= runner.gpu.sms:
-        return []
-    idle = runner.gpu.sms - programs
-    text = f"{idle} of {runner.gpu.sms} SMs stay idle, because the grid size is only {programs}."
-    return [Candidate(GRID_KIND, text, share=_SMALL_GRID)]

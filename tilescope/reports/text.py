@@ -1,6 +1,5 @@
 """Print a report: as a table, in Markdown, in HTML for notebooks, and in at most 4 KB. List its findings."""
 
-import math
 import re
 import textwrap
 from collections import Counter, defaultdict
@@ -11,31 +10,23 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.captures.reader import TIME, Finding
 from tilescope.inside.report import Inside
 from tilescope.numbers import count_noun, join_names, milliseconds, percent
 from tilescope.reports.comparison import Difference
+from tilescope.reports.findings import describe_findings, describe_variants, name_launches, truncate
 from tilescope.reports.launch import (
     MAIN_AMOUNTS,
     LaunchReport,
     Report,
-    describe_finding,
     in_words,
 )
 from tilescope.sass.instructions import find_opcode
-from tilescope.timing.changes import GRID_KIND, describe_warm_time, estimate_equal_work
+from tilescope.timing.changes import describe_warm_time
 
 _PLACE_WIDTH = 24
 _SETTINGS_WIDTH = 100
 # The kinds of access to shared memory.
 _ACCESSES = {"loads": "load", "stores": "store", "copies": "copy", "atomics": "atomic"}
-# What Triton may assume about an argument, by the kind of specialization. Launches that are named.
-_ASSUMPTIONS = {
-    "divisible by 16": "divisible by 16",
-    "equal to 1": "equal to 1",
-    "alignment": "aligned to 16 bytes",
-}
-_MOST_NUMBERS = 8
 # The resources of a predicted time whose names are explained.
 _RESOURCES = {
     "issue": "instruction issue",
@@ -52,15 +43,11 @@ _HEADINGS = ("line", "op", "tensor", "bytes", *MAIN_AMOUNTS, "ideal%")
 # reserved for the number of omitted lines.
 _MOST_BYTES = 4096 - 3
 _MOST_TOTALS_BYTES = 1024
-_MOST_REMARK_BYTES = 480
 _NUMBER_BYTES = 64
 
 # Share of the predicted time from which instruction issue matters, and the number of source lines that are then named.
 _BUSY = 0.5
 _MOST_PLACES = 3
-
-# The counts whose savings rank findings that save equally much time.
-_RANKED = ("requests", "sectors", "shared_wavefronts")
 
 
 @dataclass(frozen=True)
@@ -351,7 +338,7 @@ def _in_markdown(text: str) -> str:
 
 def brief(report: Report, differences: Sequence[str] = ()) -> str:
     """Return a summary of a report, in at most 4096 bytes of UTF-8: faults, differences, other findings, totals."""
-    totals = _fit(map(_truncate, _describe_totals(report)), _MOST_TOTALS_BYTES, "remarks")
+    totals = _fit(map(truncate, _describe_totals(report)), _MOST_TOTALS_BYTES, "remarks")
     room = _MOST_BYTES - _count_bytes(totals)
     faults, findings = describe_findings(report)
     faults = _fit(faults, room // 2, "faults")
@@ -368,31 +355,6 @@ def to_json(report: Report) -> dict[str, Any]:
     return {"faults": faults, "brief": brief(report), **report.to_json()}
 
 
-@dataclass(frozen=True)
-class Row:
-    """A finding in the list of a report, with the numbers of the launch in which it costs most.
-
-    Attributes:
-        launches: the numbers of this launch and of its equals.
-        others: how many similar findings of the kernel this row represents.
-    """
-
-    finding: Finding
-    kernel: str
-    launches: Sequence[int]
-    others: int
-
-    def describe(self, separator: str) -> str:
-        """Return its place and its sentences, with a separator between sentences."""
-        finding = self.finding
-        op = f", {finding.op} {finding.tensor}".rstrip(", ")
-        place = f"{finding.file}:{finding.line} in {self.kernel}{op}"
-        more = f"; {self.others:,} more like it" if self.others else ""
-        name = f"{name_launches(self.launches)}{more}"
-        numbers = f" (launch {name})" if len(self.launches) == 1 else f", {name}"
-        return f"{_truncate(place)}{numbers}: {separator.join(describe_finding(finding))}"
-
-
 def describe_total(launches: Sequence[LaunchReport], amount: str) -> str:
     """Return the sum of an amount over launches. If it is a bound, it says so."""
     ops = [op for launch in launches for op in launch.ops]
@@ -402,112 +364,6 @@ def describe_total(launches: Sequence[LaunchReport], amount: str) -> str:
         bound = "at least "
         ops = [op for op in ops if not op.is_upper_bound]
     return f"{bound}{sum(getattr(op, amount) for op in ops):,}"
-
-
-def name_launches(numbers: Sequence[int]) -> str:
-    """Return the number of a launch, or the numbers of equal launches.
-
-    >>> name_launches([3]), name_launches([0, 1, 2]), name_launches([0, 2, 4, 6])
-    ('3', '3 equal launches (0 to 2)', '4 equal launches (0, …, 6)')
-    """
-    first = numbers[0]
-    last = numbers[-1]
-    if first == last:
-        return str(first)
-    between = " to " if last - first == len(numbers) - 1 else ", …, "
-    return f"{len(numbers):,} equal launches ({first}{between}{last})"
-
-
-def list_findings(launches: Iterable[tuple[Sequence[int], LaunchReport]]) -> list[Row]:
-    """List the findings of reports with the numbers of equal launches.
-
-    Faults come first, then the largest predicted saving of time. Findings without one follow, the largest waste first.
-    """
-    groups = defaultdict[Any, list[tuple[tuple[float, ...], Sequence[int], Finding]]](list)
-    for numbers, launch in launches:
-        found = [*launch.findings, *_find_conflicts(launch)]
-        for name, errors in (launch.results or {}).items():
-            if not errors.passed:
-                text = f"It is wrong: its relative RMS error is {errors.relative_rms:.3g}."
-                found.append(Finding("check", launch.source, launch.line, "output", name, text))
-        for finding in found:
-            cost = tuple(len(numbers) * each for each in _cost(launch, finding))
-            key = launch.kernel, finding.kind, finding.change or finding.place
-            groups[key].append((cost, numbers, finding))
-
-    def add_costs(key: Any) -> list[float]:
-        return [-sum(each) for each in zip(*(cost for cost, *_ in groups[key]), strict=True)]
-
-    rows = []
-    for key in sorted(groups, key=add_costs):
-        group = groups[key]
-        _, numbers, finding = max(group, key=lambda each: each[0])
-        others = sum(len(each) for _, each, _ in group) - len(numbers)
-        rows.append(Row(finding, key[0], numbers, others))
-    return rows
-
-
-def describe_variants(report: Report) -> Iterator[str]:
-    """Describe what distinguishes the variants of each kernel, with the numbers of the launches."""
-    for kernel in report.variants:
-        launches = defaultdict[str, list[int]](list)
-        for variant in kernel.variants:
-            for each in variant.specializations:
-                text = f"{each.argument} = {each.value}"
-                if each.kind in _ASSUMPTIONS:
-                    text = (
-                        f"{each.argument} {'' if each.value else 'not '}{_ASSUMPTIONS[each.kind]}"
-                    )
-                launches[text] += variant.launches
-        causes = []
-        for text, own in sorted(launches.items()):
-            numbers = sorted(own)
-            more = ", …" if len(numbers) > _MOST_NUMBERS else ""
-            causes.append(f"{text} ({', '.join(map(str, numbers[:_MOST_NUMBERS]))}{more})")
-        count = len(kernel.variants)
-        yield f"{kernel.kernel}: {count} variants of {len(kernel.launches)} launches: {', '.join(causes)}."
-
-
-def describe_findings(report: Report, separator: str = "\n   ") -> tuple[list[str], list[str]]:
-    """Return the text of each fault, and of each other finding, with a separator between sentences."""
-    faults = [report.stopped] if report.failed and report.stopped else []
-    findings = list[str]()
-    for row in list_findings(report.distinct):
-        (faults if row.finding.is_fault else findings).append(row.describe(separator))
-    if not faults + findings:
-        findings.append("No findings.")
-    return faults, findings
-
-
-def _find_conflicts(launch: LaunchReport) -> Iterator[Finding]:
-    """Yield a finding for each line with bank conflicts, most conflicts first, unless one explains them."""
-    if any(finding.kind == "bank conflicts" for finding in launch.findings):
-        return
-    for access in sorted(launch.shared, key=lambda access: -(access.conflicts or 0)):
-        if access.conflicts:
-            file, line = access.user_lines[0]
-            conflicts = count_noun(access.conflicts, "bank conflict")
-            text = f"{conflicts} in {count_noun(access.wavefronts or 0, 'wavefront')}."
-            yield Finding("conflicts", file, line, access.opcode, text=text)
-
-
-def _cost(launch: LaunchReport, finding: Finding) -> tuple[float, float, float]:
-    """Return infinity for a fault, the ns that a change saves, and the requests, sectors and wavefronts that it saves.
-
-    Without a change, the last number is the sectors beyond the ideal.
-    """
-    if finding.is_fault:
-        return math.inf, 0.0, 0.0
-    wasted = sum(op.sectors - op.ideal_sectors for op in launch.ops if op.place == finding.place)
-    saved_ns = 0.0
-    if finding.after:
-        saved_ns, *amounts = (
-            finding.before.get(name, 0) - finding.after.get(name, 0) for name in (TIME, *_RANKED)
-        )
-        wasted = sum(amounts)
-    elif finding.kind == GRID_KIND:
-        saved_ns = 1e3 * estimate_equal_work(launch)[0]
-    return 0.0, saved_ns, wasted
 
 
 def _describe_totals(report: Report) -> Iterable[str]:
@@ -566,13 +422,6 @@ def _fit(lines: Iterable[str], most: int, what: str) -> list[str]:
     sizes = accumulate(_count_bytes([line]) for line in whole)
     count = sum(size <= most - _NUMBER_BYTES for size in sizes)
     return [*whole[:count], f"{len(whole) - count:,} more {what}: see --text."]
-
-
-def _truncate(line: str) -> str:
-    code = line.encode(errors="replace")
-    if len(code) <= _MOST_REMARK_BYTES:
-        return line
-    return code[: _MOST_REMARK_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def _count_bytes(lines: Sequence[str]) -> int:

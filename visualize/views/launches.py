@@ -22,16 +22,14 @@ from tilescope.evaluate.global_memory import STORAGE_STEP, storage_number
 from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.numbers import count_noun, join_names, milliseconds, significant
 from tilescope.reports.comparison import compare
-from tilescope.reports.launch import Launches, LaunchReport, describe_counts, describe_time
-from tilescope.reports.text import (
+from tilescope.reports.findings import (
     describe_findings,
-    describe_total,
     describe_variants,
     list_findings,
     name_launches,
-    settings_text,
-    wrong_counters,
 )
+from tilescope.reports.launch import Launches, LaunchReport, describe_counts, describe_time
+from tilescope.reports.text import describe_total, settings_text, wrong_counters
 from visualize.predict.schedule import MAX_TILES, Schedule, player_steps, programs_per_sm, steps
 from visualize.views import slots
 from visualize.views.inside.figures import captured_program

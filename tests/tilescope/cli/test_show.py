@@ -40,6 +40,7 @@ from tilescope.measure.ncu import METRICS
 from tilescope.numbers import percent
 from tilescope.processes import guard
 from tilescope.reports.comparison import differences
+from tilescope.reports.findings import list_findings
 from tilescope.reports.launch import (
     Launches,
     LaunchReport,
@@ -52,7 +53,6 @@ from tilescope.reports.launch import (
 from tilescope.reports.text import (
     brief,
     describe_total,
-    list_findings,
     markdown,
     markdown_growth,
     table,
@@ -434,7 +434,7 @@ def test_an_interrupted_script_has_a_report_of_its_launches_and_a_status_that_ci
     )
     fault, *_ = done.stdout.splitlines()
     assert done.returncode == USAGE
-    assert "H200: 2 launches\n" in done.stdout
+    assert "H200: 2 launches, " in done.stdout
     assert "rows: Launches 2 → 0." in done.stdout
     assert "waits.py raised KeyboardInterrupt" in fault
     assert "app.py" not in done.stderr

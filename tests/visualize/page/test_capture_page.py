@@ -74,9 +74,9 @@ def test_a_case_has_a_control_for_each_parameter_and_the_page_opens_at_the_most_
     shown.wait_for_draw("request-plot")
     shown.says("#request-plot", "5 sectors: 128 of 160 bytes used")
     cols.fill("1024")
-    shown.says("#requests-headline", "requests fell from 102,400 to 32,768")
+    shown.says("#requests-headline", "requests 102,400 → 32,768")
     cols.fill("1000")
-    shown.says("#requests-headline", "requests rose from 32,768 to 131,072")
+    shown.says("#requests-headline", "requests 32,768 → 131,072")
 
 
 @pytest.mark.all_combinations
@@ -106,13 +106,13 @@ def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothi
     shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")
     assert "No counts" not in shown.text("#requests-headline")
     script.write_text(text.replace("cols=1000", "cols=2048"))
-    shown.says("#requests-headline", "softmax.py:12 in softmax, load x: sectors rose")
+    shown.says("#requests-headline", "Line 12, load x: sectors 512,000 → ")
     shown.page.wait_for_function(f"{gray} === 'none'")
     script.write_text("import missing_module\n" + text)
     shown.says("#elsewhere", "No module named 'missing_module'")
     shown.says("#requests-headline", "ideal sectors")
     script.write_text(text)
-    shown.says("#requests-headline", "softmax.py:12 in softmax, load x: sectors fell")
+    shown.says("#requests-headline", "→ 512,000")
 
 
 def test_the_report_is_an_endpoint_and_a_tool(url):
