@@ -71,13 +71,14 @@ _FUSED = "matmul.fused_add_relu"
 REPLACED = {
     (_FUSED, "RTX5090"): "takes 112 KiB of shared memory; RTX5090 has 99 KiB.",
     (_FUSED, "RTXPRO6000"): "takes 112 KiB of shared memory; RTXPRO6000 has 99 KiB.",
+    (_FUSED, "GB10"): "takes 112 KiB of shared memory; GB10 has 99 KiB.",
     (_FUSED, "T4"): "would spill registers and take minutes to compile.",
 }
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_every_kernel_opens_with_a_config_that_launches(kernel, gpu):
-    """The published default wherever it fits. All 70 pairs of kernel and architecture were compiled."""
+    """The published default wherever it fits. All 70 pairs of a kernel and an architecture up to 10.0 and 12.0 were compiled."""
     problem = kernel.family.problem()
     launch = Launch(problem, opening_config(kernel, problem, GPUS[gpu]), GPUS[gpu])
     assert estimate_shared_bytes(kernel, launch) <= GPUS[gpu].shared_bytes_per_program
