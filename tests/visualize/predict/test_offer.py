@@ -78,7 +78,7 @@ REPLACED = {
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_every_kernel_opens_with_a_config_that_launches(kernel, gpu):
-    """The published default wherever it fits. All 70 pairs of a kernel and an architecture up to 10.0 and 12.0 were compiled."""
+    """The published default wherever it fits. All pairs of kernel and architecture but 10.3 and 12.1 were compiled."""
     problem = kernel.family.problem()
     launch = Launch(problem, opening_config(kernel, problem, GPUS[gpu]), GPUS[gpu])
     assert estimate_shared_bytes(kernel, launch) <= GPUS[gpu].shared_bytes_per_program
