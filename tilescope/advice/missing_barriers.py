@@ -40,7 +40,7 @@ _Conflict = tuple[int, int, int, bool]
 
 @isolate(lambda why, _: [])
 def find_missing_barriers(runner: TrialRunner) -> list[Alternatives]:
-    """State that a program loads what it stored, or overwrites what it loaded, with no barrier in between."""
+    """Find accesses of one warp to what another warp of its program writes or reads, with no barrier in between."""
     build = runner.capture.build(runner.launch.kernel)
     ops = [op for op in runner.counts.operations if op.tally.starts]
     pairs = {
@@ -98,7 +98,7 @@ def _record(evaluator: Evaluator, sites: Collection[Site]) -> list[_Access]:
 
 
 def _find_users(evaluator: Evaluator, load: Op) -> list[int]:
-    """Return the warps that write what depends on a load. Others may load copies of elements without using them."""
+    """Return the warps that store values computed from a load. Others may load copies without using them."""
     values = evaluator.slice
     names = values.trace_targets(load.results)
     warps = list[int]()
@@ -189,14 +189,14 @@ def _explain(
     does = _VERBS[earlier.op]
     redoes = _VERBS[later.op]
     who = "the same warp"
-    details = ". Only the layouts that the compiler chose make it right."
+    details = ". It is correct only because of the layouts that the compiler chose."
     if is_fault:
         who = "another warp of the same program"
         details = (
             f": in program {program}, {second} {redoes} element {index:,}, which {first} {does}."
         )
     text = (
-        f"Line {later.source[1]} {redoes} {argument.name} where {who} {does} on line {earlier.source[1]}, "
+        f"Line {later.source[1]} {redoes} an element of {argument.name} that {who} {does} on line {earlier.source[1]}, "
         f"with no barrier in between{details} Put tl.debug_barrier() between the two."
     )
     kind = "barrier" if is_fault else "unordered"

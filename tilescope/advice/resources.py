@@ -17,7 +17,7 @@ from tilescope.timing.changes import GRID_KIND, MAX_WARPS
 FAULT = 2.0
 _LACK = 0.5
 _SMALL_GRID = -1.0
-# Resident warps are reported if registers or shared memory limit them to less than this part.
+# Resident warps are reported if registers, shared or tensor memory limit them to less than this share.
 _LOW_OCCUPANCY = 0.25
 
 
@@ -88,7 +88,8 @@ def _explain_tensor_memory(runner: TrialRunner, gpu: Gpu) -> Alternatives:
     options += [{"num_stages": stages} for stages in range(runner.num_stages - 1, 0, -1)]
     found = _fail("tensor memory", gpu, need, TENSOR_COLUMNS, columns, options, "tensor_columns")
     return [
-        replace(each, text=f"{each.text} Smaller blocks of tl.dot need fewer.") for each in found
+        replace(each, text=f"{each.text} Smaller tl.dot blocks need fewer columns.")
+        for each in found
     ]
 
 

@@ -113,7 +113,7 @@ def _try_merge(
     runners: Sequence[TrialRunner],
     compiler: Compiler,
 ) -> list[Candidate]:
-    """Return what a kernel costs without specialized values of arguments; [] if that merges nothing or is unknown."""
+    """Return the cost of not specializing on arguments' values; [] if this merges nothing or the cost is unknown."""
     groups = defaultdict[Any, list[int]](list)
     for variant in kernel.variants:
         others = (
@@ -140,9 +140,9 @@ def _try_merge(
     before_ns, after_ns = (sum(each[TIME] for each in own) for own in zip(*times, strict=True))
     cost = after_ns / before_ns - 1
     pays = cost > LEAST_SAVING
-    verdict = ", which pay" if pays else " without need"
+    verdict = "pays" if pays else "does not pay"
     text = (
-        f"The values of {join_names(names)} cause variants{verdict}: with do_not_specialize={json.dumps(names)}, "
+        f"Specializing on the values of {join_names(names)} {verdict}: with do_not_specialize={json.dumps(names)}, "
         f"all {len(tried)} launches share {count_noun(len(groups), 'kernel')} instead of {len(distinct)}. "
         f"Tried: predicted time {milliseconds(before_ns / 1e6)} → {milliseconds(after_ns / 1e6)} ({cost:+z.1%})."
     )

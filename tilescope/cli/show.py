@@ -96,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--against",
         metavar="OTHER",
-        help="what changed since OTHER, and why: a report of --json, or triton=VERSION, gpu=NAME or NAME=VALUE, with "
+        help="print what differs from OTHER: a report of --json, or triton=VERSION, gpu=NAME or NAME=VALUE, with "
         "which the script is captured a second time. With a report, the exit status is 1 if requests, sectors or "
         "spills increased, if registers, shared memory or bank conflicts increased along with the predicted time, or "
         "if a launch is missing",
@@ -259,9 +259,9 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
             _announce_page(flags)
         processes = [process, other] if other else [process]
         # On a GPU, launches that run at the same time would slow each other down
-        at_once = len(processes) if this_gpu() is None else 1
+        max_concurrency = len(processes) if this_gpu() is None else 1
         with (
-            ThreadPoolExecutor(at_once) as pool,
+            ThreadPoolExecutor(max_concurrency) as pool,
             _pass_interrupts_on(*processes) if prints else nullcontext(),
         ):
             path, *rest = pool.map(lambda each: each.capture(flags.script), processes)
@@ -357,7 +357,7 @@ def _print(
             ]
         print(json.dumps(content, allow_nan=False))
         return
-    title = f"From {flags.option} to this" if flags.option else "Differences"
+    title = f"Compared with {flags.option}" if flags.option else "Differences"
     if before is not None and (before.triton, before.gpu) != (report.triton, report.gpu):
         title = f"From Triton {before.triton}, {before.gpu} to Triton {report.triton}, {report.gpu}"
     if flags.markdown:
@@ -367,11 +367,11 @@ def _print(
         print(brief(report) if flags.brief else table(report))
         return
     launches = compare(before.launches, report.launches)
-    different = f"{len(launches)} different" if launches else "no difference"
+    different = f"{sum(each.pairs for each in launches) or 'none'} different"
     lines = [f"{title}: {count_noun(len(report.launches), 'launch')}, {different}."]
     lines += [each.sentence for each in launches[:_MOST_CHANGED]]
-    if len(launches) > _MOST_CHANGED:
-        lines.append(f"{len(launches) - _MOST_CHANGED} more differ: see `differences` of --json.")
+    if rest := sum(each.pairs for each in launches[_MOST_CHANGED:]):
+        lines.append(f"{rest} more differ: see `differences` of --json.")
     print(brief(report, lines) if flags.brief else describe_changes(report, lines))
 
 

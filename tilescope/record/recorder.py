@@ -36,9 +36,9 @@ MOST_BYTES = 60 << 20
 # Counts depend on addresses modulo this: see `tilescope/evaluate/sectors.py`.
 _ADDRESS_RANGE = 1 << 29
 
-# Maximum number of programs along each axis of a grid.
 # Columns of an SM's tensor memory. Triton checks them when it loads the kernel.
 _TENSOR_COLUMNS = 512
+# Maximum number of programs along each axis of a grid.
 _MOST_PROGRAMS = [2**31 - 1, 65535, 65535]
 
 # Held while a launch is recorded and while the process forks, so that other threads and forks never see part of one.

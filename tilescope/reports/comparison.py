@@ -1,4 +1,4 @@
-"""The numbers that differ between two reports of a script: what it costs, and on which lines it happens."""
+"""The numbers that differ between two reports of a script, and the source lines where they changed."""
 
 import math
 from collections import Counter
@@ -54,8 +54,8 @@ class Difference:
         file, line: its place; "" and 0 without one.
         op: the operation and its tensor, such as "load x"; "" for a number of the whole launch.
         is_affordable: whether the launch needs more of a resource, and its predicted time does not grow.
-        is_explanation: whether it only explains others: a predicted time, which has an error, the programs per SM, and
-            numbers of instructions.
+        is_informational: whether it is never a regression: a predicted time, which has an error, the programs per SM,
+            and numbers of instructions.
     """
 
     where: str
@@ -68,12 +68,12 @@ class Difference:
     line: int = 0
     op: str = ""
     is_affordable: bool = False
-    is_explanation: bool = False
+    is_informational: bool = False
 
     @property
     def is_worse(self) -> bool:
         """Whether it increased. Fewer launches are worse, because the numbers of missing ones are unknown."""
-        if self.is_explanation or self.is_affordable:
+        if self.is_informational or self.is_affordable:
             return False
         return (self.after < self.before) == (self.what == "launches")
 
@@ -104,7 +104,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ChangedLaunch:
-    """Two launches with different numbers, or several pairs with the same differences.
+    """A pair of launches whose costs differ, or several pairs with the same differences.
 
     Attributes:
         file, line: where the kernel is defined; "" and 0 if launches are missing or added.
@@ -127,7 +127,7 @@ class ChangedLaunch:
 
     @property
     def sentence(self) -> str:
-        """What it costs, then why: resources, operations, and the launch's other numbers."""
+        """The predicted time and resources, then the operations and the other numbers that changed."""
         others = [
             each
             for name, each in self._of_launch.items()
@@ -225,7 +225,7 @@ def _compare(
 def _move_lines(old: LaunchReport, new: LaunchReport) -> LaunchReport:
     """Give the source lines of a launch the numbers that they have in another version of the script.
 
-    Lines follow the kernel's first line and the last operation before them.
+    A line moves with the last operation before it or, without one, with the kernel's first line.
     """
     moves = {old.line: new.line - old.line}
     for was, now in _pair_lines(old.ops, new.ops):
@@ -260,18 +260,17 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
             lines = _changed_lines(old, new, source, amount)
             yield Difference(where, total, before, after, lines=lines)
     for each in _explain(old, new):
-        yield replace(each, where=where, is_explanation=True)
+        yield replace(each, where=where, is_informational=True)
 
 
 def _explain(old: LaunchReport, new: LaunchReport) -> Iterator[Difference]:
     """Yield the differences of the predicted time, the programs per SM, and the instructions of each kind."""
     if old.programs_per_sm is not None and new.programs_per_sm is not None:
         yield Difference("", "programs_per_sm", old.programs_per_sm, new.programs_per_sm)
-    numbers = [Counter[str](), Counter[str]()]
-    for launch, number in zip((old, new), numbers, strict=True):
+    before, after = Counter[str](), Counter[str]()
+    for launch, counts in ((old, before), (new, after)):
         for each in launch.instructions_by_line:
-            number[each.kind] += each.compiled
-    before, after = numbers
+            counts[each.kind] += each.compiled
     for kind in sorted(before | after) if before and after else ():
         least = _LEAST_CHANGES.get(kind, 0.0) * before[kind]
         if abs(after[kind] - before[kind]) > least:

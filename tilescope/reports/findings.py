@@ -11,7 +11,7 @@ from tilescope.numbers import count_noun
 from tilescope.reports.launch import LaunchReport, Report, describe_finding
 from tilescope.timing.changes import GRID_KIND, estimate_equal_work
 
-# What Triton may assume about an argument, by the kind of specialization. Launches that are named.
+# What Triton may assume about an argument, by the kind of specialization, and how many launches are named.
 _ASSUMPTIONS = {
     "divisible by 16": "divisible by 16",
     "equal to 1": "equal to 1",
@@ -110,7 +110,7 @@ def describe_variants(report: Report) -> Iterator[str]:
             more = ", …" if len(numbers) > _MOST_NUMBERS else ""
             causes.append(f"{text} ({', '.join(map(str, numbers[:_MOST_NUMBERS]))}{more})")
         count = len(kernel.variants)
-        yield f"{kernel.kernel}: {count} variants of {len(kernel.launches)} launches: {', '.join(causes)}."
+        yield f"{kernel.kernel}: {count} variants in {len(kernel.launches)} launches: {', '.join(causes)}."
 
 
 def describe_findings(report: Report, separator: str = "\n   ") -> tuple[list[str], list[str]]:

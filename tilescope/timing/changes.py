@@ -155,11 +155,11 @@ def _describe_saving(inside: Inside, change: ChangedTime) -> str:
     source = "compiled and predicted" if change.is_compiled else "predicted without compiling"
     time = milliseconds(change.predicted_us / 1e3)
     saving = percent(_find_saving(inside, change))
-    return f"With {change.change}, it would take {time}, {saving} less ({source})."
+    return f"With {change.change}, the launch would take {time}, {saving} less ({source})."
 
 
 def describe_warm_time(inside: Inside) -> str:
-    """Return the predicted time right after the same launch; "the same" if it equals the cold time for the model."""
+    """Return the predicted time of back-to-back launches; "the same" if the model cannot tell it from the cold time."""
     if not inside.predicted_us or not inside.predicted_warm_us:
         return ""
     is_same = abs(inside.predicted_warm_us / inside.predicted_us - 1) < _RESOLUTION

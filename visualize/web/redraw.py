@@ -184,7 +184,7 @@ class Redraw:
         described = flat or (opening() if "open" in message else {})
         state, problems = read_link(expand_stop(described), self.session.gpu)
         if (tour := flat.get("tour", "")) not in ("", *tours()):
-            problems["tour"] = f"There is no tour {quote(tour)}. The menu Tours has all tours."
+            problems["tour"] = f"There is no tour {quote(tour)}. The Tours menu lists all tours."
         return state, problems
 
     def _settings(self, state: State) -> Slots:
@@ -224,7 +224,7 @@ class Redraw:
         """
         panels = self.panels[state.view.tab]
         snapshots = self.take_snapshots(state)
-        # What ends during the drawing is drawn once more by the stream.
+        # The stream redraws results that arrive during this drawing.
         has_live_updates = any(panel.has_live_updates(snapshots[0]) for panel in panels)
         estimate_s = draw_seconds(panels, *snapshots)
         is_slow = estimate_s > NEAR_S

@@ -466,7 +466,7 @@ def test_the_first_change_takes_the_predicted_time_of_the_kernel_changed_by_hand
     best = next(each for each in before.changes if each.is_compiled)
     saving = 1 - best.predicted_us / before.predicted_us
     assert before.first_change.startswith(
-        f"With {best.change}, it would take {best.predicted_us:.1f} µs, {saving:.0%}".replace(
+        f"With {best.change}, the launch would take {best.predicted_us:.1f} µs, {saving:.0%}".replace(
             "%", " %"
         )
     )

@@ -1,4 +1,4 @@
-"""A warp that loads what another warp of its program stores, or may not have loaded yet what another one overwrites."""
+"""Findings about two warps of a program that access the same address, one of them writing, without a barrier."""
 
 import pytest
 
@@ -94,7 +94,7 @@ for kernel, n in CASES:
 
 # Of each case without a barrier, with four warps: the kind, the line's comment, and a part of the text.
 FOUND = """
-unordered | read the transpose | Only the layouts that the compiler chose make it right.
+unordered | read the transpose | It is correct only because of the layouts that the compiler chose.
 barrier | read back | in program 0, warp 0, lane 0 loads element 511, which warp 3, lane 31 stores. Put
 barrier | overwrite | warp 0, lane 0 stores element 0, which warp 3, lane 31 loads.
 barrier | read the sum | warp 1, lane 0 loads element 0, which warp 0, lane 0 stores.

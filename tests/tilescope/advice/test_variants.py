@@ -128,8 +128,8 @@ def test_a_kernel_that_is_not_specialized_has_no_variants(report):
 
 def test_merging_costs_what_the_kernel_without_specialization_takes(report):
     for name, unspecialized, verdict, count in (
-        ("double", "double_any", "variants without need: ", 3),
-        ("double_halves", "double_any_halves", "variants, which pay: ", 2),
+        ("double", "double_any", "of n does not pay: ", 3),
+        ("double_halves", "double_any_halves", "of n pays: ", 2),
     ):
         _, numbers, (finding,) = of(report, name)
         before_us = total_us(report, numbers)
@@ -146,7 +146,7 @@ def test_if_all_variants_pay_those_of_one_argument_are_merged(report):
     variants, _, (finding,) = of(report, "increment")
     assert len(variants) == 3
     assert finding.text.startswith(
-        'The values of count cause variants without need: with do_not_specialize=["count"], '
+        'Specializing on the values of count does not pay: with do_not_specialize=["count"], '
         "all 3 launches share 2 kernels instead of 3. Tried: predicted time "
     )
 
@@ -162,7 +162,7 @@ def test_if_all_variants_pay_those_of_one_argument_are_merged(report):
         (4, "maxnreg", "option", (None, 64)),
     ],
 )
-def test_what_makes_another_variant(report, number, argument, kind, values):
+def test_each_kind_of_specialization_makes_another_variant(report, number, argument, kind, values):
     variants, _, findings = of(report, "add")
     pair = (facts(variants[each])[argument, kind] for each in (0, number))
     assert tuple(pair) == values
@@ -187,7 +187,7 @@ def test_variants_of_a_kernel_with_a_descriptor_are_merged(report):
 
 def test_each_form_of_a_report_has_a_line_per_kernel(report):
     line = (
-        "double: 3 variants of 6 launches: n divisible by 16 (2, 3), n equal to 1 (0), "
+        "double: 3 variants in 6 launches: n divisible by 16 (2, 3), n equal to 1 (0), "
         "n not divisible by 16 (1, 4, 5)."
     )
     own = replace(report, launches=report.launches[:6], variants=report.variants[:1])

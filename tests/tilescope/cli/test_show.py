@@ -745,7 +745,7 @@ def test_findings_without_a_tried_change_are_ranked_by_an_estimated_saving_or_co
     assert [row.finding for row in rows] == [idle, changed, scattered]
     _, (described,) = add_times(launch, [idle])
     assert described.text == (
-        "4 of 132 SMs stay idle. With equal work per SM (132 programs), it would take 5.00 µs, 44 % less "
+        "4 of 132 SMs stay idle. With equal work per SM (132 programs), the launch would take 5.00 µs, 44 % less "
         "(predicted without compiling)."
     )
     rows = list_findings([((0,), replace(launch, findings=findings, changes=()))])

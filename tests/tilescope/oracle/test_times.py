@@ -140,10 +140,10 @@ def test_the_first_change_is_one_that_saves_five_percent():
     limited = ChangedTime("maxnreg = 64", 95.1, {"maxnreg": 64}, is_compiled=True)
     conflicts = ChangedTime("no bank conflicts", 80.0)
     grid = ChangedTime("equal work per SM (132 programs)", 92.0)
-    compiled = "With num_stages = 4, it would take 90.0 µs, 10 % less (compiled and predicted)."
-    estimated = (
-        "With no bank conflicts, it would take 80.0 µs, 20 % less (predicted without compiling)."
+    compiled = (
+        "With num_stages = 4, the launch would take 90.0 µs, 10 % less (compiled and predicted)."
     )
+    estimated = "With no bank conflicts, the launch would take 80.0 µs, 20 % less (predicted without compiling)."
     for changes, text in (
         ((stages, grid), compiled),
         ((conflicts, stages), f"{compiled} {estimated}"),

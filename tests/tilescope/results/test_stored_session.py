@@ -117,7 +117,7 @@ def test_failures_and_recordings_are_not_stored(sessions, store, monkeypatch):
     assert store.count(ResultFilter()) == 0
 
 
-def test_counts_by_an_earlier_version_of_other_accesses_are_not_shown(sessions, store):
+def test_counts_are_not_shown_if_an_earlier_version_counted_other_accesses(sessions, store):
     """Earlier versions counted a launch that copied A and B, too."""
     counted = next(
         each.measured

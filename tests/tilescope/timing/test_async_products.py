@@ -1,4 +1,4 @@
-"""Kernels for a B200: the time of products with tensor memory, and its limit. Compiled here; nothing was measured."""
+"""Kernels for a B200: the time of products with tensor memory, and that memory's limit. Compiled, not measured."""
 
 import pytest
 

@@ -227,7 +227,7 @@ def test_the_times_of_compiled_changes_follow_in_the_stream(compiling):
         changed, _ = page.session.inspect(replace(experiment, config=config)).result()
         assert change_of_time.predicted_us == changed.predicted_us
     best = min(compiled, key=lambda each: each.predicted_us)
-    assert f"With {best.change}, it would take {best.predicted_us:.2f} µs" in after
+    assert f"With {best.change}, the launch would take {best.predicted_us:.2f} µs" in after
     assert not change(page, result)[WATCH]
 
 

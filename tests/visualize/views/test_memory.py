@@ -104,7 +104,7 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
 
 def test_the_parts_of_a_view_that_a_script_keeps_exist():
     style = (VISUALIZE / "web" / "assets" / "script.css").read_text()
-    rule = style.partition("> :not(")[2].partition(")")[0]
+    rule = style.partition("> :not(")[2].partition("\n)")[0]
     parts = re.findall(r"#([a-z-]+)(?=[,\s]*[,\n])", rule)
     page = "".join(panel().render_layout() for tab in TABS for panel in tab.panels)
     assert len(parts) > 5

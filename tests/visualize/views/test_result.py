@@ -252,7 +252,7 @@ def test_a_predicted_time_begins_with_the_spills_and_the_change_that_saves_most(
     (lead,) = re.findall('<p class="lead">(.*?)</p>', render_predicted(inside, ""))
     assert lead == (
         "Each thread spills 100 bytes of registers (8.00 GB of traffic). "
-        "With num_warps = 8, it would take 5.00 µs, 50 % less (compiled and predicted)."
+        "With num_warps = 8, the launch would take 5.00 µs, 50 % less (compiled and predicted)."
     )
     assert list_options(inside, num_warps=4, num_stages=3) == [{"num_warps": 8}]
 

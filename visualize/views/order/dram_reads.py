@@ -162,7 +162,7 @@ def describe_change(row: GroupSizeRow, before: GroupSizeRow) -> str:
     compared = pair(row.times_ms, before.times_ms)
     noise = percent(compared.noise)
     if not compared.differs:
-        return f"no time difference (noise: {noise})"
+        return f"no measurable time difference (noise: {noise})"
     return f"{1 / compared.ratio:.3f} × as fast, ± {noise}"
 
 
@@ -260,7 +260,7 @@ def study_table(traffic: DramTraffic) -> Markup | str:
         "GB predicted",
         "GB counted (median of five)",
         "error",
-        f"time / GROUP_SIZE {reference.group_size}’s, timed alternately",
+        f"time relative to GROUP_SIZE {reference.group_size}, timed in alternation",
         "",
     )
     return table(header, rows, f"{study.tool}, {study.device.name}. {study.note}".strip())

@@ -103,7 +103,7 @@ def times_figure(
         row.group_size: np.quantile(np.divide(row.times_ms, reference.times_ms), (0.2, 0.5, 0.8))
         for row in rows
     }
-    title = f"time / GROUP_SIZE {reference.group_size}’s, p20 to p80"
+    title = f"time relative to GROUP_SIZE {reference.group_size}, p20 to p80"
     axis = theme.axis(title, automargin=True, rangemode="tozero")
     return theme.figure(
         "Time by GROUP_SIZE",

@@ -129,7 +129,7 @@ def _grouping_gain(traffic: DramTraffic, first: str) -> Sentence | str:
         Sourced(bytes_of(row.read_bytes), traffic.source("counted")),
     )
     return say(
-        "The first {} share more blocks: DRAM reads fall from {}. Timed in turns: {}.",
+        "The first {} share more blocks: DRAM reads fall from {}. Timed in alternation: {}.",
         first,
         reads,
         describe_change(row, before),
