@@ -41,8 +41,8 @@ from tilescope.declare.knobs import Knob, knobs
 from visualize.predict.offer import PUBLISHED, Offer, offer, offers
 from visualize.views.panel import EXPERIMENT, Api, Endpoint, Panel, Reply, encode
 
-# Maximum characters of a field's JSON, about 2,300 tokens. Operations, bounds and checks are shorter.
-LONGEST_FIELD = 9_000
+# Maximum characters of a field's JSON, about 3,000 tokens. Operations, bounds and checks are shorter.
+LONGEST_FIELD = 12_000
 
 # Tools are also endpoints of the API, where their names have this prefix.
 _PREFIX = "mcp_"

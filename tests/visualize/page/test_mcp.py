@@ -90,10 +90,10 @@ def test_only_the_tool_kernels_explains_arguments(app, tools):
 
 
 def test_long_fields_are_sent_on_request(app):
-    reply = call(app, "compile", kernel="transpose.tiled")
+    reply = call(app, "compile", kernel="matmul.grouped")
     assert {"ttgir", "ptx", "sass"} == set(reply["left_out"])
     assert not {"ttgir", "ptx", "sass"} & set(reply)
-    chosen = call(app, "compile", kernel="transpose.tiled", fields=["ptx", "nonsense"])
+    chosen = call(app, "compile", kernel="matmul.grouped", fields=["ptx", "nonsense"])
     assert set(chosen) == {"ptx", "no_such_field"}
     assert len(json.dumps(chosen["ptx"])) == reply["left_out"]["ptx"]
 

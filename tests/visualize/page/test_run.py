@@ -221,7 +221,7 @@ def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface_and_dark
     _, svg = saved(tab, "#program-order-plot [data-title='Save as SVG']")
     text = text_of(svg.decode())
     for part in (
-        "54 blocks instead of 90 for 9 programs. These programs need",
+        "54 blocks instead of 90 for the first 9 programs",
         "blocks",
         "new",
         "reused",
