@@ -15,12 +15,14 @@ from tilescope.results import records
 from visualize.predict.costs import LaunchCosts, Textbook
 from visualize.views.launches import LaunchView, draw, draw_launch
 from visualize.views.memory import text
+from visualize.views.memory.compiler import CompilerPanel
 from visualize.views.memory.flow import (
     make_flow,
     request_titles,
 )
 from visualize.views.memory.view import find_contrast
 from visualize.views.prose import html
+from visualize.views.state import Snapshot
 from visualize.views.tabs import TABS
 from visualize.web.assets import VISUALIZE
 from visualize.web.scripts import shipped_scripts
@@ -100,6 +102,17 @@ def test_the_texts_are_the_approved_ones(costs_of, approve):
         slots = draw(shipped_scripts()[name].launches, LaunchView(), {"kernel": name})
         texts[name] = slots["requests-table"]
     approve("memory", texts)
+
+
+def test_a_b200_has_tensor_memory_among_its_limits_and_its_buffers(session, compile_kernel):
+    state = opened("gpu=B200 BLOCK_M=128 BLOCK_N=128 num_warps=8")
+    compiled = compile_kernel(state.experiment)
+    inspected = session.inspect(state.experiment).result()
+    slots = CompilerPanel().draw(Snapshot(state, compiled, inspected=inspected))
+    assert "tensor memory 128 columns per program 512 columns per SM 4" in text_of(
+        slots["resources"]
+    )
+    assert "tile.py:53 128" in text_of(slots["memory-map-table"])
 
 
 def test_the_parts_of_a_view_that_a_script_keeps_exist():

@@ -128,6 +128,10 @@ def resource_slots(
             f"{compiled.shared_bytes:,} bytes per program",
             f"{gpu.shared_bytes_per_sm:,} bytes per SM",
         ),
+        "tensor memory": (
+            f"{getattr(compiled, 'tensor_columns', 0)} columns per program",
+            f"{TENSOR_COLUMNS} columns per SM",
+        ),
     }
     header = ("resource", "this kernel needs", "the GPU has", term("programs per SM"))
     rows = [(name, *supply[name], str(programs)) for name, programs in resident.limits.items()]
@@ -327,7 +331,7 @@ def _instructions_table(inside: Inside, sources: Sources) -> Markup:
 def _tensor_table(inside: Inside) -> Markup:
     """Render the buffers in tensor memory, if there are any."""
     rows = [(Code(f"{each.file}:{each.line}"), each.columns) for each in inside.tensor_memory]
-    title = f"Tensor memory of one program; an SM has {TENSOR_COLUMNS} columns"
+    title = f"Tensor memory: {TENSOR_COLUMNS} columns per SM"
     return table(("line", "columns"), rows, title) if rows else Markup()
 
 
