@@ -154,7 +154,10 @@ def find_constants(gpu: Gpu) -> tuple[Constants, str]:
         # Products that one thread issues do not use the register file.
         matrix_issue_cycles=0.0 if gpu.has_tensor_memory else H100.matrix_issue_cycles,
     )
-    assumed = f"{gpu.name}: nothing was measured. Rates are the datasheet's, latencies an H100's."
+    assumed = (
+        f"{gpu.name}: nothing was measured. Rates are the datasheet's, latencies an H100's, and the range is that of "
+        "launches on an H100 and an H200."
+    )
     return constants, assumed
 
 
