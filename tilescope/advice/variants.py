@@ -23,7 +23,7 @@ from tilescope.captures.reader import TIME, Content, Specialization
 from tilescope.numbers import count_noun, join_names, milliseconds
 from tilescope.timing.changes import LEAST_SAVING
 
-# What `do_not_specialize` disables.
+# The kinds of specialization that `do_not_specialize` disables.
 _BY_VALUE = ("divisible by 16", "equal to 1")
 # See `Candidate.share`.
 _SHARE = -1.0

@@ -216,7 +216,7 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Specialization:
-    """What a kernel was compiled for.
+    """A property of an argument, or an option, for which a kernel was compiled.
 
     Attributes:
         argument: the name of an argument, or of an option of the compiler.

@@ -11,7 +11,7 @@ from tilescope.numbers import count_noun
 from tilescope.reports.launch import LaunchReport, Report, describe_finding
 from tilescope.timing.changes import GRID_KIND, estimate_equal_work
 
-# What Triton may assume about an argument, by the kind of specialization, and how many launches are named.
+# Triton's assumption about an argument, by the kind of specialization, and the number of launches that are named.
 _ASSUMPTIONS = {
     "divisible by 16": "divisible by 16",
     "equal to 1": "equal to 1",

@@ -302,7 +302,7 @@ class Instruction:
 
     @functools.cached_property
     def kind(self) -> str:
-        """What it does, such as "shuffles" or "shared loads". Matrix instructions are named by their opcodes."""
+        """The kind of work, such as "shuffles" or "shared loads". Matrix instructions are named by their opcodes."""
         traits = self.traits
         if self.name.endswith("MMA"):
             return self.name

@@ -336,7 +336,7 @@ def take_snapshot(
         0,
         len(state.kernel.accesses(state.launch)),
     ):
-        del measured["counters"]  # stored by a version that copied A and B in a launch of its own
+        del measured["counters"]  # stored by a version that copied A and B in a separate launch
     return Snapshot(
         state,
         compiled if isinstance(compiled, Compiled) else None,

@@ -88,7 +88,7 @@ def memory_headline(
     Args:
         number: index of the operation in the picture.
         worst: index of the operation that wastes the most sectors.
-        is_compared: whether another experiment's headline stands beside it, so both need the same unit.
+        is_compared: whether another experiment's headline is beside it, so both need the same unit.
     """
     op = costs.find(number)
     operations = costs.compiled
