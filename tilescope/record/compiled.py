@@ -172,7 +172,9 @@ def _list_specializations(compiled: Any) -> list[Values]:
     """Return the options that a kernel was compiled with, and what Triton assumes about each argument."""
     source = compiled.src
     facts = {
-        (each.name, "option"): getattr(compiled.metadata, each.name) for each in fields(CUDAOptions)
+        (each.name, "option"): getattr(compiled.metadata, each.name)
+        for each in fields(CUDAOptions)
+        if each.name != "extern_libs"  # paths on this machine
     }
     for number, (name, dtype) in enumerate(source.signature.items()):
         constant = source.constants.get((number,))
