@@ -272,8 +272,8 @@ def test_a_known_time_is_compared_with_the_range_of_its_state_of_the_l2(known_ms
     )
     shown = text_of(render_predicted(inside, "", known_ms, is_warm))
     assert re.findall(r"so the model (\w+) a cost here", shown) == [error] * bool(error)
-    assert shown.count("For back-to-back launches, the predicted time is 8.00 µs.") == 1
+    assert shown.count("Predicted for back-to-back launches: 8.00 µs.") == 1
     shown = text_of(
         render_predicted(replace(inside, predicted_warm_us=10.04), "", known_ms, is_warm)
     )
-    assert shown.count("For back-to-back launches, the predicted time is the same.") == 1
+    assert shown.count("Predicted for back-to-back launches: the same.") == 1

@@ -416,12 +416,13 @@ def render_predicted(
     """
     if inside.predicted_us is None or inside.range_us is None:
         return headline("", "", f"No predicted time: {inside.not_predicted}")
-    low, high = (milliseconds(time_us / 1e3) for time_us in inside.range_us)
-    cold = milliseconds(inside.predicted_us / 1e3)
+    cold_ms = inside.predicted_us / 1e3
+    cold = milliseconds(cold_ms)
+    low, high = (milliseconds(time_us / 1e3, cold_ms) for time_us in inside.range_us)
     warm_us = inside.predicted_warm_us or inside.predicted_us
     first, *others = describe_savings(inside) or [describe_changes(inside)]
     warm = describe_warm_time(inside)
-    back_to_back = f"For back-to-back launches, the predicted time is {warm}." * bool(warm)
+    back_to_back = f"Predicted for back-to-back launches: {warm}." * bool(warm)
     comparison = ""
     if known_ms:
         scale = warm_us / inside.predicted_us if is_warm else 1.0
@@ -452,6 +453,11 @@ def render_predicted(
         ),
     ]
     what = say(
-        "{} with a cold L2 ({} to {}), bound by {} {}", unit, low, high, bound, Mark("predicted")
+        "{} with a cold L2 ({} to {}), bound by {} {}",
+        unit,
+        low.removesuffix(f" {unit}"),
+        high,
+        bound,
+        Mark("predicted"),
     )
     return headline(number, what, *filter(None, sentences))
