@@ -230,6 +230,17 @@ def split_iteration(short: ndarray, long: ndarray, warps: int) -> tuple[ndarray,
     return instruction, short / warps - ptx_loops.SHORT_LOOP * instruction
 
 
+def measure_code(bench: Bench) -> Iterator[Row]:
+    """Cycles per instruction of loops that the instruction cache may not hold, by the warps of a quarter."""
+    for size, warps in product((1024, 2048, 2304, 2560, 4096, 8192, 12288), (1, 2, 4)):
+        loop = ptx_loops.arithmetic(("FFMA",), size)
+        offsets = place_programs(bench.timer.sms * warps, np.tile(0 * _LANE, WARPS))
+        sample = bench.timer.time(loop, offsets, (10, 50), 3) / size / warps
+        modelled = bench.timer.simulate(loop, GlobalAccess(), warps) / size / warps
+        labels = {"instructions": size, "warps_per_quarter": warps}
+        yield make_row("instruction of a loop", "cycles", sample, modelled, **labels)
+
+
 def measure_copies(bench: Bench) -> Iterator[Row]:
     """Cycles of an SM per wavefront of asynchronous copies that hit in the L1 or in the L2."""
     bench.timer.fill_zeros()
@@ -311,6 +322,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "l1": measure_l1,
     "l2": measure_l2,
     "issue": measure_issue,
+    "code": measure_code,
     "copies": measure_copies,
     "sets": measure_sets,
     "programs": lambda bench: launch_costs.measure_programs(bench.gpu, bench.constants),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from tilescope.record.compiled import disassemble
 from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.timing.model import QUARTERS
 from tilescope.timing.sm import GlobalAccess, Quarter, simulate
-from tilescope.timing.steps import find_loops, read_steps
+from tilescope.timing.steps import count_issue_cycles, find_loops, read_steps
 
 # Launches per value. The second and the last but one of nine sorted samples bound the median with 96 % confidence.
 REPEATS = 9
@@ -278,8 +278,9 @@ def simulate_trip(sass: str, access: GlobalAccess, warps: int, quarters: int = Q
         quarters: busy quarters of the SM.
     """
     instructions = parse_sass(sass)
+    issue = count_issue_cycles(instructions, [2.0] * len(instructions), 1)
     steps = [
-        read_steps(sass)[number]
+        replace(read_steps(sass)[number], issue=issue[number])
         for number in find_body(instructions)
         if instructions[number].predicate != "!PT"
     ]

@@ -174,7 +174,7 @@ def describe_changes(inside: Inside) -> str:
 
 
 def _drop_costs(inside: Inside, execution: Execution) -> Iterator[_Change]:
-    """Drop the bank conflicts, or the instructions of layout conversions through shared memory."""
+    """Drop one cost: bank conflicts, layout conversions through shared memory, or late instructions."""
     if any(step.conflicts for step in execution.steps):
         steps = [
             replace(step, wavefronts=step.wavefronts - step.conflicts, conflicts=0.0)
@@ -189,6 +189,9 @@ def _drop_costs(inside: Inside, execution: Execution) -> Iterator[_Change]:
             executed[number] = 0
     if lines:
         yield "no layout conversions", replace(execution, executed=executed)
+    if any(step.issue > 1 for step in execution.steps):
+        steps = [replace(step, issue=1.0) for step in execution.steps]
+        yield "loops that fit in the instruction cache", replace(execution, steps=steps)
 
 
 def _fill_grid(execution: Execution, sms: int) -> Iterator[_Change]:
@@ -206,7 +209,7 @@ def _fill_grid(execution: Execution, sms: int) -> Iterator[_Change]:
             return
         for first, last in loops.items():
             executed[first : last + 1] = execution.executed[first : last + 1]
-    even = replace(execution, executed=executed, programs=programs, unevenness=1.0)
+    even = replace(execution, executed=executed, programs=programs, unevenness=1.0, longest=1.0)
     yield f"{_EQUAL_WORK} ({programs:,} programs)", even
 
 

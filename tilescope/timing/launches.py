@@ -47,7 +47,7 @@ from tilescope.timing.model import (
     sum_products,
     time_launch,
 )
-from tilescope.timing.steps import ASYNC_PRODUCT, Step, read_steps
+from tilescope.timing.steps import ASYNC_PRODUCT, Step, count_issue_cycles, read_steps
 from tilescope.timing.traffic import find_kind, predict_traffic
 from tilescope.ttgir.parser import LOOPS, Source, parse_ttgir
 
@@ -189,6 +189,9 @@ def describe_launch(
         executed * (sharing if step.effect in (ASYNC_PRODUCT, "commit products") else 1)
         for executed, step in zip(times, steps, strict=True)
     ]
+    per_warp = [executed / programs / kernel.num_warps for executed in times]
+    issue = count_issue_cycles(instructions, per_warp, max(1, kernel.num_warps // QUARTERS))
+    steps = [replace(step, issue=cycles) for step, cycles in zip(steps, issue, strict=True)]
     products = sum_products(steps, times)
     traffic = predict_traffic(
         counts.operations,
@@ -228,7 +231,7 @@ def describe_launch(
         programs,
         kernel.num_warps,
         resident,
-        _unevenness(counts.operations, programs, gpu.sms),
+        *_unevenness(counts.operations, programs, gpu.sms),
         partitions,
     )
 
@@ -423,10 +426,15 @@ def _assume_executed(instructions: Sequence[Instruction], executions: Executions
     return times
 
 
-def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) -> float:
-    """Return the work of the busiest SM / the mean work of an SM. A program's work is the number of its accesses."""
+def _unevenness(
+    operations: Sequence[OperationCounts], programs: int, sms: int
+) -> tuple[float, float]:
+    """Return the work of the busiest SM and of the longest program, each divided by the mean.
+
+    A program's work is the number of its accesses.
+    """
     if programs > _MOST_SCHEDULED:
-        return math.ceil(programs / sms) * sms / programs
+        return math.ceil(programs / sms) * sms / programs, 1.0
     work = np.ones(programs)
     for op in operations:
         if len(op.tally.touches.executed):
@@ -434,7 +442,7 @@ def _unevenness(operations: Sequence[OperationCounts], programs: int, sms: int) 
     busy = [0.0] * sms
     for each in work.tolist():
         heapq.heapreplace(busy, busy[0] + each)
-    return max(busy) * sms / float(work.sum())
+    return max(busy) * sms / float(work.sum()), float(work.max() / work.mean())
 
 
 @functools.cache

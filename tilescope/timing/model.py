@@ -90,6 +90,7 @@ class Execution:
         programs, warps: number of programs, and of warps per program.
         resident: programs that an SM holds at a time.
         unevenness: work of the busiest SM / mean work of an SM.
+        longest: work of the longest program / mean work of a program.
         partitions: for warps that do different work, the executions of each instruction by the warps of each
             partition, and their number; empty if all warps do the same.
     """
@@ -102,6 +103,7 @@ class Execution:
     warps: int
     resident: int
     unevenness: float = 1.0
+    longest: float = 1.0
     partitions: Sequence[tuple[Sequence[float], int]] = ()
 
     @property
@@ -217,7 +219,7 @@ def time_resources(execution: Execution, constants: Constants, clock: float) -> 
     served = 0.0
     requests = _find_requests(execution)
     for step, executed, request in zip(execution.steps, execution.executed, requests, strict=True):
-        cycles["issue"] += executed
+        cycles["issue"] += step.issue * executed
         cycles[PIPES[step.pipe]] += step.busy * executed
         if request:
             served += request.l2_bytes * request.slowdown * executed
@@ -330,7 +332,23 @@ def _simulate_launch(
     cycles = _simulate_programs(
         execution, executed, warps, accesses, quarter, programs, most_steps, quarters / QUARTERS
     )
-    return cycles * unevenness
+    cycles *= unevenness
+    if execution.longest > unevenness:
+        # The longest program, which repeats its loops more often, takes at least as long as if it ran alone.
+        launched = execution.programs * warps
+        repeated = [times * (execution.longest if times > launched else 1) for times in executed]
+        alone = _simulate_programs(
+            execution,
+            repeated,
+            warps,
+            accesses,
+            replace(quarter, slots=1),
+            1,
+            most_steps,
+            quarters / QUARTERS,
+        )
+        cycles = max(cycles, alone)
+    return cycles
 
 
 def _simulate_programs(

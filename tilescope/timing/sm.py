@@ -188,7 +188,7 @@ class _Simulator:
                     if odd_free > time:
                         time = odd_free
                     odd_free = time + odd[position]
-                issue = time + 1
+                issue = time + step.issue
                 if self._tensor > time and step.effect != "group product":
                     issue += matrix_issue_cycles
                 if busy[position]:

@@ -55,6 +55,11 @@ _WARP_PRODUCT_CYCLES = 20
 _GROUP_PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x")
 _GROUP_PRODUCT_CYCLES = 64
 
+# Instructions that the two levels of an SM's instruction cache hold, and the cycles by which those of a larger loop are
+# late. If it exceeds a level by less than _OVERFLOW, only some of them are. Measured on an H200.
+_FETCHES = ((2048, 1.8), (8192, 3.4))
+_OVERFLOW = 0.25
+
 # Loops with less than this part of a launch's instructions may be missing in a trace.
 _NEGLIGIBLE = 1e-3
 
@@ -76,6 +81,7 @@ class Step:
         pending: number of groups that may be in flight after a wait.
         banks: number of registers that it reads from the even and from the odd bank, one per cycle. 0 for matrix
             instructions, whose reads are in `matrix_issue_cycles`.
+        issue: cycles until another instruction can be issued.
     """
 
     effect: str
@@ -90,6 +96,7 @@ class Step:
     pending: int = 0
     banks: tuple[int, int] = (0, 0)
     conflicts: float = 0.0
+    issue: float = 1.0
 
 
 def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
@@ -220,6 +227,27 @@ def find_loops(instructions: Sequence[Instruction], per_warp: Sequence[float]) -
         if per_warp[number] and per_warp[target]:
             loops[target] = max(loops.get(target, 0), number)
     return loops
+
+
+def count_issue_cycles(
+    instructions: Sequence[Instruction], per_warp: Sequence[float], sharing: int
+) -> list[float]:
+    """Return the cycles that each instruction takes to issue: more than 1 in loops that overflow the instruction cache.
+
+    Args:
+        per_warp: mean executions of each instruction per warp of the launch.
+        sharing: warps of a program that run on the same quarter of an SM, and share the instructions that it receives.
+    """
+    cycles = [1.0] * len(instructions)
+    sizes = {first: last + 1 - first for first, last in find_loops(instructions, per_warp).items()}
+    for first in sorted(sizes, key=sizes.__getitem__, reverse=True):  # inner loops last
+        if per_warp[first] < 2:
+            continue
+        late = 1.0
+        for held, delay in _FETCHES:
+            late += delay * min(1.0, max(0.0, sizes[first] / held - 1) / _OVERFLOW)
+        cycles[first : first + sizes[first]] = [max(1.0, late / sharing)] * sizes[first]
+    return cycles
 
 
 def trace_warp(

@@ -336,9 +336,11 @@ def _find_uses(
     storage = storage_number(loads.low)
     for number in np.unique(storage).tolist():
         (where,) = np.nonzero(storage == number)
-        where = where[np.lexsort((loads.high[where], loads.low[where]))]
+        first, last = loads.low[where] // SECTOR_BYTES, loads.high[where] // SECTOR_BYTES
+        order = np.lexsort((last, first))
+        where = where[order]
         part = loads.select(where)
-        is_new = np.append(True, (np.diff(part.low) != 0) | (np.diff(part.high) != 0))
+        is_new = np.append(True, (np.diff(first[order]) != 0) | (np.diff(last[order]) != 0))
         first_bytes = float(part.bytes[is_new].sum())
         covered = min(_count_distinct(part, spans.get(number, math.inf)), first_bytes)
         distinct += covered

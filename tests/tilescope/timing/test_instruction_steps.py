@@ -10,7 +10,7 @@ from tilescope.sass.instructions import find_opcode, parse_sass
 from tilescope.timing.constants import H100
 from tilescope.timing.launches import find_spilled_bytes
 from tilescope.timing.model import Execution, Traffic, time_launch
-from tilescope.timing.steps import PIPES, Step, read_steps, trace_warp
+from tilescope.timing.steps import PIPES, Step, count_issue_cycles, read_steps, trace_warp
 
 NO_TRAFFIC = Traffic({}, {}, 0.0, 0.0, 0.0, 0.0)
 
@@ -135,6 +135,31 @@ def test_partitions_take_as_long_as_the_slowest_one_because_they_run_at_the_same
     short = [0] * 300 + [sms] * 100, 1
     assert time(long, short) == pytest.approx(time(long))
     assert time(short) < time(long)
+
+
+def test_a_launch_takes_as_long_as_its_longest_program():
+    def time(blocks, **more):
+        step = Step("", PIPES.index("fma"), 1, 4, (1,), (1,))
+        executed = [each * GPUS["H100"].sms * 4 for each in count_executions(blocks)]
+        execution = Execution(
+            NESTED, [step] * len(NESTED), executed, NO_TRAFFIC, GPUS["H100"].sms, 4, 1, **more
+        )
+        return time_launch(execution, H100)[0]
+
+    assert time(BLOCKS, longest=4.0) == pytest.approx(time(4 * BLOCKS), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("length", "cycles"), [(2000, 1), (2048 + 256, 1.9), (4000, 2.8), (20_000, 6.2)]
+)
+def test_instructions_of_a_loop_that_overflows_the_instruction_cache_are_late(length, cycles):
+    inner = ".L_x_0:\nFADD R0, R0, R0\n.L_x_1:\nFADD R0, R0, R0\n@P0 BRA `(.L_x_1)\n"
+    rest = "FADD R0, R0, R0\n" * (length - 4)
+    code = parse_sass(make_listing(f"{inner}{rest}@P1 BRA `(.L_x_0)"))
+    for sharing in (1, 2):
+        issue = count_issue_cycles(code, [10.0] * len(code), sharing)
+        assert issue[-1] == pytest.approx(max(1, cycles / sharing))
+        assert issue[1:3] == [1, 1]
 
 
 @pytest.mark.parametrize("most_steps", [30, 300, 3000])

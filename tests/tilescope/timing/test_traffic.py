@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilescope.evaluate.counts import OperationCounts, Sampler, Tally
+from tilescope.evaluate.sectors import RequestCosts
 from tilescope.timing.traffic import find_hits, predict_traffic
 
 BLOCK = 4096
@@ -78,6 +79,20 @@ def test_the_traffic_of_many_executions_follows_from_a_sample():
     assert traffic.read_bytes / MIB == pytest.approx(4096, rel=0.02)
     assert traffic.written_bytes / MIB == pytest.approx(4096 - 16, rel=0.02)
     assert traffic.l2_bytes["load"] / MIB == pytest.approx(4096, rel=0.001)
+
+
+def test_programs_that_load_parts_of_a_sector_at_the_same_time_all_wait_for_dram():
+    programs = np.arange(4096)
+    sampler = Sampler(len(programs))
+    tally = Tally(counts=np.ones(len(RequestCosts._fields), np.int64) * len(programs))
+    first = (1 << 40) + programs * 8
+    sampler.add(tally.touches, programs, first, first + 7, np.full(len(programs), 32))
+    operation = OperationCounts("load", "ld", ("columns.py", 1), (), None, tally)
+    traffic = predict_traffic([operation], len(programs), sms=132, resident=32, **L2)
+    (request,) = traffic.requests.values()
+    assert traffic.read_bytes == 4096 * 8
+    assert request.dram_share == pytest.approx(0.25)
+    assert request.dram_waits == 1
 
 
 def load(*executions):
