@@ -112,7 +112,7 @@ UNCHANGED = Trial()
 
 def pass_options(options: Mapping[str, int]) -> Trial:
     return Trial(
-        Change(f"Pass {name} = {value}.", options=((name, value),), is_equivalent=True)
+        Change(f"Set {name} = {value}.", options=((name, value),), is_equivalent=True)
         for name, value in options.items()
     )
 

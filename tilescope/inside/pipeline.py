@@ -304,7 +304,7 @@ class _Loop:
         if self.stages is not None and distance >= self.stages - 1:
             return (
                 f"Line {line} loads addresses for line {loads[0].line}, which already uses "
-                f"num_stages = {self.stages}. Pass num_stages = {distance + 2} to pipeline both."
+                f"num_stages = {self.stages}. Set num_stages = {distance + 2} to pipeline both."
             )
         return ""
 

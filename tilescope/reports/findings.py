@@ -43,7 +43,7 @@ class Row:
         finding = self.finding
         op = f", {finding.op} {finding.tensor}".rstrip(", ")
         place = f"{finding.file}:{finding.line} in {self.kernel}{op}"
-        more = f"; {self.others:,} more like it" if self.others else ""
+        more = f"; {count_noun(self.others, 'similar finding')}" if self.others else ""
         name = f"{name_launches(self.launches)}{more}"
         numbers = f" (launch {name})" if len(self.launches) == 1 else f", {name}"
         return f"{truncate(place)}{numbers}: {separator.join(describe_finding(finding))}"

@@ -169,7 +169,7 @@ def describe_warm_time(inside: Inside) -> str:
 def describe_changes(inside: Inside) -> str:
     """Describe what would change a launch's predicted time first; "" if no change was compiled."""
     names = ", ".join(each.change for each in inside.changes if each.is_compiled)
-    none = f"None of these changes is predicted to save 5 % or more: {names}." if names else ""
+    none = f"Tried, but predicted to save less than 5 %: {names}." if names else ""
     return " ".join(describe_savings(inside)) or none
 
 

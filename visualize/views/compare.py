@@ -127,7 +127,7 @@ def render_comparison(
     if len(rows) > _MAX_KNOBS:
         knobs.append(say("{} more", len(rows) - _MAX_KNOBS))
     changes, number_rows = _compare_numbers(numbers, pinned_numbers)
-    unknown = "The two experiments have no known numbers in common. Press Run; for the pinned one, press Swap first."
+    unknown = "No number of this view is known for both experiments yet."
     equal = "In this view, all numbers known for both are equal."
     unchanged = equal if any(quotient for *_, quotient in number_rows) else unknown
     line = Markup('<p>Pinned → now: {}. <span class="numbers quiet">{}</span></p>').format(

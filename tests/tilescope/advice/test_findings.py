@@ -476,8 +476,8 @@ def test_the_first_change_takes_the_predicted_time_of_the_kernel_changed_by_hand
     ("number", "kind", "changed", "change", "needs"),
     [
         (50, "bank conflicts", 51, "Store right transposed, so that the first", "users of right"),
-        (23, "bank conflicts", 17, "Pass num_warps = 4.", ""),
-        (55, "stages", 56, "Pass num_stages = 3.", ""),
+        (23, "bank conflicts", 17, "Set num_warps = 4.", ""),
+        (55, "stages", 56, "Set num_stages = 3.", ""),
     ],
 )
 def test_a_change_promises_the_resources_and_the_time_of_the_kernel_changed_by_hand(
@@ -519,7 +519,7 @@ def test_a_lack_of_shared_memory_names_the_largest_lines_and_the_most_stages_tha
         f"The launch fails on NVIDIA H200: a program needs {fails.shared_bytes:,} bytes of shared memory, and the "
         "limit is 232,448. script.py:12 needs 163,840 and script.py:13 needs 163,840 of them."
     )
-    assert finding.change == "Pass num_stages = 3."
+    assert finding.change == "Set num_stages = 3."
     assert (finding.before["shared_bytes"], finding.after["shared_bytes"]) == (
         fails.shared_bytes,
         fits.shared_bytes,
@@ -541,7 +541,7 @@ def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
 @pytest.mark.parametrize(
     ("number", "kind", "tensor", "cause", "change"),
     [
-        (35, "synchronous", "indices", "num_stages is only 2", "Pass num_stages = 3."),
+        (35, "synchronous", "indices", "num_stages is only 2", "Set num_stages = 3."),
         (39, "divisibility", "left", "depth = 1000 is not", "Declare depth as tl.constexpr."),
     ],
 )

@@ -548,8 +548,8 @@ def test_a_report_lists_the_lines_with_bank_conflicts_and_omits_the_others():
     ]
     first, _, total = brief(report_of(launch, launch)).partition("\n\n")
     assert first.splitlines() == [
-        "a.py:9 in k, ATOMS (launch 0; 1 more like it): 576 bank conflicts in 640 wavefronts.",
-        "a.py:4 in k, LDS (launch 0; 1 more like it): 32 bank conflicts in 96 wavefronts.",
+        "a.py:9 in k, ATOMS (launch 0; 1 similar finding): 576 bank conflicts in 640 wavefronts.",
+        "a.py:4 in k, LDS (launch 0; 1 similar finding): 32 bank conflicts in 96 wavefronts.",
     ]
     assert total.endswith("Shared memory: 1,600 wavefronts, 1,216 bank conflicts.")
     timed = replace(launch, predicted_us=2.0, range_us=(1.0, 4.0))
@@ -651,7 +651,7 @@ def test_failed_checks_exceptions_and_launches_that_do_not_fit_are_faults(launch
     report = report_of(wrong, fails, stopped="It raised.", failed=True)
     assert table(report).splitlines()[:3] == [
         "It raised.",
-        "script.py:7 in copy, output out (launch 0; 1 more like it): "
+        "script.py:7 in copy, output out (launch 0; 1 similar finding): "
         "It is wrong: its relative RMS error is 0.25.",
         "script.py:7 in copy (launch 1): The launch fails.",
     ]
@@ -788,7 +788,7 @@ def test_similar_findings_are_one_line_that_claims_the_numbers_of_one_launch(lau
         findings=tuple(replace(each, text=f"Another {each.text}") for each in launches[1].findings),
     )
     lines = brief(report_of(launches[1], smaller)).splitlines()
-    assert "in copy, load x (launch 0; 1 more like it): " in lines[0]
+    assert "in copy, load x (launch 0; 1 similar finding): " in lines[0]
     assert "Another" not in "".join(lines)
 
 

@@ -328,7 +328,7 @@ def test_loaded_addresses_need_an_additional_stage(read):
     row, y = (source_line(f"{name} = tl.load(", "gathered") for name in ("row", "y"))
     why = (
         f"Line {row} loads addresses for line {y}, which already uses num_stages = 2. "
-        "Pass num_stages = 3 to pipeline both."
+        "Set num_stages = 3 to pipeline both."
     )
     assert describe(read("gathered", 0)[0]) == {
         "x": (1, 2, ""),

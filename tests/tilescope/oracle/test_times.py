@@ -150,7 +150,7 @@ def test_the_first_change_is_one_that_saves_five_percent():
         ((conflicts, limited), estimated),
         (
             (limited,),
-            "None of these changes is predicted to save 5 % or more: maxnreg = 64.",
+            "Tried, but predicted to save less than 5 %: maxnreg = 64.",
         ),
         ((), ""),
     ):

@@ -204,7 +204,7 @@ def pipeline_headline(program: Program) -> Markup:
     """Render how many steps the loads run ahead, and why others are not pipelined."""
     loads = [load for pipeline in program.inside.pipelines for load in pipeline.loads]
     if not loads:
-        none = "No loop in this kernel loads a block."
+        none = "No loop of the compiled kernel loads a block."
         return headline("", "", program.inside.unread or none)
     reasons = dict.fromkeys(load.why for load in loads if load.why)
     lines = dict.fromkeys(str(load.line) for load in loads if load.ahead)

@@ -179,11 +179,12 @@ def _textbook_sentences(costs: LaunchCosts) -> tuple[Sentence, Sentence]:
         lines[f"to {_VERBS.get(op.access.op, op.access.op)} {op.access.tensor}"] += op.tile.lines
     if costs.kernel.family.panels is None:  # the kernel stores what it loads
         elements = operations[-1].tile.bytes_wanted // operations[-1].width_bytes
-        ratio = say(", more transactions than its {:,} elements", elements)
+        ratio = say(", more transactions than its {}", count_noun(elements, "element"))
         if elements >= lines.total():
             ratio = say(": {} elements per transaction", Strong(f"{elements / lines.total():.2f}"))
-    parts = join_names([f"{count:,} {purpose}" for purpose, count in lines.items()])
-    total = Strong(parts.replace(" to ", " transactions to ", 1))
+    (purpose, first), *others = lines.items()
+    parts = [f"{count_noun(first, 'transaction')} {purpose}"]
+    total = Strong(join_names(parts + [f"{count:,} {purpose}" for purpose, count in others]))
     first_tile = say("On the textbook machine, the first tile takes {}{}.", total, ratio)
     lanes = "A transaction is a line of {} bytes that a warp of {} lanes touches."
     return first_tile, say(lanes, machine.line_bytes, machine.warp_size)

@@ -13,6 +13,7 @@ from tilescope.numbers import (
     significant,
 )
 from tilescope.results import GroupSizeRow
+from tilescope.timing.l2 import writes_in_parts
 from visualize.predict.reuse import DramTraffic, fewest_bytes, recommended
 from visualize.views.prose import (
     Link,
@@ -121,7 +122,7 @@ def _orders(traffic: DramTraffic) -> tuple[Sentence | str, ...]:
     extremes = "GROUP_SIZE {} reads the fewest bytes, {}; {} reads the most, {}."
     reason = "It reads nearly as few bytes, and smaller groups are often slightly faster."
     if best > fewest:
-        reason = "The launch is bound by the L2, which has less work if more consecutive programs share a panel."
+        reason = "The L2 has less work if more consecutive programs share a panel."
     return (
         say(extremes, Strong(fewest), bytes_of(least), worst, times),
         say("Recommended: {}. {}", Strong(best), reason) if best != fewest else "",
@@ -269,13 +270,15 @@ def study_table(traffic: DramTraffic) -> Markup | str:
 def model_notes(traffic: DramTraffic) -> Markup:
     """Render the assumptions of the model, and the reason that no L2 hit rate is shown."""
     assumptions = "Each input is assumed to be read once, and the output to be written once."
+    if any(map(writes_in_parts, traffic.operations)):
+        assumptions += " Stores cover only parts of sectors, so the L2 reads the output once, too."
     if traffic.schedule.panels:
         # tests/tilescope/oracle/test_reuse_atlas.py requires slightly smaller errors.
         assumptions = (
             f"Programs start in launch order, {traffic.schedule.resident_programs:,} at a time. Programs that loop "
             "over tiles run in lockstep. Others drift apart, because an SM serves its oldest program first. If "
-            "programs request more than the L2 delivers, 24 of 132 SMs run ahead. The others stay in step because "
-            "they wait for DRAM. Each half of the L2 keeps the data that SMs on its side read, and evicts the least "
+            "programs request more than the L2 delivers, about a fifth of the SMs run ahead. The others stay in step "
+            "because they wait for DRAM. Each half of the L2 keeps the data that SMs on its side read, and evicts the least "
             "recently used lines. Both halves keep most panels, so about half of the capacity counts. Only reads are "
             "modelled: an output is assumed to be written once. Error against counts: on an H200, half of 1,047 "
             "orders are within 2.4 % and 93 % within 20 %; all but four of the others are flagged. On an H100, 93 % "

@@ -157,7 +157,13 @@ def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
     programs = count_noun(schedule.programs, "program")
     waves = Strong(count_noun(len(steps.tiles), steps.name))
     unit = "program" if schedule.turns == 1 else "tile" if schedule.slices == 1 else "slice"
-    run = f"loop over {len(schedule.place):,} {unit}s" if schedule.turns > 1 else "run"
+    run = (
+        f"loop over {len(schedule.place):,} {unit}s"
+        if schedule.turns > 1
+        else "runs"
+        if schedule.programs == 1
+        else "run"
+    )
     resident = Sourced(
         f"{count_noun(schedule.programs_per_sm, 'program')} per SM", schedule.resident_source
     )
@@ -168,7 +174,9 @@ def waves_sentence(schedule: Schedule, steps: Steps) -> Sentence:
     tail = count_noun(int(steps.tiles[-1]), unit)
     idle = Strong(percent(steps.tail_idle))
     if len(steps.tiles) == 1:
-        return say("{} {} of the {} is empty.", text, idle, steps.name)
+        return say(
+            "{} It fills {} of the {}.", text, Strong(percent(1 - steps.tail_idle)), steps.name
+        )
     return say(
         "{} The last {} has {}: {} of it is idle, {} of the launch.",
         text, steps.name, tail, idle, percent(steps.idle),

@@ -298,8 +298,17 @@ def tune_command(space: Space) -> str:
         f"--over {name}={'1024,4096' if isinstance(value, int) else value}"
         for name, value in vars(space.base.problem).items()
     )
-    values = " ".join(f"--set {text}" for text in varied_text(space).split())
-    return f"tilescope tune {space.base.kernel} {over} {values} --l2 {space.base.run.l2}"
+    base = space.base
+    usual = vars(type(base.config)())
+    varied = dict(space.varied)
+    fixed = [
+        f"{name}={value}"
+        for name, value in vars(base.config).items()
+        if name not in varied and value != usual[name]
+    ]
+    values = " ".join(f"--set {text}" for text in (*fixed, *varied_text(space).split()))
+    gpu = f" --gpu {base.gpu}" if base.gpu else ""
+    return f"tilescope tune {base.kernel} {over} {values} --l2 {base.run.l2}{gpu}"
 
 
 def tune_hint(command: str) -> Markup:
