@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from markupsafe import escape
 
 from tests.experiments import experiment_of, fill_sms, launch_from
 from tilescope.declare.experiment import launch_of
@@ -34,6 +35,7 @@ from visualize.views.order.view import reuse_json
 from visualize.views.prose import Link, html, plain
 from visualize.views.slots import plot_value
 from visualize.views.state import Snapshot, State, View
+from visualize.web.page import first_picture
 
 
 def planned(text, divide=steps):
@@ -82,6 +84,11 @@ def test_the_maps_and_what_their_player_gets_are_the_approved_ones(approve):
     approve("order_maps", shown)
     for name in launches:
         go.Figure(shown[name])  # raises if Plotly lacks a property
+
+
+def test_the_opening_picture_is_the_approved_one(approve):
+    drawing, _ = first_picture(None).split("<script>")
+    approve("first_picture", {"both orders": escape(drawing.replace("<path", " ¶ <path"))})
 
 
 def test_the_figures_are_the_approved_ones(approve):
