@@ -98,6 +98,14 @@ class Tab:
         )
         page.on("request", lambda request: self.requests.append(request.url))
 
+    def __getattr__(self, name):
+        """Return an attribute of Playwright's page."""
+        return getattr(self.page, name)
+
+    def query(self):
+        """Return the query of the page's address."""
+        return self.page.evaluate("location.search")
+
     def go(self, query=""):
         self.page.goto(self.url + query)
 

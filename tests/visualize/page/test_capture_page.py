@@ -103,11 +103,11 @@ def test_saving_the_script_redraws_the_page_and_a_script_that_raises_loses_nothi
         f"ValueError: no data ({script.name}, line {line}). The report below is from before this change.",
     )
     gray = "getComputedStyle(document.querySelector('#launches')).filter"
-    shown.page.wait_for_function(f"{gray} === 'grayscale(1)'")
+    shown.wait_for_function(f"{gray} === 'grayscale(1)'")
     assert "No counts" not in shown.text("#requests-headline")
     script.write_text(text.replace("cols=1000", "cols=2048"))
     shown.says("#requests-headline", "Line 12, load x: sectors 512,000 → ")
-    shown.page.wait_for_function(f"{gray} === 'none'")
+    shown.wait_for_function(f"{gray} === 'none'")
     script.write_text("import missing_module\n" + text)
     shown.says("#elsewhere", "No module named 'missing_module'")
     shown.says("#requests-headline", "ideal sectors")

@@ -16,13 +16,13 @@ ARTICLE = "?kernel=matmul.grouped&gpu=H200&M=576&N=576&K=288&BLOCK_M=64&BLOCK_N=
 
 def count(tab, half):
     """Return the large number beside an order, and what it counts."""
-    corner = tab.page.locator("#program-order-plot .corner").nth(half)
+    corner = tab.find("#program-order-plot .corner").nth(half)
     what = str(corner.locator(".count").get_attribute("title"))
     return int(corner.locator(".count b").inner_text().replace(",", "")), what
 
 
 def wait_for_step(tab, step):
-    tab.page.wait_for_function(f"document.querySelector('.player')?.dataset.step === '{step}'")
+    tab.wait_for_function(f"document.querySelector('.player')?.dataset.step === '{step}'")
 
 
 def open_page(tab, query):
@@ -38,15 +38,15 @@ def test_the_nine_results_are_stepped_through_without_the_server_until_54_and_90
     tab.reads("#player output", "whole launch")
     before = len(tab.requests)
     for step in (1, 2):
-        tab.page.get_by_role("button", name="One step on").click()
+        tab.press("One step on")
         wait_for_step(tab, step)
     assert [count(tab, half) for half in (0, 1)] == [
         (27, "distinct blocks for the first 2 programs"),
         (27, "distinct blocks for the first 2 programs"),
     ]
-    tab.page.get_by_role("button", name="One step back").click()
+    tab.press("One step back")
     wait_for_step(tab, 1)
-    scrub = tab.page.get_by_role("slider", name="Step", exact=True)
+    scrub = tab.get_by_role("slider", name="Step", exact=True)
     scrub.focus()
     for _ in range(8):
         scrub.press("ArrowRight")
@@ -55,14 +55,14 @@ def test_the_nine_results_are_stepped_through_without_the_server_until_54_and_90
     assert "program 9 of 81: pid 8; grouped order, GROUP_SIZE 3: 54 distinct blocks" in str(
         scrub.get_attribute("aria-valuetext")
     )
-    assert "step=9" in tab.page.evaluate("location.search")
+    assert "step=9" in tab.query()
     assert len(tab.requests) == before, "the server is not asked"
     assert all(url.startswith((tab.url, "data:", "blob:")) for url in tab.requests)
     scrub.press("Home")
     wait_for_step(tab, 0)
     tab.reads("#player .first", "first 9 programs")
     tab.follow("kernel=transpose.tiled&tab=program-order")
-    tab.page.wait_for_selector("#player .first", state="hidden")
+    tab.wait_for_selector("#player .first", state="hidden")
 
 
 def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab):
@@ -70,14 +70,14 @@ def test_a_link_opens_its_step_a_slider_keeps_it_and_a_preset_ends_it(tab):
     wait_for_step(tab, 5)
     assert count(tab, 0)[1].startswith("distinct blocks for wave 5: ")
     before = tab.draws("program-order-plot")
-    tab.page.get_by_label("GROUP_SIZE", exact=True).fill("8")
+    tab.field("GROUP_SIZE").fill("8")
     tab.wait_for_draw("program-order-plot", after=before)
     tab.says("#program-order-plot", "GROUP_SIZE 8")
     tab.reads("#player output", "wave 5 of 8")
-    assert "step=5" in tab.page.evaluate("location.search")
+    assert "step=5" in tab.query()
     tab.preset("A tail group: 7 rows of tiles in groups of 4")
     wait_for_step(tab, 0)
-    tab.page.wait_for_function("!location.search.includes('step=')")
+    tab.wait_for_function("!location.search.includes('step=')")
     tab.follow(LAUNCH + "&step=999")
     wait_for_step(tab, 8)
 
@@ -87,26 +87,24 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
     open_page(tab, ARTICLE + "&first=9&step=9")
     wait_for_step(tab, 9)
     if plays:
-        tab.page.get_by_role("button", name="Play").click()
+        tab.press("Play")
         # A slow machine leaves out steps
-        tab.page.wait_for_function("document.querySelector('.player').dataset.step > 9")
+        tab.wait_for_function("document.querySelector('.player').dataset.step > 9")
     for name in "MNK":
-        tab.page.get_by_label(name, exact=True).fill("4096")
-    tab.page.wait_for_function(
+        tab.field(name).fill("4096")
+    tab.wait_for_function(
         "/M=4096&N=4096&K=4096/.test(location.search) && !location.search.includes('first=')"
     )
     tab.reads("#player output", "whole launch")
-    tab.page.wait_for_function("!location.search.includes('step=')")
-    expect(tab.page.locator("#program-order-headline .number")).to_contain_text(
-        "for the first 1,056 programs"
-    )
+    tab.wait_for_function("!location.search.includes('step=')")
+    tab.says("#program-order-headline .number", "for the first 1,056 programs")
 
 
 def test_the_player_stops_for_another_kernel_and_is_hidden_without_a_picture(tab):
     open_page(tab, "?kernel=matmul.grouped&M=4096&N=4096&tab=program-order")
     for script, picture in (("softmax", "visible"), ("histogram", "hidden")):
-        tab.page.get_by_role("button", name="Play").click()
-        tab.page.wait_for_function("document.querySelector('.player').dataset.step > 0")
+        tab.press("Play")
+        tab.wait_for_function("document.querySelector('.player').dataset.step > 0")
         tab.find("#knob-kernel").select_option(label=f"script: {script}")
         tab.says("#launches", script)
         tab.find("#program-order-plot").wait_for(state=picture)
@@ -118,14 +116,14 @@ def test_the_player_stops_for_another_kernel_and_is_hidden_without_a_picture(tab
     "motion", ["no-preference", pytest.param("reduce", marks=pytest.mark.all_combinations)]
 )
 def test_without_an_address_it_plays_once_by_itself(tab, motion):
-    tab.page.add_init_script(
+    tab.add_init_script(
         "window.seen = []; document.addEventListener('tilescope:paint', () => setTimeout(() => "
         "window.seen.push(Number(document.querySelector('.player').dataset.step)), 0))"
     )
-    tab.page.emulate_media(reduced_motion=motion)
+    tab.emulate_media(reduced_motion=motion)
     tab.go()
-    tab.page.wait_for_function("/step=9(&|$)/.test(location.search)")
-    seen = set(tab.page.evaluate("window.seen"))
+    tab.wait_for_function("/step=9(&|$)/.test(location.search)")
+    seen = set(tab.evaluate("window.seen"))
     assert 9 in seen
     assert bool(seen & set(range(1, 9))) == (motion == "no-preference"), (
         "on a slow machine some steps are left out"
@@ -163,9 +161,9 @@ def redraw(tab, change):
     """Return the picture before a change, redrawn in place, and redrawn by Plotly."""
     # Once the kernel is compiled, the same picture is drawn again; Plotly follows when the plot rests.
     tab.unfold("#waves")
-    tab.page.locator("#program-order-occupancy", has_text="compiled").wait_for()
-    tab.page.wait_for_timeout(400)
-    before, is_in_place, in_place, by_plotly = tab.page.evaluate(
+    tab.find("#program-order-occupancy", has_text="compiled").wait_for()
+    tab.wait_for_timeout(400)
+    before, is_in_place, in_place, by_plotly = tab.evaluate(
         f"""async () => {{
           const plot = document.querySelector('#program-order-plot .live-plot');
           const seen = {SEEN}, draws = plot.dataset.draws;
@@ -211,9 +209,7 @@ def test_a_moved_slider_and_a_step_look_in_place_as_plotly_draws_them(tab):
     assert in_place["words"] != before["words"]
     assert in_place["outlines"] != before["outlines"]
     check_alike(in_place, by_plotly)
-    tab.page.locator(
-        "#player .forward"
-    ).click()  # from the whole launch's colours to those of a step
+    tab.find("#player .forward").click()  # from the whole launch's colours to those of a step
     before, in_place, by_plotly = redraw(tab, "document.querySelector('.player .forward').click()")
     assert in_place["maps"][0] != before["maps"][0]
     check_alike(in_place, by_plotly)
@@ -247,13 +243,13 @@ def test_a_recorded_timeline_is_drawn_at_once_with_what_it_cost_and_names_its_pr
     ):
         assert words in tab.text("#timeline")
     drawn = "document.querySelector('#gantt-plot .live-plot').data.flatMap((t) => Array.from(t.customdata[0]))"
-    assert sorted(tab.page.evaluate(drawn)) == list(range(512))
-    tab.page.locator("#gantt-plot").scroll_into_view_if_needed()
-    tab.page.mouse.move(*tab.page.evaluate(_BAR, 300))
+    assert sorted(tab.evaluate(drawn)) == list(range(512))
+    tab.find("#gantt-plot").scroll_into_view_if_needed()
+    tab.mouse.move(*tab.evaluate(_BAR, 300))
     tab.says("#gantt-plot .tip", "pid 300: tile (")
     tab.says("#gantt-plot .tip", "ideal wave 3 of 4")
-    tab.page.mouse.move(5, 5)
-    tab.page.wait_for_selector("#gantt-plot .tip", state="hidden")
+    tab.mouse.move(5, 5)
+    tab.wait_for_selector("#gantt-plot .tip", state="hidden")
 
 
 # Client coordinates of a place in a map, in tiles.
@@ -265,32 +261,32 @@ _PLACE = """([x, y, map]) => {
 
 
 def place(tab, x, y, axis=""):
-    left, top = tab.page.evaluate(_PLACE, [x, y, axis])
+    left, top = tab.evaluate(_PLACE, [x, y, axis])
     return left, top
 
 
 def drag(tab, handle, x, y):
-    tab.page.locator(f".handle[data-name={handle}]").hover()  # once it no longer moves
-    tab.page.mouse.down()
-    tab.page.mouse.move(*place(tab, x, y), steps=4)
-    tab.page.mouse.up()
+    tab.find(f".handle[data-name={handle}]").hover()  # once it no longer moves
+    tab.mouse.down()
+    tab.mouse.move(*place(tab, x, y), steps=4)
+    tab.mouse.up()
 
 
 def test_a_tile_lights_up_its_row_and_column_within_50_ms(tab):
     open_page(tab, ARTICLE)
     before = len(tab.requests)
-    lit = tab.page.locator(".touch .panel")
+    lit = tab.find(".touch .panel")
     for axis, at, words, lights in (
         ("", (2.5, 1.5), "pid 7 computes this tile", 2),
         ("2", (8.5, -9.2), "B: pid_n 8, block 0 of K", 0),
     ):
-        tab.page.mouse.move(*place(tab, *at, axis))
+        tab.mouse.move(*place(tab, *at, axis))
         tab.says(".tile-tip", words)
         assert lit.count() == lights
-        tab.page.mouse.move(5, 5)
-        tab.page.wait_for_selector(".tile-tip", state="hidden")
+        tab.mouse.move(5, 5)
+        tab.wait_for_selector(".tile-tip", state="hidden")
         assert lit.count() == 0
-    elapsed_ms = tab.page.evaluate(
+    elapsed_ms = tab.evaluate(
         """([clientX, clientY]) => {
           const start = performance.now(), surface = document.querySelector('#program-order-plot .nsewdrag');
           surface.dispatchEvent(new PointerEvent('pointermove', { clientX, clientY, bubbles: true }));
@@ -305,21 +301,21 @@ def test_a_tile_lights_up_its_row_and_column_within_50_ms(tab):
 def test_edges_of_a_tile_and_of_a_group_are_dragged_and_keys_do_the_same(tab):
     open_page(tab, ARTICLE)
     drag(tab, "GROUP_SIZE", 1.5, 5.1)
-    tab.page.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=5')")
-    expect(tab.page.get_by_label("GROUP_SIZE", exact=True)).to_have_value("5")
+    tab.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=5')")
+    expect(tab.field("GROUP_SIZE")).to_have_value("5")
     tab.says("#program-order-plot", "GROUP_SIZE 5")
-    tab.page.mouse.move(*place(tab, 2.5, 2.5))
+    tab.mouse.move(*place(tab, 2.5, 2.5))
     drag(tab, "BLOCK_N", 4.1, 2.5)
-    tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_N=128')")
-    tab.page.wait_for_function(
+    tab.wait_for_function("document.body.dataset.address.includes('BLOCK_N=128')")
+    tab.wait_for_function(
         "Math.floor(document.querySelector('#program-order-plot .live-plot')._fullLayout.xaxis.range[1]) === 5"
     )
-    layer = tab.page.get_by_role("application")
+    layer = tab.get_by_role("application")
     layer.focus()
     layer.press("+")
-    tab.page.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=6')")
+    tab.wait_for_function("document.body.dataset.address.includes('GROUP_SIZE=6')")
     layer.press("Shift+ArrowUp")
-    tab.page.wait_for_function("document.body.dataset.address.includes('BLOCK_M=32')")
+    tab.wait_for_function("document.body.dataset.address.includes('BLOCK_M=32')")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
         layer.press(key)
     tab.says(".tile-tip", ", 32 × 128 elements of C.")

@@ -12,19 +12,18 @@ def test_a_copied_link_reopens_the_same_page(tab):
     tab.open(
         "?kernel=transpose.tiled&M=1000&N=129&BLOCK_M=32&tab=requests&operation=1&warp_size=16&seed=7"
     )
-    address = tab.page.evaluate("location.search")
-    tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    address = tab.query()
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
     tab.unfold("#header .more")
     tab.press("Share: link and QR code")
     tab.press("Copy link")
-    copied = tab.page.evaluate("navigator.clipboard.readText()")
+    copied = tab.evaluate("navigator.clipboard.readText()")
     assert copied.endswith(address)
     tab.open(copied.removeprefix(tab.url))
-    assert tab.page.evaluate("location.search") == address
+    assert tab.query() == address
     assert tab.field("M").input_value() == "1000"
     assert (
-        tab.page.get_by_role("button", name="Memory", exact=True).get_attribute("aria-current")
-        == "page"
+        tab.get_by_role("button", name="Memory", exact=True).get_attribute("aria-current") == "page"
     )
     assert tab.field("Memory operation").locator("option:checked").inner_text() == "store B"
     tab.press("Result", exact=True)
@@ -46,13 +45,13 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     # Compare the picture and not the number of draws: the same picture is drawn again once the kernel is compiled.
     plot = "document.querySelector('#program-order-plot .live-plot')"
     picture = f"JSON.stringify({plot}.data.map(({{name, z}}) => [name, z]))"
-    before, headline = tab.page.evaluate(picture), tab.text("#program-order-headline")
+    before, headline = tab.evaluate(picture), tab.text("#program-order-headline")
     assert before
     tab.field("M").fill("20000")
     tab.reads(
         '.field[data-field="M"] .problem', "M must be a whole number from 1 to 16384 (got 20000)."
     )
-    assert tab.page.evaluate(picture) == before
+    assert tab.evaluate(picture) == before
     assert tab.text("#program-order-headline") == headline
     tab.field("M").fill("1024")
     tab.find('.field[data-field="M"] .problem').wait_for(state="hidden")
@@ -67,7 +66,7 @@ def test_the_longest_numbers_fit_into_their_boxes(tab):
     tab.expect("#knob-seed").to_have_value("1234567")
     for width in (1280, 1440):
         tab.resize(width, 720)
-        cut = tab.page.evaluate(
+        cut = tab.evaluate(
             """[...document.querySelectorAll(".knobs input[type=number]")]
               .filter((box) => box.checkVisibility() && box.scrollWidth > box.clientWidth).map((box) => box.value)"""
         )
@@ -80,22 +79,22 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_a_zoom_an
     tab.wait_for_draw("program-order-plot")
     tab.wait_for_compiled()
     ranges = "document.querySelector('#program-order-plot .live-plot')._fullLayout.xaxis.range.map(Number)"
-    whole = tab.page.evaluate(ranges)
+    whole = tab.evaluate(ranges)
     box = tab.find("#program-order-plot .nsewdrag[data-subplot=xy]").bounding_box()
     # Not from the corner at the top left, which shows numbers after the compile
-    tab.page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.8)
-    tab.page.mouse.down()
-    tab.page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.4, steps=5)
+    tab.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.8)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.4, steps=5)
     tab.field("GROUP_SIZE").fill("5")
     tab.at("GROUP_SIZE=5")
-    tab.page.mouse.up()
+    tab.mouse.up()
     tab.says("#program-order-plot", "GROUP_SIZE 5")
-    assert tab.page.evaluate(ranges) != whole, "a redraw would have ended the drag"
-    zoomed = tab.page.evaluate(ranges)
+    assert tab.evaluate(ranges) != whole, "a redraw would have ended the drag"
+    zoomed = tab.evaluate(ranges)
     tab.field("GROUP_SIZE").fill("7")
     tab.at("GROUP_SIZE=7")
     tab.says("#program-order-plot", "GROUP_SIZE 7")
-    assert tab.page.evaluate(ranges) == zoomed
+    assert tab.evaluate(ranges) == zoomed
     clips = tab.find("#program-order-plot [clip-path]").evaluate_all(
         "nodes => nodes.map((node) => node.getAttribute('clip-path'))"
     )
@@ -105,7 +104,7 @@ def test_a_moved_slider_redraws_the_schedule_and_the_address_and_keeps_a_zoom_an
 
 def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(tab):
     tab.open("?kernel=matmul.grouped&tab=compiler")
-    tab.page.wait_for_selector("#listing .pane")
+    tab.wait_for_selector("#listing .pane")
     tab.says("#compiler-headline", "registers")
     for name in ("Source", "TTGIR", "PTX", "SASS"):
         assert tab.find(f'#listing [data-name="{name}"] .marked').count() > 0
@@ -114,23 +113,23 @@ def test_the_compiler_shows_an_operation_in_all_texts_and_follows_the_controls(t
     assert "tl.store" in tab.find('#listing [data-name="Source"] .marked').first.inner_text()
     assert "STG" in tab.find('#listing [data-name="SASS"] .marked').first.inner_text()
     tab.field("search").fill("mma")
-    assert tab.find('#listing [data-name="SASS"] .found').count() > 0
+    tab.wait_for_selector('#listing [data-name="SASS"] .found')
     before = tab.text("#compiler-headline")
-    tab.page.get_by_label("BLOCK_N slider").press("ArrowLeft")
+    tab.get_by_label("BLOCK_N slider").press("ArrowLeft")
     tab.expect("#compiler-headline").not_to_have_text(before, use_inner_text=True)
     tab.says("#compiler-headline", "registers")
 
 
 def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
     tab.open("?kernel=matmul.grouped")
-    line = tab.page.get_by_role("progressbar", name="Waiting for a reply")
+    line = tab.get_by_role("progressbar", name="Waiting for a reply")
     line.wait_for(state="hidden")
     routes = []
-    tab.page.route("**/messages.json", lambda route: routes.append(route))
+    tab.route("**/messages.json", lambda route: routes.append(route))
     tab.tab("dram-reads")
     line.wait_for()
     routes.pop().continue_()
-    tab.page.unroute("**/messages.json")
+    tab.unroute("**/messages.json")
     line.wait_for(state="hidden")
     tab.wait_for_draw("dram-reads-plot")
 
@@ -138,10 +137,10 @@ def test_a_line_shows_that_the_page_waits_for_a_reply(tab):
 def test_a_change_without_a_reply_stays_in_the_address_and_is_sent_again(tab):
     tab.open("?kernel=matmul.grouped")
     tab.says("#program-order-headline", "all 32 programs")
-    tab.page.route("**/messages.json", lambda route: route.abort())
+    tab.route("**/messages.json", lambda route: route.abort())
     tab.field("M").fill("1024")
     tab.at("M=1024")
-    tab.page.unroute("**/messages.json")
+    tab.unroute("**/messages.json")
     tab.says("#program-order-headline", "all 64 programs")
     tab.errors.clear()  # of the messages without a reply
 

@@ -26,11 +26,11 @@ SLOW = "?kernel=matmul.grid_2d&M=16384&N=16384&K=16384&BLOCK_M=16&BLOCK_N=16&BLO
 def press(tab, button):
     """Press a button whose action takes the GPU, wait for its end, and return what the page says then."""
     place = "card" if button == "run" else "status"
-    tab.page.evaluate("place => document.getElementById(place).replaceChildren()", place)
-    tab.page.locator(f"#{button}").click()
+    tab.evaluate("place => document.getElementById(place).replaceChildren()", place)
+    tab.find(f"#{button}").click()
     tab.ended(place)
     text = tab.text(f"#{place}")
-    assert tab.page.locator(f"#{place} .failure").count() == 0, text
+    assert tab.find(f"#{place} .failure").count() == 0, text
     return text
 
 
@@ -51,9 +51,7 @@ def is_this_gpu(name, here):
 
 def traces(tab, plot, fields):
     """Return `fields` of each trace `t` of a live plot, as the browser has it."""
-    return tab.page.evaluate(
-        f"document.querySelector('#{plot} .live-plot').data.map((t) => ({fields}))"
-    )
+    return tab.evaluate(f"document.querySelector('#{plot} .live-plot').data.map((t) => ({fields}))")
 
 
 def numbers(tab):
@@ -67,12 +65,8 @@ def assert_measured(tab, here, work, rate_unit):
     """The card and the tables show a right result, timed on this GPU, at the rate that its time gives."""
     card, tables = tab.text("#card"), numbers(tab)
     assert "✓ 0 wrong" in card
-    assert (
-        tab.page.locator("#card .mark.measured").count()
-        == tab.page.locator("#card .mark").count()
-        == 1
-    ), card
-    assert tab.page.locator("#card .stale").count() == 0
+    assert tab.find("#card .mark.measured").count() == tab.find("#card .mark").count() == 1, card
+    assert tab.find("#card .stale").count() == 0
     milliseconds = number(r"([\d.,]+) ms", card)
     assert milliseconds >= 0.2
     rate = number(rf"([\d.,]+) {rate_unit}", tables)
@@ -86,9 +80,9 @@ def assert_measured(tab, here, work, rate_unit):
 def test_the_page_says_which_gpu_it_runs_on(tab, here):
     tab.open()
     assert f"Live on this machine's {here.name}." in str(
-        tab.page.locator("#title h1").get_attribute("title")
+        tab.find("#title h1").get_attribute("title")
     )
-    assert f"this: {here.name}" in tab.page.get_by_label("GPU", exact=True).inner_text()
+    assert f"this: {here.name}" in tab.field("GPU").inner_text()
 
 
 def test_a_run_is_timed_and_right_on_this_gpu(tab, here):
@@ -109,16 +103,14 @@ def test_a_run_is_timed_and_right_on_this_gpu(tab, here):
 def test_what_is_counted_on_this_gpu_is_what_was_predicted(tab, here, query):
     tab.open(f"{query}&tab=requests")
     tab.says("#requests-headline", f"As compiled for {here.name}", folded=True)
-    before = tab.page.locator("#requests-headline").text_content() or ""
+    before = tab.find("#requests-headline").text_content() or ""
     assert "Nsight Compute counted" not in before, "no earlier count is stored"
     assert "Counted by Nsight Compute" in press(tab, "count")
     tab.says("#requests-headline", f"Nsight Compute counted the same on {here.name}", folded=True)
-    assert tab.page.locator("#requests-headline .mark.counted").count() == 1
+    assert tab.find("#requests-headline .mark.counted").count() == 1
     tab.unfold("#operations-fold")
     tab.says("#requests-table", "DRAM traffic")
-    assert tab.page.locator("#requests-table .wrong-value").count() == 0, tab.text(
-        "#requests-table"
-    )
+    assert tab.find("#requests-table .wrong-value").count() == 0, tab.text("#requests-table")
 
 
 def test_a_recorded_timeline_holds_every_program(tab, here):
@@ -134,8 +126,8 @@ def test_a_recorded_timeline_holds_every_program(tab, here):
     assert is_this_gpu(device, here)
     assert count == f"{programs:,}"
     assert int(sms) <= here.sms
-    assert tab.page.locator("#timeline .mark.measured").count() >= 1
-    assert tab.page.locator("#timeline .mark.recorded").count() == 0
+    assert tab.find("#timeline .mark.measured").count() >= 1
+    assert tab.find("#timeline .mark.recorded").count() == 0
     drawn = [
         pid for pids in traces(tab, "gantt-plot", "Array.from(t.customdata[0])") for pid in pids
     ]
@@ -144,11 +136,11 @@ def test_a_recorded_timeline_holds_every_program(tab, here):
 
 def test_a_launch_is_cancelled_in_the_middle_and_the_next_run_is_right(tab, app, here):
     tab.open(SLOW)
-    tab.page.locator("#run").click()
-    tab.page.wait_for_selector("#card li.now:has-text('time')", timeout=1000 * PATIENCE_S)
+    tab.find("#run").click()
+    tab.wait_for_selector("#card li.now:has-text('time')", timeout=1000 * PATIENCE_S)
     before = set(app.workers())
-    tab.page.locator("#cancel").click()
-    tab.page.wait_for_selector("#card .failure[data-kind=cancelled]")
+    tab.find("#cancel").click()
+    tab.wait_for_selector("#card .failure[data-kind=cancelled]")
     tab.says("#card", "Cancelled in the time stage")
     tab.open(MATMUL)
     press(tab, "run")

@@ -96,12 +96,12 @@ def test_markup_in_a_script_is_text_in_its_report(opened):
     opened.tab("compiler")
     opened.says(".pane[data-name=Source]", """# </script><img src=x onerror="document.title""")
     assert opened.find("img").count() == 0
-    assert opened.page.title() == "script.py: Tilescope"
+    assert opened.title() == "script.py: Tilescope"
 
 
 def test_a_report_is_dark_for_a_reader_with_a_dark_screen_and_light_on_paper(opened):
     opened.expect("body.dark").to_have_count(1)
-    opened.page.emulate_media(media="print")
+    opened.emulate_media(media="print")
     opened.expect("body.dark").to_have_count(0)
 
 

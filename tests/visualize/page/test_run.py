@@ -38,8 +38,7 @@ def test_a_run_shows_its_check_and_no_time_and_the_worst_tile_with_its_values(ta
     tab.says("#card", "✓ 0 wrong")
     tab.says("#card", "interpreter")
     assert (
-        tab.page.get_by_role("button", name="Order", exact=True).get_attribute("aria-current")
-        == "page"
+        tab.get_by_role("button", name="Order", exact=True).get_attribute("aria-current") == "page"
     ), "it stays"
     tab.tab("result")
     tab.wait_for_draw("diff-plot")
@@ -62,7 +61,7 @@ def test_a_result_is_greyed_while_the_controls_differ_and_a_recorded_run_has_no_
     tab.wait_for_draw("diff-plot")
     card, slider = (
         tab.find("#card [data-experiment]"),
-        tab.page.get_by_label("BLOCK_M slider"),
+        tab.get_by_label("BLOCK_M slider"),
     )
     expect(card).not_to_have_class(STALE)
     slider.press("ArrowRight")
@@ -93,7 +92,7 @@ def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab):
     tab.ended()
     card = tab.text("#card")
     assert "✓ 0 wrong" in card
-    tab.open(tab.page.evaluate("location.search"))
+    tab.open(tab.query())
     tab.says("#card", "✓ 0 wrong")
     assert tab.text("#card").split() == card.split()
 
@@ -101,13 +100,13 @@ def test_control_and_enter_runs_and_the_result_comes_back_after_a_reload(tab):
 def test_cancel_ends_the_work_and_the_next_run_succeeds(tab, app):
     tab.open(LONG)
     tab.click("#run")
-    tab.page.wait_for_selector("#card li.now:has-text('launch')")
+    tab.wait_for_selector("#card li.now:has-text('launch')")
     before = set(app.workers())
     tab.click("#cancel")
-    tab.page.wait_for_selector("#card .failure[data-kind=cancelled]")
+    tab.wait_for_selector("#card .failure[data-kind=cancelled]")
     header = tab.find("#header").bounding_box()
     assert tab.find("#card.toast").bounding_box()["y"] >= header["y"] + header["height"]
-    tab.page.keyboard.press("Escape")
+    tab.key("Escape")
     tab.expect("#card.toast").to_have_count(0)
     tab.field("M").fill("64")
     tab.at("M=64&")
@@ -119,23 +118,22 @@ def test_cancel_ends_the_work_and_the_next_run_succeeds(tab, app):
 def test_the_tiles_of_a_lost_race_stay_marked_in_the_program_order_until_something_changes(tab):
     tab.open("?kernel=matmul.split_k_race&gpu=H200&tab=program-order")
     tab.wait_for_draw("program-order-plot")
-    tab.run()
-    tab.says("#card", "✗")
-    tiles = tab.find("#run-tiles[data-state=checked]")
-    wrong = int(tiles.get_attribute("data-wrong") or 0)
-    assert 0 < wrong <= 32
-    tab.says("#program-order-plot", f"✗ {wrong} of ")
-    tab.tab("result")
     tab.resize(390, 844)
     tab.run()
+    tab.says("#card", "✗")
     card = tab.find("#card").bounding_box()
     assert 0 <= card["y"] < card["y"] + card["height"] < 300
     tab.click("#card")
     tab.expect("#card.toast").to_have_count(0)
     tab.resize(1280, 720)
+    tiles = tab.find("#run-tiles[data-state=checked]")
+    wrong = int(tiles.get_attribute("data-wrong") or 0)
+    assert 0 < wrong <= 32
+    tab.says("#program-order-plot", f"✗ {wrong} of ")
+    tab.tab("result")
     tab.tab("program-order")
     tiles.wait_for()
-    tab.page.get_by_label("num_warps slider").press("ArrowRight")
+    tab.get_by_label("num_warps slider").press("ArrowRight")
     tab.expect("#run-tiles").to_have_count(0)
     tab.expect("#program-order-plot").not_to_contain_text("✗")
 
@@ -148,7 +146,7 @@ BUTTONS = ["Zoom", "Pan", "Reset axes", "Save as PNG, at 2×", "Save as SVG"]
 
 def saved(tab, selector):
     """Click a button and return the name and the content of the file that it saves."""
-    with tab.page.expect_download() as download:
+    with tab.expect_download() as download:
         tab.find(selector).first.click()
     return download.value.suggested_filename, Path(download.value.path()).read_bytes()
 
@@ -231,13 +229,13 @@ def test_a_saved_map_has_its_counters_its_legend_and_the_pages_typeface_and_dark
     ):
         assert part in text, part
     assert b"font/woff2" in svg
-    dark = tab.page.evaluate(
+    dark = tab.evaluate(
         "getComputedStyle(document.querySelector('gradio-app')).backgroundColor.match(/\\d+/g).map(Number)"
     )
     assert max(dark) < 64
     background = re.search(rb'<rect width="\d+" height="\d+" fill="#(\w{6})"', svg)
     assert background[1].decode() == bytes(dark).hex()
-    drawn = tab.page.evaluate(
+    drawn = tab.evaluate(
         """svg => {
           const frame = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
           const { left, top, right, bottom } = document.body.appendChild(frame).getBoundingClientRect();
@@ -258,7 +256,7 @@ def test_a_table_is_saved_as_it_stands(tab):
     tab.open("?kernel=matmul.grouped&gpu=H200&tab=requests")
     tab.unfold("#operations-fold")
     table = "#requests-table .scroll"
-    tab.page.wait_for_selector(f"{table} td:text-is('compiled')", state="attached")
+    tab.wait_for_selector(f"{table} td:text-is('compiled')", state="attached")
     tab.find(table).first.hover()
     name, file = saved(tab, f"{table} .save-csv")
     assert name == "Totals_of_the_launch.csv"

@@ -22,7 +22,7 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     tab.wait_for_draw("program-order-plot")
     assert tab.find(".pinned-plot, .pinned").count() == 0
     tab.press("Pin", "link", exact=True)
-    tab.page.wait_for_function(_TWIN.format("program-order-plot"))
+    tab.wait_for_function(_TWIN.format("program-order-plot"))
     tab.field("GROUP_SIZE").fill("3")
     tab.says("#compare", "GROUP_SIZE 1 → 3")
     tab.says("#program-order-plot", "GROUP_SIZE 3")
@@ -31,17 +31,17 @@ def test_what_is_pinned_stays_beside_what_is_set_until_it_is_unpinned(tab):
     row = tab.find("#compare tbody tr:first-child > *")
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
 
-    tab.open(tab.page.evaluate("location.search"))
-    tab.page.wait_for_function(_TWIN.format("program-order-plot"))
+    tab.open(tab.query())
+    tab.wait_for_function(_TWIN.format("program-order-plot"))
     expect(row).to_contain_text(["GROUP_SIZE", "3", "1"])
-    scrub = tab.page.get_by_role("slider", name="Step", exact=True)
+    scrub = tab.get_by_role("slider", name="Step", exact=True)
     scrub.fill("9")  # the pinned picture steps along
     corners = tab.find("#program-order-plot .corner .count b")
     expect(corners).to_have_text(["54", "90", "90", "90"])
     assert str(scrub.get_attribute("aria-valuetext")).count("; Pinned: ") == 2
     tab.press("Unpin", "link")
-    tab.page.wait_for_function("!document.querySelector('.paired, .pinned')")
-    assert "with=" not in tab.page.evaluate("location.search")
+    tab.wait_for_function("!document.querySelector('.paired, .pinned')")
+    assert "with=" not in tab.query()
     assert tab.field("GROUP_SIZE").input_value() == "3"
 
 
@@ -49,8 +49,8 @@ def test_a_pinned_run_has_legible_labels_and_keeps_its_colours_beside_a_config_w
     recorded = "kernel=matmul.grouped&M={0}&N={0}&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
     pinned = quote(f"{recorded.format(16384)}&gpu=H100")
     tab.open(f"?{recorded.format(4096)}&gpu=H100&tab=result&with={pinned}")
-    tab.page.wait_for_selector("#time-plot .pinned-plot .textpoint text")
-    labels = tab.page.evaluate(
+    tab.wait_for_selector("#time-plot .pinned-plot .textpoint text")
+    labels = tab.evaluate(
         """[...document.querySelectorAll("#time-plot .textpoint text")].map((text) => {
           const { width, height, right } = text.getBoundingClientRect();
           return [parseFloat(getComputedStyle(text).fontSize), width > height, right <= innerWidth, text.textContent];
@@ -76,17 +76,17 @@ if (window !== top) for (const name of ["localStorage", "sessionStorage", "index
 
 
 def test_a_frame_of_another_site_without_storage_draws_and_runs(tab):
-    tab.page.add_init_script(_REFUSE_STORAGE)
-    tab.page.goto(tab.url.replace("127.0.0.1", "localhost") + "theme.css")
+    tab.add_init_script(_REFUSE_STORAGE)
+    tab.goto(tab.url.replace("127.0.0.1", "localhost") + "theme.css")
     address = f"{tab.url}?kernel=transpose.tiled&M=64&N=64"
-    tab.page.evaluate(
+    tab.evaluate(
         "src => document.body.replaceChildren(Object.assign(document.createElement('iframe'), "
         "{ src, width: 1200, height: 700 }))",
         address,
     )
-    frame = tab.page.frame_locator("iframe")
+    frame = tab.frame_locator("iframe")
     expect(frame.locator("#program-order-plot .main-svg").first).to_be_visible()
-    (inner,) = tab.page.main_frame.child_frames
+    (inner,) = tab.main_frame.child_frames
     inner.wait_for_function("location.search.includes('kernel=')")
     with pytest.raises(Error, match="localStorage is denied"):
         inner.evaluate("localStorage.length")
@@ -106,6 +106,7 @@ def test_a_menu_closes_on_escape_on_a_click_elsewhere_and_after_a_choice(tab):
     tab.open(
         "?kernel=matmul.grouped&M=16384&N=16384&K=4096&BLOCK_M=128&BLOCK_N=256&BLOCK_K=64&GROUP_SIZE=8&num_warps=8"
     )
+    tab.wait_for_compiled()  # it replaces the headline, whose menu would lose the focus
     for summary, choice in (
         ("#header .more > summary", ".more .theme-switch"),
         (".presets > summary", ".presets button >> nth=0"),
@@ -131,7 +132,7 @@ def test_descriptions_and_messages_close_on_escape(tab):
     message = tab.find("#elsewhere")
     expect(message).to_contain_text("There is no picture 'nowhere'.")
     tab.unfold("#experiment .more")
-    tab.page.get_by_text("num_stages").hover()
+    tab.get_by_text("num_stages").hover()
     description = tab.find("#help-num_stages")
     expect(description).to_be_in_viewport(ratio=1)
     knob, box = tab.field("num_stages").bounding_box(), description.bounding_box()
@@ -145,7 +146,7 @@ def test_descriptions_and_messages_close_on_escape(tab):
 def test_a_chosen_theme_is_remembered_but_an_address_decides(tab):
     tab.open()
     tab.unfold("#header .more")
-    tab.page.get_by_role("button", name="Light / dark").click()
+    tab.press("Light / dark")
     for query, is_dark in (("", True), ("?__theme=light", False), ("?kernel=transpose.flat", True)):
         tab.open(query)
         assert shows(tab, "dark") == is_dark, query
@@ -153,7 +154,7 @@ def test_a_chosen_theme_is_remembered_but_an_address_decides(tab):
 
 def test_a_term_opens_the_glossary_at_its_definition(tab):
     tab.open("?kernel=transpose.flat&tab=requests")
-    tab.page.get_by_role("button", name="sectors", exact=True).first.click()
+    tab.get_by_role("button", name="sectors", exact=True).first.click()
     term = tab.find("#glossary dt", has_text=re.compile("^sector$"))
     expect(term).to_be_in_viewport()
     tab.key("Escape")
@@ -162,7 +163,7 @@ def test_a_term_opens_the_glossary_at_its_definition(tab):
 
 def at_stop(tab, number, of):
     """Wait until the bar shows a stop with its numbers."""
-    tab.page.wait_for_function(
+    tab.wait_for_function(
         """place => document.querySelector('.tour .where span')?.innerText === place
             && !document.querySelector('.tour').innerText.includes('…')""",
         arg=f"{number} of {of}",
@@ -180,7 +181,7 @@ def is_visible(tab, selector):
 
 
 def shows(tab, name):
-    return bool(tab.page.evaluate("name => document.body.classList.contains(name)", name))
+    return bool(tab.evaluate("name => document.body.classList.contains(name)", name))
 
 
 def test_a_tour_is_walked_with_the_arrow_keys_alone(tab):
@@ -188,7 +189,7 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab):
     tab.open("?tour=fusing")
     for number, stop in enumerate(tour.stops, start=1):
         at_stop(tab, number, len(tour.stops))
-        tab.page.wait_for_function(
+        tab.wait_for_function(
             "k => new URLSearchParams(document.body.dataset.address).get('K') === k",
             arg=stop.fields.get("K", "512"),
         )
@@ -202,8 +203,8 @@ def test_a_tour_is_walked_with_the_arrow_keys_alone(tab):
             assert bars.is_visible()
         tab.says(".tour .said", stop.say.replace("**", ""))
         tab.key("ArrowRight")
-    tab.page.wait_for_function("!document.body.classList.contains('touring')")
-    assert "tour=" not in tab.page.evaluate("location.search")
+    tab.wait_for_function("!document.body.classList.contains('touring')")
+    assert "tour=" not in tab.query()
 
 
 def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_what_would_answer_it(
@@ -236,7 +237,7 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab):
     assert not is_visible(tab, ".tours[open]")
     tab.click(".tour .next")
     at_stop(tab, 2, 6)
-    tab.page.go_back()
+    tab.go_back()
     at_stop(tab, 1, 6)
     tab.resize(390, 844)
     tab.find("#controls").wait_for(state="hidden")
@@ -247,9 +248,9 @@ def test_back_and_the_menu_lead_through_tours_also_on_a_phone(tab):
         "the bar is as high as its content"
     )
     tab.key("Escape")
-    tab.page.wait_for_function("!document.body.classList.contains('touring')")
+    tab.wait_for_function("!document.body.classList.contains('touring')")
     tab.find("#run").wait_for()
-    assert "M=2432" in tab.page.evaluate("location.search"), "the tour's settings stay"
+    assert "M=2432" in tab.query(), "the tour's settings stay"
     tab.press("Controls", exact=True)
     tab.find("#controls").wait_for()
     tab.key("Escape")
@@ -264,14 +265,14 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
     tab.at("talk=1")
     for selector in ("#header", "#controls", "#outcome", ".folded"):
         assert not is_visible(tab, selector), selector
-    tab.page.wait_for_function(
+    tab.wait_for_function(
         "document.querySelector('#dram-reads-plot .live-plot svg.main-svg').getBoundingClientRect().height > 600"
     )
     picture = tab.find(".picture:has(#dram-reads-plot)").bounding_box()
     assert picture["width"] * picture["height"] >= 0.6 * 1920 * 1080
     assert picture["y"] + picture["height"] <= 1080
     tab.reads(".on-stage", "matmul.grouped · 4096 × 4096 × 4096 float16 · H200")
-    sizes = tab.page.evaluate("""() => ["#results :not(.modebar *)", ".headline .lead"].map((selector) => Math.min(
+    sizes = tab.evaluate("""() => ["#results :not(.modebar *)", ".headline .lead"].map((selector) => Math.min(
         ...[...document.querySelectorAll(selector)]
         .filter((n) => n.checkVisibility() && [...n.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
         .map((n) => parseFloat(getComputedStyle(n).fontSize))))""")
@@ -281,7 +282,7 @@ def test_talk_mode_fills_a_projector_with_the_picture(tab):
     assert sizes[1] >= 20
     tab.key("Escape")
     tab.find("#controls").wait_for()
-    assert "talk" not in tab.page.evaluate("location.search")
+    assert "talk" not in tab.query()
     tab.open(
         "?talk=1&kernel=matmul.grouped&GROUP_SIZE=3&with=kernel%3Dmatmul.grouped%26GROUP_SIZE%3D1"
     )
@@ -302,7 +303,7 @@ def test_talk_mode_shows_the_picture_that_a_stop_speaks_of(tab):
         .filter(visible=True)
         .count()
     )
-    tab.page.wait_for_function(
+    tab.wait_for_function(
         "document.querySelector('#gantt-plot .main-svg').getBoundingClientRect().height > 0.5 * innerHeight"
     )
     assert edges(tab, "#gantt-plot")[1] <= edges(tab, ".tour")[0] + 1, (
@@ -329,10 +330,10 @@ def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_key
         ("#dram-reads-headline .headline", "#times-plot"),
     )
     assert [is_visible(tab, selector) for selector in (*hidden, *shown)] == [False] * 4 + [True] * 2
-    link = tab.page.get_by_role("link", name="Open in Tilescope")
+    link = tab.get_by_role("link", name="Open in Tilescope")
     expect(link).to_have_attribute("href", re.compile(r"\?(?!.*embed).*M=4096"))
     expect(link).to_be_visible()
-    assert tab.page.evaluate("document.documentElement.scrollHeight <= window.innerHeight + 1")
+    assert tab.evaluate("document.documentElement.scrollHeight <= window.innerHeight + 1")
     tab.key("t")
     assert not shows(tab, "talk")
     tab.resize(560, 400)
@@ -343,33 +344,33 @@ def test_the_embed_view_has_the_headline_the_picture_and_a_link_and_takes_no_key
 def test_keys_step_play_open_tabs_and_list_themselves_and_leave_fields_alone(tab):
     tab.open("?tab=program-order&tour=nowhere&stop=99")
     assert not shows(tab, "touring"), "an unknown tour has no bar"
-    assert tab.page.get_by_text("There is no tour 'nowhere'.").count() == 1
-    tab.page.evaluate("""() => {
+    assert tab.get_by_text("There is no tour 'nowhere'.").count() == 1
+    tab.evaluate("""() => {
         window.heard = [];
         for (const name of ["back", "forward", "play"])
             document.querySelector(`.player .${name}`).addEventListener("click", () => window.heard.push(name));
     }""")
     for key in ("ArrowRight", "ArrowLeft", " ", "Control+ArrowRight", "Alt+ArrowLeft"):
         tab.key(key)
-    assert tab.page.evaluate("window.heard") == ["forward", "back", "play"]
+    assert tab.evaluate("window.heard") == ["forward", "back", "play"]
     field = tab.field("M")
     for key in ("t", "ArrowRight", "2", "?", "q"):
         field.press(key)
-    tab.page.get_by_label("GROUP_SIZE slider").press("ArrowRight")
+    tab.get_by_label("GROUP_SIZE slider").press("ArrowRight")
     tab.unfold("#header .more")
-    tab.page.get_by_role("button", name="Light / dark").press(" ")
-    assert tab.page.evaluate("window.heard") == ["forward", "back", "play"], (
+    tab.get_by_role("button", name="Light / dark").press(" ")
+    assert tab.evaluate("window.heard") == ["forward", "back", "play"], (
         "a field and a button keep their keys"
     )
     assert not shows(tab, "talk")
-    assert "__theme=" in tab.page.evaluate("location.search"), "Space pressed the button"
-    tab.page.evaluate("document.activeElement.blur()")
+    assert "__theme=" in tab.query(), "Space pressed the button"
+    tab.evaluate("document.activeElement.blur()")
     tab.key("4")
-    tab.page.wait_for_function(
+    tab.wait_for_function(
         "document.querySelector('#tab [aria-current]').innerText.trim() === 'Result'"
     )
     tab.key("?")
-    dialog = tab.page.get_by_role("dialog", name="Keys")
+    dialog = tab.get_by_role("dialog", name="Keys")
     expect(dialog).to_contain_text(re.compile("Space.*talk mode.*QR.*Esc", re.DOTALL))
     tab.key("t")
     assert not shows(tab, "talk"), "an open dialog has the keys"
@@ -381,11 +382,11 @@ def test_the_qr_code_is_that_of_the_short_link(tab):
     link = "?kernel=transpose.flat&tab=requests"
     tab.open("?kernel=transpose.flat&M=1024&N=1024&tab=requests")
     tab.key("q")
-    dialog = tab.page.get_by_role("dialog", name="Share this page")
+    dialog = tab.get_by_role("dialog", name="Share this page")
     expect(dialog.get_by_label("Link", exact=True)).to_have_value(tab.url + link)
     frame = f'<iframe src="{tab.url}{link}&embed=1" width="960" height="600"></iframe>'
     expect(dialog.get_by_label("Embed code for a slide or a web page")).to_have_value(frame)
-    tab.page.wait_for_function(
+    tab.wait_for_function(
         "link => document.querySelector('.qr').dataset.link === link", arg=tab.url + link
     )
     path = tab.find(".qr path").last.get_attribute("d")
@@ -430,7 +431,7 @@ _SMALL = """least => [...document.querySelectorAll("body *")].filter((node) =>
 
 def wait_for_picture(tab, name):
     """Wait until a tab is open and its picture drawn."""
-    tab.page.wait_for_function(
+    tab.wait_for_function(
         """name => [...document.querySelectorAll(`#${name}-tab .picture :is(.js-plotly-plot, .pane)`)].some(
             (node) => node.checkVisibility())""",
         arg=name,
@@ -458,7 +459,7 @@ def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab
         tab.resize(1280, 720)
         tab.follow(query)
         wait_for_picture(tab, name)
-        top, bottom, share = tab.page.evaluate(_PICTURE)
+        top, bottom, share = tab.evaluate(_PICTURE)
         assert top >= 0, name
         assert bottom <= 720, name
         assert share >= 0.4, f"the main picture's share of the window: {name}"
@@ -466,10 +467,10 @@ def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab
             assert serious(tab, name) == set()
         for width, height, least in SIZES if all_combinations else [SIZES[place % len(SIZES)]]:
             tab.resize(width, height)
-            tab.page.wait_for_function("width => innerWidth === width", arg=width)
-            tab.page.evaluate(_SETTLED)
-            assert tab.page.evaluate(_SMALL, least) == [], (name, width)
-            assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+            tab.wait_for_function("width => innerWidth === width", arg=width)
+            tab.evaluate(_SETTLED)
+            assert tab.evaluate(_SMALL, least) == [], (name, width)
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
                 name,
                 width,
             )
@@ -479,14 +480,14 @@ def test_every_picture_is_whole_in_the_first_screen_and_all_text_can_be_read(tab
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab, theme):
     tab.open(f"?__theme={theme}")
-    assert tab.page.evaluate("document.body.classList.contains('dark')") == (theme == "dark")
+    assert tab.evaluate("document.body.classList.contains('dark')") == (theme == "dark")
     found = set()
     for name, query in TABS.items():
         tab.follow(query)
         wait_for_picture(tab, name)
         found |= serious(tab, name)
     tab.follow("?tour=why-grouping&stop=2")
-    tab.page.wait_for_selector("#tour .next")
+    tab.wait_for_selector("#tour .next")
     found |= serious(tab, "tour")
     tab.key("t")
     found |= serious(tab, "talk")
@@ -505,7 +506,7 @@ def test_axe_finds_nothing_on_any_tab_in_a_tour_or_in_talk_mode(tab, theme):
 )
 def test_the_picture_does_not_move_when_the_compiler_answers(tab, name):
     tab.open(TABS[name])
-    tab.page.wait_for_selector(".picture:visible")
-    before = tab.page.evaluate(_PICTURE)[:2]
+    tab.wait_for_selector(".picture:visible")
+    before = tab.evaluate(_PICTURE)[:2]
     wait_for_picture(tab, name)
-    assert tab.page.evaluate(_PICTURE)[:2] == pytest.approx(before, abs=2)
+    assert tab.evaluate(_PICTURE)[:2] == pytest.approx(before, abs=2)

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import plotly
@@ -17,7 +16,7 @@ from tests.messages import decode, opened
 from visualize.views.slots import plot_value
 from visualize.web.assets import PLOTLY_JS
 from visualize.web.guard import Guard
-from visualize.web.page import FirstReply, draw_svg, first_picture
+from visualize.web.page import FirstReply
 
 
 def sent(**trace):
@@ -134,58 +133,6 @@ def test_the_body_begins_with_the_first_picture_if_the_address_has_no_settings(c
         assert int(answer.headers["content-length"]) == len(answer.content)
     for query in ("?kernel=matmul.grouped", "?tab=", "?__theme=dark&step"):
         assert client.get(f"/{query}").text == TEXT
-
-
-def test_the_first_picture_has_both_orders_of_the_nine_results():
-    html = first_picture(None)
-    assert 'aria-label="grouped order, GROUP_SIZE 3 and row-major order"' in html
-    assert len(re.findall(r"M\d+ \d+H\d+V\d+H\d+z", html)) == 2 * 3 * 9 * 9, (
-        "tiles of C, blocks of A and of B"
-    )
-
-
-# A figure's maps as SVG.
-
-# The second map of two, in the right half.
-MAP = {
-    "data": [
-        {
-            "type": "heatmap",
-            "x": [0, 1, 3, 4],
-            "y": [0, 1, 2],
-            "z": np.ma.masked_equal([[0, 1, 9], [9, 2, 4]], 9),
-            "xaxis": "x2",
-            "yaxis": "y2",
-        }
-    ],
-    "layout": {
-        "coloraxis": {"cmin": 0, "cmax": 4, "colorscale": [[0, "#000000"], [1, "#c86432"]]},
-        "xaxis2": {"range": [0, 4], "domain": [0.5, 1]},
-        "yaxis2": {"range": [2, 0]},
-        "annotations": [
-            {"text": "a <b>bold</b> name", "xref": "x2 domain", "x": 0.5, "yref": "y2 domain", "y": 1},
-            {"text": "C", "xref": "x2 domain", "x": 1, "yref": "y2 domain", "y": 0},
-        ],
-    },
-}  # fmt: skip
-
-
-def test_each_cell_that_is_not_masked_lies_between_its_edges_and_has_the_colour_of_its_value():
-    picture = ElementTree.fromstring(f"<figure>{draw_svg(MAP)}</figure>")
-    cells = {}
-    for path in picture.iter("path"):
-        for corners in re.findall(r"M(\d+) (\d+)H(\d+)V(\d+)H\d+z", path.attrib["d"]):
-            # (left, top, right, bottom) → colour
-            cells[tuple(map(int, corners))] = path.attrib["fill"]
-    assert cells == {
-        (500, 0, 625, 500): "rgb(0, 0, 0)",
-        (625, 0, 875, 500): "rgb(50, 25, 12)",
-        (625, 500, 875, 1000): "rgb(100, 50, 25)",
-        (875, 500, 1000, 1000): "rgb(200, 100, 50)",
-    }
-    (title,) = picture.iter("b")  # over its map, as text
-    assert title.text == "a <b>bold</b> name"
-    assert title.attrib["style"] == "left: 50.0%; width: 50.0%"
 
 
 def test_every_figure_says_what_it_is_of(page):

@@ -1,7 +1,6 @@
 """The picture of requests: exactly the used bytes are drawn, and costs equal the counts."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,8 +11,6 @@ from tilescope.evaluate.declared import Matrix, Requests, count_accesses
 from tilescope.evaluate.instructions import MemoryInstruction
 from tilescope.evaluate.sectors import count_requests
 from visualize.views.memory.flow import (
-    ABSENT,
-    UNTOUCHED,
     USED,
     WASTED,
     Flow,
@@ -38,106 +35,41 @@ def flow_of(*arguments, **changes):
     return Flow(load, requests_of(*arguments, **changes), is_compiled=False)
 
 
-def figure_of(flow):
-    figure = decode(flow_plot(flow, 0, "about"))
-    return figure["layout"], figure["layout"]["meta"]["requests"]
+# The lines that a request touches, and those of its tensor.
+TOUCHED = {
+    "a small tensor is laid out whole": ([5], 7),
+    "lines up to the tensor's end": ([66], 70),
+    "the lines that follow": ([5, 6], 90),
+    "more lines than rows": (range(100), 1 << 20),
+}
 
 
-@pytest.mark.parametrize("width", [1, 16])
-def test_a_figure_carries_the_first_byte_of_each_lane_and_the_state_of_each_cell(width):
-    rng = np.random.default_rng(width)
-    addresses = rng.integers(0, 4096 // width, (3, 32)) * width  # some lanes share bytes
-    flow = flow_of(addresses, width)
-    _, requests = figure_of(flow)
-    assert requests["total"] == 3
-    assert requests["titles"][2].startswith("<b>Textbook: request 3 of 3</b>")
-    drawn = flow.lines(np.arange(3))
-    rows = requests["state"].shape[1]
-    assert np.array_equal(requests["state"], drawn.state[:, :rows])
-    assert np.array_equal(requests["lane"] - 1, drawn.lane[:, :rows])
-    assert np.array_equal(requests["byte"], addresses)
-    row = (requests["end"] * rows).astype(int)
-    line = np.take_along_axis(requests["line"], row, axis=1) - 1
-    assert np.array_equal(line, np.array(addresses) // 128)
-
-
-def test_an_inactive_lane_has_no_target_and_untouched_lines_below_are_left_out():
-    _, requests = figure_of(flow_of([[0, 4, 8]], active=[True, False, True]))
-    assert requests["state"].shape == (1, 8, 32)
-    assert requests["byte"].tolist() == [[0, -1, 8]]
-    assert np.array_equal(requests["end"], np.float32([[1 / 32, np.nan, 3 / 32]]), equal_nan=True)
-    for addresses, active, expected in (
-        ([0], False, "not issued"),
-        ([0], True, "1 sector: 4 of 32 bytes used"),
-        (range(0, 128, 4), True, "4 sectors: all 128 bytes used"),
-    ):
-        assert expected in figure_of(flow_of(addresses, active=active))[1]["titles"][0]
-
-
-def test_the_most_wasteful_request_is_drawn_unless_another_is_chosen():
-    flow = flow_of([[0, 4, 8], [0, 64, 96], [0, 32, 64]])
-    shown = [
-        decode(flow_plot(flow, request, "about"))["layout"]["meta"]["requests"]["shown"]
-        for request in (-1, 0, 9)
-    ]
-    assert shown == [1, 0, 2]
-
-
-def test_a_box_flows_from_one_node_to_each_of_its_rows():
+def test_the_pictures_are_the_approved_ones(approve):
+    """Some lanes share bytes, are inactive or scattered; a box flows from one node to each of its rows."""
     kernel, launch = launch_from("matmul.persistent M=1024")
-    load, *_ = count_accesses(kernel, launch, [BOX] * 3)
-    flow = make_flow(load)
-    figure = decode(flow_plot(flow, 0, "about"))
-    _, _, node = figure["data"]
-    requests = figure["layout"]["meta"]["requests"]
-    assert node["text"] == ["TMA"]
-    assert node["y"].tolist() == [0.5]
-    rows, cells = requests["state"].shape[1:]
-    assert rows == 64
-    assert cells == 8
-    assert np.array_equal(requests["end"], np.float32([(np.arange(rows) + 0.5) / rows]))
-    assert np.array_equal(requests["byte"] // 128, requests["line"] - 1)
-    assert requests["holder"] == "16-byte piece"
-    assert figure["layout"]["xaxis"]["title"]["text"] == "first 64 of 128 lines"
+    box, *_ = count_accesses(kernel, launch, [BOX] * 3)
+    addresses = [[0, 16, 16, 144], [0, 4096, 8192, 64], [160, 176, 192, 208]]
+    shared = flow_of(addresses, 16, [True, True, True, False])
+    figures = {
+        "the most wasteful request": flow_plot(shared, -1, "about", most_cells=96),
+        "a chosen request": flow_plot(shared, 0, "about", shared, "Compiling"),
+        "a request after the last one": flow_plot(shared, 9, "about"),
+        "all bytes used": flow_plot(flow_of(range(0, 128, 4)), 0, "about"),
+        "not issued": flow_plot(flow_of([0], active=False), 0, "about"),
+        "a box": flow_plot(make_flow(box), 0, "about"),
+    }
+    for name, (lines, count) in TOUCHED.items():
+        flow = flow_of(128 * np.array(lines), 16, columns=32, tensor_bytes=128 * count)
+        figures[name] = flow_plot(flow, 0, "about")
+    shown = {name: decode(figure) for name, figure in figures.items()}
+    for figure in shown.values():
+        requests = figure["layout"]["meta"]["requests"]
+        requests["skips"] = str(requests["skips"])  # of different lengths
+    approve("flow", shown)
 
 
 def lay_out_all(lanes):
     return lay_out(lanes, np.arange(len(lanes.address)))
-
-
-def test_the_first_of_several_lanes_with_the_same_bytes_is_shown():
-    drawn = lay_out_all(requests_of([8, 8, 4, 4]))
-    assert drawn.lane[0, 0, :4].tolist() == [-1, 2, 0, -1]
-    assert drawn.used_bytes[0] == 8
-
-
-@pytest.mark.parametrize(
-    ("touched", "tensor_lines", "lines"),
-    [
-        ([5], 7, [*range(7), -1]),  # a small tensor is laid out whole
-        ([66], 70, [66, 67, 68, 69, *[-1] * 4]),
-        ([5, 6], 90, range(5, 13)),
-        (range(100), 1 << 20, range(64)),
-    ],
-)
-def test_rows_hold_the_touched_lines_and_the_following_ones_up_to_the_tensors_end(
-    touched, tensor_lines, lines
-):
-    drawn = lay_out_all(
-        requests_of([128 * line for line in touched], columns=32, tensor_bytes=128 * tensor_lines)
-    )
-    assert drawn.line.tolist() == [list(lines)]
-    states = {
-        -1: ABSENT,
-        **{line: UNTOUCHED for line in lines if line >= 0},
-        **dict.fromkeys(touched, USED),
-    }
-    assert drawn.state[0, :, 0].tolist() == [states[line] for line in lines]
-    assert (drawn.state[0, [line < 0 for line in lines]] == ABSENT).all()
-    count = len(touched)
-    assert drawn.lines[0] == count
-    assert drawn.sectors[0] == count
-    assert drawn.used_bytes[0] == 4 * count, "without a row, too"
 
 
 @given(st.data(), st.sampled_from([1, 2, 4, 8, 16]))

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from tests.messages import decode, opened, text_of
+from tests.messages import opened, text_of
 from tilescope.captures.layouts import textbook_layout
 from tilescope.inside.banks import BankAccess, count_wavefronts, serve_words
 from tilescope.inside.report import (
@@ -19,7 +19,12 @@ from tilescope.inside.report import (
     SharedMap,
 )
 from tilescope.results import Failure
-from visualize.views.inside.figures import banks_figure, captured_program, pipeline_figure
+from visualize.views.inside.figures import (
+    banks_figure,
+    captured_program,
+    pipeline_figure,
+    registers_figure,
+)
 from visualize.views.inside.view import INSIDE
 from visualize.views.memory.compiler import inspection_slots, memory_map_figure
 from visualize.views.slots import NONE
@@ -140,39 +145,13 @@ def test_the_texts_and_pictures_of_rare_cases_are_the_approved_ones(approve):
     approve("inside_rare", texts)
     figures = {
         "bank conflicts": banks_figure(CONFLICT),
+        "live registers": registers_figure(program_of()),
+        "a pipeline": pipeline_figure(program_of()),
         "loads that are not pipelined": pipeline_figure(make_waiting_loads()),
         "a map": memory_map_figure(shared_map),
         "a map above the limit": memory_map_figure(above_the_limit),
     }
     approve("inside_figures", {name: go.Figure(figures[name]) for name in figures})
-
-
-def test_live_registers_are_drawn_along_the_sass_with_their_maximum_and_the_spills():
-    program = program_of()
-    figure = decode(INSIDE["registers"].draw_program(program)["registers-plot"])
-    curve, marks = figure["data"]
-    spills = [n for n, each in enumerate(program.instructions) if each.name in ("STL", "LDL")]
-    assert len(curve["y"]) == len(program.instructions)
-    assert np.array_equal(marks["x"], [*spills, np.argmax(curve["y"])])
-    highest, legend = figure["layout"]["annotations"]
-    assert highest["y"] == np.max(curve["y"]) <= program.facts.registers
-    assert spills
-    assert "spill" in legend["text"]
-
-
-def test_copies_in_flight_are_those_of_the_pipeline():
-    program = program_of()
-    (pipeline,) = program.inside.pipelines
-    figure = decode(INSIDE["pipeline"].draw_program(program)["pipeline-plot"])
-    title = figure["layout"]["title"]["text"]
-    (flying,) = (bars for bars in figure["data"] if bars["name"] == "in flight")
-    starts = np.array(flying["base"])
-    ends = starts + flying["x"]
-    at_once = [np.sum((starts <= start) & (start < ends)) for start in starts]
-    assert title.endswith(f"maximum copies in flight: {max(at_once)}")
-    assert {bar.split(",")[0] for bar in flying["y"]} == {
-        f"line {load.line}" for load in pipeline.loads if load.ahead
-    }
 
 
 def test_a_kernel_that_is_not_compiled_keeps_its_picture_and_a_failure_removes_it():

@@ -1,11 +1,9 @@
 """The Result view: the text of a run, its pictures, and what /run replies."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
-import pytest
 
 from tests.experiments import experiment_of
 from tests.messages import decode, opened, text_of
@@ -240,40 +238,26 @@ def test_the_figures_are_the_approved_ones(approve):
     approve("result_figures", figures)
 
 
-def test_a_predicted_time_begins_with_the_spills_and_the_change_that_saves_most():
-    inside = Inside(
-        predicted_us=10.0,
-        range_us=(8.0, 17.0),
-        bound_by="DRAM",
-        by_resource_us={"DRAM": 9.0},
-        spills_by_line=(LineSpills("k.py", 2, 1, 1, 100, 84, 8e9),),
-        changes=(ChangedTime("num_warps = 8", 5.0, {"num_warps": 8}, is_compiled=True),),
-    )
-    (lead,) = re.findall('<p class="lead">(.*?)</p>', render_predicted(inside, ""))
-    assert lead == (
-        "Each thread spills 100 bytes of registers (8.00 GB of traffic). "
-        "With num_warps = 8, the launch would take 5.00 µs, 50 % less (compiled and predicted)."
-    )
-    assert list_options(inside, num_warps=4, num_stages=3) == [{"num_warps": 8}]
+# Known milliseconds, and whether they are of launches that follow each other.
+KNOWN = {
+    "in the range": (0.016, False),
+    "longer": (0.0198, False),
+    "shorter": (0.0072, False),
+    "warm and in the range": (0.0072, True),
+    "warm and longer": (0.015, True),
+    "warm and shorter": (0.006, True),
+}
 
 
-@pytest.mark.parametrize(
-    ("known_ms", "is_warm", "error"),
-    [(0.016, False, ""), (0.0198, False, "misses"), (0.0072, False, "overstates"),
-     (0.0072, True, ""), (0.015, True, "misses"), (0.006, True, "overstates")],
-)  # fmt: skip
-def test_a_known_time_is_compared_with_the_range_of_its_state_of_the_l2(known_ms, is_warm, error):
-    inside = Inside(
-        predicted_us=10.0,
-        predicted_warm_us=8.0,
-        range_us=(8.0, 17.0),
-        bound_by="L2",
-        by_resource_us={"L2": 9.0},
-    )
-    shown = text_of(render_predicted(inside, "", known_ms, is_warm))
-    assert re.findall(r"so the model (\w+) a cost here", shown) == [error] * bool(error)
-    assert shown.count("Predicted for back-to-back launches: 8.00 µs.") == 1
-    shown = text_of(
-        render_predicted(replace(inside, predicted_warm_us=10.04), "", known_ms, is_warm)
-    )
-    assert shown.count("Predicted for back-to-back launches: the same.") == 1
+def test_the_predicted_times_are_the_approved_ones(approve):
+    ranges = {"predicted_us": 10.0, "predicted_warm_us": 8.0, "range_us": (8.0, 17.0)}
+    inside = Inside(**ranges, bound_by="L2", by_resource_us={"L2": 9.0})
+    texts = {name: render_predicted(inside, "", *known) for name, known in KNOWN.items()}
+    alike = replace(inside, predicted_warm_us=10.04)
+    texts["a warm L2 saves nothing"] = render_predicted(alike, "")
+    spills = LineSpills("k.py", 2, 1, 1, 100, 84, 8e9)
+    change = ChangedTime("num_warps = 8", 5.0, {"num_warps": 8}, is_compiled=True)
+    spilling = replace(inside, spills_by_line=(spills,), changes=(change,))
+    texts["spills and a change"] = render_predicted(spilling, "")
+    approve("result_predicted", texts)
+    assert list_options(spilling, num_warps=4, num_stages=3) == [{"num_warps": 8}]

@@ -1,14 +1,12 @@
 """The Tune view beside its search: the pictures and the text of a sweep, and the endpoint /history."""
 
 import datetime
-import itertools
 import json
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 from urllib.parse import parse_qsl
 
-import numpy as np
 import plotly.graph_objects as go
 import pytest
 
@@ -25,7 +23,6 @@ from tilescope.results.store import Store
 from tilescope.results.sweep import TRY_ALL
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
-from visualize.views.tune.text import time_ms
 from visualize.views.tune.view import STORE_OFF, HistoryOptions, history, plan_sweep, swept_space
 
 ONE = experiment_of(M=2048, N=2048)
@@ -182,25 +179,6 @@ def predict_only(sweep, ms_of=lambda ms: ms):
 
 
 PLAN = plan_sweep(space_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8"), GPU)
-
-
-@pytest.mark.parametrize("has_times", [True, False])
-def test_a_cell_has_its_fastest_time_and_that_config(timed, has_times):
-    sweep = timed if has_times else predict_only(timed)
-    figure = heatmap_figure(sweep)
-    (cells,) = figure["data"]
-    assert list(cells["x"]) == ["16", "32", "64"]
-    assert list(cells["y"]) == ["32", "64"]
-    for (i, n), (j, m) in itertools.product(enumerate((32, 64)), enumerate((16, 32, 64))):
-        rows = [
-            row
-            for row in sweep.rows
-            if (m, n) == (row.experiment.config.BLOCK_M, row.experiment.config.BLOCK_N)
-        ]
-        times = {time_ms(row, has_times): row for row in rows if row.is_right}
-        assert cells["z"][i][j] == pytest.approx(min(times, default=np.nan), nan_ok=True)
-        linked = sweep.rows[cells["customdata"][i][j]]
-        assert linked == times[min(times)] if times else linked in rows
 
 
 def test_the_figures_are_the_approved_ones(timed, approve):
