@@ -90,33 +90,35 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     assert [row["status"] for row in large["configs"]] == ["predicted", "predicted", "set aside"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "The kernel must be a case such as softmax.py:case, a file with an experiment, or "),
-        (["nowhere.py:case"], "There is no script "),
-        (["nowhere.json"], "nowhere.json: No such file or directory."),
-        (["matmul.grouped", "--set", "BLOCK_M"], "--set must be NAME=VALUE,VALUE"),
-        (["matmul.grouped", "--set", "K=64"], "The config of matmul.grouped has no field 'K'"),
-        (["matmul.grouped", "--over", "BLOCK_M=64"], "matmul.grouped's problem has no field"),
-        (["matmul.grouped", "--over", "M=0"], "M must be "),
-        (["matmul.grouped", *SET, "--out", "nowhere/t.json"], "nowhere/t.json: No such file"),
-        (["matmul.grouped", *SET, "--out", "{script}"], "Tilescope did not write the existing file."),
-        (["matmul.grouped", *SET, "--gpu", "H300"], "H300"),
-        (["matmul.grouped", *SET, "--gpus", "2"], "--gpus is 2; this host has none."),
-        (["matmul.grouped", *SET, "--gpus", "two"], "argument --gpus: must be a whole number from 1"),
-        (["{script}:case", "--set", "BLOCK=x"], "BLOCK must have values like its default, 1024 (got x)"),
-        (["{script}:case", "--set", "B=1"], "is a number, text or bool. It has n, dtype, BLOCK and num_warps."),
-        (["{script}:case", "--set", "n=1", "--over", "n=2"], "n: give --over or --set, not both."),
-        (["{script}:case_tuned", "--set", "num_warps=2"], "num_warps: the configs of the kernel's autotuner set it"),
-        (["--join", "nonsense"], "--join must be an address such as tcp://host:8786 (got 'nonsense')."),
-        (["{script}:case", "--over", "n=1"], "The kernel has no autotuner, so --set must vary a parameter"),
-    ],
-)  # fmt: skip
-def test_invalid_flags_are_refused_with_the_reason(tune, arguments, message, tmp_path):
+# The arguments, and a part of the message. "{set}" stands for SET.
+INVALID = """
+| The kernel must be a case such as softmax.py:case, a file with an experiment, or
+nowhere.py:case | There is no script
+nowhere.json | nowhere.json: No such file or directory.
+matmul.grouped --set BLOCK_M | --set must be NAME=VALUE,VALUE
+matmul.grouped --set K=64 | The config of matmul.grouped has no field 'K'
+matmul.grouped --over BLOCK_M=64 | matmul.grouped's problem has no field
+matmul.grouped --over M=0 | M must be
+matmul.grouped {set} --out nowhere/t.json | nowhere/t.json: No such file
+matmul.grouped {set} --out {script} | Tilescope did not write the existing file.
+matmul.grouped {set} --gpu H300 | H300
+matmul.grouped {set} --gpus 2 | --gpus is 2; this host has none.
+matmul.grouped {set} --gpus two | argument --gpus: must be a whole number from 1
+{script}:case --set BLOCK=x | BLOCK must have values like its default, 1024 (got x)
+{script}:case --set B=1 | is a number, text or bool. It has n, dtype, BLOCK and num_warps.
+{script}:case --set n=1 --over n=2 | n: give --over or --set, not both.
+{script}:case_tuned --set num_warps=2 | num_warps: the configs of the kernel's autotuner set it
+--join nonsense | --join must be an address such as tcp://host:8786 (got 'nonsense').
+{script}:case --over n=1 | The kernel has no autotuner, so --set must vary a parameter
+"""
+
+
+@pytest.mark.parametrize("row", INVALID.strip().splitlines())
+def test_invalid_flags_are_refused_with_the_reason(tune, row, tmp_path):
     script = tmp_path / "copy.py"
     script.write_text(SCRIPT)
-    status, _, err = tune(*(argument.format(script=script) for argument in arguments))
+    arguments, message = row.split("| ")
+    status, _, err = tune(*arguments.format(script=script, set=" ".join(SET)).split())
     assert (status, message in err) == (2, True), err
     assert script.read_text() == SCRIPT
 

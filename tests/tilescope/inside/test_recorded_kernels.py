@@ -31,8 +31,7 @@ def test_wavefronts_of_shared_memory_equal_the_recorded_counts(session, flat):
     )
 
 
-@pytest.mark.parametrize("size", [1024, 2048])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("dtype", "size"), [("float16", 2048), ("float32", 1024)])
 def test_the_predicted_time_of_atomics_is_close_to_the_recorded_one(session, dtype, size):
     flat = f"matmul.split_k_atomic M={size} N={size} K={size} dtype={dtype} gpu=H200"
     experiment = experiment_of(flat)

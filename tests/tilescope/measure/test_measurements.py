@@ -87,7 +87,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(session, name):
         assert repr(name) in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["run", "counters", "reuse"])
+@pytest.mark.parametrize("name", ["run", "reuse"])
 def test_a_job_is_cancelled_while_it_compiles(deviceless, name):
     job = deviceless.submit(SLOW, name)
     until(lambda: job.progress.stage == "compile" and len(deviceless.compilers))
