@@ -16,7 +16,7 @@ from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.evaluate.matching import access_lines
-from tilescope.inside.report import Inside, LineInstructions, SharedBuffer, SharedMap, TensorBuffer
+from tilescope.inside.report import Inside, SharedBuffer, SharedMap, TensorBuffer
 from tilescope.numbers import Number, bytes_of, count_noun, join_names, percent
 from tilescope.results import Compiled, Failure
 from visualize.predict.schedule import occupancy_of
@@ -330,25 +330,24 @@ def _stages_table(shared: SharedMap) -> Markup:
 
 def _instructions_table(inside: Inside, sources: Sources) -> Markup:
     """Render the instructions of the source lines, the most executed first."""
-    lines = defaultdict[tuple[tuple[str, int], ...], list[LineInstructions]](list)
+    counts = Counter[tuple[tuple[str, int], ...]]()
+    kinds = defaultdict[tuple[tuple[str, int], ...], Counter[str]](Counter)
     for row in inside.instructions_by_line:
-        lines[row.user_lines].append(row)
+        counts[row.user_lines] += row.executed or row.compiled
+        kinds[row.user_lines][row.kind] += row.compiled
+    texts = {
+        (Path(path).name, number): text.strip()
+        for path, (first, lines) in sources.items()
+        for number, text in enumerate(lines, first)
+    }
     total = inside.instructions_executed
-    ranked = sorted(
-        (
-            (sum(row.executed or row.compiled for row in rows), places)
-            for places, rows in lines.items()
-        ),
-        reverse=True,
-    )
+    ranked = sorted(((number, places) for places, number in counts.items()), reverse=True)
     cells = list[tuple[Any, ...]]()
     for executed, places in ranked[:_MOST_LINES]:
-        kinds = Counter[str]()
-        for row in lines[places]:
-            kinds[row.kind] += row.compiled
-        names = ", ".join(f"{kind} {number:,}" for kind, number in kinds.most_common())
-        code = "\n".join(_read_line(sources, *place) for place in places)
-        cells.append((_name(places), Code(code), *_times(executed, total), names))
+        name = ", ".join(f"{file}:{line}" for file, line in places)
+        code = "\n".join(texts.get(place, "") for place in places)
+        compiled = (f"{kind} {number:,}" for kind, number in kinds[places].most_common())
+        cells.append((name, Code(code), *_times(executed, total), ", ".join(compiled)))
     if rest := ranked[_MOST_LINES:]:
         executed = sum(executed for executed, _ in rest)
         cells.append((count_noun(len(rest), "other line"), "", *_times(executed, total)))
@@ -359,18 +358,6 @@ def _instructions_table(inside: Inside, sources: Sources) -> Markup:
 def _times(executed: int, total: int | None) -> tuple[str, str]:
     """Format a line's executions and their share of the launch's; "" without executions."""
     return (f"{executed:,}", percent(executed / total)) if total else ("", "")
-
-
-def _name(places: Sequence[tuple[str, int]]) -> str:
-    return ", ".join(f"{file}:{line}" for file, line in places)
-
-
-def _read_line(sources: Sources, file: str, line: int) -> str:
-    """Return the text of a source line without its indentation; "" for a file that is not the kernel's."""
-    first, lines = next(
-        (text for path, text in sources.items() if Path(path).name == file), (1, ())
-    )
-    return lines[line - first].strip() if 0 <= line - first < len(lines) else ""
 
 
 def _conversions_table(inside: Inside) -> Markup:
