@@ -1,13 +1,15 @@
 """Inspect the programs of a captured launch, with their registers and spills by source line, and correct its counts."""
 
 import functools
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilescope.captures.listings import UnsupportedOperation, isolate
+from tilescope.captures.listings import UnsupportedOperation, find_user_place, isolate
 from tilescope.captures.reader import BaseCapture, CapturedLaunch
 from tilescope.declare.gpus import TENSOR_COLUMNS
 from tilescope.evaluate.captured import MOVED, NO_CODE, UNROLLED
@@ -23,6 +25,7 @@ from tilescope.inside.report import (
     LineInstructions,
     LineRegisters,
     LineSpills,
+    TensorBuffer,
 )
 from tilescope.inside.shared import (
     Callers,
@@ -34,7 +37,7 @@ from tilescope.inside.shared import (
 from tilescope.inside.threads import make_launch
 from tilescope.sass.instructions import Instruction, parse_sass
 from tilescope.sass.registers import Accesses, analyze, is_call, list_registers
-from tilescope.ttgir.parser import Site, parse_ttgir
+from tilescope.ttgir.parser import Region, Site, parse_ttgir
 
 # The inspection of a launch's programs, and its executions if they are known.
 Inspection = tuple[Inside, Executions | None]
@@ -42,6 +45,9 @@ Inspection = tuple[Inside, Executions | None]
 # The GPU reserves two registers of each thread, and a thread has at least 16.
 _RESERVED = 2
 _FEWEST = 16
+# The lanes of tensor memory, and a buffer: memdesc<128x256xf32, #tmem, #ttng.tensor_memory, mutable>
+_TENSOR_LANES = 128
+_TENSOR_BUFFER = re.compile(r"memdesc<([\dx]+)x[a-z]+(\d+)")
 
 
 @isolate(lambda why, *_: (Inside(unread=why, not_executed=why), None))
@@ -56,6 +62,7 @@ def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) 
     num_stages = None if is_gluon else launch.config["num_stages"]
     inside = inspect_code(codes["ttgir"], codes["ptx"], codes["sass"], num_stages)
     shared_map, tensor_memory = map_memory(capture, launch)
+    tensor_memory = tensor_memory or inside.tensor_memory
     inside = replace(inside, shared_map=shared_map, tensor_memory=tensor_memory)
     return _execute(capture, launch, counts, inside)
 
@@ -115,12 +122,25 @@ def inspect_code(ttgir: str, ptx: str, sass: str, num_stages: int | None) -> Ins
         encodings = Encodings(ttgir)
         return replace(
             inside,
+            tensor_memory=_read_tensor_memory(body),
             layouts=read_layouts(body, encodings),
             conversions=read_conversions(body, encodings),
             pipelines=read_pipelines(body, ttgir, ptx, num_stages),
         )
     except UnsupportedOperation as error:
         return replace(inside, unread=str(error))
+
+
+def _read_tensor_memory(body: Region) -> tuple[TensorBuffer, ...]:
+    buffers = []
+    for op in body.walk():
+        match = _TENSOR_BUFFER.search(op.text) if op.name == "ttng.tmem_alloc" else None
+        if match:
+            elements = math.prod(int(extent) for extent in match[1].split("x"))
+            place = find_user_place(op.location) or ("", 0)
+            columns = elements * int(match[2]) // (32 * _TENSOR_LANES)
+            buffers.append(TensorBuffer(*place, columns))
+    return tuple(buffers)
 
 
 def _read_callers(ttgir: str) -> Callers:

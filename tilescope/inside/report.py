@@ -156,14 +156,14 @@ class TensorBuffer:
 
     Attributes:
         columns: of 128 lanes with 4 bytes each. A buffer with half of the lanes counts half of its columns.
-        first_column: its offset.
+        first_column: its offset; None if it is unknown, as for Triton 3.9.
         first, last: numbers of the steps of the shared memory's map between which it is live.
     """
 
     file: str
     line: int
     columns: int
-    first_column: int = 0
+    first_column: int | None = None
     first: int = 0
     last: int = 0
 

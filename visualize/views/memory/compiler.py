@@ -288,8 +288,9 @@ def _map_tensor_memory(buffers: Sequence[TensorBuffer], shared: SharedMap) -> Sh
             operation=f"{each.columns} columns",
         )
         for each in buffers
+        if each.first_column is not None
     )
-    columns = max((each.first_column + each.columns for each in buffers), default=0)
+    columns = max((each.offset_bytes + each.size_bytes for each in own), default=0)
     return replace(shared, shared_bytes=columns, limit_bytes=TENSOR_COLUMNS, buffers=own)
 
 
