@@ -1,4 +1,4 @@
-"""Export a run as one Python script or notebook, and a config as a `triton.Config` line.
+"""Export a run as one Python script or notebook.
 
 The script contains the kernel, tensors, launch, check and timing, and all functions that they name. It imports torch,
 Triton and the standard library.
@@ -17,7 +17,7 @@ import string
 import sys
 import textwrap
 import urllib.parse
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,9 +42,6 @@ from tilescope.declare.spec import (
 
 # Packages that a script may import, besides the standard library.
 LIBRARIES = ("torch", "triton")
-
-# The arguments of `triton.Config` that are not parameters of the kernel.
-OPTIONS = "num_warps", "num_stages", "num_ctas", "maxnreg"
 
 _TEMPLATE = Path(__file__).with_name("script_template.txt")
 
@@ -477,30 +474,3 @@ def _is_constant(value: Any) -> bool:
     with suppress(ValueError, SyntaxError):
         return bool(ast.literal_eval(repr(value)) == value)
     return False
-
-
-def config_line(experiment: Experiment, parameters: Container[str] = ()) -> str:
-    """Return a config as a line of the list in `@triton.autotune(configs=[...])`.
-
-    A knob that affects only the launch is not a parameter of the kernel. It becomes a comment, unless it is off.
-
-    Args:
-        parameters: the kernel's parameters, for a script's case.
-
-    >>> from tilescope.declare.experiment import from_json
-    >>> print(config_line(from_json({"kernel": "transpose.tiled"})))
-    triton.Config({"BLOCK_M": 64, "BLOCK_N": 128}, num_warps=4, num_stages=3),
-    """
-    fields = {name: value for name, value in vars(experiment.config).items() if value is not None}
-    options = [name for name in OPTIONS if name in fields]
-    launch = "".join(f", {name}={fields.pop(name)!r}" for name in options)
-    if not experiment.is_case:
-        kernel = discover()[experiment.kernel]
-        parameters = inspect.signature(kernel.jitted.fn).parameters
-    constants = ", ".join(
-        f'"{name}": {value!r}' for name, value in fields.items() if name in parameters
-    )
-    others = {name: value for name, value in fields.items() if name not in parameters}
-    of_launch = ", ".join(f"{n}={value!r}" for n, value in others.items() if value != "never")
-    comment = f"  # launch: {of_launch}" if of_launch else ""
-    return f"triton.Config({{{constants}}}{launch}),{comment}"

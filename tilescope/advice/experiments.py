@@ -434,7 +434,6 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
     )
     queue = list(enumerate(filter(None, groups)))
     helpful: list[Attempt] = []
-    left_s = most_seconds
     count = len(queue)
     while queue:
         _show_progress(count - len(queue), count)
@@ -444,8 +443,8 @@ def make_trials(compiler: Compiler, runners: Iterable[TrialRunner], most_seconds
         affordable = []
         for _, rest in batch:
             attempt = rest.pop(0)
-            if attempt.seconds <= left_s:
-                left_s -= attempt.seconds
+            if attempt.seconds <= most_seconds:
+                most_seconds -= attempt.seconds
                 affordable.append((attempt, rest))
             else:
                 attempt.runner.untried.append(attempt.trial)

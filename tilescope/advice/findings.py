@@ -28,9 +28,14 @@ from tilescope.advice.experiments import (
     pass_options,
 )
 from tilescope.advice.missing_barriers import find_missing_barriers
-from tilescope.advice.resources import FAULT, examine_grid, examine_resources
+from tilescope.advice.resources import (
+    FAULT,
+    examine_grid,
+    examine_resources,
+    examine_stages,
+    explain_conflicts,
+)
 from tilescope.advice.same_work import find_equal_launches, find_races, find_same, place_of
-from tilescope.advice.shared_costs import examine_stages, explain_conflicts
 from tilescope.advice.variants import find_variants, merge_variants
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate

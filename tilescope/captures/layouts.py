@@ -1,6 +1,7 @@
 """Layouts: which lane of which warp holds each element of a block."""
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 _MOST_BITS = 22
+_MOST_ELEMENTS = 1 << 20
 
 Bases = tuple[tuple[int, ...], ...]
 
@@ -31,9 +33,10 @@ class Layout:
 
     @property
     def fits(self) -> bool:
-        """Whether a warp has 32 lanes, all bases lie in the block, and there are not too many of them."""
+        """Whether a warp has 32 lanes, all bases lie in the block, and neither bases nor elements are too many."""
         bases = (*self.register, *self.lane, *self.warp)
-        return (len(self.lane) == 5 and len(bases) <= _MOST_BITS) and all(
+        is_small = len(bases) <= _MOST_BITS and math.prod(self.shape) <= _MOST_ELEMENTS
+        return (len(self.lane) == 5 and is_small) and all(
             len(base) == len(self.shape)
             and all(0 <= at < size for at, size in zip(base, self.shape, strict=True))
             for base in bases

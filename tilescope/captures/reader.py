@@ -22,11 +22,10 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 from tilescope.captures.layouts import Layout
 from tilescope.processes import replacing
 
-# Maximum bytes of the file and of each array, of each text, and of all members unpacked; maximum elements of a block.
+# Maximum bytes of the file and of each array, of each text, and of all members unpacked.
 _MOST_BYTES = 64 << 20
 _MOST_TEXT_BYTES = 16 << 20
 _MOST_UNPACKED_BYTES = 1 << 30
-_MOST_ELEMENTS = 1 << 20
 
 # The exceptions of damaged files. RuntimeError: it is encrypted. MemoryError: its JSON is nested too deeply.
 _DAMAGE = (
@@ -42,7 +41,6 @@ Extent = Annotated[int, Field(ge=1, lt=1 << 31)]
 Number = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 # A report's JSON has null for an error that is not finite.
 ErrorNumber = Annotated[float, BeforeValidator(lambda error: math.nan if error is None else error)]
-
 
 T = TypeVar("T")
 
@@ -369,11 +367,6 @@ def split_case(source: str) -> tuple[str, str]:
     return (name, case) if colon and not Path(source).is_file() else (source, "")
 
 
-def is_capture(path: Path) -> bool:
-    """Return whether a file is a capture, and not a script, by its name or its contents."""
-    return path.suffix == ".tilescope" or zipfile.is_zipfile(path)
-
-
 _CONTENT_TYPE = TypeAdapter(Content)
 _COUNTED_TYPE = TypeAdapter(tuple[CountedLaunch, ...])
 _FINDINGS_TYPE = TypeAdapter[Sequence[Sequence[Finding]]](Sequence[Sequence[Finding]])
@@ -405,17 +398,6 @@ class BaseCapture(ABC):
         codes = {stage: self.read_code(kernel, stage) for stage in ("ttgir", "ptx", "sass")}
         return Build(self.content.kernels[kernel], codes)
 
-    def layouts(self, kernel: CapturedKernel) -> Sequence[Layout | None]:
-        """Return a kernel's layouts.
-
-        Raises:
-            UnreadableCapture: a layout is inconsistent.
-        """
-        layouts = filter(None, kernel.layouts)
-        if not all(layout.fits and math.prod(layout.shape) <= _MOST_ELEMENTS for layout in layouts):
-            raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
-        return kernel.layouts
-
 
 def _limit(size: int, most: int, start: str, end: str = "") -> None:
     if size > most:
@@ -434,8 +416,12 @@ class Capture(BaseCapture):
         self.path = path
         with self._checked():
             name = path.name
-            size = path.stat().st_size
-            _limit(size, _MOST_BYTES, f"{name} is larger than", ", the limit for captures")
+            _limit(
+                path.stat().st_size,
+                _MOST_BYTES,
+                f"{name} is larger than",
+                ", the limit for captures",
+            )
             self._zip = zipfile.ZipFile(path)
             members = self._zip.infolist()
             total = sum(member.file_size for member in members)
@@ -455,8 +441,7 @@ class Capture(BaseCapture):
 
     def _read(self, name: str, kind: TypeAdapter[T]) -> T | None:
         """Return the content of a member; None if the file lacks it."""
-        is_there = name in self._zip.namelist()
-        return kind.validate_json(self._zip.read(name)) if is_there else None
+        return kind.validate_json(self._zip.read(name)) if name in self._zip.namelist() else None
 
     def read_code(self, kernel: int, stage: str) -> str:
         with self._checked():

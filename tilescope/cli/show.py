@@ -5,13 +5,14 @@ import json
 import os
 import signal
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from tilescope.captures.reader import Capture, Stop, UnreadableCapture, is_capture, split_case
+from tilescope.captures.reader import Capture, Stop, UnreadableCapture, split_case
 from tilescope.captures.server import CaptureFailed, CaptureServer, install_triton
 from tilescope.cli.command import (
     GREW,
@@ -190,12 +191,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if "=" in (flags.against or "") and not Path(flags.against).exists():
         flags.option = flags.against
     name, case = split_case(flags.script)
-    if flags.module is None and not Path(name).exists():
+    path = Path(name)
+    if flags.module is None and not path.exists():
         raise CommandFailed(f"There is no script {name}.", USAGE)
-    flags.is_capture = flags.module is None and is_capture(Path(name))
+    is_archive = path.suffix == ".tilescope" or zipfile.is_zipfile(path)
+    flags.is_capture = flags.module is None and is_archive
     flags.outputs = [path for path in (flags.html, flags.out) if path]
     if flags.is_capture:
-        flags.outputs.append(Path(name))  # findings may be added
+        flags.outputs.append(path)  # findings may be added
     if flags.is_capture and case:
         raise CommandFailed(f"{name} is a capture, so it cannot run the case {case!r}.", USAGE)
     return flags

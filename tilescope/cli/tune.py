@@ -18,12 +18,11 @@ from tqdm import tqdm
 
 from tilescope.cli.command import FAILED, INTERRUPTED, USAGE, CommandFailed, whole_number
 from tilescope.declare.discovery import discover
-from tilescope.declare.experiment import Experiment, Run, Settings, from_json
+from tilescope.declare.experiment import OPTIONS, Experiment, Run, Settings, from_json
 from tilescope.declare.gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space, combinations, nearby_values, parse_varied, space
 from tilescope.declare.spec import format_duration
-from tilescope.export import OPTIONS
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.pool import preload_triton
 from tilescope.measure.session import Session

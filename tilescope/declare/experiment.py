@@ -4,8 +4,9 @@
 Each of its fields allows any value that some kernel allows, and its description has the defaults of all kernels.
 """
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,10 @@ GPU = Knob(
     "", "Kernel", f"The GPU to predict for. Default: this machine's GPU, or {DEFAULT_GPU} if it has none.",
     choices=GPU_CHOICES, kind="unknown_gpu", label="GPU",
 )  # fmt: skip
+
+
+# The arguments of `triton.Config` that are not parameters of the kernel.
+OPTIONS = "num_warps", "num_stages", "num_ctas", "maxnreg"
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,29 @@ class Experiment:
     def short_json(self) -> Json:
         """Return the API's payload without the kernel's defaults."""
         return {name: value for name, value in nest(self.short_address()).items() if value}
+
+    def config_line(self, parameters: Container[str] = ()) -> str:
+        """Return the config as a line of the list in `@triton.autotune(configs=[...])`.
+
+        A knob that affects only the launch is not a parameter of the kernel. It becomes a comment, unless it is off.
+
+        Args:
+            parameters: the kernel's parameters, for a script's case.
+
+        >>> print(from_json({"kernel": "transpose.tiled"}).config_line())
+        triton.Config({"BLOCK_M": 64, "BLOCK_N": 128}, num_warps=4, num_stages=3),
+        """
+        fields = {name: value for name, value in vars(self.config).items() if value is not None}
+        launch = "".join(f", {name}={fields.pop(name)!r}" for name in OPTIONS if name in fields)
+        if not self.is_case:
+            parameters = inspect.signature(discover()[self.kernel].jitted.fn).parameters
+        constants = ", ".join(
+            f'"{name}": {value!r}' for name, value in fields.items() if name in parameters
+        )
+        others = {name: value for name, value in fields.items() if name not in parameters}
+        of_launch = ", ".join(f"{n}={value!r}" for n, value in others.items() if value != "never")
+        comment = f"  # launch: {of_launch}" if of_launch else ""
+        return f"triton.Config({{{constants}}}{launch}),{comment}"
 
 
 @once

@@ -154,8 +154,9 @@ def make_evaluator(
     body = parse_ttgir(codes["ttgir"])
     if len(launch.arguments) != len(body.arguments):
         raise UnsupportedOperation("The launch's arguments do not match the compiled function's.")
-    layouts = capture.layouts(kernel)
-    instructions = read_instructions(body, layouts, codes["ptx"], codes["sass"])
+    if not all(layout.fits for layout in kernel.layouts if layout):
+        raise UnreadableCapture(f"A layout of {kernel.name} is damaged.")
+    instructions = read_instructions(body, kernel.layouts, codes["ptx"], codes["sass"])
     if is_textbook:
         instructions = {
             op: i if isinstance(i, str) else i.textbook for op, i in instructions.items()

@@ -30,7 +30,7 @@ from tilescope.inside.report import (
 from tilescope.inside.shared import (
     Callers,
     find_callers,
-    map_shared_memory,
+    map_memory,
     sum_matrix_wavefronts,
     sum_shared,
 )
@@ -61,7 +61,9 @@ def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) 
     is_gluon = "gluon.jit" in kernel.source
     num_stages = None if is_gluon else launch.config["num_stages"]
     inside = inspect_code(codes["ttgir"], codes["ptx"], codes["sass"], num_stages)
-    inside = replace(inside, shared_map=map_shared_memory(capture, launch))
+    shared_map, tensor_memory = map_memory(capture, launch)
+    tensor_memory = tensor_memory or inside.tensor_memory
+    inside = replace(inside, shared_map=shared_map, tensor_memory=tensor_memory)
     return _execute(capture, launch, counts, inside)
 
 

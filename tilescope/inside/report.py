@@ -155,12 +155,17 @@ class TensorBuffer:
     """A buffer in a program's tensor memory, such as the accumulator of a product.
 
     Attributes:
-        columns: of 128 lanes with 4 bytes each.
+        columns: of 128 lanes with 4 bytes each. A buffer with half of the lanes counts half of its columns.
+        first_column: its offset; None if it is unknown, as for Triton 3.9.
+        first, last: numbers of the steps of the shared memory's map between which it is live.
     """
 
     file: str
     line: int
     columns: int
+    first_column: int | None = None
+    first: int = 0
+    last: int = 0
 
 
 @dataclass(frozen=True)
@@ -281,7 +286,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class MapStep:
-    """An operation of the TTGIR that needs shared memory, in program order."""
+    """An operation of the TTGIR that needs shared or tensor memory, in program order."""
 
     file: str
     line: int

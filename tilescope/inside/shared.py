@@ -1,4 +1,4 @@
-"""A program's shared memory: its buffers with their live ranges, and the accesses by source line and opcode."""
+"""A program's shared and tensor memory: buffers with their live ranges, and accesses of shared memory by line."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -30,11 +30,17 @@ from tilescope.inside.report import (
     SharedBuffer,
     SharedMap,
     StageNeed,
+    TensorBuffer,
 )
 from tilescope.sass.instructions import Instruction
 from tilescope.sass.registers import count_group_rows
 from tilescope.ttgir.graph import Graph, copy
 from tilescope.ttgir.parser import LOOPS, MEMORY_OPS, MENTIONS, PURPOSES, Op, Region, parse_ttgir
+
+# Operations that allocate buffers, and bytes of a column of tensor memory: 128 lanes of 4 bytes.
+_TENSOR_ALLOCATION = "ttng.tmem_alloc"
+_ALLOCATIONS = ("ttg.local_alloc", _TENSOR_ALLOCATION)
+_COLUMN_BYTES = 512
 
 _WARP_STATES = "states of warp groups"
 
@@ -49,8 +55,10 @@ def fit_kernel(gpu: Gpu, kernel: CapturedKernel) -> Occupancy:
     return occupancy(gpu, kernel.num_warps, *needs)
 
 
-def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap:
-    """Return the map of a captured launch's shared memory."""
+def map_memory(
+    capture: BaseCapture, launch: CapturedLaunch
+) -> tuple[SharedMap, tuple[TensorBuffer, ...]]:
+    """Return the map of a captured launch's shared memory, and the buffers in tensor memory."""
     gpu = captured_gpu(capture.content.gpu)
     kernel = capture.content.kernels[launch.kernel]
     allocation = find_allocations(capture)[launch.kernel]
@@ -68,23 +76,23 @@ def map_shared_memory(capture: BaseCapture, launch: CapturedLaunch) -> SharedMap
         by_stages.append(StageNeed(stages, needed, fit))
     unknown = SharedMap(shared_bytes, limit, by_stages=tuple(by_stages))
     if not shared_bytes:
-        return unknown
+        return unknown, ()
     try:
         body = parse_ttgir(capture.read_code(launch.kernel, "ttgir"))
     except UnsupportedOperation as error:
-        return replace(unknown, why=str(error))
+        return replace(unknown, why=str(error)), ()
     if allocation.why_missing:
-        return replace(unknown, why=allocation.why_missing)
+        return replace(unknown, why=allocation.why_missing), ()
     ops = list(body.walk())
     buffers = _find_buffers(body, ops, allocation)
-    allocated = (each.allocated for each in buffers)
+    allocated = (each.allocated for each in buffers if not each.is_tensor)
     total = max((each.offset_bytes + each.size_bytes for each in allocated), default=0)
     if total != shared_bytes:
         why = (
             f"The installed Triton allocates {total:,} bytes of shared memory, but the captured kernel has "
             f"{shared_bytes:,}."
         )
-        return replace(unknown, why=why)
+        return replace(unknown, why=why), ()
     arguments = zip(body.arguments, launch.arguments, strict=True)
     names = {value: argument.name for value, argument in arguments}
     return _add_buffers(unknown, ops, buffers, names, (Path(kernel.file).name, kernel.line))
@@ -96,8 +104,8 @@ def _add_buffers(
     buffers: Sequence["_Buffer"],
     names: Mapping[str, str],
     place: tuple[str, int],
-) -> SharedMap:
-    """Return a map with buffers, the operations that access them, and the loops.
+) -> tuple[SharedMap, tuple[TensorBuffer, ...]]:
+    """Return a map with buffers, and those in tensor memory, the operations that access them, and the loops.
 
     Args:
         names: the arguments' names, by value.
@@ -115,12 +123,24 @@ def _add_buffers(
         last = bisect_right(numbers, end) - 1
         if first <= last and ops[start].name.startswith("scf."):
             loops.append(MapLoop(*(ops[start].source or place), first, last))
-    return replace(
+    tensor = list[TensorBuffer]()
+    shared = list[SharedBuffer]()
+    for buffer in buffers:
+        steps = bisect_left(numbers, buffer.first), bisect_right(numbers, buffer.last) - 1
+        if buffer.op and buffer.is_tensor:
+            file, line = find_user_place(buffer.op.location) or place
+            columns = buffer.allocated.size_bytes // _COLUMN_BYTES
+            first_column = buffer.allocated.offset_bytes // _COLUMN_BYTES
+            tensor.append(TensorBuffer(file, line, columns, first_column, *steps))
+        else:
+            shared += buffer.split(steps, names, place)
+    shared_map = replace(
         shared_map,
-        buffers=tuple(each for buffer in buffers for each in buffer.split(numbers, names, place)),
+        buffers=tuple(shared),
         steps=tuple(MapStep(*(ops[n].source or place), ops[n].name) for n in numbers),
         loops=tuple(loops),
     )
+    return shared_map, tuple(tensor)
 
 
 @dataclass
@@ -142,6 +162,11 @@ class _Buffer:
     steps: list[int] = field(default_factory=list)
     users: list[Op] = field(default_factory=list)
     sources: set[str] = field(default_factory=set)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it is in tensor memory."""
+        return self.op is not None and self.op.name == _TENSOR_ALLOCATION
 
     @property
     def stages(self) -> int:
@@ -168,12 +193,12 @@ class _Buffer:
         return "pipelined operand" if is_copied else operation
 
     def split(
-        self, numbers: Sequence[int], names: Mapping[str, str], place: tuple[str, int]
+        self, steps: tuple[int, int], names: Mapping[str, str], place: tuple[str, int]
     ) -> Iterator[SharedBuffer]:
         """Yield the buffer's stages.
 
         Args:
-            numbers: the numbers of the operations that are steps.
+            steps: the numbers of the first and the last step in which it is live.
             names: the arguments' names, by value.
             place: the file and line of the kernel.
         """
@@ -183,11 +208,10 @@ class _Buffer:
             yield SharedBuffer(
                 file,
                 line,
-                offset_bytes=self.allocated.offset_bytes + stage * size,
-                size_bytes=size,
-                first=bisect_left(numbers, self.first),
-                last=bisect_right(numbers, self.last) - 1,
-                operation=self.operation,
+                self.allocated.offset_bytes + stage * size,
+                size,
+                *steps,
+                self.operation,
                 stage=stage,
                 stages=self.stages,
                 tensor=", ".join(name for value, name in names.items() if value in self.sources),
@@ -210,10 +234,10 @@ def _find_buffers(body: Region, ops: Sequence[Op], allocation: Allocation) -> li
         op = ops[number]
         buffer = _Buffer(allocated, op, number, number)
         buffers.append(buffer)
-        if op.name == "ttg.local_alloc":
+        if op.name in _ALLOCATIONS:
             for name in graph.trace_targets(op.results):
                 by_value[name].append(buffer)
-        if op.name != "ttg.local_alloc" or op.operands:
+        if op.name not in _ALLOCATIONS or op.operands:
             buffer.steps.append(number)
         if op.name in ("ttg.local_alloc", "ttg.convert_layout"):
             buffer.sources.update(graph.trace_sources([*op.operands, *op.results]))

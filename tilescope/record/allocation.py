@@ -1,4 +1,4 @@
-"""Ask Triton's compiler where a kernel keeps its buffers in shared memory. Needs only Triton.
+"""Ask Triton's compiler where a kernel keeps its buffers in shared and tensor memory. Needs only Triton.
 
     python allocation.py < REQUEST.json
 
@@ -11,6 +11,7 @@ is the shared memory of a function that contains only the buffer's operation.
 import functools
 import itertools
 import json
+import math
 import re
 import sys
 import tempfile
@@ -34,6 +35,14 @@ _OPERATION = re.compile(r' *(?:%\S+ = )?("?([a-z_]+\.\w[\w.]*).*)')
 _FUNCTION = re.compile(r"^  tt\.func public .*", re.MULTILINE)
 _NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _OFFSET = re.compile(r"\ballocation\.offset = (\d+)")
+# ttng.tmem_alloc {tensor_memory_col_offset = 0 : i32, tensor_memory_row_offset = 16 : i32} : () ->
+# !ttg.memdesc<64x128xf32, #tmem, #ttng.tensor_memory, mutable> loc(#loc37)
+_TENSOR_BUFFER = re.compile(
+    r"_col_offset = (\d+) : i32, tensor_memory_row_offset = (\d+) .*memdesc<([\dx]+)x[a-z]+(\d+).* loc\((#loc\d*)\)$",
+    re.MULTILINE,
+)
+# Bytes of a column of tensor memory: 128 lanes of 4 bytes.
+_COLUMN_BYTES = 512
 # Triton removes partitions without side effects.
 _EFFECT = 'llvm.inline_asm has_side_effects asm_dialect = att "nop", "" : () -> ()'
 _PARTITION = re.compile(r" *partition\d+\(.*\) num_warps\((\d+)\)")
@@ -97,7 +106,7 @@ class Allocator:
         return self._count(self._stages["ttgir"](module, vars(self._options).copy()))
 
     def find_buffers(self, ttgir: str) -> list[dict[str, int]]:
-        """Return the buffers of a TTGIR module, each with the line of its operation in the text, from 0."""
+        """Return the buffers of a TTGIR module in shared and tensor memory, each with its line in the text, from 0."""
         # Without their locations, operations are located by their lines in the text
         module = self._run(parse_module(_END.sub("", ttgir), ".ttgir", self._context))
         types = _read_types(module)
@@ -114,6 +123,11 @@ class Allocator:
         def count(probe: str) -> int:
             return self._count(parse_module(probe, ".ttgir", self._context))
 
+        def find_line(location: str) -> int:
+            while location in calls:
+                location = calls[location]
+            return int(places[location]) - 1
+
         buffers = []
         states = 0
         for op in _find_operations(text.splitlines()):
@@ -128,11 +142,15 @@ class Allocator:
                 warps = sum(int(match[1]) for match in map(_PARTITION.match, op.lines) if match)
                 states = max(states, warps)
                 size -= warps
-            location = _END.findall(op.lines[-1])[0]
-            while location in calls:
-                location = calls[location]
-            line = int(places[location]) - 1
+            line = find_line(_END.findall(op.lines[-1])[0])
             buffers.append(_describe(line, "".join(op.lines), size))
+        for column, row, shape, bits, location in _TENSOR_BUFFER.findall(text):
+            size = math.prod(map(int, shape.split("x"))) * int(bits) // 8
+            # The second buffer that has half of the lanes of the same columns follows the first one
+            offset = _COLUMN_BYTES * int(column) + size * (row != "0")
+            buffers.append(
+                {"line": find_line(location), "offset_bytes": offset, "size_bytes": size}
+            )
         (function,) = _FUNCTION.finditer(text)
         if _OFFSET.search(function[0]):
             (own,) = _FUNCTION.finditer(ttgir)

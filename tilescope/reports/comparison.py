@@ -21,20 +21,28 @@ _NEEDS = ("registers", "shared_bytes", "shared_wavefronts", "bank_conflicts")
 # Those that limit the programs per SM.
 _RESOURCES = ("registers", "shared_bytes")
 
-# Totals of a launch, with the field of the lines that explain a difference, and their amounts.
-_TOTALS = {
+# Totals of a launch whose growth is a regression.
+_TOTALS = (
+    "registers",
+    "spilled_bytes",
+    "shared_bytes",
+    "shared_wavefronts",
+    "bank_conflicts",
+    "spill_traffic_bytes",
+)
+_NUMBERS = (*_TOTALS, "programs_per_sm", "predicted_us")
+
+# The rows of source lines that explain a difference, and the field with their amounts.
+_ROWS = {
     "spilled_bytes": ("spills_by_line", "stored_bytes"),
-    "shared_bytes": ("", ""),
     "shared_wavefronts": ("shared", "wavefronts"),
     "bank_conflicts": ("shared", "conflicts"),
-    "spill_traffic_bytes": ("", ""),
 }
+_INSTRUCTIONS = ("instructions_by_line", "compiled")
 
-# Smaller differences of predicted times are omitted.
-_LEAST_TIME_CHANGE = 0.05
-
-# Smaller differences of the number of instructions are omitted, because any change of the compiler causes some.
+# Smaller relative differences are omitted: predictions have errors, and any change of the compiler changes arithmetic.
 _LEAST_CHANGES = {
+    "predicted_us": 0.05,
     "float arithmetic": 0.1,
     "integer arithmetic": 0.1,
     "type conversions": 0.1,
@@ -204,19 +212,9 @@ def _compare(
             missing = Difference(name, "launches", len(old_launches), len(new_launches))
             yield ChangedLaunch(name, (missing,))
         for old, new in zip(old_launches, new_launches, strict=False):
-            is_slower = not new.predicted_us or new.predicted_us > (old.predicted_us or 0.0)
             moved = _move_lines(old, new)
             changed = tuple(
-                replace(
-                    each,
-                    file=each.file or new.source,
-                    line=each.line or new.line,
-                    is_affordable=each.what in _NEEDS
-                    and each.after > each.before
-                    and not is_slower,
-                )
-                for each in _compare_launches(moved, new)
-                if each.before != each.after
+                each for each in _compare_launches(moved, new) if each.before != each.after
             )
             if changed:
                 yield ChangedLaunch(name, changed, new.source, new.line)
@@ -251,36 +249,35 @@ def _compare_launches(old: LaunchReport, new: LaunchReport) -> Iterator[Differen
         for unit in reversed(MAIN_AMOUNTS):
             before, after = (sum(getattr(op, unit) for op in ops) for ops in (was, now))
             yield Difference(where, unit, before, after, file=op.file, line=op.line, op=op.name)
-    where = f"{new.source}:{new.line} {new.kernel}"
-    yield Difference(where, "registers", old.registers, new.registers, lines=_peaks(old, new))
-    for total, (source, amount) in _TOTALS.items():
-        before = getattr(old, total)
-        after = getattr(new, total)
-        if before is not None and after is not None:
-            lines = _changed_lines(old, new, source, amount)
-            yield Difference(where, total, before, after, lines=lines)
-    for each in _explain(old, new):
-        yield replace(each, where=where, is_informational=True)
+    is_slower = not new.predicted_us or new.predicted_us > (old.predicted_us or 0.0)
+    numbers, others = map(_list_numbers, (old, new))
+    # A report of an earlier version lists no instructions
+    missing = 0 if old.instructions_by_line and new.instructions_by_line else None
+    kinds = sorted({*numbers, *others}.difference(_NUMBERS))
+    for name in (*_NUMBERS[:-1], *kinds, _NUMBERS[-1]):
+        before, after = (each.get(name, missing) for each in (numbers, others))
+        if before is None or after is None:
+            continue
+        if abs(after - before) > _LEAST_CHANGES.get(name, 0.0) * before:
+            yield Difference(
+                f"{new.source}:{new.line} {new.kernel}",
+                name,
+                round(before, 1),
+                round(after, 1),
+                lines=_peaks(old, new) if name == "registers" else _changed_lines(old, new, name),
+                file=new.source,
+                line=new.line,
+                is_affordable=name in _NEEDS and after > before and not is_slower,
+                is_informational=name not in _TOTALS,
+            )
 
 
-def _explain(old: LaunchReport, new: LaunchReport) -> Iterator[Difference]:
-    """Yield the differences of the predicted time, the programs per SM, and the instructions of each kind."""
-    if old.programs_per_sm is not None and new.programs_per_sm is not None:
-        yield Difference("", "programs_per_sm", old.programs_per_sm, new.programs_per_sm)
-    before, after = Counter[str](), Counter[str]()
-    for launch, counts in ((old, before), (new, after)):
-        for each in launch.instructions_by_line:
-            counts[each.kind] += each.compiled
-    for kind in sorted(before | after) if before and after else ():
-        least = _LEAST_CHANGES.get(kind, 0.0) * before[kind]
-        if abs(after[kind] - before[kind]) > least:
-            lines = _changed_lines(old, new, "instructions_by_line", "compiled", kind)
-            yield Difference("", kind, before[kind], after[kind], lines=lines)
-    if old.predicted_us and new.predicted_us:
-        change = new.predicted_us / old.predicted_us - 1
-        if abs(change) > _LEAST_TIME_CHANGE:
-            times = round(old.predicted_us, 1), round(new.predicted_us, 1)
-            yield Difference("", "predicted_us", *times)
+def _list_numbers(launch: LaunchReport) -> dict[str, float | None]:
+    """Return a launch's totals, and its instructions of each kind."""
+    kinds = Counter[str]()
+    for row in launch.instructions_by_line:
+        kinds[row.kind] += row.compiled
+    return {**kinds, **{name: getattr(launch, name) for name in _NUMBERS}}
 
 
 def _peaks(old: LaunchReport, new: LaunchReport) -> str:
@@ -295,20 +292,13 @@ def _peaks(old: LaunchReport, new: LaunchReport) -> str:
     return f"peak before: {was}; now: {now}"
 
 
-def _changed_lines(
-    old: LaunchReport, new: LaunchReport, source: str, amount: str, kind: str = ""
-) -> str:
-    """Describe the lines whose amounts differ the most.
-
-    Args:
-        source: the field with the rows of source lines; "" if there is none.
-        amount: the field with a row's amount.
-        kind: of the instructions to compare; "" for all rows.
-    """
+def _changed_lines(old: LaunchReport, new: LaunchReport, name: str) -> str:
+    """Describe the lines on which a total, or the number of instructions of a kind, differs the most."""
+    rows, amount = _ROWS.get(name, _INSTRUCTIONS)
     changes = Counter[str]()
     for sign, launch in ((-1, old), (1, new)):
-        for row in getattr(launch, source, ()):
-            if not kind or row.kind == kind:
+        for row in getattr(launch, rows):
+            if getattr(row, "kind", name) == name:
                 place = f"{launch.describe_place(row)} {getattr(row, 'opcode', '')}".strip()
                 changes[place] += sign * getattr(row, amount)
     changed = [(place, change) for place, change in changes.items() if change]

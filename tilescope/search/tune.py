@@ -18,7 +18,6 @@ from tilescope.declare.experiment import Experiment, Json, distance, resolve_gpu
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space
-from tilescope.export import config_line
 from tilescope.measure import worker
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import BoundedCache, Session
@@ -405,7 +404,7 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
             f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
             "@triton.autotune:"
         )
-        lines += [config_line(each, first.space.parameters) for each in configs]
+        lines += [each.config_line(first.space.parameters) for each in configs]
     return "\n".join(lines)
 
 

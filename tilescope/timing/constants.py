@@ -5,13 +5,24 @@ C++ Programming Guide 13.0, "Arithmetic Instructions".
 Omitted: latencies other than the H100's.
 """
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.declare.gpus import GPUS, Gpu, gpu_or_slice
+from tilescope.evaluate.sectors import LINE_BYTES
 from tilescope.sass.instructions import Instruction
 from tilescope.timing.steps import ASYNC_PRODUCT, PIPES, WARP_PRODUCT_RATE, Step
+from tilescope.ttgir.parser import parse_ttgir
+
+_ASYNC_PRODUCTS = ("ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
+# !ttg.memdesc<128x64xf16, #shared, #smem>
+_OPERAND = re.compile(r"memdesc<(?:\d+x)*(\d+)x(\d+)x([a-z]+)(\d+)")
+# Rates relative to that of 16-bit elements.
+_RATES = {"UTCHMMA": 1, "UTCIMMA": 2, "UTCQMMA": 2, "UTCOMMA": 4}
+_QUARTERS = 4
 
 
 @dataclass(frozen=True)
@@ -162,12 +173,15 @@ def find_constants(gpu: Gpu) -> tuple[Constants, str]:
 
 
 def scale_steps(
-    steps: Sequence[Step], instructions: Sequence[Instruction], gpu: Gpu
+    steps: Sequence[Step], instructions: Sequence[Instruction], gpu: Gpu, ttgir: str, warps: int
 ) -> Sequence[Step]:
     """Return the steps with the rates of another architecture.
 
+    Args:
+        warps: that share the executions of a product that one thread issues, because an average warp is simulated.
+
     Raises:
-        UnsupportedOperation: the rate of a matrix instruction is unknown.
+        UnsupportedOperation: the rate of a matrix instruction, or the size of its product, is unknown.
     """
     if gpu.compute_capability == _MEASURED.compute_capability:
         return steps
@@ -180,10 +194,16 @@ def scale_steps(
     factors[tensor] = WARP_PRODUCT_RATE * _products_per_cycle(_MEASURED)
     if "float32" in gpu.matrix_tflops:
         factors[tensor] /= _products_per_cycle(gpu)
+    pairs = list(zip(steps, instructions, strict=True))
+    counts = Counter(each.source for step, each in pairs if step.effect == ASYNC_PRODUCT)
     scaled = []
-    for step, instruction in zip(steps, instructions, strict=True):
+    for step, instruction in pairs:
+        if step.effect == ASYNC_PRODUCT:
+            shares = counts[instruction.source] * warps
+            scaled.append(_add_products(step, instruction, shares, gpu, ttgir))
+            continue
         is_known = "float32" in gpu.matrix_tflops and instruction.name == "HMMA"
-        if step.pipe == tensor and step.effect != ASYNC_PRODUCT and not is_known:
+        if step.pipe == tensor and not is_known:
             raise UnsupportedOperation(
                 f"The rate of {instruction.opcode} on {gpu.name} is unknown; known: HMMA since compute capability 8.0."
             )
@@ -192,6 +212,39 @@ def scale_steps(
     return scaled
 
 
-def _products_per_cycle(gpu: Gpu) -> float:
-    """Return the float16 multiplications per cycle and SM."""
-    return gpu.matrix_tflops["float16"] * 1e6 / 2 / gpu.sms / gpu.clock_mhz
+def _add_products(step: Step, instruction: Instruction, shares: int, gpu: Gpu, ttgir: str) -> Step:
+    """Return a step with the cycles and wavefronts of products that one thread issues for its whole program (tcgen05).
+
+    Nothing was measured: tensor cores are assumed to reach the datasheet's rates, unless reading the operands from
+    shared memory takes longer, at 128 bytes per cycle. (SemiAnalysis, "Dissecting Nvidia Blackwell", 2026, measured
+    both: products with fewer than 128 columns are limited by shared memory.)
+
+    Args:
+        shares: parts into which the products of the source line are divided.
+    """
+    products = 0
+    operand_bytes = 0.0
+    dtype = "float16"
+    for op in parse_ttgir(ttgir).walk():
+        if op.name in _ASYNC_PRODUCTS and op.source == instruction.source:
+            a, b, *_ = _OPERAND.findall(op.text)
+            rows, inner, columns = int(a[0]), int(a[1]), int(b[1])
+            products += rows * inner * columns
+            operand_bytes += inner * (rows * int(a[3]) + columns * int(b[3])) / 8
+            if a[2:] == ("f", "32"):
+                dtype = "float32"
+    rate = gpu.matrix_rate(dtype) * _RATES[instruction.name]
+    if not products or not rate:
+        raise UnsupportedOperation(
+            f"The size or the rate of {instruction.name} on {gpu.name} is unknown."
+        )
+    return replace(
+        step,
+        busy=_QUARTERS * products / _products_per_cycle(gpu, rate) / shares,
+        wavefronts=operand_bytes / LINE_BYTES / shares,
+    )
+
+
+def _products_per_cycle(gpu: Gpu, rate: float = 0.0) -> float:
+    """Return the multiplications per cycle and SM, at a rate in TFLOP/s or the float16 rate."""
+    return (rate or gpu.matrix_tflops["float16"]) * 1e6 / 2 / gpu.sms / gpu.clock_mhz

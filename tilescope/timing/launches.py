@@ -33,7 +33,6 @@ from tilescope.inside.shared import fit_kernel
 from tilescope.inside.threads import make_launch
 from tilescope.results.scores import classify, stated_ranges
 from tilescope.sass.instructions import Instruction, parse_sass
-from tilescope.timing.async_products import add_products
 from tilescope.timing.changes import estimate_changes
 from tilescope.timing.constants import Constants, find_constants, find_rated_gpu, scale_steps
 from tilescope.timing.l2 import is_staggered, l2_gbps, l2_pressure, load_store_cycles
@@ -183,8 +182,7 @@ def describe_launch(
     is_specialized = _WARP_SPECIALIZED in codes["ttgir"]
     # One thread issues some products: each warp is assumed to issue a part of them.
     sharing = 1 if is_specialized else kernel.num_warps
-    steps = _read_steps(codes, instructions, executions, gpu)
-    steps = add_products(steps, instructions, codes["ttgir"], gpu, sharing)
+    steps = _read_steps(codes, instructions, executions, gpu, sharing)
     times = [
         executed * (sharing if step.effect in (ASYNC_PRODUCT, "commit products") else 1)
         for executed, step in zip(times, steps, strict=True)
@@ -261,10 +259,15 @@ def _count_executed(
 
 
 def _read_steps(
-    codes: Mapping[str, str], instructions: Sequence[Instruction], executions: Executions, gpu: Gpu
+    codes: Mapping[str, str],
+    instructions: Sequence[Instruction],
+    executions: Executions,
+    gpu: Gpu,
+    sharing: int,
 ) -> list[Step]:
     """Return the steps of a kernel on a GPU. Wavefronts of executed instructions include bank conflicts."""
-    steps = list(scale_steps(read_steps(codes["sass"]), instructions, gpu))
+    own = read_steps(codes["sass"])
+    steps = list(scale_steps(own, instructions, gpu, codes["ttgir"], sharing))
     times = executions.times.tolist()
     for number, wavefronts in executions.wavefronts.items():
         if times[number]:

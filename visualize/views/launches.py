@@ -34,12 +34,7 @@ from visualize.predict.schedule import MAX_TILES, Schedule, player_steps, progra
 from visualize.views import slots
 from visualize.views.inside.figures import captured_program
 from visualize.views.inside.view import INSIDE
-from visualize.views.memory.compiler import (
-    Sources,
-    inspection_slots,
-    list_texts,
-    resource_slots,
-)
+from visualize.views.memory.compiler import Sources, inspection_slots, list_texts, resource_slots
 from visualize.views.memory.flow import Flow, flow_plot
 from visualize.views.memory.text import cost_row, operations_table
 from visualize.views.memory.view import NO_CONTRAST
@@ -143,20 +138,14 @@ def draw_launch(
     address: Json,
     before: LaunchReport | None = None,
 ) -> Slots:
-    """Fill the slots of the open view that depend on its launch.
-
-    Args:
-        address: the URL parameters of the view.
-        before: the launch in the capture before the latest one, to compare with.
-    """
+    """Fill the slots of the open view that depend on its launch. The arguments are those of `draw`."""
     launch = launches.report().launches[view.launch]
     summary = _headline(launch, before)
-    drawn: Slots = {}
     match view.tab:
         case "requests":
             chosen = "operation", "request"
             link = query({name: value for name, value in address.items() if name not in chosen})
-            drawn = {
+            return {
                 "requests-headline": summary,
                 "request-plot": _flow(launches, view) if launch.ops else NONE,
                 "flow-title": "",
@@ -166,29 +155,29 @@ def draw_launch(
                 "lanes-view": _lanes_form(launch, view),
             }
         case "compiler":
-            drawn = {
-                "compiler-headline": summary,
-                "resources": "",
-                "listing": _listing(launches, view.launch, view.operation) if launch.ops else NONE,
-                **inspection_slots(launch, launches.caption, _sources(launches, view.launch)),
-            }
+            resources: Slots = {"resources": ""}
             if gpu := GPUS.get(launches.gpu):
                 kernel = launches.kernel(view.launch)
                 triton = launches.content.triton
-                drawn |= resource_slots(gpu, kernel.num_warps, kernel, triton)
+                resources = resource_slots(gpu, kernel.num_warps, kernel, triton)
+            return {
+                "compiler-headline": summary,
+                "listing": _listing(launches, view.launch, view.operation) if launch.ops else NONE,
+                **inspection_slots(launch, launches.caption, _sources(launches, view.launch)),
+                **resources,
+            }
         case "result":
             scoreboard = query({"tab": "scoreboard"})
-            drawn = {
+            return {
                 **NO_PLOTS,
                 "result": _result(launches.content.launches[view.launch]),
                 "predicted-time": render_predicted(launch, scoreboard),
                 "predicted-plot": plot_predicted(launch, launches.caption),
             }
         case "program-order":
-            drawn = _order_slots(launches, launch, view)
+            return _order_slots(launches, launch, view)
         case name:
-            drawn = INSIDE[name].draw_program(captured_program(launches, view.launch))
-    return drawn
+            return INSIDE[name].draw_program(captured_program(launches, view.launch))
 
 
 def launches_table(launches: Launches, address: Json, chosen: int | None = None) -> Markup:
@@ -364,9 +353,8 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
     textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
     rows = []
     reasons = []
-    for at, (group, op) in enumerate(
-        zip(launches.counts(number).by_line(), report.ops, strict=True)
-    ):
+    pairs = zip(launches.counts(number).by_line(), report.ops, strict=True)
+    for at, (group, op) in enumerate(pairs):
         place = Link(f"{op.file}:{op.line}", f"{link}&operation={at}")
         first = group[0]
         cost = sum_costs(group)
@@ -427,18 +415,17 @@ def _read_requests(
 def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> Slots:
     """Draw which program stores each block, step by step."""
     planned = _plan_order(launches, view.launch)
-    programs = count_noun(launches.programs(view.launch), "program").split()
+    number, noun = count_noun(launches.programs(view.launch), "program").split()
     if planned is None:
         why = "No store of this launch covers a tensor with rectangular blocks, each stored once."
         return {
-            "program-order-headline": headline(*programs, why),
+            "program-order-headline": headline(number, noun, why),
             "program-order-plot": NONE,
             "program-order-occupancy": "",
         }
     (tensor,) = planned.transposed
     order = Order(launch.kernel, planned, player_steps(planned))
     waves = steps(planned) if order.steps.is_single else order.steps
-    number, noun = programs
     what = f"{noun} in {count_noun(len(waves.tiles), waves.name)}"
     stored = f"Each block of {tensor} has the color of the program that writes it."
     return {
@@ -502,11 +489,9 @@ def _find_blocks(launch: CapturedLaunch, op: OperationCounts) -> Tiles | None:
     count = (int(row.max()) + 1) * (int(column.max()) + 1)
     place = row * (column.max() + 1) + column
     is_rectangle = height * width == len(elements[0]) and min(row.min(), column.min()) >= 0
-    if (
-        not is_rectangle
-        or count > MAX_TILES
-        or not np.array_equal(np.sort(place), np.arange(count))
-    ):
+    if not is_rectangle or count > MAX_TILES:
+        return None
+    if not np.array_equal(np.sort(place), np.arange(count)):
         return None
     order = np.argsort(program, kind="stable")
     return Tiles(program[order], row[order], column[order], np.zeros_like(place))

@@ -176,7 +176,7 @@ def test_layouts_are_those_of_the_recorded_pointers(capture):
         launch = next(launch for launch in capture.content.launches if launch.kernel == number)
         layouts = read(capture, launch).layouts
         blocks = {each.layout for each in layouts if each.operand == "block"}
-        assert blocks == set(filter(None, capture.layouts(kernel)))
+        assert blocks == set(filter(None, kernel.layouts))
 
 
 def test_conversions_use_shared_memory_where_the_ptx_stores_to_it(capture):

@@ -9,7 +9,7 @@ import pytest
 from tests.experiments import experiment_of
 from tilescope.captures.reader import Capture
 from tilescope.inside.report import SharedMap
-from tilescope.inside.shared import map_shared_memory
+from tilescope.inside.shared import map_memory
 
 # One worker compiles the kernels once
 pytestmark = pytest.mark.xdist_group("allocations")
@@ -83,7 +83,7 @@ def capture(captured):
 
 @pytest.fixture(scope="module")
 def maps(capture):
-    return [map_shared_memory(capture, launch) for launch in capture.content.launches]
+    return [map_memory(capture, launch)[0] for launch in capture.content.launches]
 
 
 def end_of(shared_map):
@@ -176,7 +176,7 @@ def older_capture(captured):
 
 
 def test_the_installed_triton_allocates_for_an_older_capture(older_capture, maps):
-    older = [map_shared_memory(older_capture, each) for each in older_capture.content.launches]
+    older = [map_memory(older_capture, each)[0] for each in older_capture.content.launches]
     # The other numbers of stages are compiled when a script is captured
     assert older == [replace(each, by_stages=()) for each in maps]
 
@@ -185,7 +185,7 @@ def test_without_triton_the_map_of_an_older_capture_says_why_it_is_empty(
     older_capture, monkeypatch
 ):
     monkeypatch.setattr(sys, "executable", "/missing/python")
-    empty = map_shared_memory(older_capture, older_capture.content.launches[0])
+    empty = map_memory(older_capture, older_capture.content.launches[0])[0]
     assert empty.why == (
         "The capture has no allocation of shared memory, and /missing/python could not compute it with Triton."
     )

@@ -18,7 +18,6 @@ from fakes import (
 from tests.experiments import experiment_of
 from tests.stores import again, execute
 from tests.waiting import PATIENCE_S
-from tilescope.export import config_line
 from tilescope.results import Failure, Strategy, SweepRow
 from tilescope.results.sweep import DONE, TRY_ALL
 from tilescope.search.search import MAX_PER_TRIAL
@@ -189,7 +188,7 @@ def test_an_unreadable_stored_sweep_is_logged_and_ignored(store, caplog):
 def test_the_line_of_a_config_is_a_valid_triton_config():
     triton = pytest.importorskip("triton")
     experiment = experiment_of("matmul.persistent PROGRAMS_PER_SM=2 num_warps=8")
-    line = config_line(experiment)
+    line = experiment.config_line()
     assert line.endswith("# launch: PROGRAMS_PER_SM=2")
     (made,) = eval(f"[{line}\n]", {"triton": triton})
     config = vars(experiment.config)

@@ -4,7 +4,6 @@ import pytest
 
 from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import GPUS, occupancy
-from tilescope.inside.report import TensorBuffer
 from tilescope.reports.launch import make_report
 from tilescope.reports.text import table
 
@@ -56,7 +55,10 @@ def test_a_product_takes_the_time_of_the_datasheets_rate(report):
 
 def test_tensor_memory_is_listed_by_line_and_limits_the_programs_per_sm(report):
     launch = report.launches[0]
-    assert launch.tensor_memory == (TensorBuffer("script.py", LINE, 256),)
+    (buffer,) = launch.tensor_memory
+    assert (buffer.file, buffer.line, buffer.columns) == ("script.py", LINE, 256)
+    steps = [launch.shared_map.steps[number].op for number in (buffer.first, buffer.last)]
+    assert steps == ["ttng.tmem_store", "ttng.tmem_load"]
     columns = {256: 2, 257: 1, 0: None}
     for number, programs in columns.items():
         limits = occupancy(GPUS["B200"], 4, 16, 0, number).limits
@@ -69,6 +71,7 @@ def test_a_launch_that_needs_too_much_tensor_memory_is_a_fault_with_its_lines(re
     need = "needs 768 columns of tensor memory, and the limit is 512."
     assert need in fault.text
     assert f"script.py:{LINE} needs 256" in fault.text
+    assert [each.first_column for each in failed.tensor_memory] == [0, 256, 512]
     assert (failed.programs_per_sm, failed.limited_by) == (0, ("tensor memory",))
     reason = "The compiler emits no code for a launch that needs too much tensor memory."
     assert failed.not_predicted == reason

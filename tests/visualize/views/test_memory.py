@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from tests.messages import opened, text_of
+from tests.messages import decode, opened, text_of
 from tests.trees import ROOT
 from tilescope.captures.reader import Capture
 from tilescope.measure.counters import COUNTERS
@@ -112,7 +112,10 @@ def test_a_b200_has_tensor_memory_among_its_limits_and_its_buffers(session, comp
     assert "tensor memory 128 columns per program 512 columns per SM 4" in text_of(
         slots["resources"]
     )
-    assert "tile.py:53 128" in text_of(slots["memory-map-table"])
+    plot = decode(slots["tensor-map-plot"])
+    assert plot["layout"]["title"]["text"] == "Tensor memory of one program: 128 columns"
+    (bars,) = plot["data"]
+    assert (bars["base"], bars["y"], bars["text"]) == ([0], [128], ["line 53: 128 columns"])
 
 
 def test_the_parts_of_a_view_that_a_script_keeps_exist():

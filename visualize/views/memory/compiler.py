@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.evaluate.matching import access_lines
-from tilescope.inside.report import Inside, LineInstructions, SharedBuffer, SharedMap
+from tilescope.inside.report import Inside, SharedBuffer, SharedMap, TensorBuffer
 from tilescope.numbers import Number, bytes_of, count_noun, join_names, percent
 from tilescope.results import Compiled, Failure
 from visualize.predict.schedule import occupancy_of
@@ -71,6 +72,7 @@ _NOT_INSPECTED: Slots = {
     "instructions-table": "",
     "memory-map-plot": NONE,
     "memory-map-table": "",
+    "tensor-map-plot": NONE,
     "conversions-table": "",
 }
 
@@ -225,36 +227,44 @@ def inspection_slots(inside: Inside, about: str, sources: Sources) -> Slots:
     shared = inside.shared_map or SharedMap()
     has_map = bool(shared.buffers)
     none = hint(shared.why or "This kernel uses no shared memory.")
+    tensor = _map_tensor_memory(inside.tensor_memory, shared)
     return {
         "instructions-table": _instructions_table(inside, sources),
         "memory-map-plot": plot_value(memory_map_figure(shared), about=about) if has_map else NONE,
-        "memory-map-table": (_stages_table(shared) if has_map else none) + _tensor_table(inside),
+        "memory-map-table": _stages_table(shared) if has_map else none,
+        "tensor-map-plot": plot_value(
+            memory_map_figure(tensor, "tensor memory", "column"), about=about
+        )
+        if tensor.buffers
+        else NONE,
         "conversions-table": _conversions_table(inside),
     }
 
 
-def memory_map_figure(shared: SharedMap) -> Figure:
+def memory_map_figure(
+    shared: SharedMap, memory: str = "shared memory", unit: str = "byte"
+) -> Figure:
     """Draw the offset and the live range of each buffer's stages, and the limit if the program exceeds it."""
     loops = shared.loops
     edges = {edge for loop in loops for edge in (loop.first - 0.5, loop.last + 0.5)}
     shapes = [theme.vertical(edge, theme.EDGE, yref="paper") for edge in edges]
     limit = shared.limit_bytes
     if 0 < limit < shared.shared_bytes:
-        label = {"text": f"limit: {limit:,} bytes", "textposition": "end"}
+        label = {"text": f"limit: {limit:,} {unit}s", "textposition": "end"}
         line = {"color": theme.WRONG, "width": 3}
         shapes.append(theme.horizontal(limit, line, label=label))
     above = {"yref": "paper", "yanchor": "bottom"}
     ticks = range(0, len(shared.steps), 1 + len(shared.steps) // _MOST_TICKS)
     return theme.figure(
-        f"Shared memory of one program: {shared.shared_bytes:,} bytes",
-        [_buffer_bars(shared.buffers)],
+        f"{memory.capitalize()} of one program: {shared.shared_bytes:,} {unit}s",
+        [_buffer_bars(shared.buffers, unit)],
         xaxis=theme.axis(
-            "source lines of operations on shared memory, in program order",
+            "source lines of on-chip memory operations, in program order",
             range=[-0.5, len(shared.steps) - 0.5],
             tickvals=list(ticks),
             ticktext=[shared.steps[tick].line for tick in ticks],
         ),
-        yaxis=theme.axis("byte", range=[0, shared.shared_bytes], automargin=True, tickformat=","),
+        yaxis=theme.axis(unit, range=[0, shared.shared_bytes], automargin=True, tickformat=","),
         annotations=[
             theme.note(f"loop on line {loop.line}", (loop.first + loop.last) / 2, 1, **above)
             for loop in loops
@@ -265,7 +275,26 @@ def memory_map_figure(shared: SharedMap) -> Figure:
     )
 
 
-def _buffer_bars(buffers: Sequence[SharedBuffer]) -> Figure:
+def _map_tensor_memory(buffers: Sequence[TensorBuffer], shared: SharedMap) -> SharedMap:
+    """Return the map of tensor memory, in columns instead of bytes."""
+    own = tuple(
+        SharedBuffer(
+            file=each.file,
+            line=each.line,
+            offset_bytes=each.first_column,
+            size_bytes=each.columns,
+            first=each.first,
+            last=each.last,
+            operation=f"{each.columns} columns",
+        )
+        for each in buffers
+        if each.first_column is not None
+    )
+    columns = max((each.offset_bytes + each.size_bytes for each in own), default=0)
+    return replace(shared, shared_bytes=columns, limit_bytes=TENSOR_COLUMNS, buffers=own)
+
+
+def _buffer_bars(buffers: Sequence[SharedBuffer], unit: str) -> Figure:
     """Return a bar per buffer, in the colour of its source line."""
     places = [(buffer.file, buffer.line) for buffer in buffers]
     lines = list(dict.fromkeys(places))
@@ -276,7 +305,7 @@ def _buffer_bars(buffers: Sequence[SharedBuffer]) -> Figure:
         "base": [buffer.offset_bytes for buffer in buffers],
         "y": [buffer.size_bytes for buffer in buffers],
         "text": [_buffer_name(buffer) for buffer in buffers],
-        "hovertemplate": "%{text}<br>%{y:,} bytes from %{base:,}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br>%{{y:,}} {unit}s from %{{base:,}}<extra></extra>",
         "marker": {
             "color": [theme.CATEGORIES[color] for color in colors],
             "line": {"color": theme.BORDER, "width": 1},
@@ -302,25 +331,24 @@ def _stages_table(shared: SharedMap) -> Markup:
 
 def _instructions_table(inside: Inside, sources: Sources) -> Markup:
     """Render the instructions of the source lines, the most executed first."""
-    lines = defaultdict[tuple[tuple[str, int], ...], list[LineInstructions]](list)
+    counts = Counter[tuple[tuple[str, int], ...]]()
+    kinds = defaultdict[tuple[tuple[str, int], ...], Counter[str]](Counter)
     for row in inside.instructions_by_line:
-        lines[row.user_lines].append(row)
+        counts[row.user_lines] += row.executed or row.compiled
+        kinds[row.user_lines][row.kind] += row.compiled
+    texts = {
+        (Path(path).name, number): text.strip()
+        for path, (first, lines) in sources.items()
+        for number, text in enumerate(lines, first)
+    }
     total = inside.instructions_executed
-    ranked = sorted(
-        (
-            (sum(row.executed or row.compiled for row in rows), places)
-            for places, rows in lines.items()
-        ),
-        reverse=True,
-    )
+    ranked = sorted(((number, places) for places, number in counts.items()), reverse=True)
     cells = list[tuple[Any, ...]]()
     for executed, places in ranked[:_MOST_LINES]:
-        kinds = Counter[str]()
-        for row in lines[places]:
-            kinds[row.kind] += row.compiled
-        names = ", ".join(f"{kind} {number:,}" for kind, number in kinds.most_common())
-        code = "\n".join(_read_line(sources, *place) for place in places)
-        cells.append((_name(places), Code(code), *_times(executed, total), names))
+        name = ", ".join(f"{file}:{line}" for file, line in places)
+        code = "\n".join(texts.get(place, "") for place in places)
+        compiled = (f"{kind} {number:,}" for kind, number in kinds[places].most_common())
+        cells.append((name, Code(code), *_times(executed, total), ", ".join(compiled)))
     if rest := ranked[_MOST_LINES:]:
         executed = sum(executed for executed, _ in rest)
         cells.append((count_noun(len(rest), "other line"), "", *_times(executed, total)))
@@ -328,28 +356,9 @@ def _instructions_table(inside: Inside, sources: Sources) -> Markup:
     return table(header, cells, "Instructions by source line") if cells else Markup()
 
 
-def _tensor_table(inside: Inside) -> Markup:
-    """Render the buffers in tensor memory, if there are any."""
-    rows = [(Code(f"{each.file}:{each.line}"), each.columns) for each in inside.tensor_memory]
-    title = f"Tensor memory: {TENSOR_COLUMNS} columns per SM"
-    return table(("line", "columns"), rows, title) if rows else Markup()
-
-
 def _times(executed: int, total: int | None) -> tuple[str, str]:
     """Format a line's executions and their share of the launch's; "" without executions."""
     return (f"{executed:,}", percent(executed / total)) if total else ("", "")
-
-
-def _name(places: Sequence[tuple[str, int]]) -> str:
-    return ", ".join(f"{file}:{line}" for file, line in places)
-
-
-def _read_line(sources: Sources, file: str, line: int) -> str:
-    """Return the text of a source line without its indentation; "" for a file that is not the kernel's."""
-    first, lines = next(
-        (text for path, text in sources.items() if Path(path).name == file), (1, ())
-    )
-    return lines[line - first].strip() if 0 <= line - first < len(lines) else ""
 
 
 def _conversions_table(inside: Inside) -> Markup:
@@ -386,9 +395,10 @@ class CompilerPanel(Panel):
 {{ slot("resources") }}
 {% endcall %}
 {% call fold("instructions", "Instructions by source line") %}{{ slot("instructions-table") }}{% endcall %}
-{% call fold("memory-map", "Shared memory of one program") %}
+{% call fold("memory-map", "Memory map of one program") %}
 {{ plot("memory-map-plot", "Buffers in shared memory: bytes over the program’s operations") }}
 {{ slot("memory-map-table") }}
+{{ plot("tensor-map-plot", "Buffers in tensor memory: columns over the program’s operations") }}
 {% endcall %}
 {% call fold("conversions", "Layout conversions") %}{{ slot("conversions-table") }}{% endcall %}
 """

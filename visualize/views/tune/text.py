@@ -10,7 +10,6 @@ from markupsafe import Markup, escape
 from tilescope.declare.experiment import Experiment
 from tilescope.declare.space import Space
 from tilescope.declare.spec import format_duration, shape_text
-from tilescope.export import config_line
 from tilescope.numbers import count_noun, percent, significant, time_unit
 from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
@@ -286,7 +285,7 @@ def _shared_outcomes(rows: Sequence[SweepRow]) -> dict[Status, SweepRow]:
 
 def config_lines(sweep: Sweep) -> Markup:
     """Render the best configs as triton.Config lines."""
-    lines = "".join(f"{config_line(row.experiment)}\n" for row in sweep.ranked[:MAX_LINES])
+    lines = "".join(f"{row.experiment.config_line()}\n" for row in sweep.ranked[:MAX_LINES])
     what = "time" if sweep.has_times else "order"
     best = say(f"Best by {{}} {what}, for @triton.autotune:", Mark(sweep.source))
     return hint(best) + Markup("<pre>{}</pre>").format(lines)
@@ -323,7 +322,7 @@ def short_list_text(sweeps: Sequence[Sweep], command: str) -> Markup:
         "{} {} within {} of the best for {} of {} problems. For @triton.autotune:",
         count_noun(len(configs), "config"), verb, percent(TOLERANCE), round(served * len(sweeps)), len(sweeps),
     )  # fmt: skip
-    lines = "\n".join(map(config_line, configs))
+    lines = "\n".join(each.config_line() for each in configs)
     return hint(lead) + Markup("<pre>{}</pre>").format(lines) + tune_hint(command)
 
 

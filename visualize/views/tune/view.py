@@ -20,7 +20,6 @@ from tilescope.declare.space import (
     parse_varied,
     space,
 )
-from tilescope.export import config_line
 from tilescope.measure.session import MEASUREMENTS, Session
 from tilescope.results import Device, Strategy, Sweep, SweepRow
 from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
@@ -339,7 +338,7 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
         "device": vars(sweep.device),
         "rows": [text.row_json(row, sweep) for row in text.rows_by_rank(sweep)],
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
-        "triton_config": config_line(best.experiment) if best else None,
+        "triton_config": best.experiment.config_line() if best else None,
         "baselines": [vars(ratio) for ratio in sweep.baselines],
         **select_fields(sweep, "backend", "ended", "seconds", "note"),
     }
