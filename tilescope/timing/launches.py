@@ -41,13 +41,12 @@ from tilescope.timing.model import (
     QUARTERS,
     Execution,
     TimePrediction,
-    Traffic,
     predict,
     sum_products,
     time_launch,
 )
 from tilescope.timing.steps import ASYNC_PRODUCT, Step, count_issue_cycles, read_steps
-from tilescope.timing.traffic import find_kind, predict_traffic
+from tilescope.timing.traffic import add_spills, find_kind, predict_traffic
 from tilescope.ttgir.parser import LOOPS, Source, parse_ttgir
 
 # Maximum number of programs to schedule one by one. With more, their differences average out.
@@ -211,7 +210,7 @@ def describe_launch(
         kinds = {"store": "spill store"} if is_held else _SPILLS
         excess = spilled * gpu.sms / (_SPILLED_SHARE * gpu.l2_bytes) - 1
         dram_share = 0.0 if is_held else min(1.0, max(0.0, excess / _SPILL_RAMP))
-        traffic = _add_spills(traffic, instructions, times, kinds, dram_share)
+        traffic = add_spills(traffic, instructions, times, kinds, dram_share)
         steps = [
             replace(step, traffic=kinds.get(instruction.traits.lmem, step.traffic))
             for step, instruction in zip(steps, instructions, strict=True)
@@ -282,34 +281,6 @@ def _read_steps(
     return [
         replace(step, effect="") if step.effect == "wait for barrier" else step for step in steps
     ]
-
-
-def _add_spills(
-    traffic: Traffic,
-    instructions: Sequence[Instruction],
-    times: Sequence[int],
-    kinds: Mapping[str, str],
-    dram_share: float,
-) -> Traffic:
-    """Add the spilled registers that reach the L2, which moves a share of them to DRAM.
-
-    Args:
-        kinds: `Opcode.lmem` of the accesses that reach the L2 → their name in `Traffic.l2_bytes`.
-    """
-    moved = dict.fromkeys(kinds, 0.0)
-    for instruction, executed in zip(instructions, times, strict=True):
-        if instruction.traits.lmem in kinds:
-            moved[instruction.traits.lmem] += executed * instruction.lane_bytes * LANES
-    read = moved.get("load", 0.0) * dram_share
-    written = moved.get("store", 0.0) * dram_share
-    return replace(
-        traffic,
-        l2_bytes={**traffic.l2_bytes, **{kinds[kind]: size for kind, size in moved.items()}},
-        read_bytes=traffic.read_bytes + read,
-        written_bytes=traffic.written_bytes + written,
-        warm_read_bytes=traffic.warm_read_bytes + read,
-        warm_written_bytes=traffic.warm_written_bytes + written,
-    )
 
 
 def _find_pressure(operations: Sequence[OperationCounts], products: float, gpu: Gpu) -> float:

@@ -17,7 +17,8 @@ import numpy as np
 
 from tilescope.evaluate.counts import MAX_PROBED_PROGRAMS, OperationCounts, Touches
 from tilescope.evaluate.global_memory import storage_number
-from tilescope.evaluate.sectors import SECTOR_BYTES
+from tilescope.evaluate.sectors import LANES, SECTOR_BYTES
+from tilescope.sass.instructions import Instruction
 from tilescope.timing.l2 import (
     ExpectedTimeline,
     Uses,
@@ -137,6 +138,34 @@ def predict_traffic(
     if distinct + written <= held_bytes:
         return replace(traffic, warm_read_bytes=read - distinct, warm_written_bytes=0.0)
     return traffic
+
+
+def add_spills(
+    traffic: Traffic,
+    instructions: Sequence[Instruction],
+    times: Sequence[int],
+    kinds: Mapping[str, str],
+    dram_share: float,
+) -> Traffic:
+    """Add the spilled registers that reach the L2, which moves a share of them to DRAM.
+
+    Args:
+        kinds: `Opcode.lmem` of the accesses that reach the L2 → their name in `Traffic.l2_bytes`.
+    """
+    moved = dict.fromkeys(kinds, 0.0)
+    for instruction, executed in zip(instructions, times, strict=True):
+        if instruction.traits.lmem in kinds:
+            moved[instruction.traits.lmem] += executed * instruction.lane_bytes * LANES
+    read = moved.get("load", 0.0) * dram_share
+    written = moved.get("store", 0.0) * dram_share
+    return replace(
+        traffic,
+        l2_bytes={**traffic.l2_bytes, **{kinds[kind]: size for kind, size in moved.items()}},
+        read_bytes=traffic.read_bytes + read,
+        written_bytes=traffic.written_bytes + written,
+        warm_read_bytes=traffic.warm_read_bytes + read,
+        warm_written_bytes=traffic.warm_written_bytes + written,
+    )
 
 
 def _count_requested(op: OperationCounts, kind: str) -> float:
