@@ -104,6 +104,10 @@ class _AlignedTensor:
     def data_ptr(self) -> int:
         return self._address
 
+    def ptr_range(self) -> int:
+        """Return the bytes of the storage, by which AMD's compiler decides whether it uses buffer instructions."""
+        return self.base.untyped_storage().nbytes()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)
 

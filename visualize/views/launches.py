@@ -1,5 +1,6 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from tilescope.captures.listings import isolate
+from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import CapturedLaunch, Finding
 from tilescope.declare.experiment import Json
-from tilescope.declare.gpus import GPUS
+from tilescope.declare.gpus import ALL_GPUS
 from tilescope.declare.knobs import knob
 from tilescope.declare.spec import Tiles
 from tilescope.evaluate.causes import ALIGNMENT, explain
@@ -150,6 +151,8 @@ def draw_launch(
         before: the launch in the capture before the latest one, to compare with.
     """
     launch = launches.report().launches[view.launch]
+    if view.tab != "compiler" and (why := launches.content.not_modelled):
+        raise UnsupportedOperation(f"{why} The Compiler view shows what is known.")
     summary = _headline(launch, before)
     drawn: Slots = {}
     match view.tab:
@@ -169,10 +172,10 @@ def draw_launch(
             drawn = {
                 "compiler-headline": summary,
                 "resources": "",
-                "listing": _listing(launches, view.launch, view.operation) if launch.ops else NONE,
+                "listing": _listing(launches, view.launch, view.operation),
                 **inspection_slots(launch, launches.caption, _sources(launches, view.launch)),
             }
-            if gpu := GPUS.get(launches.gpu):
+            if gpu := ALL_GPUS.get(launches.gpu):
                 kernel = launches.kernel(view.launch)
                 triton = launches.content.triton
                 drawn |= resource_slots(gpu, kernel.num_warps, kernel, triton)
@@ -200,11 +203,13 @@ def launches_table(launches: Launches, address: Json, chosen: int | None = None)
     """
     rows: list[Json] = []
     report = launches.report()
+    content = launches.content
     for numbers, launch in report.distinct:
         name = name_launches(numbers)
         results = (launch.results or {}).values()
         is_passed = all(errors.passed for errors in results)
         grid = " × ".join(map(str, launch.grid))
+        reasons = () if content.not_modelled else (refusal.why for refusal in launch.refused)
         agreement = ", ".join(wrong_counters(launch)) or "agree"
         rows.append(
             {
@@ -219,13 +224,12 @@ def launches_table(launches: Launches, address: Json, chosen: int | None = None)
                 "sectors": describe_total([launch], "sectors"),
                 "vs. ideal": f"{significant(launch.ratio)} ×" if launch.ratio else "",
                 "counters": agreement if launch.counted else "",
-                "not counted": next((refusal.why for refusal in launch.refused), ""),
+                "not counted": next(filter(None, reasons), ""),
             }
         )
     faults, _ = describe_findings(report)
     wrong = Markup().join(map(render_alert, faults))
     used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
-    content = launches.content
     notes = [
         f"{content.script}, compiled by Triton {content.triton} for {launches.gpu}.",
         *report.remarks,
@@ -310,14 +314,20 @@ def _sources(launches: Launches, launch: int) -> Sources:
 
 
 def _listing(launches: Launches, launch: int, chosen: int) -> str:
-    ((file, (first, lines)),) = _sources(launches, launch).items()
+    ((source, (first, lines)),) = _sources(launches, launch).items()
     numbered = [f"{number:>4}  {text}" for number, text in enumerate(lines, first)]
+    report = launches.report().launches[launch]
+    # Without counts, the lines whose instructions access global memory
+    accesses = [(op.name, op.file, op.line) for op in report.ops] or [
+        (row.kind, *row.user_lines[0])
+        for row in report.instructions_by_line
+        if re.match("global|async", row.kind)
+    ]
     operations = [
-        (f"{op.name}, {op.file}:{op.line}", op.file, range(op.line, op.line + 1))
-        for op in launches.report().launches[launch].ops
+        (f"{name}, {file}:{line}", file, range(line, line + 1)) for name, file, line in accesses
     ]
     codes = launches.capture.build(launches.content.launches[launch].kernel).codes
-    return list_texts({file: (first, numbered)}, codes, operations, chosen)
+    return list_texts({source: (first, numbered)}, codes, operations, chosen)
 
 
 def _result(launch: CapturedLaunch) -> Markup:
@@ -359,7 +369,7 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
     report = launches.report().launches[number]
     arguments = launches.content.launches[number].arguments
     converted = {(each.file, each.line) for each in report.conversions}
-    gpu = GPUS.get(launches.gpu)
+    gpu = ALL_GPUS.get(launches.gpu)
     values = {each.name: each.value for each in arguments if type(each.value) is int}
     textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
     rows = []
@@ -458,7 +468,7 @@ def _plan_order(launches: Launches, number: int) -> Schedule | None:
 
     It is None without such a tensor, or if the GPU is not in our table.
     """
-    gpu = GPUS.get(launches.gpu)
+    gpu = ALL_GPUS.get(launches.gpu)
     kernel = launches.kernel(number)
     for op in launches.counts(number).operations:
         tiles = _find_blocks(launches.content.launches[number], op)
