@@ -137,7 +137,7 @@ class CountedLaunch:
     elapsed_ms: float | None
 
 
-NOT_MODELLED = "Memory requests, bank conflicts, executed instructions and times are not modelled for AMD GPUs."
+_NOT_MODELLED = "Memory requests, bank conflicts, layouts, pipelines, executed instructions and times are not modelled for AMD GPUs."
 
 # The name of a launch's predicted time among the numbers of a finding.
 TIME = "predicted_ns"
@@ -374,7 +374,7 @@ class Content:
     @property
     def not_modelled(self) -> str:
         """What is unknown about launches on the GPU, in a sentence; "" if Tilescope models the GPU."""
-        return NOT_MODELLED if self.gpu.get("arch") else ""
+        return _NOT_MODELLED if self.gpu.get("arch") else ""
 
 
 def split_case(source: str) -> tuple[str, str]:

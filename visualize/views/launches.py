@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from tilescope.captures.listings import UnsupportedOperation, isolate
+from tilescope.captures.listings import isolate
 from tilescope.captures.reader import CapturedLaunch, Finding
 from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import ALL_GPUS
@@ -151,8 +151,6 @@ def draw_launch(
         before: the launch in the capture before the latest one, to compare with.
     """
     launch = launches.report().launches[view.launch]
-    if view.tab != "compiler" and (why := launches.content.not_modelled):
-        raise UnsupportedOperation(f"{why} The Compiler view shows what is known.")
     summary = _headline(launch, before)
     drawn: Slots = {}
     match view.tab:
@@ -165,7 +163,7 @@ def draw_launch(
                 "flow-title": "",
                 "flow-launch": "",
                 **NO_CONTRAST,
-                "requests-table": _operations(launches, view.launch, link),
+                "requests-table": _operations(launches, view.launch, link) if launch.ops else "",
                 "lanes-view": _lanes_form(launch, view),
             }
         case "compiler":
@@ -203,13 +201,11 @@ def launches_table(launches: Launches, address: Json, chosen: int | None = None)
     """
     rows: list[Json] = []
     report = launches.report()
-    content = launches.content
     for numbers, launch in report.distinct:
         name = name_launches(numbers)
         results = (launch.results or {}).values()
         is_passed = all(errors.passed for errors in results)
         grid = " × ".join(map(str, launch.grid))
-        reasons = () if content.not_modelled else (refusal.why for refusal in launch.refused)
         agreement = ", ".join(wrong_counters(launch)) or "agree"
         rows.append(
             {
@@ -224,12 +220,14 @@ def launches_table(launches: Launches, address: Json, chosen: int | None = None)
                 "sectors": describe_total([launch], "sectors"),
                 "vs. ideal": f"{significant(launch.ratio)} ×" if launch.ratio else "",
                 "counters": agreement if launch.counted else "",
-                "not counted": next(filter(None, reasons), ""),
+                "not counted": next((refusal.why for refusal in launch.refused), ""),
             }
         )
     faults, _ = describe_findings(report)
     wrong = Markup().join(map(render_alert, faults))
-    used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
+    content = launches.content
+    unknown = ("sectors", "not counted") if content.not_modelled else ()
+    used = [n for n in rows[0] if n not in unknown and any(str(row[n]) for row in rows)]
     notes = [
         f"{content.script}, compiled by Triton {content.triton} for {launches.gpu}.",
         *report.remarks,
@@ -251,15 +249,15 @@ def _headline(launch: LaunchReport, before: LaunchReport | None) -> Markup:
         old_ratio = significant(before.ratio)
         start = [f"Before: {old_ratio} ×."] if old_ratio != significant(launch.ratio) else []
         sentences.append(" ".join([*start, *changed]) or _UNCHANGED)
-    return headline(
-        ratio,
-        say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
-        *sentences,
+    sentences += [
         _sum_up(others) if others else none,
         _findings_table(others) if others else "",
-        *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
-        *wrong_counters(launch),
-    )
+    ]
+    reasons = [refusal.why for refusal in launch.refused if refusal.line == launch.line]
+    if reasons and not launch.ops:
+        return headline("", "", *reasons, *sentences)
+    what = say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted"))
+    return headline(ratio, what, *sentences, *reasons, *wrong_counters(launch))
 
 
 def _sum_up(findings: Sequence[Finding]) -> str:
@@ -439,7 +437,8 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
     planned = _plan_order(launches, view.launch)
     programs = count_noun(launches.programs(view.launch), "program").split()
     if planned is None:
-        why = "No store of this launch covers a tensor with rectangular blocks, each stored once."
+        none = "No store of this launch covers a tensor with rectangular blocks, each stored once."
+        why = launches.content.not_modelled or none
         return {
             "program-order-headline": headline(*programs, why),
             "program-order-plot": NONE,
