@@ -77,7 +77,7 @@ class Gpu:
     @property
     def has_tma(self) -> bool:
         """Whether the tensor memory accelerator (TMA) copies blocks of tensors."""
-        return self.compute_capability >= (9, 0)
+        return self.compute_capability >= (9, 0) and not self.arch
 
     @property
     def has_tensor_memory(self) -> bool:

@@ -218,7 +218,7 @@ class Recorder:
                 compiled.src.signature,
                 stand_ins,
                 self._describe_tensor,
-                self.gpu["compute_capability"],
+                not self.gpu.get("arch") and tuple(self.gpu["compute_capability"]) >= (9, 0),
             )
             kernel = self._keep_kernel(compiled)
             for number in read_ttgir(compiled.asm["ttgir"]).needed:
