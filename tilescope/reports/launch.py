@@ -412,8 +412,8 @@ def _explain_amd(content: Content) -> Iterator[str]:
             "is scratch memory, and registers are VGPRs and AGPRs."
         )
         yield (
-            f"The package {content.package} compiled the kernels. Other builds of Triton, such as AMD's for ROCm, contain "
-            "another LLVM, so their registers, spills and instructions may differ."
+            f"The package {content.package} compiled the kernels. Other builds of Triton, such as AMD's for ROCm, "
+            "contain another LLVM, so their registers, spills and instructions may differ."
         )
 
 

@@ -227,13 +227,13 @@ def _describe_needs(launch: LaunchReport) -> str:
     return needs
 
 
-def _is_modelled(report: Report, launch: LaunchReport) -> bool:
+def _is_modelled(report: Report) -> bool:
     """Return whether requests and times are modelled for the GPU. If not, a remark says so."""
-    return launch.not_predicted not in report.not_captured
+    return all(each.not_predicted not in report.not_captured for each in report.launches[:1])
 
 
 def _describe_instructions(report: Report, launch: LaunchReport) -> Iterator[str]:
-    if _is_modelled(report, launch):
+    if _is_modelled(report):
         yield from _describe_executions(launch)
         yield from _describe_time(launch, report.gpu or "the GPU")
     else:
@@ -399,7 +399,7 @@ def _sum_up(report: Report, kernels: Collection[str]) -> str:
     name = count_noun(len(launches), "launch")
     if len(groups) == 1 < len(launches):
         name = name_launches(groups[0])
-    if not _is_modelled(report, launches[0]):
+    if not _is_modelled(report):
         return f"{name}. {_describe_needs(launches[0])}." if len(groups) == 1 else f"{name}."
     counts = ", ".join(f"{describe_total(launches, name)} {name}" for name in MAIN_AMOUNTS)
     bounded = sum(bool(launch.refused) for launch in launches)
