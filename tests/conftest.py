@@ -20,7 +20,7 @@ from tilescope.captures.reader import Capture
 from tilescope.cli.command import run_command
 from tilescope.cli.show import show
 from tilescope.declare.discovery import discover
-from tilescope.declare.gpus import DEFAULT_GPU, GPUS, this_gpu
+from tilescope.declare.gpus import ALL_GPUS, DEFAULT_GPU, GPUS, this_gpu
 from tilescope.declare.knobs import ConfigError, knobs
 from tilescope.declare.spec import Launch
 from tilescope.measure.session import MEASUREMENTS, Session
@@ -238,7 +238,7 @@ def capture_script(tmp_path_factory, capture_server):
         script = tmp_path_factory.mktemp("captured") / "script.py"
         script.write_text(text)
         path = script.with_suffix(".tilescope")
-        target = "--gpu-json", json.dumps(asdict(GPUS[gpu]))
+        target = "--gpu-json", json.dumps(asdict(ALL_GPUS[gpu]))
         capture_server.capture(path, [str(script)], (*target, *options))
         return path
 

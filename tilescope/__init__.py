@@ -81,7 +81,7 @@ def capture(path: str | Path, gpu: str | None = None, values: bool = False) -> I
     path = Path(path).resolve()  # the block may change the working directory
     check_output(path)
     here = None if gpu else gpus.this_gpu()
-    row = here or gpus.GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
+    row = here or gpus.ALL_GPUS[gpus.find_gpu(gpu or gpus.DEFAULT_GPU)]
     runs = "cuda" if here else "interpreter" if values else ""
     launches = Launches()
     launches.report = Launch(text="The capture has not ended.", html="The capture has not ended.")

@@ -24,7 +24,7 @@ from tilescope.advice.same_work import (
 from tilescope.advice.ttir_edits import Module
 from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import TIME, Argument, Build, Capture, CapturedKernel, CapturedLaunch
-from tilescope.declare.gpus import GPUS
+from tilescope.declare.gpus import ALL_GPUS
 from tilescope.evaluate.captured import count_launch, find_start
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, sum_costs
 from tilescope.inside.execution import Executions, execute
@@ -208,7 +208,7 @@ class TrialRunner:
         self.launch = launch
         self.counts = counts
         self.inside = inside
-        self.gpu = GPUS.get(str(capture.content.gpu.get("name")))
+        self.gpu = ALL_GPUS.get(str(capture.content.gpu.get("name")))
         self.ttir = capture.read_code(launch.kernel, "ttir")
         # Without a predicted time, a rough estimate.
         launch_s = (inside.predicted_us or 0.0) / 1e6 or _SECTOR_S * (1 + total(counts)[1])

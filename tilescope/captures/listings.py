@@ -1,4 +1,4 @@
-"""Read the lines of TTGIR, PTX and SASS: source locations and widths."""
+"""Read the lines of TTGIR, PTX, SASS and AMDGCN: source locations and widths."""
 
 import functools
 import logging
@@ -27,8 +27,10 @@ _PLACE = re.compile(r'"?([^"\s(]+?)"?:(\d+)(?::(\d+))?')
 # calls. Since then, `inlined_at file line column` names an earlier `.loc`.
 # SASS: `//## File "file", line n` applies until the next marker. Of consecutive markers, the first is innermost.
 # .loc 1 52 30, function_name $L__info_string0, inlined_at 1 34 8
+# AMDGCN: `.loc 1 52 30 ; standard.py:52:30 @[ kernel.py:34:8 ]`.
 _CALL = re.compile(r"\.loc\s+(\d+ \d+ \d+)(?:.* inlined_at (\d+ \d+ \d+))?")
-_MARKERS = {"ptx": re.compile(r"\s*\.loc\s"), "sass": re.compile(r"\s*//## File ")}
+_MARKERS = {kind: re.compile(r"\s*\.loc\s") for kind in ("ptx", "amdgcn")}
+_MARKERS["sass"] = re.compile(r"\s*//## File ")
 # //## File "/home/user/kernel.py", line 34
 _SASS_PLACE = re.compile(r'File "([^"]+)", line (\d+)()')
 
@@ -71,7 +73,7 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
     """Return each line with its source location, or () where it has none.
 
     Args:
-        kind: "ttgir", "ptx" or "sass". SASS gives no columns, so they are 0.
+        kind: "ttgir", "ptx", "sass" or "amdgcn". SASS gives no columns, so they are 0.
     """
     lines = text.splitlines()
     if kind == "ttgir":
@@ -83,7 +85,7 @@ def locate_lines(text: str, kind: str) -> list[tuple[str, Location]]:
     for line in lines:
         is_marker = bool(_MARKERS[kind].match(line))
         if is_marker:
-            comment = line.partition("//")[2]
+            comment = line.partition(";" if kind == "amdgcn" else "//")[2]
             places = tuple(
                 map(_place, (_SASS_PLACE if kind == "sass" else _PLACE).finditer(comment))
             )

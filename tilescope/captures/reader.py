@@ -135,6 +135,8 @@ class CountedLaunch:
     elapsed_ms: float | None
 
 
+_NOT_MODELLED = "Requests, bank conflicts, layouts, pipelines, executions and times are not modelled for AMD GPUs."
+
 # The name of a launch's predicted time among the numbers of a finding.
 TIME = "predicted_ns"
 
@@ -339,6 +341,7 @@ class Content:
         not_captured: a sentence for each kind of launch that could not be recorded.
         cases: the parameters, with defaults, of each of the script's cases.
         about: the script's docstring.
+        package: the installed package with Triton, such as "triton-3.7.1"; "" in captures of earlier versions.
     """
 
     format: Literal[1]
@@ -353,12 +356,23 @@ class Content:
     storages: tuple[CapturedStorage, ...]
     launches: tuple[CapturedLaunch, ...]
     about: str = ""
+    package: str = ""
 
     @property
     def capability(self) -> int:
         """The GPU's compute capability, times ten."""
         major, minor = self.gpu["compute_capability"]
         return 10 * major + minor
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages of compilation, besides the TTIR, which a kernel may lack."""
+        return ("ttgir", "amdgcn") if self.not_modelled else ("ttgir", "ptx", "sass")
+
+    @property
+    def not_modelled(self) -> str:
+        """What is unknown about launches on the GPU, in a sentence; "" if Tilescope models the GPU."""
+        return _NOT_MODELLED if self.gpu.get("arch") else ""
 
 
 def split_case(source: str) -> tuple[str, str]:
@@ -383,7 +397,7 @@ class BaseCapture(ABC):
 
     @abstractmethod
     def read_code(self, kernel: int, stage: str) -> str:
-        """Return the text of a kernel's "ttir", "ttgir", "ptx" or "sass"; "" if there is no TTIR or SASS."""
+        """Return the text of a kernel's "ttir" or of one of the stages; "" if there is no TTIR or SASS."""
 
     @abstractmethod
     def read_array(self, number: int) -> np.ndarray:
@@ -394,8 +408,8 @@ class BaseCapture(ABC):
         """
 
     def build(self, kernel: int) -> Build:
-        """Return a kernel and its TTGIR, PTX and SASS."""
-        codes = {stage: self.read_code(kernel, stage) for stage in ("ttgir", "ptx", "sass")}
+        """Return a kernel and its code by stage."""
+        codes = {stage: self.read_code(kernel, stage) for stage in self.content.stages}
         return Build(self.content.kernels[kernel], codes)
 
 
@@ -445,9 +459,10 @@ class Capture(BaseCapture):
 
     def read_code(self, kernel: int, stage: str) -> str:
         with self._checked():
-            if stage == "ttir" and f"kernels/{kernel}.ttir" not in self._zip.namelist():
+            name = f"kernels/{kernel}.{stage}"
+            if stage not in self.content.stages and name not in self._zip.namelist():
                 return ""
-            return self._zip.read(f"kernels/{kernel}.{stage}").decode()
+            return self._zip.read(name).decode()
 
     def read_array(self, number: int) -> np.ndarray:
         if why := self.content.arrays[number].why_missing:

@@ -25,7 +25,7 @@ from tilescope.cli.command import (
     whole_number,
 )
 from tilescope.declare.discovery import examples
-from tilescope.declare.gpus import DEFAULT_GPU, GPUS, find_gpu, this_gpu
+from tilescope.declare.gpus import ALL_GPUS, DEFAULT_GPU, find_gpu, this_gpu
 from tilescope.numbers import count_noun, join_names
 from tilescope.processes import check_output, guard, replacing
 from tilescope.reports.comparison import Difference, compare, differences
@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--gpu",
         type=_gpu,
         metavar="NAME",
-        help=f"compile for this GPU (default: this machine's, or {DEFAULT_GPU} if it has none): {', '.join(GPUS)}",
+        help=f"compile for this GPU (default: this machine's, or {DEFAULT_GPU} if it has none): {', '.join(ALL_GPUS)}",
     )
     add(
         "--text",
@@ -223,6 +223,15 @@ def _check_combination(flags: argparse.Namespace) -> None:
                 f"{flags.script} is a capture, not a script: {join_names(given)} can't be used."
             )
             raise CommandFailed(message, USAGE)
+    if flags.count and _is_amd(flags.gpu):
+        message = (
+            f"--count uses Nsight Compute, which supports only NVIDIA GPUs (--gpu is {flags.gpu})."
+        )
+        raise CommandFailed(message, USAGE)
+
+
+def _is_amd(gpu: str | None) -> bool:
+    return gpu in ALL_GPUS and bool(ALL_GPUS[gpu].arch)
 
 
 def _check_outputs(flags: argparse.Namespace) -> None:
@@ -279,6 +288,11 @@ def _show(flags: argparse.Namespace, prints: bool, folder: Path, stack: ExitStac
     capture = Capture(path)
     launches = Launches(capture, compiler)
     report = launches.report()
+    if before and _is_amd(report.gpu) != _is_amd(before.gpu):
+        message = (
+            f"--against can't compare an AMD GPU with an NVIDIA GPU ({report.gpu}, {before.gpu})."
+        )
+        raise CommandFailed(message, USAGE)
     changed = [] if before is None else differences(before.launches, report.launches)
     _print(flags, report, before, changed)
     if flags.html and report.launches:
@@ -412,7 +426,7 @@ class _ScriptProcess:
         packages: Path | None = None,
         suffix: str = "",
     ) -> None:
-        gpu = GPUS.get(flags.gpu or "") or this_gpu() or GPUS[DEFAULT_GPU]
+        gpu = ALL_GPUS.get(flags.gpu or "") or this_gpu() or ALL_GPUS[DEFAULT_GPU]
         options = ["--gpu-json", json.dumps(asdict(gpu)), *(["--values"] if flags.values else [])]
         for name, values in (("set", flags.set), ("config", flags.config)):
             options += [f"--{name}={value}" for value in values]

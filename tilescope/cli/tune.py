@@ -108,7 +108,7 @@ def tune(arguments: Sequence[str]) -> None:
                 preload_triton()
             session = stack.enter_context(closing(Session.here(concurrent_compiles())))
             rows = StoredRows(session.store)
-            gpu = GPUS[find_gpu(flags.gpu)] if flags.gpu else session.gpu or GPUS[DEFAULT_GPU]
+            gpu = GPUS[find_gpu(flags.gpu, GPUS)] if flags.gpu else session.gpu or GPUS[DEFAULT_GPU]
             # Both start their workers now, which takes as long as reading a script
             tuner: Tuner | None = None
             if flags.gpus == 1 and not os.environ.get(cluster.SCHEDULER):

@@ -222,4 +222,4 @@ def _describe_arguments(
         }
 
     values = {name: as_compiled(given[name]) for name in signature}
-    return describe_arguments(signature, values, describe_tensor, launch.gpu.compute_capability)
+    return describe_arguments(signature, values, describe_tensor, launch.gpu.has_tma)

@@ -5,6 +5,9 @@ C++ Programming Guide 13.0, table "Technical Specifications per Compute Capabili
 bandwidth and dense matrix rates (float16 inputs, float32 sums; tf32) from the vendor's document named in
 each row. A datasheet rate is an upper limit at boost clock, which kernels don't reach. `benchmarks.l2` measures the
 rate at which an SM receives data from the L2.
+
+For AMD's GPUs, an SM is a compute unit (CU), a warp a wave, and shared memory the LDS. Only code compiled for them is
+described, so their rows have no matrix rates.
 """
 
 import csv
@@ -13,19 +16,22 @@ import functools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 _KIB = 1024
 
-# NVIDIA's cuda_occupancy.h (CUDA 13.0): an SM has four partitions and allocates registers to a warp in units of 256.
+# NVIDIA's cuda_occupancy.h (CUDA 13.0): an SM has four partitions and allocates a lane's registers in units of 8.
 # It allocates shared memory to a program in units of 128 bytes, plus 1 KiB for the system from compute capability 8.0.
-_REGISTER_UNIT = 256
+_REGISTER_UNIT = 8
 _PARTITIONS = 4
 _SHARED_UNIT = 128
 _SYSTEM_SHARED = 1024
+# Units of the LDS (LLVM's AMDGPUUsage, "GRANULATED_LDS_SIZE"). An AMD CU has four SIMDs, each with 512 registers per
+# lane, allocated in units of 8, and with room for 8 waves (LLVM's AMDGPUBaseInfo.cpp).
+_LDS_UNITS = {"gfx942": 512, "gfx950": 1280}
 
 # Columns of an SM's tensor memory, each with 128 lanes of 4 bytes (CUDA PTX ISA 9.0, "Tensor Memory").
 TENSOR_COLUMNS = 512
@@ -44,6 +50,7 @@ class Gpu:
         memory_gib, bus_bits: capacity of the DRAM, and the width of its bus; 0 if unknown.
         assumed: a description of the values that come from the table instead of the device; "" for a table row.
         caveat: a warning for users who pick this GPU, or "".
+        arch: the LLVM target of an AMD GPU, such as "gfx942"; "" for NVIDIA's.
     """
 
     name: str
@@ -65,16 +72,21 @@ class Gpu:
     caveat: str = ""
     l2_gbps_per_sm: float = 0.0
     registers_per_sm: int = 65536  # the same for all compute capabilities from 7.0 on
+    arch: str = ""
 
     @property
     def has_tma(self) -> bool:
         """Whether the tensor memory accelerator (TMA) copies blocks of tensors."""
-        return self.compute_capability >= (9, 0)
+        return self.compute_capability >= (9, 0) and not self.arch
 
     @property
     def has_tensor_memory(self) -> bool:
         """Whether matrix instructions keep their results in tensor memory (tcgen05)."""
         return self.compute_capability[0] == 10
+
+    @property
+    def lanes(self) -> int:
+        return 64 if self.arch else 32
 
     def matrix_rate(self, dtype: str) -> float:
         """Return the TFLOP/s of matrix products of a dtype; 0 if unknown. float8 has twice the rate of float16."""
@@ -113,9 +125,10 @@ def occupancy(
     >>> occupancy(GPUS["H200"], num_warps=8, registers=168, shared_bytes=0).limited_by
     ('registers',)
     """
-    registers_per_warp = -(-registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
-    system = _SYSTEM_SHARED if gpu.compute_capability >= (8, 0) else 0
-    shared = -(-(shared_bytes + system) // _SHARED_UNIT) * _SHARED_UNIT
+    registers_per_warp = -(-registers // _REGISTER_UNIT) * _REGISTER_UNIT * gpu.lanes
+    system = _SYSTEM_SHARED if gpu.compute_capability >= (8, 0) and not gpu.arch else 0
+    shared_unit = _LDS_UNITS.get(gpu.arch, _SHARED_UNIT)
+    shared = -(-(shared_bytes + system) // shared_unit) * shared_unit
     warps_by_registers = (
         gpu.registers_per_sm // _PARTITIONS // max(registers_per_warp, 1) * _PARTITIONS
     )
@@ -135,7 +148,9 @@ def occupancy(
 
 
 def _read_row(row: dict[str, str]) -> Gpu:
-    fields: dict[str, Any] = {n: row.pop(n) for n in ("name", "device_name", "source", "caveat")}
+    fields: dict[str, Any] = {
+        n: row.pop(n) for n in ("name", "device_name", "source", "caveat", "arch")
+    }
     major, minor = map(int, row.pop("compute_capability").split("."))
     fields |= {name: json.loads(text) for name, text in row.items()}
     half = fields.pop("half_tflops")
@@ -148,6 +163,7 @@ def _read_row(row: dict[str, str]) -> Gpu:
         shared_bytes_per_program=fields.pop("shared_kib_per_program") * _KIB,
         matrix_tflops=rates,
         compute_capability=(major, minor),
+        registers_per_sm=131072 if fields["arch"] else 65536,
         **fields,
     )
 
@@ -160,7 +176,9 @@ with Path(__file__).with_name("gpus.csv").open(encoding="utf-8", newline="") as 
 # Table name → the pattern of its device names.
 _PATTERNS = {row["name"]: row.pop("pattern") or rf"\b{row['name']}\b" for row in _ROWS}
 
-GPUS: dict[str, Gpu] = {row["name"]: _read_row({**row}) for row in _ROWS}
+# All GPUs that kernels are compiled for, and those whose launches are modelled.
+ALL_GPUS: dict[str, Gpu] = {row["name"]: _read_row({**row}) for row in _ROWS}
+GPUS = {name: gpu for name, gpu in ALL_GPUS.items() if not gpu.arch}
 
 DEFAULT_GPU = "H200"
 
@@ -190,21 +208,22 @@ def table_name(device_name: str) -> str | None:
     return next(names, None)
 
 
-def find_gpu(text: str) -> str:
+def find_gpu(text: str, allowed: Collection[str] = ALL_GPUS) -> str:
     """Return the table's name for a GPU as people write it: in any case, with spaces or hyphens, or only the number.
 
     >>> find_gpu("nvidia geforce rtx_4090")
     'RTX4090'
 
     Raises:
-        ValueError: the table has no such GPU.
+        ValueError: the table has no such GPU, or it is not allowed.
     """
-    ignored = r"[\W_]|nvidia|geforce|tesla|rtx|sxm\d?|(?<=\d)gb|blackwell"
-    squeezed, *rows = (re.sub(ignored, "", name.lower()) for name in (text, *GPUS))
-    name = dict(zip(rows, GPUS, strict=True)).get(squeezed) or table_name(text)
-    if name is None:
-        raise ValueError(f"there is no GPU {text!r}; choose from {', '.join(GPUS)}")
-    return name
+    ignored = r"[\W_]|nvidia|geforce|tesla|rtx|sxm\d?|(?<=\d)gb|blackwell|amd|instinct"
+    squeezed, *rows = (re.sub(ignored, "", name.lower()) for name in (text, *ALL_GPUS))
+    name = dict(zip(rows, ALL_GPUS, strict=True)).get(squeezed) or table_name(text)
+    if name and name in allowed:
+        return name
+    why = f"only `tilescope show` compiles for {name}" if name else f"there is no GPU {text!r}"
+    raise ValueError(f"{why}; choose from {', '.join(allowed)}")
 
 
 def on_zero_gpu() -> bool:
@@ -220,7 +239,7 @@ def gpu_or_slice(device_name: str, sms: int, capability: tuple[int, int]) -> Gpu
     Raises:
         ValueError: the compute capability is not in the table.
     """
-    row = GPUS.get(device_name) or GPUS.get(table_name(device_name) or "")
+    row = ALL_GPUS.get(device_name) or ALL_GPUS.get(table_name(device_name) or "")
     source = f"reported for this device, {device_name}"
     if row is None:
         by_capability = {gpu.compute_capability: gpu for gpu in GPUS.values()}

@@ -94,6 +94,8 @@ def count_launch(
         is_textbook: count as in the textbook: lane i takes element i of the block, row by row.
         build: how the kernel is compiled; None for the captured code.
     """
+    if why := capture.content.not_modelled:
+        return LaunchCounts((), why)
     build = build or capture.build(launch.kernel)
     kernel, codes = build
     if kernel.tensor_columns > TENSOR_COLUMNS:

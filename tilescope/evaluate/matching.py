@@ -49,7 +49,8 @@ PTX_KINDS = {
 
 # Accesses to global memory at each stage, including copies to shared memory and tensor (TMA) copies.
 _MEMORY = {
-    "ttgir": re.compile(rf"(?:^|= |\s)({'|'.join(map(re.escape, MEMORY_OPS))}) "),
+    "ttgir": re.compile(rf"(?:^|= |\s)({'|'.join(map(re.escape, MEMORY_OPS))}|amdg\S*buffer_\w+) "),
+    "amdgcn": re.compile(r"\t(buffer|global|flat)_(load|store|atomic)"),
     "ptx": PTX_MEMORY,
     "sass": re.compile(rf"\b({'|'.join(name for name in OPCODES if OPCODES[name].gmem)})\b"),
 }

@@ -15,6 +15,7 @@ from tilescope.declare.gpus import TENSOR_COLUMNS
 from tilescope.evaluate.captured import MOVED, NO_CODE, UNROLLED
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Touches
 from tilescope.evaluate.sectors import LANES, SECTOR_BYTES, RequestCosts
+from tilescope.inside.amd import inspect_assembly
 from tilescope.inside.banks import SYSTEM_BYTES
 from tilescope.inside.execution import Executions, execute
 from tilescope.inside.layouts import Encodings, read_conversions, read_layouts
@@ -58,6 +59,10 @@ def inspect(capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts) 
         counts: the launch's requests to global memory.
     """
     kernel, codes = capture.build(launch.kernel)
+    if why := capture.content.not_modelled:
+        inside = inspect_assembly(codes["amdgcn"])
+        shared_map, _ = map_memory(capture, launch)
+        return replace(inside, shared_map=shared_map, not_executed=why, unread=why), None
     is_gluon = "gluon.jit" in kernel.source
     num_stages = None if is_gluon else launch.config["num_stages"]
     inside = inspect_code(codes["ttgir"], codes["ptx"], codes["sass"], num_stages)

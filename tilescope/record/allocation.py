@@ -24,7 +24,6 @@ from unittest import mock
 from triton import __version__
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget, Language
-from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import make_backend
 
 _END = re.compile(r" loc\((#loc\d*)\)$", re.MULTILINE)
@@ -83,16 +82,23 @@ class _Operation(NamedTuple):
     num_warps: str
 
 
+def make_target(capability: int | str) -> GPUTarget:
+    """Return the target of a compute capability, such as 90, or of an architecture of AMD's, such as "gfx942"."""
+    if isinstance(capability, str):
+        return GPUTarget("hip", capability, 64)
+    return GPUTarget("cuda", capability, 32)
+
+
 class Allocator:
     """Allocates the shared memory of TTGIR modules for one target.
 
     Args:
-        capability: the compute capability, such as 90.
+        capability: see `make_target`.
         options: of the compiler.
     """
 
-    def __init__(self, capability: int, options: Mapping[str, Any]) -> None:
-        self._backend = make_backend(GPUTarget("cuda", capability, 32))
+    def __init__(self, capability: int | str, options: Mapping[str, Any]) -> None:
+        self._backend = make_backend(make_target(capability))
         self._options = self._backend.parse_options(dict(options))
         self._stages: dict[str, Any] = {}
         self._backend.add_stages(self._stages, self._options, Language.TRITON)
@@ -162,7 +168,7 @@ class Allocator:
 
     def _run(self, module: Any) -> Any:
         recorder = _PassRecorder()
-        with mock.patch.object(CUDABackend, "instrumentation", recorder):
+        with mock.patch.object(type(self._backend), "instrumentation", recorder):
             try:
                 self._stages["llir"](module, {})
             except _Stopped:
@@ -270,10 +276,13 @@ def _make_function(op: _Operation, types: _Types) -> Iterator[str]:
     yield "}"
 
 
-def allocate(ttgir: str, ttir: str, capability: int, options: Mapping[str, Any]) -> dict[str, Any]:
+def allocate(
+    ttgir: str, ttir: str, capability: int | str, options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the JSON of a kernel's `Allocation`.
 
     Args:
+        capability: see `make_target`.
         ttir: "" if it is unknown.
         options: of the compiler.
     """

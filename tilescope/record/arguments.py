@@ -37,7 +37,7 @@ def describe_arguments(
     signature: Values,
     values: Values,
     describe_tensor: Callable[[Any], Values],
-    capability: Sequence[int],
+    has_tma: bool,
 ) -> list[Values]:
     """Return the JSON of the compiled function's arguments.
 
@@ -45,6 +45,7 @@ def describe_arguments(
         signature: the types of the kernel's parameters. "constexpr" is no argument of the compiled function.
         values: of the parameters, as from `as_compiled`.
         describe_tensor: returns the JSON of a tensor's stand-in.
+        has_tma: whether the GPU has a tensor memory accelerator.
     """
 
     def describe(name: str, value: Any, kind: Any) -> Iterator[Values]:
@@ -55,7 +56,6 @@ def describe_arguments(
         elif isinstance(value, _AlignedTensor):
             yield {"name": name, "tensor": describe_tensor(value)}
         elif type(value).__name__ == "TensorDescriptor":
-            has_tma = tuple(capability) >= (9, 0)
             yield from _describe_descriptor(name, value, describe_tensor(value.base), has_tma)
         elif kind != "constexpr":
             value = value if isinstance(value, int) else float(value)
@@ -103,6 +103,10 @@ class _AlignedTensor:
 
     def data_ptr(self) -> int:
         return self._address
+
+    def ptr_range(self) -> int:
+        """Return the bytes of the storage, by which AMD's compiler decides whether it uses buffer instructions."""
+        return self.base.untyped_storage().nbytes()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)

@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import signal
 import zipfile
 from collections.abc import Iterator
@@ -103,6 +104,14 @@ def _write_kernels(folder: Path, kernels: dict[str, Values], file: zipfile.ZipFi
             file.writestr(f"kernels/{number}.{stage}", code)
 
 
+def _find_package() -> str:
+    """Return the name and version of the installed package with Triton, which names its build."""
+    for info in Path(triton.__file__).parents[1].glob("*triton*.dist-info"):
+        if re.search(r"^triton/__init__\.py,", (info / "RECORD").read_text(), re.MULTILINE):
+            return info.stem
+    return f"triton-{triton.__version__}"
+
+
 def _read_journal(folder: Path, script: str) -> Values:
     """Return a capture's JSON, but with the kernels, arrays and storages by key.
 
@@ -110,7 +119,8 @@ def _read_journal(folder: Path, script: str) -> Values:
     """
     content: Values = {
         "format": _FORMAT, "triton": triton.__version__, "script": script, "cases": {}, "about": "", "stopped": None,
-        "not_captured": {}, "arrays": {}, "kernels": {}, "storages": {}, "launches": {}, "refused": "",
+        "package": _find_package(), "not_captured": {}, "arrays": {}, "kernels": {}, "storages": {}, "launches": {},
+        "refused": "",
     }  # fmt: skip
     for line in (folder / "journal").read_bytes().split(b"\n"):
         with suppress(ValueError):  # empty, or the part that a killed process wrote

@@ -22,14 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from triton._C.libtriton import gluon_ir, ir, nvidia
-from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDAOptions
+from triton._C import libtriton
+from triton._C.libtriton import gluon_ir, ir
+from triton.compiler import make_backend
 from triton.experimental.gluon.nvidia.hopper import NVMMASharedLayout
 from triton.runtime.cache import get_cache_manager
 
 from . import VERSION, Values
-from .allocation import allocate, parse_module, read_values
+from .allocation import allocate, make_target, parse_module, read_values
+
+# The stages whose text is kept. The SASS is disassembled.
+STAGES = "ttir", "ttgir", "ptx", "amdgcn"
 
 # Maximum seconds for compiling a report's changed modules.
 _RECOMPILE_S = 20
@@ -62,6 +65,9 @@ _STORES = re.compile(
     r"tt\.(store|atomic|descriptor_(store|scatter|reduce))|"
     r"ttng\.async_tma_(copy_local|store|scatter|reduce)"
 )
+# AMD's operations, whose pointer is not the first operand: amdg.buffer_store %v, %y[%o], %mask
+_BUFFER_STORES = re.compile(r"amdg(pu)?\.buffer_(store|atomic)")
+_SPILL_STORES = re.compile(r"\tscratch_store.*; (\d+)-byte Folded Spill")
 
 # Triton keeps the classes of layouts forever, and with them the variables of its modules, but not the modules, whose
 # variables Python deletes when it ends. Nanobind lists what is left then: from Triton 3.9 on, 25 lines.
@@ -81,7 +87,7 @@ def keep_source_lines(backend: Any = None, stages: Any = None, *_: Any) -> tuple
         ptx = make_shifted(*arguments)
         return _INLINE_ASSEMBLY.sub(lambda assembly: _LINE_MARKER.sub("", assembly[0]), ptx)
 
-    if stages:
+    if stages and "ptx" in stages:
         make_shifted = stages["ptx"]
         stages["ptx"] = make_ptx
     return "source lines", "source lines"
@@ -131,6 +137,12 @@ def read_resources(cubin: bytes) -> tuple[int, int]:
     return max(_LEAST_REGISTERS, used.get("REG", 0)), spilled
 
 
+def read_amd_resources(amdgcn: str) -> tuple[int, int]:
+    """Return a kernel's VGPRs and AGPRs, and its spilled bytes, both per lane."""
+    (registers,) = re.findall(r"\.vgpr_count: +(\d+)", amdgcn)
+    return int(registers), sum(map(int, _SPILL_STORES.findall(amdgcn)))
+
+
 def _count_spilled_bytes(sass: str) -> int:
     """Return the bytes of the stores to the stack that are reloaded, as ptxas counts them.
 
@@ -173,7 +185,7 @@ def _list_specializations(compiled: Any) -> list[Values]:
     source = compiled.src
     facts = {
         (each.name, "option"): getattr(compiled.metadata, each.name)
-        for each in fields(CUDAOptions)
+        for each in fields(make_backend(compiled.metadata.target).parse_options({}))
         if each.name != "extern_libs"  # paths on this machine
     }
     for number, (name, dtype) in enumerate(source.signature.items()):
@@ -181,7 +193,7 @@ def _list_specializations(compiled: Any) -> list[Values]:
         if dtype != "constexpr":
             facts[name, "dtype"] = dtype
             if kind := _DIVISIBLE.get(dtype[0]):
-                facts[name, kind] = bool(source.attrs.get((number,)))
+                facts[name, kind] = ["tt.divisibility", 16] in source.attrs.get((number,), ())
         elif constant == 1 and not source.fn.params[number].is_constexpr:
             facts |= {(name, "dtype"): "i32", (name, "equal to 1"): True}
         else:
@@ -200,12 +212,16 @@ def plain(value: Any) -> int | str | None:
 
 
 def read_kernel(path: Path, kernel: Values) -> dict[str, str]:
-    """Add a kernel's resources to its JSON. Return its TTIR (unless Gluon made it), TTGIR, PTX and SASS."""
-    paths = ((stage, path.with_suffix(f".{stage}")) for stage in ("ttir", "ttgir", "ptx"))
+    """Add a kernel's resources to its JSON. Return its code by stage, without TTIR if Gluon made it."""
+    paths = ((stage, path.with_suffix(f".{stage}")) for stage in STAGES)
     codes = {stage: path.read_text() for stage, path in paths if path.exists()}
-    cubin = path.with_suffix(".cubin").read_bytes()
-    kernel["registers"], kernel["spilled_bytes"] = read_resources(cubin)
-    codes["sass"] = disassemble(cubin)
+    if "amdgcn" in codes:
+        resources = read_amd_resources(codes["amdgcn"])
+    else:
+        cubin = path.with_suffix(".cubin").read_bytes()
+        resources = read_resources(cubin)
+        codes["sass"] = disassemble(cubin)
+    kernel["registers"], kernel["spilled_bytes"] = resources
     new = Path(kernel["file"]).name
     compiled_from = _COMPILED_FROM.search(codes["ttgir"])
     if not compiled_from or new in codes["ttgir"]:
@@ -237,7 +253,7 @@ def _recompile_one(module: Values, capability: int) -> Values:
     triton.knobs.runtime.add_stages_inspection_hook = STAGES_HOOK
     with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
         Path(file.name).write_text(module["ttir"])
-        target = GPUTarget("cuda", capability, 32)
+        target = make_target(capability)
         with redirect_stdout(None):  # Triton prints the PTX if ptxas fails
             compiled = triton.compile(file.name, target=target, options=module["options"])
     codes = {stage: compiled.asm[stage] for stage in ("ttgir", "ptx")}
@@ -277,7 +293,8 @@ _Edges = defaultdict[_Node, set[_Node]]
 def read_ttgir(ttgir: str) -> Facts:
     context = ir.context()
     ir.load_dialects(context)
-    nvidia.load_dialects(context)
+    for name in {"nvidia", "amd"} & vars(libtriton).keys():
+        getattr(libtriton, name).load_dialects(context)
     module = parse_module(ttgir, ".ttgir", context)
     flow = _DataFlow(module, gluon_ir.GluonOpBuilder(context))
     function = module.get_function(module.get_entry_func_name())
@@ -351,7 +368,9 @@ class _DataFlow:
             kinds = _NUMBERS if is_tma else "i1"
             self.roots.update(values[:1])
             self.roots.update(value for value, kind in operands if re.search(kinds, kind))
-        if _STORES.match(name):
+        if _BUFFER_STORES.match(name):
+            self.stores.update(value for value, kind in operands if kind.startswith("!tt.ptr"))
+        elif _STORES.match(name):
             self.stores.update(values[:1])  # the op that waits for a store has no operand
         if _BRANCHES.match(name):
             self.roots.update(values[: 3 if name == "scf.for" else 1])

@@ -27,7 +27,7 @@ from .arguments import (
     own_tensor,
     storage_start,
 )
-from .compiled import describe_kernel, plain, read_ttgir, tensor_columns
+from .compiled import STAGES, describe_kernel, plain, read_ttgir, tensor_columns
 from .tracebacks import current_line, describe_place
 
 # Maximum bytes of all arrays in the file.
@@ -218,7 +218,7 @@ class Recorder:
                 compiled.src.signature,
                 stand_ins,
                 self._describe_tensor,
-                self.gpu["compute_capability"],
+                not self.gpu.get("arch") and tuple(self.gpu["compute_capability"]) >= (9, 0),
             )
             kernel = self._keep_kernel(compiled)
             for number in read_ttgir(compiled.asm["ttgir"]).needed:
@@ -332,9 +332,10 @@ class Recorder:
         key = hashlib.blake2b(f"{file}{compiled.hash}".encode(), digest_size=32).hexdigest()
         if key not in self.written:
             self.written.add(key)
-            for stage in {"ttir", "ttgir", "ptx"} & compiled.asm.keys():
+            for stage in compiled.asm.keys() & {*STAGES}:
                 (self.folder / f"{key}.{stage}").write_text(compiled.asm[stage])
-            (self.folder / f"{key}.cubin").write_bytes(compiled.asm["cubin"])
+            if "cubin" in compiled.asm:
+                (self.folder / f"{key}.cubin").write_bytes(compiled.asm["cubin"])
             self.write("kernels", describe_kernel(compiled), key)
         return key
 

@@ -20,14 +20,14 @@ from torch._subclasses import FakeTensor
 from torch.utils import _triton as torch_triton
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map_only
-from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaDriver
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
 from . import Values
+from .allocation import make_target
 from .arguments import find_tensors
-from .compiled import read_resources
+from .compiled import read_amd_resources, read_resources
 from .recorder import HostRead, Recorder
 
 # An object, the name of one of its attributes, and the attribute's replacement.
@@ -225,19 +225,27 @@ def gpu_stand_ins(recorder: Recorder) -> Iterator[Patch]:
     yield from _patch_threads(recorder)
     yield from _patch_tensors()
     yield CompiledKernel, "_init_handles", _returning(None)
-    yield CompiledKernel, "n_regs", property(lambda self: read_resources(self.kernel)[0])
-    yield CompiledKernel, "n_spills", property(lambda self: read_resources(self.kernel)[1] // 4)
+    yield CompiledKernel, "n_regs", property(lambda self: _read_resources(self)[0])
+    yield CompiledKernel, "n_spills", property(lambda self: _read_resources(self)[1] // 4)
     yield torch_triton, "has_triton", _returning(True)
     yield torch.library.Library, "impl", _make_impl(recorder)
+
+
+def _read_resources(compiled: Any) -> tuple[int, int]:
+    if amdgcn := compiled.asm.get("amdgcn"):
+        return read_amd_resources(amdgcn)
+    return read_resources(compiled.kernel)
 
 
 def _make_properties(gpu: Values) -> Any:
     """Return a GPU's properties, as of `torch.cuda.get_device_properties`."""
     major, minor = gpu["compute_capability"]
+    arch = gpu.get("arch", "")
+    lanes = 64 if arch else 32
     return SimpleNamespace(
-        name=gpu["device_name"], major=major, minor=minor, multi_processor_count=gpu["sms"], warp_size=32,
-        total_memory=gpu["memory_gib"] << 30, max_threads_per_multi_processor=32 * gpu["max_warps_per_sm"],
-        gcnArchName="", max_threads_per_block=1024, regs_per_multiprocessor=gpu["registers_per_sm"],
+        name=gpu["device_name"], major=major, minor=minor, multi_processor_count=gpu["sms"], warp_size=lanes,
+        total_memory=gpu["memory_gib"] << 30, max_threads_per_multi_processor=lanes * gpu["max_warps_per_sm"],
+        gcnArchName=arch, max_threads_per_block=1024, regs_per_multiprocessor=gpu["registers_per_sm"],
         shared_memory_per_block=49152, L2_cache_size=gpu["l2_bytes"], is_integrated=0,
         shared_memory_per_block_optin=gpu["shared_bytes_per_program"],
         shared_memory_per_multiprocessor=gpu["shared_bytes_per_sm"], clock_rate=round(1000 * gpu["clock_mhz"]),
@@ -251,12 +259,12 @@ def _make_driver(gpu: Any) -> Any:
     # Kernels keep their code by device: a recording for another GPU, or a launch on this machine's, needs other code.
     arch = 10 * gpu.major + gpu.minor
     active: Any = Stub(
-        get_current_target=GPUTarget("cuda", arch, 32), get_device_capability=(gpu.major, gpu.minor),
+        get_current_target=make_target(gpu.gcnArchName or arch), get_device_capability=(gpu.major, gpu.minor),
         get_current_device=arch, get_current_stream=0, get_device_interface=torch.cuda, get_active_torch_device=_CUDA,
     )  # fmt: skip
     active.utils = Stub(cuOccupancyMaxActiveClusters=gpu.multi_processor_count, get_device_properties={
         "max_shared_mem": gpu.shared_memory_per_block_optin, "max_num_regs": gpu.regs_per_multiprocessor,
-        "warpSize": 32, "multiprocessor_count": gpu.multi_processor_count, "sm_clock_rate": gpu.clock_rate,
+        "warpSize": gpu.warp_size, "multiprocessor_count": gpu.multi_processor_count, "sm_clock_rate": gpu.clock_rate,
         "mem_clock_rate": gpu.memory_clock_rate, "mem_bus_width": gpu.memory_bus_width,
     })  # fmt: skip
     return active
@@ -294,7 +302,9 @@ def _patch_cuda(gpu: Any) -> Iterator[Patch]:
     yield torch.cuda, "_initialized", True
     yield torch.cuda.nvtx, "_nvtx", Stub()
     yield torch._C, "__getattr__", answer_zero
-    yield torch.version, "cuda", torch.version.cuda or "13.0"
+    is_amd = bool(gpu.gcnArchName)
+    yield torch.version, "cuda", None if is_amd else torch.version.cuda or "13.0"
+    yield torch.version, "hip", "7.0" if is_amd else None
 
 
 def _patch_graphs(recorder: Recorder) -> Iterator[Patch]:

@@ -24,6 +24,7 @@ from tilescope.captures.reader import (
     Capture,
     CapturedKernel,
     CapturedLaunch,
+    Content,
     Finding,
     OutputErrors,
     Tuned,
@@ -262,7 +263,8 @@ class LaunchReport(Inside):
         own = ((place.file, place.line),)
         lines = getattr(place, "user_lines", own)
         names = (
-            f"line {line}" if file == self.source else f"{file}:{line}" for file, line in lines
+            f"line {line}" if file == self.source else f"{file}:{line}" if line else "no line"
+            for file, line in lines
         )
         return " and ".join(names)
 
@@ -368,7 +370,8 @@ def make_report(
     timed = cache(
         lambda number: add_time(capture, launches[number], counts(number), inspections(number))
     )
-    findings = find(capture, counts, timed, compiler, most_seconds)
+    why = content.not_modelled
+    findings = find(capture, counts, timed, None if why else compiler, most_seconds)
     reports = cache(
         lambda number: _report_launch(
             launches[number],
@@ -380,7 +383,7 @@ def make_report(
         )
     )
     stopped = content.stopped
-    is_tried = capture.findings is not None
+    is_tried = capture.findings is not None or why
     return Report(
         triton=content.triton,
         gpu=content.gpu.get("name"),
@@ -394,10 +397,24 @@ def make_report(
         ),
         untried="" if is_tried else "No changes were tried: the capture holds no experiments.",
         stopped=stopped.message if stopped else None,
-        not_captured=content.not_captured,
+        not_captured=(*_explain_amd(content), *content.not_captured),
         failed=stopped is not None and stopped.kind == "exception",
         variants=find_variants(content),
     )
+
+
+def _explain_amd(content: Content) -> Iterator[str]:
+    """Say what a report on an AMD GPU lacks, what its terms mean there, and which compiler it is about."""
+    if content.not_modelled:
+        yield content.not_modelled
+        yield (
+            "Here, a warp is a wave of 64 lanes, an SM is a compute unit (CU), shared memory is the LDS, local memory "
+            "is scratch memory, and registers are VGPRs and AGPRs."
+        )
+        yield (
+            f"The package {content.package} compiled the kernels. Other builds of Triton, such as AMD's for ROCm, "
+            "contain another LLVM, so their registers, spills and instructions may differ."
+        )
 
 
 def read_report(path: Path) -> Report:

@@ -78,13 +78,13 @@ class Section:
             return f"{start} {width_bytes:>5} {counts} {ideal:>6}"
 
         settings, *facts = self.facts
-        lines = [*textwrap.wrap(settings, _SETTINGS_WIDTH), *facts, align(_HEADINGS)]
-        lines += map(align, self.rows)
+        lines = [*textwrap.wrap(settings, _SETTINGS_WIDTH), *facts]
+        lines += map(align, [_HEADINGS, *self.rows] if self.rows else [])
         return "\n   ".join([self.title, *lines, *self.notes])
 
     @property
     def markdown(self) -> str:
-        table = markdown_table(_HEADINGS, self.rows, 3)
+        table = markdown_table(_HEADINGS, self.rows, 3) if self.rows else ""
         heading = f"### {_in_markdown(self.title)}"
         items = "\n".join(f"- {_in_markdown(note)}" for note in self.notes)
         facts = "; ".join(fact.removesuffix(".") for fact in self.facts)
@@ -182,11 +182,6 @@ def _title(report: Report) -> str:
 def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) -> Section:
     grid = " × ".join(map(str, launch.grid))
     tuned = f", config {launch.tuned.number} of {launch.tuned.of}" if launch.tuned else ""
-    needs = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
-    needs += f", {launch.shared_bytes:,} bytes of shared memory"
-    if launch.programs_per_sm is not None:
-        programs = count_noun(launch.programs_per_sm, "program")
-        needs += f": {programs} per SM, limited by {join_names(launch.limited_by)}"
     rows = []
     for op in launch.ops:
         bound = "≥ " if op.refused else ""
@@ -215,13 +210,35 @@ def _make_section(report: Report, numbers: Sequence[int], launch: LaunchReport) 
         title=f"{name_launches(numbers)}  {launch.kernel}  {launch.source}:{launch.line}  grid {grid}{tuned}",
         facts=(
             settings_text({**launch.settings, **launch.config}),
-            needs,
-            *_describe_executions(launch),
-            *_describe_time(launch, report.gpu or "the GPU"),
+            _describe_needs(launch),
+            *_describe_instructions(report, launch),
         ),
         rows=tuple(rows),
         notes=tuple(notes),
     )
+
+
+def _describe_needs(launch: LaunchReport) -> str:
+    needs = f"{launch.registers} registers, {launch.spilled_bytes} bytes spilled"
+    needs += f", {launch.shared_bytes:,} bytes of shared memory"
+    if launch.programs_per_sm is not None:
+        programs = count_noun(launch.programs_per_sm, "program")
+        needs += f": {programs} per SM, limited by {join_names(launch.limited_by)}"
+    return needs
+
+
+def _is_modelled(report: Report) -> bool:
+    """Return whether requests and times are modelled for the GPU. If not, a remark says so."""
+    return all(each.not_predicted not in report.not_captured for each in report.launches[:1])
+
+
+def _describe_instructions(report: Report, launch: LaunchReport) -> Iterator[str]:
+    if _is_modelled(report):
+        yield from _describe_executions(launch)
+        yield from _describe_time(launch, report.gpu or "the GPU")
+    else:
+        compiled = sum(row.compiled for row in launch.instructions_by_line)
+        yield f"instructions in the code: {compiled:,}; most at {_list_busiest(launch, 'compiled')}"
 
 
 def _describe_spills(launch: LaunchReport) -> Iterator[str]:
@@ -256,7 +273,8 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
     if not launch.is_executed:
         return
     bound = "at least " if launch.may_retry else ""
-    busiest = _list_busiest(launch)
+    is_busy = launch.resource_shares.get("issue", 0.0) >= _BUSY
+    busiest = _list_busiest(launch, "executed") if is_busy and launch.instructions_executed else ""
     executed = _known(launch.instructions_executed, bound)
     yield f"warp instructions executed: {executed}" + (f"; most at {busiest}" if busiest else "")
     used = {access.opcode for access in launch.shared}
@@ -272,20 +290,17 @@ def _describe_executions(launch: LaunchReport) -> Iterator[str]:
         yield f"bank conflicts: {_known(launch.bank_conflicts, bound)}"
 
 
-def _list_busiest(launch: LaunchReport) -> str:
-    """Return the lines with the most instructions and their main kinds; "" if the SMs seldom issue instructions."""
-    total = launch.instructions_executed
-    if not total or launch.resource_shares.get("issue", 0.0) < _BUSY:
-        return ""
+def _list_busiest(launch: LaunchReport, amount: str) -> str:
+    """Return the lines with the most executed or compiled instructions, and their main kinds."""
     lines = Counter[str]()
     kinds = defaultdict[str, Counter[str]](Counter)
     for row in launch.instructions_by_line:
         place = launch.describe_place(row)
-        lines[place] += row.executed or 0
-        kinds[place][row.kind] += row.executed or 0
+        lines[place] += getattr(row, amount) or 0
+        kinds[place][row.kind] += getattr(row, amount) or 0
     return ", ".join(
-        f"{place} ({percent(executed / total)}, mostly {kinds[place].most_common(1)[0][0]})"
-        for place, executed in lines.most_common(_MOST_PLACES)
+        f"{place} ({percent(number / lines.total())}, mostly {kinds[place].most_common(1)[0][0]})"
+        for place, number in lines.most_common(_MOST_PLACES)
     )
 
 
@@ -384,6 +399,8 @@ def _sum_up(report: Report, kernels: Collection[str]) -> str:
     name = count_noun(len(launches), "launch")
     if len(groups) == 1 < len(launches):
         name = name_launches(groups[0])
+    if not _is_modelled(report):
+        return f"{name}. {_describe_needs(launches[0])}." if len(groups) == 1 else f"{name}."
     counts = ", ".join(f"{describe_total(launches, name)} {name}" for name in MAIN_AMOUNTS)
     bounded = sum(bool(launch.refused) for launch in launches)
     remark = f"; {bounded} with incomplete counts" if bounded else ""

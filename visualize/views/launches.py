@@ -1,5 +1,6 @@
 """Draw a script's launches in the slots of the page's views: requests, code, program order and results."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,7 +13,7 @@ from markupsafe import Markup
 from tilescope.captures.listings import isolate
 from tilescope.captures.reader import CapturedLaunch, Finding
 from tilescope.declare.experiment import Json
-from tilescope.declare.gpus import GPUS
+from tilescope.declare.gpus import ALL_GPUS
 from tilescope.declare.knobs import knob
 from tilescope.declare.spec import Tiles
 from tilescope.evaluate.causes import ALIGNMENT, explain
@@ -151,18 +152,18 @@ def draw_launch(
                 "flow-title": "",
                 "flow-launch": "",
                 **NO_CONTRAST,
-                "requests-table": _operations(launches, view.launch, link),
+                "requests-table": _operations(launches, view.launch, link) if launch.ops else "",
                 "lanes-view": _lanes_form(launch, view),
             }
         case "compiler":
             resources: Slots = {"resources": ""}
-            if gpu := GPUS.get(launches.gpu):
+            if gpu := ALL_GPUS.get(launches.gpu):
                 kernel = launches.kernel(view.launch)
                 triton = launches.content.triton
                 resources = resource_slots(gpu, kernel.num_warps, kernel, triton)
             return {
                 "compiler-headline": summary,
-                "listing": _listing(launches, view.launch, view.operation) if launch.ops else NONE,
+                "listing": _listing(launches, view.launch, view.operation),
                 **inspection_slots(launch, launches.caption, _sources(launches, view.launch)),
                 **resources,
             }
@@ -213,8 +214,9 @@ def launches_table(launches: Launches, address: Json, chosen: int | None = None)
         )
     faults, _ = describe_findings(report)
     wrong = Markup().join(map(render_alert, faults))
-    used = [name for name in rows[0] if any(str(row[name]) for row in rows)]
     content = launches.content
+    unknown = ("sectors", "not counted") if content.not_modelled else ()
+    used = [n for n in rows[0] if n not in unknown and any(str(row[n]) for row in rows)]
     notes = [
         f"{content.script}, compiled by Triton {content.triton} for {launches.gpu}.",
         *report.remarks,
@@ -236,15 +238,15 @@ def _headline(launch: LaunchReport, before: LaunchReport | None) -> Markup:
         old_ratio = significant(before.ratio)
         start = [f"Before: {old_ratio} ×."] if old_ratio != significant(launch.ratio) else []
         sentences.append(" ".join([*start, *changed]) or _UNCHANGED)
-    return headline(
-        ratio,
-        say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted")),
-        *sentences,
+    sentences += [
         _sum_up(others) if others else none,
         _findings_table(others) if others else "",
-        *(refusal.why for refusal in launch.refused if refusal.line == launch.line),
-        *wrong_counters(launch),
-    )
+    ]
+    reasons = [refusal.why for refusal in launch.refused if refusal.line == launch.line]
+    if reasons and not launch.ops:
+        return headline("", "", *reasons, *sentences)
+    what = say("the {}: {} {}", term("ideal sectors"), Code(launch.kernel), Mark("predicted"))
+    return headline(ratio, what, *sentences, *reasons, *wrong_counters(launch))
 
 
 def _sum_up(findings: Sequence[Finding]) -> str:
@@ -299,14 +301,20 @@ def _sources(launches: Launches, launch: int) -> Sources:
 
 
 def _listing(launches: Launches, launch: int, chosen: int) -> str:
-    ((file, (first, lines)),) = _sources(launches, launch).items()
+    ((source, (first, lines)),) = _sources(launches, launch).items()
     numbered = [f"{number:>4}  {text}" for number, text in enumerate(lines, first)]
+    report = launches.report().launches[launch]
+    # Without counts, the lines whose instructions access global memory
+    accesses = [(op.name, op.file, op.line) for op in report.ops] or [
+        (row.kind, *row.user_lines[0])
+        for row in report.instructions_by_line
+        if re.match("global|async", row.kind)
+    ]
     operations = [
-        (f"{op.name}, {op.file}:{op.line}", op.file, range(op.line, op.line + 1))
-        for op in launches.report().launches[launch].ops
+        (f"{name}, {file}:{line}", file, range(line, line + 1)) for name, file, line in accesses
     ]
     codes = launches.capture.build(launches.content.launches[launch].kernel).codes
-    return list_texts({file: (first, numbered)}, codes, operations, chosen)
+    return list_texts({source: (first, numbered)}, codes, operations, chosen)
 
 
 def _result(launch: CapturedLaunch) -> Markup:
@@ -348,7 +356,7 @@ def _operations(launches: Launches, number: int, link: str) -> Markup:
     report = launches.report().launches[number]
     arguments = launches.content.launches[number].arguments
     converted = {(each.file, each.line) for each in report.conversions}
-    gpu = GPUS.get(launches.gpu)
+    gpu = ALL_GPUS.get(launches.gpu)
     values = {each.name: each.value for each in arguments if type(each.value) is int}
     textbook = {_identity(group): group for group in launches.textbook(number).by_line()}
     rows = []
@@ -417,7 +425,8 @@ def _order_slots(launches: Launches, launch: LaunchReport, view: LaunchView) -> 
     planned = _plan_order(launches, view.launch)
     number, noun = count_noun(launches.programs(view.launch), "program").split()
     if planned is None:
-        why = "No store of this launch covers a tensor with rectangular blocks, each stored once."
+        none = "No store of this launch covers a tensor with rectangular blocks, each stored once."
+        why = launches.content.not_modelled or none
         return {
             "program-order-headline": headline(number, noun, why),
             "program-order-plot": NONE,
@@ -445,7 +454,7 @@ def _plan_order(launches: Launches, number: int) -> Schedule | None:
 
     It is None without such a tensor, or if the GPU is not in our table.
     """
-    gpu = GPUS.get(launches.gpu)
+    gpu = ALL_GPUS.get(launches.gpu)
     kernel = launches.kernel(number)
     for op in launches.counts(number).operations:
         tiles = _find_blocks(launches.content.launches[number], op)

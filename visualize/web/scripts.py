@@ -18,7 +18,7 @@ from tilescope.caching import once
 from tilescope.captures.reader import Capture, split_case
 from tilescope.declare.discovery import examples
 from tilescope.declare.experiment import Json
-from tilescope.declare.gpus import DEFAULT_GPU, GPUS
+from tilescope.declare.gpus import ALL_GPUS, DEFAULT_GPU
 from tilescope.declare.knobs import ConfigError, Knob, knobs, quote, read_fields
 from tilescope.reports.launch import Launches, LaunchReport
 from tilescope.reports.text import to_json
@@ -180,7 +180,7 @@ GPU = "gpu"
 
 GPU_MENU = control(
     GPU,
-    Knob("", "Script", "The GPU to compile for.", choices=tuple(GPUS), label="GPU"),
+    Knob("", "Script", "The GPU to compile for.", choices=tuple(ALL_GPUS), label="GPU"),
 )
 
 
@@ -218,8 +218,8 @@ def changed_values(launches: Launches, given: Json, gpu: str) -> Json:
         for name, value in {GPU: gpu, **defaults}.items()
         if given.get(name, "") not in ("", value)
     }
-    if changed.get(GPU, DEFAULT_GPU) not in list(GPUS):
-        sentence = f"gpu must be one of {', '.join(GPUS)} (got {quote(changed[GPU])})."
+    if changed.get(GPU, DEFAULT_GPU) not in list(ALL_GPUS):
+        sentence = f"gpu must be one of {', '.join(ALL_GPUS)} (got {quote(changed[GPU])})."
         raise ConfigError("unknown_gpu", sentence, GPU)
     return changed
 
@@ -229,7 +229,7 @@ def capture_options(chosen: Json) -> list[str]:
     options = []
     for name, value in chosen.items():
         if name == GPU:
-            options += ["--gpu-json", json.dumps(asdict(GPUS[value]))]
+            options += ["--gpu-json", json.dumps(asdict(ALL_GPUS[value]))]
         elif name == _SWEEP:
             options += [f"--set={setting}" for setting in str(value).split()]
         elif name.startswith(_CASE):

@@ -93,7 +93,7 @@ class _Placed(Protocol):
 def place(item: _Placed) -> str:
     """Return the source line of an item of the report, or the user's lines that call Triton's library there."""
     lines = item.user_lines if isinstance(item, SharedAccess) else [(item.file, item.line)]
-    return " and ".join(f"{file}:{line}" for file, line in lines)
+    return " and ".join(f"{file}:{line}" if line else "no line" for file, line in lines)
 
 
 def describe(snapshot: Snapshot, compiled: Compiled, inspection: Inspection) -> Program:
@@ -191,8 +191,10 @@ def banks_figure(program: Program) -> Figure | None:
     )
 
 
-def registers_figure(program: Program) -> Figure:
+def registers_figure(program: Program) -> Figure | None:
     """Draw the live registers at each instruction, and mark the maximum and the spills."""
+    if not program.instructions:
+        return None
     instructions = program.instructions
     live = np.array(count_live(program.sass))
     peak = int(live.argmax())

@@ -197,7 +197,7 @@ def registers_table(program: Program) -> Markup:
         "bytes moved in the launch",
     )
     columns = (*live_columns, *(spill_columns if spills else ()))
-    return table(columns, rows, "Registers by source line")
+    return table(columns, rows, "Registers by source line") if rows else Markup()
 
 
 def pipeline_headline(program: Program) -> Markup:

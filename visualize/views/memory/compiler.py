@@ -45,7 +45,7 @@ _LISTING = template(
 <select class="control" aria-label="memory operation">
 {% for name in names %}<option>{{ name }}</option>{% endfor %}
 </select>
-<input type="search" class="control" placeholder="Search all four, Enter for next" aria-label="search"></div>
+<input type="search" class="control" placeholder="Search all, Enter for next" aria-label="search"></div>
 <div class="listing-panes">
 {% for name, lines in texts.items() %}
 <section class="pane" data-name="{{ name }}"><div class="pane-head"><b>{{ name }}</b>{{ descriptions[name] }}
@@ -66,6 +66,7 @@ _DESCRIPTIONS = {
     "TTGIR": "Triton’s GPU IR",
     "PTX": "virtual assembly",
     "SASS": "machine code",
+    "AMDGCN": "assembly",
 }
 
 _NOT_INSPECTED: Slots = {
@@ -165,7 +166,7 @@ def list_texts(
 
     Args:
         sources: of the kernel.
-        codes: the kernel's TTGIR, PTX and SASS.
+        codes: the kernel's code by stage.
         operations: (label, file, lines) of each memory operation.
         chosen: the number of the operation whose lines are shown.
     """
@@ -345,14 +346,14 @@ def _instructions_table(inside: Inside, sources: Sources) -> Markup:
     ranked = sorted(((number, places) for places, number in counts.items()), reverse=True)
     cells = list[tuple[Any, ...]]()
     for executed, places in ranked[:_MOST_LINES]:
-        name = ", ".join(f"{file}:{line}" for file, line in places)
+        name = ", ".join(f"{file}:{line}" if line else "no line" for file, line in places)
         code = "\n".join(texts.get(place, "") for place in places)
         compiled = (f"{kind} {number:,}" for kind, number in kinds[places].most_common())
         cells.append((name, Code(code), *_times(executed, total), ", ".join(compiled)))
     if rest := ranked[_MOST_LINES:]:
         executed = sum(executed for executed, _ in rest)
         cells.append((count_noun(len(rest), "other line"), "", *_times(executed, total)))
-    header = "line", "source", "executed by warps", "share", "in the SASS"
+    header = "line", "source", "executed by warps", "share", "compiled"
     return table(header, cells, "Instructions by source line") if cells else Markup()
 
 

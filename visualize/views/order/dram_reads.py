@@ -278,12 +278,12 @@ def model_notes(traffic: DramTraffic) -> Markup:
             f"Programs start in launch order, {traffic.schedule.resident_programs:,} at a time. Programs that loop "
             "over tiles run in lockstep. Others drift apart, because an SM serves its oldest program first. If "
             "programs request more than the L2 delivers, about a fifth of the SMs run ahead. The others stay in step "
-            "because they wait for DRAM. Each half of the L2 keeps the data that SMs on its side read, and evicts the "
-            "least recently used lines. Both halves keep most panels, so about half of the capacity counts. Only "
-            "reads are modelled: an output is assumed to be written once. Error against counts: on an H200, half of 1,047 "
-            "orders are within 2.4 % and 93 % within 20 %; all but four of the others are flagged. On an H100, 93 % "
-            "of 208 orders are within 20 %. The constants come from H200s and an H100, and are assumed for other "
-            "GPUs."
+            "because they wait for DRAM. Each half of the L2 keeps the data that SMs on its side read, and evicts the"
+            " least recently used lines. Both halves keep most panels, so about half of the capacity counts. Only "
+            "reads are modelled: an output is assumed to be written once. Error against counts: on an H200, half of "
+            "1,047 orders are within 2.4 % and 93 % within 20 %; all but four of the others are flagged. On an H100, "
+            "93 % of 208 orders are within 20 %. The constants come from H200s and an H100, and are assumed for other"
+            " GPUs."
         )
     hit_rate = (
         "Nsight Compute's L2 hit rate is not shown. On an L2 of two halves, a request from one half to the other is "
