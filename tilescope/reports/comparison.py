@@ -159,10 +159,12 @@ class ChangedLaunch:
         if time := changes.get("predicted_us"):
             before, after = (milliseconds(number / 1e3) for number in (time.before, time.after))
             yield f"predicted {before} → {after} ({time.after / time.before:.2f} ×)"
-        causes = [changes[name].change for name in _RESOURCES if name in changes]
+        needs = [changes[name] for name in _RESOURCES if name in changes]
+        causes = [each.change for each in needs]
         if resident := changes.get("programs_per_sm"):
             programs = count_noun(int(resident.after), "program")
-            so = "so " if causes else ""
+            fewer = resident.after < resident.before
+            so = "so " if any((each.after > each.before) == fewer for each in needs) else ""
             causes.append(f"{so}{programs} per SM instead of {resident.before:,}")
         yield ", ".join(causes)
 

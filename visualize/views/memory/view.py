@@ -214,7 +214,12 @@ def lanes_form(snapshot: Snapshot, number: int) -> str:
     """
     state = snapshot.state
     view = state.view.of(LaneView)
-    names = [text.label(access) for access in state.kernel.accesses(state.launch)]
+    accesses = state.kernel.accesses(state.launch)
+    labels = [text.label(access) for access in accesses]
+    names = [
+        f"{label}, line {access.source[1]}" if labels.count(label) > 1 else label
+        for label, access in zip(labels, accesses, strict=True)
+    ]
     (operation,) = slots.controls(LaneView)
     operation |= {
         "choices": ["worst", *map(str, range(len(names)))],

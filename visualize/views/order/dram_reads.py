@@ -52,10 +52,12 @@ def dram_reads_headline(
     if no_gain := _no_gain(traffic):
         lead = [larger, no_gain]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
+    # Only compiled code shows whether stores cover whole sectors, and so whether the L2 reads the output, too.
+    least = "at least " if traffic.compiled is None and traffic.schedule.panels is None else ""
     beside = (
         "the input bytes read from DRAM {}"
         if ratio > _EQUAL
-        else "Each input is read from DRAM once {}"
+        else f"Each input is read from DRAM {least}once {{}}"
     )
     rest = (sentence for sentence in sentences if sentence not in lead)
     times = say("{} shows the time that each resource would take.", result)
