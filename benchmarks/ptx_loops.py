@@ -18,6 +18,8 @@ ADVANCE_BYTES = 512
 # Instructions of one class per iteration. The slope between them excludes the loop's own instructions.
 SHORT_LOOP = 20
 LONG_LOOP = 60
+# Instructions of loops that may exceed the instruction cache.
+CODE_SIZES = (1024, 2048, 2304, 4096, 12288)
 _CHAINS = 8
 _PREDICATES = 6
 # The globaltimer's ticks of 65 and 4 µs at which SMs start to load together.
@@ -224,6 +226,7 @@ def all_loops() -> dict[str, Loop]:
     for classes in ARITHMETIC:
         for count in (SHORT_LOOP, LONG_LOOP):
             loops[f"{count} {' '.join(classes)}"] = arithmetic(classes, count)
+    loops |= {f"{count} instructions": arithmetic(("FFMA",), count) for count in CODE_SIZES}
     for width, cache in COPY_KINDS:
         loops[f"copies of {width} bytes, {cache}"] = copies(width, cache)
     loops["local accesses"] = local_accesses()

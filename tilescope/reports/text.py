@@ -238,7 +238,7 @@ def _describe_instructions(report: Report, launch: LaunchReport) -> Iterator[str
         yield from _describe_time(launch, report.gpu or "the GPU")
     else:
         compiled = sum(row.compiled for row in launch.instructions_by_line)
-        yield f"instructions in the code: {compiled:,}; most at {_list_busiest(launch, 'compiled')}"
+        yield f"compiled instructions: {compiled:,}; most on {_list_busiest(launch, 'compiled')}"
 
 
 def _describe_spills(launch: LaunchReport) -> Iterator[str]:

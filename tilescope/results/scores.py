@@ -15,7 +15,7 @@ from typing import Any
 from tilescope.caching import once
 
 FILE = Path(__file__).parent / "scores.jsonl"
-# The times to which no constant was fitted. The `unseen` launches were timed after the model was final. The `examined`
+# The times to which no constant was fitted. The `unseen` launches were not used to change the model. The `examined`
 # launches guided its changes, so their errors may be too small. The kernels don't ship, so the scores hold the
 # predictions of commit 97870d3b.
 UNFITTED = ("unseen_time", "examined_time")

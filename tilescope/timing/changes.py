@@ -174,7 +174,7 @@ def describe_changes(inside: Inside) -> str:
 
 
 def _drop_costs(inside: Inside, execution: Execution) -> Iterator[_Change]:
-    """Drop one cost: bank conflicts, layout conversions through shared memory, or late instructions."""
+    """Drop one cost: bank conflicts, layout conversions through shared memory, or misses of the instruction cache."""
     if any(step.conflicts for step in execution.steps):
         steps = [
             replace(step, wavefronts=step.wavefronts - step.conflicts, conflicts=0.0)

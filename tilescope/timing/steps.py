@@ -55,9 +55,9 @@ _WARP_PRODUCT_CYCLES = 20
 _GROUP_PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x")
 _GROUP_PRODUCT_CYCLES = 64
 
-# Instructions that the two levels of an SM's instruction cache hold, and the cycles by which those of a larger loop are
-# late. If it exceeds a level by less than _OVERFLOW, only some of them are. Measured on an H200.
-_FETCHES = ((2048, 1.8), (8192, 3.4))
+# The capacity of the two levels of an SM's instruction cache, in instructions, and the cycles by which the instructions of
+# larger loops are late. The delay grows until a loop exceeds the capacity by _OVERFLOW. Measured on an H200.
+_CACHE_LEVELS = ((2048, 1.8), (8192, 3.4))
 _OVERFLOW = 0.25
 
 # Loops with less than this part of a launch's instructions may be missing in a trace.
@@ -244,8 +244,8 @@ def count_issue_cycles(
         if per_warp[first] < 2:
             continue
         late = 1.0
-        for held, delay in _FETCHES:
-            late += delay * min(1.0, max(0.0, sizes[first] / held - 1) / _OVERFLOW)
+        for capacity, delay in _CACHE_LEVELS:
+            late += delay * min(1.0, max(0.0, sizes[first] / capacity - 1) / _OVERFLOW)
         cycles[first : first + sizes[first]] = [max(1.0, late / sharing)] * sizes[first]
     return cycles
 

@@ -147,7 +147,7 @@ def add_spills(
     kinds: Mapping[str, str],
     dram_share: float,
 ) -> Traffic:
-    """Add the spilled registers that reach the L2, which moves a share of them to DRAM.
+    """Add the traffic of spills that reaches the L2, and the share of it that reaches DRAM.
 
     Args:
         kinds: `Opcode.lmem` of the accesses that reach the L2 → their name in `Traffic.l2_bytes`.

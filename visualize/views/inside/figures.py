@@ -93,7 +93,7 @@ class _Placed(Protocol):
 def place(item: _Placed) -> str:
     """Return the source line of an item of the report, or the user's lines that call Triton's library there."""
     lines = item.user_lines if isinstance(item, SharedAccess) else [(item.file, item.line)]
-    return " and ".join(f"{file}:{line}" if line else "no line" for file, line in lines)
+    return " and ".join(f"{file}:{line}" if line else "no source line" for file, line in lines)
 
 
 def describe(snapshot: Snapshot, compiled: Compiled, inspection: Inspection) -> Program:
@@ -239,7 +239,7 @@ def registers_figure(program: Program) -> Figure | None:
 
 def _source(instruction: Instruction) -> str:
     file, line = instruction.source
-    return f"{file}:{line}" if line else "no line"
+    return f"{file}:{line}" if line else "no source line"
 
 
 def pipeline_figure(program: Program) -> Figure | None:

@@ -346,7 +346,7 @@ def _instructions_table(inside: Inside, sources: Sources) -> Markup:
     ranked = sorted(((number, places) for places, number in counts.items()), reverse=True)
     cells = list[tuple[Any, ...]]()
     for executed, places in ranked[:_MOST_LINES]:
-        name = ", ".join(f"{file}:{line}" if line else "no line" for file, line in places)
+        name = ", ".join(f"{file}:{line}" if line else "no source line" for file, line in places)
         code = "\n".join(texts.get(place, "") for place in places)
         compiled = (f"{kind} {number:,}" for kind, number in kinds[places].most_common())
         cells.append((name, Code(code), *_times(executed, total), ", ".join(compiled)))

@@ -52,7 +52,7 @@ def dram_reads_headline(
     if no_gain := _no_gain(traffic):
         lead = [larger, no_gain]
     number = f"{significant(ratio, 2)} ×" if ratio > _EQUAL else ""
-    # Only compiled code shows whether stores cover whole sectors, and so whether the L2 reads the output, too.
+    # Only compiled code shows whether stores cover whole sectors. If not, the L2 reads as many bytes again.
     least = "at least " if traffic.compiled is None and traffic.schedule.panels is None else ""
     beside = (
         "the input bytes read from DRAM {}"
@@ -273,7 +273,7 @@ def model_notes(traffic: DramTraffic) -> Markup:
     """Render the assumptions of the model, and the reason that no L2 hit rate is shown."""
     assumptions = "Each input is assumed to be read once, and the output to be written once."
     if any(map(writes_in_parts, traffic.operations)):
-        assumptions += " Stores cover only parts of sectors, so the L2 reads the output once, too."
+        assumptions += " Stores cover only parts of sectors, so the L2 also reads the output from DRAM once."
     if traffic.schedule.panels:
         # tests/tilescope/oracle/test_reuse_atlas.py requires slightly smaller errors.
         assumptions = (

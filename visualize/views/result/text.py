@@ -442,7 +442,7 @@ def render_predicted(
         ),
         *others,
         f"For nine in ten of {len(unfitted_scores())} launches of kernels that the model was not fitted to, such a "
-        f"range contains the measured time. {errors.launches} of them were timed after the model was final: their "
+        f"range contains the measured time. {errors.launches} of them were never used to change the model: their "
         f"median error is {percent(errors.median)}.",
         back_to_back * (not is_compared),
         inside.assumed,
