@@ -6,8 +6,8 @@ bandwidth and dense matrix rates (float16 inputs, float32 sums; tf32) from the v
 each row. A datasheet rate is an upper limit at boost clock, which kernels don't reach. `benchmarks.l2` measures the
 rate at which an SM receives data from the L2.
 
-For AMD's GPUs, an SM is a compute unit (CU), a warp is a wave, and shared memory is the LDS. Only code compiled for them is
-described, so their rows have no matrix rates.
+For AMD's GPUs, an SM is a compute unit (CU), a warp is a wave, and shared memory is the LDS. Times on
+them are not predicted, so their rows have no matrix rates.
 """
 
 import csv

@@ -263,7 +263,11 @@ class LaunchReport(Inside):
         own = ((place.file, place.line),)
         lines = getattr(place, "user_lines", own)
         names = (
-            f"line {line}" if file == self.source else f"{file}:{line}" if line else "no source line"
+            f"line {line}"
+            if file == self.source
+            else f"{file}:{line}"
+            if line
+            else "no source line"
             for file, line in lines
         )
         return " and ".join(names)
@@ -412,8 +416,8 @@ def _explain_amd(content: Content) -> Iterator[str]:
             "is scratch memory, and registers are VGPRs and AGPRs."
         )
         yield (
-            f"Compiled with {content.package}. Other builds of Triton, such as AMD's for ROCm, bundle another LLVM, and "
-            "may produce other registers, spills and instructions."
+            f"Compiled with {content.package}. Other builds of Triton, such as AMD's for ROCm, bundle another LLVM, "
+            "and may produce other registers, spills and instructions."
         )
 
 

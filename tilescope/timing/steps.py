@@ -55,8 +55,8 @@ _WARP_PRODUCT_CYCLES = 20
 _GROUP_PRODUCT = re.compile(r"[HQI]GMMA\.64x(\d+)x")
 _GROUP_PRODUCT_CYCLES = 64
 
-# The capacity of the two levels of an SM's instruction cache, in instructions, and the cycles by which the instructions of
-# larger loops are late. The delay grows until a loop exceeds the capacity by _OVERFLOW. Measured on an H200.
+# The capacity of the two levels of an SM's instruction cache, in instructions, and the cycles by which those of larger
+# loops are late. The delay grows until a loop exceeds the capacity by _OVERFLOW. Measured on an H200.
 _CACHE_LEVELS = ((2048, 1.8), (8192, 3.4))
 _OVERFLOW = 0.25
 

@@ -193,7 +193,7 @@ def test_other_gpus_have_times_of_their_datasheets_that_are_marked_as_assumed():
     }
     ranked = sorted(times, key=lambda name: -times[name].predicted_us)
     assert ranked == ["L4", "A100-80GB", "H100", "H200"]
-    assert times["L4"].assumed.startswith("L4: nothing was measured.")
+    assert times["L4"].assumed.startswith("L4: no measurements on this GPU.")
     assert times["H200"].assumed.startswith("H200: bandwidths were measured")
     assert times["L4"].by_resource_us["DRAM"] == pytest.approx(
         times["H100"].by_resource_us["DRAM"] * 3350 / 300, rel=0.01

@@ -50,7 +50,7 @@ def test_a_product_takes_the_time_of_the_datasheets_rate(report):
     assert launch.by_resource_us["tensor"] == pytest.approx(2 * SIZE**3 / tera / 1e6, rel=0.02)
     assert launch.instructions_executed
     assert launch.predicted_us > launch.by_resource_us["tensor"]
-    assert "B200: nothing was measured" in launch.assumed
+    assert "B200: no measurements on this GPU" in launch.assumed
 
 
 def test_tensor_memory_is_listed_by_line_and_limits_the_programs_per_sm(report):

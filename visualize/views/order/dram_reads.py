@@ -273,7 +273,9 @@ def model_notes(traffic: DramTraffic) -> Markup:
     """Render the assumptions of the model, and the reason that no L2 hit rate is shown."""
     assumptions = "Each input is assumed to be read once, and the output to be written once."
     if any(map(writes_in_parts, traffic.operations)):
-        assumptions += " Stores cover only parts of sectors, so the L2 also reads the output from DRAM once."
+        assumptions += (
+            " Stores cover only parts of sectors, so the L2 also reads the output from DRAM once."
+        )
     if traffic.schedule.panels:
         # tests/tilescope/oracle/test_reuse_atlas.py requires slightly smaller errors.
         assumptions = (
