@@ -353,13 +353,14 @@ def _instructions_table(inside: Inside, sources: Sources) -> Markup:
     if rest := ranked[_MOST_LINES:]:
         executed = sum(executed for executed, _ in rest)
         cells.append((count_noun(len(rest), "other line"), "", *_times(executed, total)))
-    header = "line", "source", "executed by warps", "share", "compiled"
+    executions = ("executed by warps", "share") if total else ()
+    header = "line", "source", *executions, "compiled"
     return table(header, cells, "Instructions by source line") if cells else Markup()
 
 
-def _times(executed: int, total: int | None) -> tuple[str, str]:
-    """Format a line's executions and their share of the launch's; "" without executions."""
-    return (f"{executed:,}", percent(executed / total)) if total else ("", "")
+def _times(executed: int, total: int | None) -> tuple[str, ...]:
+    """Format a line's executions and their share of the launch's; () without executions."""
+    return (f"{executed:,}", percent(executed / total)) if total else ()
 
 
 def _conversions_table(inside: Inside) -> Markup:
