@@ -135,7 +135,7 @@ class CountedLaunch:
     elapsed_ms: float | None
 
 
-_NOT_MODELLED = "Requests, conflicts, layouts, pipelines, executed instructions and times are not modelled for AMD GPUs."
+_NOT_MODELLED = "Requests, conflicts, layouts, pipelines, executed instructions and times are not modelled for AMD."
 
 # The name of a launch's predicted time among the numbers of a finding.
 TIME = "predicted_ns"
