@@ -139,7 +139,7 @@ def _refuse_incomplete(sweeps: Sequence[Sweep | None]) -> None:
     if failed := [sweep for sweep in sweeps if sweep and not sweep.best]:
         problems = count_noun(len(failed), "problem")
         notes = " ".join(dict.fromkeys(sweep.note for sweep in failed))
-        raise CommandFailed(f"No config is correct for {problems}. {notes}".strip(), FAILED)
+        raise CommandFailed(f"No config is usable for {problems}. {notes}".strip(), FAILED)
 
 
 def _tune(

@@ -149,7 +149,7 @@ def test_without_a_correct_config_the_status_is_1_and_stderr_says_why(tune, monk
     status, out, err = tune("matmul.grouped", *OVER, *SET)
     assert status == 1
     assert "16 configs wrong: " in out
-    assert "No config is correct for 2 problems." in err
+    assert "No config is usable for 2 problems." in err
 
 
 def test_a_lost_cluster_is_no_mistake_of_the_user(tune, monkeypatch):
