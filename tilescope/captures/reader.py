@@ -366,19 +366,13 @@ class Content:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The stages of compilation, besides the TTIR, which a kernel may lack."""
+        """The stages of compilation after the TTIR."""
         return ("ttgir", "amdgcn") if self.not_modelled else ("ttgir", "ptx", "sass")
 
     @property
     def not_modelled(self) -> str:
-        """What is unknown about launches on the GPU, in a sentence; "" if Tilescope models the GPU."""
+        """A sentence that lists what is not modelled on the GPU; "" if Tilescope models it."""
         return _NOT_MODELLED if self.gpu.get("arch") else ""
-
-
-def split_case(source: str) -> tuple[str, str]:
-    """Split off the name of a case, as `record.split_case` does without this module."""
-    name, colon, case = source.rpartition(":")
-    return (name, case) if colon and not Path(source).is_file() else (source, "")
 
 
 _CONTENT_TYPE = TypeAdapter(Content)

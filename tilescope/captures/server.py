@@ -32,6 +32,12 @@ _ALLOCATE_S = 30
 _POLL_S = 0.2
 
 
+def split_case(source: str) -> tuple[str, str]:
+    """Split off the name of a case, as `record.split_case` does without this module."""
+    name, colon, case = source.rpartition(":")
+    return (name, case) if colon and not Path(source).is_file() else (source, "")
+
+
 class CaptureFailed(Exception):
     """A script could not be captured. The message is one sentence."""
 

@@ -8,7 +8,8 @@ from itertools import groupby, zip_longest
 from typing import Any
 
 from tilescope.numbers import count_noun, milliseconds
-from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport, in_words
+from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, OperationReport
+from tilescope.reports.sentences import in_words
 
 # Maximum number of lines that explain a difference.
 _MOST_LINES = 3

@@ -8,7 +8,8 @@ from typing import Any
 
 from tilescope.captures.reader import TIME, Finding
 from tilescope.numbers import count_noun
-from tilescope.reports.launch import LaunchReport, Report, describe_finding
+from tilescope.reports.launch import LaunchReport, Report
+from tilescope.reports.sentences import describe_finding
 from tilescope.timing.changes import GRID_KIND, estimate_equal_work
 
 # Triton's assumption about an argument, by the kind of specialization, and the number of launches that are named.

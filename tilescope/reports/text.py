@@ -14,12 +14,8 @@ from tilescope.inside.report import Inside
 from tilescope.numbers import count_noun, join_names, milliseconds, percent
 from tilescope.reports.comparison import Difference
 from tilescope.reports.findings import describe_findings, describe_variants, name_launches, truncate
-from tilescope.reports.launch import (
-    MAIN_AMOUNTS,
-    LaunchReport,
-    Report,
-    in_words,
-)
+from tilescope.reports.launch import MAIN_AMOUNTS, LaunchReport, Report
+from tilescope.reports.sentences import in_words
 from tilescope.sass.instructions import find_opcode
 from tilescope.timing.changes import describe_warm_time
 

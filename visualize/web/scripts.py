@@ -15,7 +15,8 @@ from typing import Any
 
 from tilescope.advice.findings import Compiler
 from tilescope.caching import once
-from tilescope.captures.reader import Capture, split_case
+from tilescope.captures.reader import Capture
+from tilescope.captures.server import split_case
 from tilescope.declare.discovery import examples
 from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import ALL_GPUS, DEFAULT_GPU
