@@ -46,6 +46,8 @@ _MOST_PROCESSES = 16
 # Maximum characters of a reason: an error may quote a kernel.
 _MOST_TEXT = 300
 
+_NOT_PREDICTED = "all were compiled in parallel; timing them is faster than predicting"
+
 # Compiles the config with a given number, in forks of this process.
 _compile: Callable[[int], Any]
 
@@ -139,21 +141,26 @@ def predict_configs(
     function, launches = _list_launches(tuner, configs, keywords)
     if not isinstance(function, JITFunction):
         raise _AllKept("Triton does not compile the kernel here")
+    # Predictions may take as long as timing the configs that they drop
+    limit_s = _BENCH_S * len(configs) * (1 - 1 / _MOST)
+    if limit_s < _LEAST_S:
+        for _ in _compile_in_parallel(function, launches):
+            pass
+        raise _AllKept(_NOT_PREDICTED)
     from tilescope.record.capture_file import write_capture  # imports torch
     from tilescope.record.recorder import Recorder
 
     with tempfile.TemporaryDirectory(prefix="tilescope-") as name, _start_predictor() as predictor:
         folder = Path(name)
         path = folder / "configs.tilescope"
-        recorder = Recorder(asdict(gpu), "cuda", folder)
+        recorder = Recorder(asdict(gpu), "cuda", folder, maps_memory=False)
         with recorder.journal:
             refused, missing = _record(recorder, function, launches)
-        # Predictions may take as long as timing the configs that they drop
-        deadline = time.monotonic() + _BENCH_S * len(configs) * (1 - 1 / _MOST)
+        deadline = time.monotonic() + limit_s
         write_capture(folder, path)
         limit_s = deadline - time.monotonic()
         if limit_s < _LEAST_S:
-            raise _AllKept("all were compiled in parallel; timing them is faster than predicting")
+            raise _AllKept(_NOT_PREDICTED)
         predicted = _predict(predictor, path, len(recorder.launches), limit_s)
     times = dict[int, float]()
     recorded = (number for number in range(len(configs)) if number not in {*refused, *missing})

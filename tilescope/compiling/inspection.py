@@ -137,8 +137,11 @@ class LaunchCapture(BaseCapture):
         return np.zeros(self._sizes[number], np.int32)
 
 
-def capture_launch(kernel: Kernel, launch: Launch) -> LaunchCapture:
+def capture_launch(kernel: Kernel, launch: Launch, maps_memory: bool = True) -> LaunchCapture:
     """Compile a launch of a declared kernel, and return it.
+
+    Args:
+        maps_memory: as for `describe_kernel`.
 
     Raises:
         Stopped: as for `compile_kernel`.
@@ -161,7 +164,11 @@ def capture_launch(kernel: Kernel, launch: Launch) -> LaunchCapture:
             "not_captured": (),
             "cases": {},
             "kernels": [
-                {**describe_kernel(compiled), "registers": registers, "spilled_bytes": spilled}
+                {
+                    **describe_kernel(compiled, maps_memory),
+                    "registers": registers,
+                    "spilled_bytes": spilled,
+                }
             ],
             "arrays": [{"why_missing": ""} for _ in zeroed],
             "storages": [

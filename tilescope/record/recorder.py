@@ -105,6 +105,7 @@ class Recorder:
         configs: number of the autotuner config to pin, from 1, by kernel name.
         is_timed: whether cases and `do_bench` calls are launched repeatedly on a GPU to time them.
         max_bytes: without a GPU, the values of larger tensors are not computed.
+        maps_memory: as for `describe_kernel`.
 
     Attributes:
         process: the recorded process, which may have started this one.
@@ -128,6 +129,7 @@ class Recorder:
         configs: Mapping[str, int] = types.MappingProxyType({}),
         is_timed: bool = True,
         max_bytes: int = sys.maxsize,
+        maps_memory: bool = True,
     ) -> None:
         self.gpu = gpu
         self.runs = runs
@@ -135,6 +137,7 @@ class Recorder:
         self.configs = configs
         self.is_timed = is_timed
         self.max_bytes = max_bytes
+        self.maps_memory = maps_memory
         self.folder = folder
         self.process = os.getpid()
         self.journal = (folder / "journal").open("ab", buffering=0)
@@ -336,7 +339,7 @@ class Recorder:
                 (self.folder / f"{key}.{stage}").write_text(compiled.asm[stage])
             if "cubin" in compiled.asm:
                 (self.folder / f"{key}.cubin").write_bytes(compiled.asm["cubin"])
-            self.write("kernels", describe_kernel(compiled), key)
+            self.write("kernels", describe_kernel(compiled, self.maps_memory), key)
         return key
 
     def find_unknown(self, values: Any) -> str:

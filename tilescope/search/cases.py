@@ -136,7 +136,7 @@ def build(experiment: Experiment, gpu: Gpu, is_timed: bool = False) -> ConfigBui
         return _compute_what_is_read(functools.partial(_build_case, experiment, gpu))
     began = time.monotonic()
     kernel, launch = launch_of(experiment, gpu)
-    capture = capture_launch(kernel, launch)
+    capture = capture_launch(kernel, launch, maps_memory=False)
     seconds = time.monotonic() - began
     return _describe_build(experiment, capture, seconds, not is_timed, kernel.copies_ms(launch))
 
@@ -196,7 +196,7 @@ def _without_gpu(folder: Path, gpu: Gpu, max_bytes: int = _MAX_BYTES) -> Iterato
     from tilescope.record.without_gpu import use_compiled_meta_functions
 
     use_compiled_meta_functions()
-    with recording(folder, asdict(gpu), max_bytes=max_bytes):
+    with recording(folder, asdict(gpu), max_bytes=max_bytes, maps_memory=False):
         yield
 
 
