@@ -164,7 +164,7 @@ def describe_kernel(compiled: Any, maps_memory: bool = True) -> Values:
     """
     metadata = compiled.metadata
     function = compiled.src.fn.fn
-    source, line = inspect.getsourcelines(function)
+    source, line = _find_source(function)
     ttgir = compiled.asm["ttgir"]
     options = {k: v for k, v in metadata._asdict().items() if isinstance(v, int | str)}
     # The metadata's number includes the warps that specialization adds
@@ -180,6 +180,9 @@ def describe_kernel(compiled: Any, maps_memory: bool = True) -> Values:
         "allocation": allocation, "tensor_columns": tensor_columns(metadata),
         "specializations": _list_specializations(compiled),
     }  # fmt: skip
+
+
+_find_source = functools.cache(inspect.getsourcelines)  # takes 10 ms, and a kernel has many configs
 
 
 def tensor_columns(metadata: Any) -> int:
