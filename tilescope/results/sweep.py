@@ -27,6 +27,10 @@ DONE = ("timed", "checked", "predicted", "wrong", "set aside")
 # such configs would be an improvement (95 % confidence), and the model predicts that the remaining ones are slower.
 PATIENCE = 30
 
+# Before a compile, the model cannot rank times that differ by less than this share: half of its error in recorded
+# searches.
+ESTIMATE_TIE = 0.07
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -260,8 +264,16 @@ class Sweep:
 
     @cached_property
     def ranks(self) -> dict[int, int]:
-        """Return the rank of each ranked row, from 1, keyed by `id(row)`."""
-        return {id(row): rank for rank, row in enumerate(self.ranked, 1)}
+        """Return the rank of each ranked row, from 1, keyed by `id(row)`.
+
+        If only an expected order is known, a rank counts the rows that are clearly better, so rows can share it.
+        """
+        numbers = map(id, self.ranked)
+        if self.has_times:
+            return {number: rank for rank, number in enumerate(numbers, 1)}
+        estimates = [row.estimate or math.inf for row in self.ranked]
+        ranks = np.searchsorted(estimates, np.divide(estimates, 1 + ESTIMATE_TIE)) + 1
+        return dict(zip(numbers, ranks.tolist(), strict=True))
 
     @property
     def best(self) -> SweepRow | None:

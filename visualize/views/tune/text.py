@@ -48,7 +48,9 @@ _PHASES = {
     "over": "ended",
 }
 
-_EXPECTED = "The picture shows the expected order: 1 is the config expected to be the fastest."
+_EXPECTED = (
+    "The picture shows expected ranks: 1 is expected to be the fastest, and equal ranks tie."
+)
 CANCELLED_EARLY = hint("The sweep was cancelled before its first result.", _EXPECTED)
 NOT_SWEPT = hint(
     _EXPECTED,
