@@ -331,11 +331,13 @@ class ResultPanel(Panel):
         result = snapshot.result(RunResult)
         run = text.timed_run(result) if result else None
         known_ms = run.timing.median_ms if run and run.timing else None
-        scoreboard = state.link(tab="scoreboard")
         is_warm = state.experiment.run.l2 == "warm"
+        faster = text.suggest_config(state)
         return {
             **values,
-            "predicted-time": text.render_predicted(inside, scoreboard, known_ms, is_warm),
+            "predicted-time": text.render_predicted(
+                inside, state.link(tab="scoreboard"), known_ms, is_warm, faster
+            ),
             "predicted-plot": figures.plot_predicted(inside, about),
         }
 
