@@ -323,8 +323,9 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
             )
         )
     count = f"{check.mismatched:,} of {check.elements:,}"
+    detail = f"{check.nonfinite:,} of them not written or not finite" if check.mismatched else ""
     rows += [
-        ("wrong elements", count, f"{check.nonfinite:,} of them not written or not finite"),
+        ("wrong elements", count, detail),
         (
             "worst element",
             str(list(check.worst_index)),

@@ -114,8 +114,8 @@ def draw_run(snapshot: Snapshot) -> Slots:
     if run := snapshot.result(RunResult):
         return draw_result(run, snapshot.launch, snapshot.failure)
     how = prose.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
-    notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), prose.NOT_RUN)
-    return {**notes, "result": how, **NO_PLOTS, "roofline-plot": NONE}
+    notes: Slots = dict.fromkeys(("card", "result-tables"), prose.NOT_RUN)
+    return {**notes, "roofline": "", "result": how, **NO_PLOTS, "roofline-plot": NONE}
 
 
 def draw_result(result: RunResult, launch: Launch, failure: Failure | None = None) -> Slots:
