@@ -296,7 +296,8 @@ def suggest_config(state: State) -> Sentence | str:
     other = estimate_time(kernel, replace(launch, config=config))
     if not own or not other or own < _CLEARLY * other:
         return ""
-    link = Link(config_text(config), state.link(tab="sweep", **vars(config)))
+    tile = config_text(config).partition(",")[0]
+    link = Link(tile, state.link(tab="sweep", **vars(config)))
     return say("Tune expects {} to be clearly faster.", link)
 
 
@@ -465,7 +466,7 @@ def render_predicted(
     number, unit = cold.split()
     bound = name_resource(inside.bound_by)
     sentences = [
-        html([describe_spills(inside), first, faster, back_to_back * is_compared, comparison]),
+        html([describe_spills(inside), first, back_to_back * is_compared, comparison, faster]),
         *others,
         f"For nine in ten of {len(unfitted_scores())} launches of kernels that the model was not fitted to, such a "
         f"range contains the measured time. {errors.launches} of them were never used to change the model: their "
