@@ -127,8 +127,8 @@ def term(name: str, shown: str = "") -> Term:
 
 _GLOSSARY = template(
     """
-<dialog popover id="glossary" aria-labelledby="glossary-title"><h2 id="glossary-title">Glossary</h2>
-<button type="button" popovertarget="glossary">Close</button>
+<dialog popover id="glossary" aria-labelledby="glossary-title">
+<header><h2 id="glossary-title">Glossary</h2><button type="button" popovertarget="glossary">Close</button></header>
 {% for heading, terms in sections.items() %}
 <h3>{{ heading }}</h3>
 <dl>{% for entry in terms.items() %}<div><dt>{{ entry[0] }}</dt><dd>{{ entry[1] }}</dd></div>{% endfor %}</dl>

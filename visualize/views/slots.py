@@ -137,7 +137,8 @@ aria-describedby="help-{{ field.name }}" step="1">
 {% elif field.kind == "text" %}
 <input type="text" class="control" {{ about }} maxlength="{{ field.longest }}" spellcheck="false">
 {% elif field.kind == "number" %}
-{{ slider(field) }}<input type="number" class="control" {{ about }}>
+{# The box appears where its value is shown, once it has the focus. #}
+{{ slider(field) }}<output aria-hidden="true"></output><input type="number" class="control" {{ about }}>
 {% else %}
 {{ slider(field) }}<output {{ about }} for="knob-{{ field.name }}-slider"></output>
 {% endif %}

@@ -119,17 +119,19 @@ _PAGE = template(
 {% call slot("tour", "tour") %}<div class="tour-bar"></div>{% endcall %}
 {# Opening the dialog starts the action "share". #}
 {% call slot("share", "share") %}
-<dialog popover id="share-dialog" aria-labelledby="share-title"><h2 id="share-title">Share this page</h2>
+<dialog popover id="share-dialog" aria-labelledby="share-title"><header><h2 id="share-title">Share this page</h2>
+<button type="button" popovertarget="share-dialog">Close</button></header>
 <div class="qr" role="img" aria-label="QR code of the link"></div>
 <p><input type="text" readonly aria-label="Link"><button type="button" class="copy">Copy link</button></p>
 <p><input type="text" readonly aria-label="Embed code for a slide or a web page">
-<button type="button" class="copy">Copy embed code</button></p>
-<p><button type="button" popovertarget="share-dialog">Close</button></p></dialog>
+<button type="button" class="copy">Copy embed code</button></p></dialog>
 {% endcall %}
 {% call slot("keys", "keys") %}
 <button type="button" class="open-keys quiet" popovertarget="keys-dialog" aria-label="Keys" title="Keys (?)">?</button>
 <h1 class="on-stage quiet"></h1><a class="open-whole" target="_blank" rel="noopener">Open in Tilescope</a>
-<dialog popover id="keys-dialog" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2>
+<dialog popover id="keys-dialog" aria-labelledby="keys-title"><header><h2 id="keys-title">Keys</h2>
+<button type="button" class="to-talk" popovertarget="keys-dialog">Talk mode</button>
+<button type="button" popovertarget="keys-dialog">Close</button></header>
 <dl>
 <div><dt><kbd>←</kbd> <kbd>→</kbd></dt><dd>step back or forward; in a tour, go to the previous or next stop</dd></div>
 <div><dt><kbd>Space</kbd></dt><dd>play and pause</dd></div>
@@ -137,14 +139,11 @@ _PAGE = template(
 <div><dt><kbd>T</kbd></dt><dd>talk mode: the headline and the picture fill the window</dd></div>
 <div><dt><kbd>F</kbd></dt><dd>full screen</dd></div>
 <div><dt><kbd>Q</kbd></dt><dd>link and QR code of the current page</dd></div>
-<div><dt><kbd>1</kbd> <kbd>2</kbd> <kbd>3</kbd> <kbd>4</kbd> <kbd>5</kbd> <kbd>6</kbd></dt>
-<dd>the views and the Library</dd></div>
-<div><dt><kbd>A</kbd> <kbd>B</kbd> <kbd>C</kbd> <kbd>D</kbd></dt><dd>answer a question</dd></div>
+<div><dt><kbd>1</kbd> to <kbd>6</kbd></dt><dd>the views and the Library</dd></div>
+<div><dt><kbd>A</kbd> to <kbd>D</kbd></dt><dd>answer a question</dd></div>
 <div><dt><kbd>Esc</kbd></dt><dd>leave the tour, then talk mode</dd></div>
 <div><dt><kbd>?</kbd></dt><dd>this list</dd></div>
-</dl>
-<p><button type="button" class="to-talk" popovertarget="keys-dialog">Talk mode</button>
-<button type="button" popovertarget="keys-dialog">Close</button></p></dialog>
+</dl></dialog>
 {% endcall %}
 {{ glossary }}
 """

@@ -60,6 +60,24 @@ def test_bad_values_get_sentences_beside_them_and_the_last_picture_stays(tab):
     tab.says('.field[data-field="dtype"] .problem', "(got 'float64')")
 
 
+def test_a_number_is_sent_when_it_is_typed_and_a_rejected_one_leaves_the_picture(tab):
+    tab.open("?kernel=matmul.grouped")
+    tab.wait_for_compiled()
+    headline = tab.text("#program-order-headline")
+    sent = []
+    tab.on("request", lambda request: sent.append(request.post_data_json["settings"]["M"]))
+    box = tab.field("M")
+    box.press("Control+a")
+    box.press_sequentially("99999")
+    tab.says('.field[data-field="M"] .problem', "(got 99999)")
+    assert sent == [99999]
+    assert tab.text("#program-order-headline") == headline
+    box.press("Control+a")
+    box.press_sequentially("1024")
+    box.press("Enter")
+    tab.says("#program-order-headline", "all 64 programs")
+
+
 def test_the_longest_numbers_fit_into_their_boxes(tab):
     tab.open("?kernel=matmul.grouped&M=16384&N=16384&K=16384&seed=1234567&tab=result")
     tab.unfold("#run-options-fold")

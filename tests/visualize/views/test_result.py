@@ -199,6 +199,15 @@ def test_the_reply_says_whether_the_working_set_fits_in_the_l2():
         assert view.run_reply(run, Snapshot(opened(run.experiment.to_address())))["fits_l2"] is fits
 
 
+def test_a_config_that_is_expected_to_be_clearly_faster_is_suggested():
+    large = "matmul.grouped M=4096 N=4096 K=4096 gpu=H200"
+    assert text_of(text.suggest_config(opened(large))) == (
+        "Tune expects 128 × 256 × 64 to be clearly faster."
+    )
+    found = f"{large} BLOCK_M=128 BLOCK_N=256 BLOCK_K=64 num_warps=8"
+    assert text.suggest_config(opened(found)) == ""
+
+
 def error_map(cells, exact=False, passed=False, cell=1):
     """Return the picture of an error whose cells have `cell` × `cell` elements."""
     cells = np.array(cells, dtype=np.float32)

@@ -179,9 +179,10 @@ def _textbook_sentences(costs: LaunchCosts) -> tuple[Sentence, Sentence]:
         lines[f"to {_VERBS.get(op.access.op, op.access.op)} {op.access.tensor}"] += op.tile.lines
     if costs.kernel.family.panels is None:  # the kernel stores what it loads
         elements = operations[-1].tile.bytes_wanted // operations[-1].width_bytes
-        ratio = say(", more transactions than its {}", count_noun(elements, "element"))
         if elements >= lines.total():
             ratio = say(": {} elements per transaction", Strong(f"{elements / lines.total():.2f}"))
+        elif elements > 1:
+            ratio = say(", more transactions than its {}", count_noun(elements, "element"))
     (purpose, first), *others = lines.items()
     parts = [f"{count_noun(first, 'transaction')} {purpose}"]
     total = Strong(join_names(parts + [f"{count:,} {purpose}" for purpose, count in others]))

@@ -338,7 +338,7 @@ class TimelinePanel(Panel):
 class DramReadsPanel(Panel):
     """DRAM traffic, and the effect of GROUP_SIZE on it."""
 
-    # "dram-reads-instead" replaces the plots of a kernel without GROUP_SIZE.
+    # "dram-reads-instead" replaces the plots of a launch with one value of GROUP_SIZE, or none.
     layout = """
 {{ slot("dram-reads-headline") }}
 <div class="row picture">
@@ -372,7 +372,7 @@ class DramReadsPanel(Panel):
             return plot_value(figure, f"{state.kernel.id} {traffic.schedule.extents}", about=about)
 
         reads = times = NONE
-        if traffic.group_size:
+        if traffic.group_size and len(traffic.sizes) > 1:
             own = min(traffic.group_size, traffic.schedule.extents[0])
             rows = traffic.study.rows if traffic.study else ()
             sources = ("predicted", counted) if rows else ("predicted",)

@@ -1,11 +1,13 @@
 """The text of one run: headline, card, tables, remarks and predicted time."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
+from tilescope.compiling.estimates import estimate_time
 from tilescope.declare.spec import Kernel, Launch
 from tilescope.inside.report import Inside
 from tilescope.numbers import bytes_of, milliseconds, percent, significant, source
@@ -34,11 +36,12 @@ from visualize.views.prose import (
     config_text,
     headline,
     hint,
+    html,
     say,
     table,
     term,
 )
-from visualize.views.state import query
+from visualize.views.state import State, query
 
 # The name of the kernel's own time, in the table and in the picture.
 THIS_KERNEL = "this kernel"
@@ -51,6 +54,9 @@ _SHORT_MS = 0.05
 # Below this share of its best rate, the page explains why a library call is slow. Below this share of torch's speed, it
 # links to the recommended config.
 _SLOW_SHARE = 0.5
+
+# A config whose estimate is longer than the offered config's by this factor is not among the first ranks of Tune.
+_CLEARLY = 1.25
 
 # The best copy is the device's; the best product is torch's, which calls cuBLAS.
 _PEAK_OWNERS = {"GB/s": "a copy's", "TFLOP/s": "cuBLAS's"}
@@ -278,6 +284,23 @@ def _link_recommended(run: RunResult, kernel: Kernel, launch: Launch) -> Link | 
     return Link(f"Slow: try {tile}", query({**address, "tab": "result"}))
 
 
+def suggest_config(state: State) -> Sentence | str:
+    """Link to the offered config in Tune if it is expected to be clearly faster than the current one."""
+    kernel = state.kernel
+    launch = state.launch
+    offered = offer(kernel, launch.problem, launch.gpu)
+    if offered is None or kernel.race(launch):
+        return ""
+    config = offered.experiment.config
+    own = estimate_time(kernel, launch)
+    other = estimate_time(kernel, replace(launch, config=config))
+    if not own or not other or own < _CLEARLY * other:
+        return ""
+    tile = config_text(config).partition(",")[0]
+    link = Link(tile, state.link(tab="sweep", **vars(config)))
+    return say("Tune expects {} to be clearly faster.", link)
+
+
 def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
     """Render the table of the check and, for a timed or recorded run, the table of times."""
     check = result.check
@@ -301,8 +324,9 @@ def render_tables(result: RunResult, kernel: Kernel, launch: Launch) -> Markup:
             )
         )
     count = f"{check.mismatched:,} of {check.elements:,}"
+    detail = f"{check.nonfinite:,} of them not written or not finite" if check.mismatched else ""
     rows += [
-        ("wrong elements", count, f"{check.nonfinite:,} of them not written or not finite"),
+        ("wrong elements", count, detail),
         (
             "worst element",
             str(list(check.worst_index)),
@@ -405,7 +429,11 @@ def _ratio(baseline: Baseline) -> str:
 
 
 def render_predicted(
-    inside: Inside, scoreboard: str, known_ms: float | None = None, is_warm: bool = False
+    inside: Inside,
+    scoreboard: str,
+    known_ms: float | None = None,
+    is_warm: bool = False,
+    faster: Sentence | str = "",
 ) -> Markup:
     """Render the predicted time of a launch, or the reason why there is none.
 
@@ -413,6 +441,7 @@ def render_predicted(
         scoreboard: the address of the scoreboard.
         known_ms: the time that was measured or recorded; None if it is unknown.
         is_warm: whether this time is of launches that follow each other.
+        faster: from `suggest_config`.
     """
     if inside.predicted_us is None or inside.range_us is None:
         return headline("", "", f"No predicted time: {inside.not_predicted}")
@@ -437,9 +466,7 @@ def render_predicted(
     number, unit = cold.split()
     bound = name_resource(inside.bound_by)
     sentences = [
-        " ".join(
-            filter(None, [describe_spills(inside), first, back_to_back * is_compared, comparison])
-        ),
+        html([describe_spills(inside), first, back_to_back * is_compared, comparison, faster]),
         *others,
         f"For nine in ten of {len(unfitted_scores())} launches of kernels that the model was not fitted to, such a "
         f"range contains the measured time. {errors.launches} of them were never used to change the model: their "

@@ -114,8 +114,8 @@ def draw_run(snapshot: Snapshot) -> Slots:
     if run := snapshot.result(RunResult):
         return draw_result(run, snapshot.launch, snapshot.failure)
     how = prose.render_run_hint(snapshot.here is not None, snapshot.state, snapshot.failure)
-    notes: Slots = dict.fromkeys(("card", "result-tables", "roofline"), prose.NOT_RUN)
-    return {**notes, "result": how, **NO_PLOTS, "roofline-plot": NONE}
+    notes: Slots = dict.fromkeys(("card", "result-tables"), prose.NOT_RUN)
+    return {**notes, "roofline": "", "result": how, **NO_PLOTS, "roofline-plot": NONE}
 
 
 def draw_result(result: RunResult, launch: Launch, failure: Failure | None = None) -> Slots:
@@ -331,11 +331,13 @@ class ResultPanel(Panel):
         result = snapshot.result(RunResult)
         run = text.timed_run(result) if result else None
         known_ms = run.timing.median_ms if run and run.timing else None
-        scoreboard = state.link(tab="scoreboard")
         is_warm = state.experiment.run.l2 == "warm"
+        faster = text.suggest_config(state)
         return {
             **values,
-            "predicted-time": text.render_predicted(inside, scoreboard, known_ms, is_warm),
+            "predicted-time": text.render_predicted(
+                inside, state.link(tab="scoreboard"), known_ms, is_warm, faster
+            ),
             "predicted-plot": figures.plot_predicted(inside, about),
         }
 

@@ -157,8 +157,9 @@ def _name_cells(sweep: Sweep, cells: Cells) -> list[dict[str, Any]]:
     named = {}
     is_empty = ~np.isfinite(cells.best)
     if not is_empty.all():
-        fast = "fastest" if sweep.has_times else "expected fastest"
-        named[fast] = *divmod(int(np.nanargmin(cells.best)), len(cells.columns)), -20
+        first, *ties = np.argwhere(cells.best == np.nanmin(cells.best))
+        if sweep.has_times or not ties:
+            named["fastest" if sweep.has_times else "expected fastest"] = *first, -20
     config = {"": "", **vars(sweep.space.base.config)}
     if config[cells.across] in cells.columns and config[cells.up] in cells.rows:
         row = cells.rows.index(config[cells.up])

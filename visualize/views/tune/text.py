@@ -13,7 +13,7 @@ from tilescope.declare.spec import format_duration, shape_text
 from tilescope.numbers import count_noun, percent, significant, time_unit
 from tilescope.reports.text import name_resource
 from tilescope.results import Sweep, SweepRow
-from tilescope.results.sweep import LibraryRatio, Status
+from tilescope.results.sweep import TIE, LibraryRatio, Status
 from tilescope.search.sweep_run import Progress
 from tilescope.search.tune import TOLERANCE, short_list
 from visualize.views.panel import select_fields
@@ -34,9 +34,6 @@ ENDINGS = {
 # triton.Config lines to copy, and rows of the table.
 MAX_LINES = 8
 MAX_ROWS = 40
-# Predicted times within this fraction of the fastest are ties: in six of the eight recorded sweeps, the model's
-# favourite is up to 5 % slower than the measured best.
-_MODEL_ERROR = 0.05
 # Characters of a failure's reason in a label and in the table. /sweep returns the whole reason.
 _LABEL_CHARS = 140
 
@@ -48,7 +45,9 @@ _PHASES = {
     "over": "ended",
 }
 
-_EXPECTED = "The picture shows the expected order: 1 is the config expected to be the fastest."
+_EXPECTED = (
+    "The picture shows expected ranks: 1 is expected to be the fastest, and equal ranks tie."
+)
 CANCELLED_EARLY = hint("The sweep was cancelled before its first result.", _EXPECTED)
 NOT_SWEPT = hint(
     _EXPECTED,
@@ -155,10 +154,9 @@ def sweep_headline(sweep: Sweep) -> Markup:
 
 
 def _predicted_ties(sweep: Sweep) -> object:
-    limit = (1 + _MODEL_ERROR) * time_ms(sweep.ranked[0], is_timed=False)
-    ties = sum(time_ms(row, is_timed=False) <= limit for row in sweep.ranked)
+    ties = [*sweep.ranks.values()].count(1)
     template = "{} configs are {} within {} of the best: too close for the model to rank."
-    return say(template, ties, Mark("predicted"), percent(_MODEL_ERROR)) if ties > 1 else ""
+    return say(template, ties, Mark("predicted"), percent(TIE)) if ties > 1 else ""
 
 
 _PROGRESS = template(

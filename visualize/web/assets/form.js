@@ -2,6 +2,9 @@
 import { emit, fill, listen, message } from "./dom.js";
 import { send, settings } from "./messages.js";
 
+// Debounce: the time without a key before a typed number is sent.
+const TYPING_MS = 400;
+
 // field → error message
 let problems = {};
 
@@ -36,6 +39,8 @@ function read(field, { type, value, selectedIndex }) {
 export default function mountForm(element) {
   const root = element.querySelector(".knobs");
   let form = { html: "", fields: [], values: {} }, busy = "";
+  // The box whose value is not sent yet.
+  let typing = null, timer = 0;
 
   function set(name, value) {
     if (form.values[name] === value) return;
@@ -45,15 +50,30 @@ export default function mountForm(element) {
     send.redraw();
   }
   // Back and forward replace what the user has set.
-  addEventListener("popstate", () => { busy = ""; });
+  addEventListener("popstate", () => {
+    busy = "";
+    wait(null);
+  });
 
-  for (const event of ["input", "change"]) {
-    root.addEventListener(event, ({ target }) => {
-      const name = target.closest(".field").dataset.field, field = form.fields.find((each) => each.name === name);
-      // A text is sent on Enter or when its box loses focus, because an unfinished text would be rejected.
-      if ((target.type === "text") === (event === "change")) set(name, read(field, target));
-    });
+  function wait(box) {
+    clearTimeout(timer);
+    typing = box;
   }
+
+  function apply(input) {
+    const field = form.fields.find(({ name }) => name === input.closest(".field").dataset.field);
+    wait(null);
+    // The kernel may have changed.
+    if (field) set(field.name, read(field, input));
+  }
+
+  // A text or a number is sent on Enter or when its box loses focus, because an unfinished one would be rejected or drawn.
+  root.addEventListener("change", ({ target }) => apply(target));
+  root.addEventListener("input", ({ target }) => {
+    if (!["text", "number"].includes(target.type)) return apply(target);
+    wait(target);
+    if (target.type === "number") timer = setTimeout(apply, TYPING_MS, target);
+  });
 
   // Esc presses the visible description (see page.js).
   for (const event of ["click", "pointerover", "focusin"]) {
@@ -61,26 +81,23 @@ export default function mountForm(element) {
   }
 
   function show({ name, kind, choices, stops, low, high, hidden }) {
-    const row = root.querySelector(`[data-field="${name}"]`), [input, number] = row.querySelectorAll("input, select, output");
+    const row = root.querySelector(`[data-field="${name}"]`), [input, ...values] = row.querySelectorAll("input, select, output");
     const value = form.values[name];
     row.hidden = hidden;
     if (kind === "menu") input.selectedIndex = choices.indexOf(value);
     else if (kind === "text") {
-      if (input !== document.activeElement) input.value = value;
+      if (input !== typing) input.value = value;
     } else {
       [input.min, input.max] = stops ? [0, stops.length - 1] : [low, high];
       input.value = stops ? nearest(stops, value) : value;
       input.ariaValueText = value;
-      if (number.value !== String(value)) number.value = value;
+      for (const node of values) if (node !== typing && node.value !== String(value)) node.value = value;
     }
   }
 
   function refresh() {
     const summary = root.querySelector(".more > summary");
     form.fields.forEach(show);
-    const numbers = form.fields.map((field) => (field.kind === "number" ? String(form.values[field.name]).length : 0));
-    // All number boxes have the same width.
-    root.style.setProperty("--digits", Math.max(5, ...numbers));
     for (const button of root.querySelectorAll(".presets button")) button.textContent = form.presets[button.value];
     if (summary) summary.textContent = form.more;
   }

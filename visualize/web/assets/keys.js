@@ -53,6 +53,8 @@ export default function mountKeys(element) {
     const { key, target } = event, isModified = event.ctrlKey || event.metaKey;
     if (isModified && key === "Enter") {
       event.preventDefault();
+      // A typed value is sent when its box loses focus.
+      target.blur();
       document.querySelector("#run").click();
     }
     if (event.defaultPrevented || isModified || event.altKey || event.isComposing) return;
