@@ -139,8 +139,7 @@ def _refuse_incomplete(sweeps: Sequence[Sweep | None]) -> None:
         raise CommandFailed("Cancelled. Finished rows are stored.", INTERRUPTED)
     if failed := [sweep for sweep in sweeps if sweep and not sweep.best]:
         problems = count_noun(len(failed), "problem")
-        notes = " ".join(dict.fromkeys(sweep.note for sweep in failed))
-        raise CommandFailed(f"No config is usable for {problems}. {notes}".strip(), FAILED)
+        raise CommandFailed(f"No config is usable for {problems}.", FAILED)
 
 
 def _tune(
