@@ -8,7 +8,7 @@ from fakes import ALL, FakeBuilder, FakeDevice, explored, grid, predicting, swep
 
 from tilescope.measure.timing import median_interval
 from tilescope.results import Failure, Strategy
-from tilescope.results.sweep import PATIENCE, TRY_ALL
+from tilescope.results.sweep import PATIENCE, TRY_ALL, ConfigOutcome, Outcomes
 from tilescope.search import sweep_run
 from tilescope.search.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS
 from tilescope.search.trial import DEVICE_LOST
@@ -220,6 +220,15 @@ def test_a_sweep_whose_only_device_is_lost_keeps_its_rows():
     assert sweep.count("timed") == MAX_PER_TRIAL
     assert sweep.ended == "failed"
     assert sweep.note == "It's gone."
+
+
+def test_without_times_every_config_is_checked_whatever_the_budget():
+    device = FakeDevice()
+    device.takes_times = False
+    device.attempt = lambda trial: Outcomes((ConfigOutcome("checked"),) * len(trial.experiments))
+    sweep = swept(FIRST_8, device, within=SQUARE)
+    assert sweep.count("checked") == SQUARE.size
+    assert sweep.ended == "complete"
 
 
 def test_a_search_ends_at_its_budget():
