@@ -166,6 +166,21 @@ def test_a_compile_failure_due_to_the_config_sets_it_aside_and_others_fail_it(ki
     assert three.experiments[1] not in explored(device)
 
 
+def test_a_compile_whose_worker_is_killed_is_repeated_once():
+    died = Failure("compile", "worker_died", "It was killed.")
+    dies_once = set(SQUARE.experiments[3:4])
+    dies = {SQUARE.experiments[5]}
+
+    def fail(experiment):
+        is_killed = experiment in dies_once | dies
+        dies_once.discard(experiment)
+        return died if is_killed else None
+
+    sweep = swept(TRY_ALL, within=SQUARE, builder=FakeBuilder(failures=fail))
+    assert sweep.count("timed") == SQUARE.size - 1
+    assert [row.experiment for row in sweep.rows if row.status == "failed"] == [*dies]
+
+
 def test_a_config_that_would_spill_is_not_compiled():
     builder = FakeBuilder()
     sweep = swept(TRY_ALL, builder=builder, within=grid({"BLOCK_M": [16, 256], "BLOCK_N": [256]}))
