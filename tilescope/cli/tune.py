@@ -24,7 +24,7 @@ from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import Space, combinations, nearby_values, parse_varied, space
 from tilescope.declare.spec import format_duration
 from tilescope.measure.fair_queue import Call
-from tilescope.measure.pool import preload_triton
+from tilescope.measure.pool import preload_triton, start_fork_server
 from tilescope.measure.session import Session
 from tilescope.numbers import count_noun, join_names
 from tilescope.processes import check_output, replacing
@@ -106,6 +106,7 @@ def tune(arguments: Sequence[str]) -> None:
                 return
             if _is_script(flags.kernel):
                 preload_triton()
+                start_fork_server()
             session = stack.enter_context(closing(Session.here(concurrent_compiles())))
             rows = StoredRows(session.store)
             gpu = GPUS[find_gpu(flags.gpu, GPUS)] if flags.gpu else session.gpu or GPUS[DEFAULT_GPU]
@@ -138,8 +139,7 @@ def _refuse_incomplete(sweeps: Sequence[Sweep | None]) -> None:
         raise CommandFailed("Cancelled. Finished rows are stored.", INTERRUPTED)
     if failed := [sweep for sweep in sweeps if sweep and not sweep.best]:
         problems = count_noun(len(failed), "problem")
-        notes = " ".join(dict.fromkeys(sweep.note for sweep in failed))
-        raise CommandFailed(f"No config is usable for {problems}. {notes}".strip(), FAILED)
+        raise CommandFailed(f"No config is usable for {problems}.", FAILED)
 
 
 def _tune(

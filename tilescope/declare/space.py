@@ -154,6 +154,8 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
 
     >>> parse_varied(["BLOCK_M=64, 128 num_warps = 4"], "--vary")
     {'BLOCK_M': ['64', '128'], 'num_warps': ['4']}
+    >>> parse_varied(["op=a b,c"], "--vary")
+    {'op': ['a b', 'c']}
 
     A value given twice counts once.
 
@@ -161,8 +163,10 @@ def parse_varied(texts: Sequence[str], setting: str) -> dict[str, list[str]]:
         setting: the name of the setting for error messages.
     """
     varied: dict[str, list[str]] = {}
-    for text in re.sub(r"\s*([,=])\s*", r"\1", " ".join(texts)).split():
-        name, _, values = text.partition("=")
+    # A name and "=" begin a knob, so other spaces belong to values
+    parts = (part for text in texts for part in re.split(r"\s+(?=\w+\s*=)", text.strip()))
+    for text in parts:
+        name, _, values = re.sub(r"\s*([,=])\s*", r"\1", text).partition("=")
         if not name or not values.strip(","):
             example = "NAME=VALUE,VALUE, such as BLOCK_M=64,128"
             raise ConfigError(

@@ -79,6 +79,12 @@ def preload_triton() -> None:
     _CONTEXT.set_forkserver_preload(["torch", *worker.PRELOADED])
 
 
+def start_fork_server() -> None:
+    """Start the fork server before its first worker (Linux only): its imports take seconds."""
+    if sys.platform == "linux":
+        forkserver.ensure_running()
+
+
 class Worker:
     """A process on this machine that answers calls (see `worker.serve`).
 

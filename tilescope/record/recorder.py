@@ -38,6 +38,9 @@ _ADDRESS_RANGE = 1 << 29
 
 # Columns of an SM's tensor memory. Triton checks them when it loads the kernel.
 _TENSOR_COLUMNS = 512
+
+# Threads of a program.
+_MOST_THREADS = 1024
 # Maximum number of programs along each axis of a grid.
 _MOST_PROGRAMS = [2**31 - 1, 65535, 65535]
 
@@ -211,7 +214,7 @@ class Recorder:
         """Compile and describe a launch. Return it and its arguments by name.
 
         Raises:
-            OutOfResources: the kernel needs too much shared memory. `keep_failed` adds the error's `launch`.
+            OutOfResources: too much memory or too many threads. `keep_failed` adds the error's `launch`.
         """
         values, options, sizes = bind(function, arguments, grid, keywords)
         with torch._C.DisableTorchFunction():
@@ -257,6 +260,7 @@ class Recorder:
         for needed, most, what in (
             (metadata.shared, limit, "shared memory"),
             (tensor_columns(metadata), _TENSOR_COLUMNS, "tensor memory"),
+            (metadata.num_warps * metadata.target.warp_size, _MOST_THREADS, "threads"),
         ):
             if needed > most:
                 failure = OutOfResources(needed, most, what)

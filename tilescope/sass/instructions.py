@@ -318,11 +318,11 @@ class Instruction:
         is_arithmetic = traits.pipe in _ARITHMETIC or not kind.endswith("arithmetic")
         return kind if is_arithmetic else "control and others"
 
-    @property
+    @functools.cached_property
     def traits(self) -> Opcode:
         return OPCODES.get(self.opcode) or find_opcode(self.name)
 
-    @property
+    @functools.cached_property
     def effect(self) -> str:
         """Return the event or state, besides registers, that the instruction waits for or changes; "" if none."""
         traits = self.traits

@@ -178,7 +178,8 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
                 kernel[grid](**keywords)
         except OutOfResources as error:
             raise Stopped(Failure("compile", "out_of_resources", str(error))) from error
-        except (TritonError, RuntimeError) as error:  # a compiler pass raises RuntimeError
+        # A compiler pass raises RuntimeError, and a value that is not allowed for an option AssertionError
+        except (TritonError, RuntimeError, AssertionError) as error:
             # The last line of a CompilationError gives the reason; the lines before quote the kernel
             reason = str(error.__cause__ or error).strip().splitlines() or ["no message"]
             message = f"{type(error).__name__}: {reason[-1]}"
@@ -186,7 +187,11 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
         seconds = time.monotonic() - began
         path = folder / "case.tilescope"
         write_capture(folder, path)
-        return _describe_build(experiment, Capture(path), seconds)
+        capture = Capture(path)
+        if not capture.content.launches:
+            message = " ".join(capture.content.not_captured) or "The case launches nothing."
+            raise Stopped(Failure("compile", "compile_error", message))
+        return _describe_build(experiment, capture, seconds)
 
 
 @contextmanager

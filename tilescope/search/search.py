@@ -34,6 +34,7 @@ from tilescope.results import (
     SweepRow,
 )
 from tilescope.results.sweep import (
+    TRY_ALL,
     TURNS,
     ConfigBuild,
     ConfigOutcome,
@@ -112,7 +113,7 @@ class Search:
     Args:
         rows: the initial state of each config: set aside, done in an earlier sweep, or "not tried" with the model's
             estimate.
-        takes_times: without times, configs are only checked, one per trial, and there is no race.
+        takes_times: without times, all configs are only checked, one per trial, and there is no race.
         max_compiles: compiles that can run at the same time.
 
     Attributes:
@@ -126,7 +127,7 @@ class Search:
         self, task: Task, rows: Sequence[SweepRow], takes_times: bool, max_compiles: int
     ) -> None:
         self.experiments = task.space.experiments
-        self.strategy = task.strategy
+        self.strategy = task.strategy if takes_times else TRY_ALL
         self.rows = list(rows)
         self.phase = "explore"
         self.ended = ""
@@ -136,7 +137,7 @@ class Search:
         self._load = task.space.load
         self._has_estimates = any(row.estimate for row in rows)
         self._explored_per_trial = self._ahead = MAX_PER_TRIAL if takes_times else 1
-        if takes_times and not task.strategy.tries_all:
+        if not self.strategy.tries_all:
             ahead = min(MAX_AHEAD, _AHEAD_PER_COMPILE * max_compiles)
             self._ahead = max(GUIDED_PER_TRIAL, ahead) if self._has_estimates else len(rows)
             self._explored_per_trial = GUIDED_PER_TRIAL
@@ -153,7 +154,7 @@ class Search:
         self._improved_at = 0
         self._fastest = math.inf
         # Rows that an earlier sweep timed restore its reference and its patience.
-        self._next_turn = sum(row.status == "checked" for row in rows)
+        self._next_turn = 0
         timed = {
             row.turn: number
             for number, row in enumerate(rows)
@@ -251,7 +252,7 @@ class Search:
         """Return how many more configs may be explored: 0 once the search has run out of patience."""
         budget, patience = self.strategy.budget, self.strategy.patience
         waited = self._next_turn - self._improved_at
-        if self._takes_times and patience is not None and waited >= patience:
+        if patience is not None and waited >= patience:
             return 0
         if budget is None:
             return len(self._pending)
@@ -338,7 +339,6 @@ class Search:
     def _record(self, number: int, outcome: ConfigOutcome, trial: ConfigTrial) -> None:
         if outcome.status != "timed":
             self.drop(number, outcome.status, outcome.reason)
-            self._next_turn += outcome.status == "checked"
             return
         row = self.rows[number]
         low, high = median_interval(outcome.times_ms)

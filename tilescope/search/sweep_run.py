@@ -122,6 +122,7 @@ class SweepRun:
         self._search = Search(task, rows, self._takes_times, builder.max_concurrency)
         self._done_before = sum(row.status != "not tried" for row in rows)
         self._submitted: set[int] = set()
+        self._died: set[int] = set()
         self._compiled = 0
         self._compiled_at = 0.0
         self._device = Device("none", self.gpu.name, torch="", triton="")
@@ -301,6 +302,12 @@ class SweepRun:
         status: Status = "predicted"
         with self._condition:
             if self._has_stopped:
+                return
+            has_died = isinstance(outcome, Failure) and outcome.kind == "worker_died"
+            if has_died and number not in self._died:  # compile it once more
+                self._died.add(number)
+                self._submitted.remove(number)
+                self._condition.notify_all()
                 return
             self._compiled += 1
             self._compiled_at = time.monotonic()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy import ndarray
 
 from tilescope.declare.experiment import Experiment, launch_of, resolve_gpu
-from tilescope.declare.gpus import Gpu
+from tilescope.declare.gpus import Gpu, this_gpu
 from tilescope.declare.spec import Allowance, explain_slow_launch
 from tilescope.measure.check import InsufficientMemory
 from tilescope.measure.gated_stream import GatedStream
@@ -202,12 +202,12 @@ def select_contenders(first_ms: ndarray) -> list[int]:
 
 
 def concurrent_compiles() -> int:
-    """Return the number of a sweep's compile workers: one per usable core, except one core for the timing."""
+    """Return the number of a sweep's compile workers: one per usable core, except one core for the timing on a GPU."""
     if hasattr(os, "sched_getaffinity"):
         usable = len(os.sched_getaffinity(0))
     else:  # macOS
         usable = os.cpu_count() or 1
-    return max(1, min(_MAX_COMPILES, usable - 1))
+    return max(1, min(_MAX_COMPILES, usable - bool(this_gpu())))
 
 
 class LocalDevice:

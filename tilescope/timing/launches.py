@@ -188,7 +188,10 @@ def describe_launch(
     ]
     per_warp = [executed / programs / kernel.num_warps for executed in times]
     issue = count_issue_cycles(instructions, per_warp, max(1, kernel.num_warps // QUARTERS))
-    steps = [replace(step, issue=cycles) for step, cycles in zip(steps, issue, strict=True)]
+    steps = [
+        step if cycles == step.issue else replace(step, issue=cycles)
+        for step, cycles in zip(steps, issue, strict=True)
+    ]
     products = sum_products(steps, times)
     traffic = predict_traffic(
         counts.operations,
@@ -212,8 +215,8 @@ def describe_launch(
         dram_share = 0.0 if is_held else min(1.0, max(0.0, excess / _SPILL_RAMP))
         traffic = add_spills(traffic, instructions, times, kinds, dram_share)
         steps = [
-            replace(step, traffic=kinds.get(instruction.traits.lmem, step.traffic))
-            for step, instruction in zip(steps, instructions, strict=True)
+            replace(step, traffic=kinds[lmem]) if lmem in kinds else step
+            for step, lmem in zip(steps, (each.traits.lmem for each in instructions), strict=True)
         ]
     partitions = []
     if is_specialized:

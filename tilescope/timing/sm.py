@@ -144,7 +144,8 @@ class _Simulator:
         self._accesses = accesses
         self._quarter = quarter
         self._programs = programs
-        self._registers = 1 + max(max((*step.reads, *step.writes), default=0) for step in steps)
+        distinct = {id(step): step for step in steps}.values()
+        self._registers = 1 + max(max((*step.reads, *step.writes), default=0) for step in distinct)
         self._memory = _MemoryPath(quarter)
         self._tensor = self._starting = 0.0
         self._pipes = [0.0] * len(PIPES)

@@ -335,9 +335,8 @@ def _predict_reads(
     uses, distinct = _find_uses(accesses, spans, timeline)
     end = float((timeline.start + timeline.duration).max())
     (missed,) = missed_shares(uses, end, written, [l2_bytes])
-    at_once = np.unique(
-        np.stack([uses.block, find_ticks(uses.time, end)]), axis=1, return_inverse=True
-    )[1]
+    ticks = find_ticks(uses.time, end)
+    _, at_once = np.unique(uses.block * (ticks.max() + 1) + ticks, return_inverse=True)
     late = np.zeros(at_once.max() + 1)
     np.maximum.at(late, at_once, missed)
     return (

@@ -6,6 +6,7 @@ A message about a script becomes an update of the page's slots.
 import asyncio
 import json
 import re
+import shlex
 import threading
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from tilescope.caching import once
 from tilescope.captures.reader import Capture
 from tilescope.captures.server import split_case
 from tilescope.declare.discovery import examples
-from tilescope.declare.experiment import Json
+from tilescope.declare.experiment import OPTIONS, Json
 from tilescope.declare.gpus import ALL_GPUS, DEFAULT_GPU
 from tilescope.declare.knobs import ConfigError, Knob, knobs, quote, read_fields
 from tilescope.reports.launch import Launches, LaunchReport
@@ -26,6 +27,7 @@ from tilescope.reports.text import to_json
 from visualize.views import slots
 from visualize.views.launches import TABS, LaunchView, clip, draw
 from visualize.views.panel import Api, Slots
+from visualize.views.prose import Code, hint, say
 from visualize.views.slots import DISABLED, WATCH, control
 from visualize.views.state import query, read_tab, read_valid, refuse_tab
 from visualize.web.controls import kernel_menu
@@ -243,8 +245,7 @@ def capture_options(chosen: Json) -> list[str]:
 def script_controls(launches: Launches) -> Iterator[tuple[Json, Any]]:
     """Yield each control of the script with its default."""
     content = launches.content
-    case, *others = {launch.case for launch in content.launches} or {None}
-    if parameters := {} if others or not case else content.cases[case]:
+    if parameters := _case_parameters(launches)[1]:
         yield from ((_parameter(name, default), default) for name, default in parameters.items())
         values = (
             "Values of one or more parameters, such as n=64,128. Every combination is launched."
@@ -259,6 +260,36 @@ def script_controls(launches: Launches) -> Iterator[tuple[Json, Any]]:
         which = "Number of the config to launch. 0 launches the first that compiles and fits."
         config = Knob(0, "Autotuner config", which, high=number, label=name)
         yield control(_CONFIG + name, config), 0
+
+
+def _case_parameters(launches: Launches) -> tuple[str, Mapping[str, Any]]:
+    """Return a script's only case and the defaults of its parameters; none for several cases."""
+    case, *others = {launch.case for launch in launches.content.launches} or {None}
+    return ("", {}) if others or not case else (case, launches.content.cases[case])
+
+
+def tune_command(source: str, launches: Launches, gpu: str) -> str:
+    """Return the command that tunes a script's case for several problems; "" if no config would vary.
+
+    Blocks and Triton's options vary, and other numbers are problem parameters. The user completes them.
+
+    Args:
+        gpu: the GPU to tune for; "" for this machine's.
+    """
+    case, parameters = _case_parameters(launches)
+    tuned = any(launch.tuned for launch in launches.content.launches)
+    flags: dict[str, list[str]] = {"--over": [], "--set": []}
+    for name, value in parameters.items():
+        if type(value) is int and value > 0:
+            is_config = name in OPTIONS or name.startswith("BLOCK")
+            flags["--set" if is_config else "--over"].append(f"{name}={value},{2 * value}")
+    path, _ = split_case(source)
+    if not path.endswith(".py") or not (tuned or flags["--set"]):
+        return ""
+    words = [f"{path}:{case}"]
+    for flag in ("--over",) if tuned else flags:
+        words += (word for values in flags[flag] for word in (flag, values))
+    return shlex.join(["tilescope", "tune", *words, *(["--gpu", gpu] if gpu else [])])
 
 
 def _parameter(name: str, default: Any) -> Json:
@@ -349,6 +380,11 @@ class Scripts:
             "shows": "script stale" if is_stale else "script",
         }
         gpus = [GPU_MENU] if script.is_live else []
+        drawn = draw(launches, state.view, address, script.launch_before(state.view.launch))
+        gpu = script.chosen.get(GPU, "")
+        if "result" in drawn and (command := tune_command(script.source, launches, gpu)):
+            sentence = "To find the fastest config for several problems, run {} in a terminal."
+            drawn["result"] += hint(say(sentence, Code(command)))
         menus = [kernel_menu(self.titles, launches.content.about.partition("\n\n")[0]), *gpus]
         values = {"kernel": state.id, "form_of": state.id, "gpu": launches.gpu}
         return {
@@ -363,7 +399,7 @@ class Scripts:
             "compare": "",
             "run": DISABLED,
             WATCH: state.version if script.is_live else "",
-            **draw(launches, state.view, address, script.launch_before(state.view.launch)),
+            **drawn,
         }
 
     async def watch(self, state: ScriptState) -> AsyncIterator[Slots]:

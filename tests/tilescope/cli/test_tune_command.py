@@ -68,7 +68,7 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     script = tmp_path / "copy.py"
     script.write_text(SCRIPT)
     out = tmp_path / "table.json"
-    chosen = ["--set", "BLOCK=128,1024,1000", "--set", "dtype=float32"]
+    chosen = ["--set", "BLOCK=128,1024,1000", "--set", "dtype=float32 num_warps=3,8,64"]
     flags = ["--over", "n=1048576,16777216,1048576", *chosen, "--out", out]
     environment = {"TILESCOPE_CACHE": str(tilescope_cache), "TILESCOPE_DB": "off"}
     done = python(
@@ -78,16 +78,22 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     title, _, header, *lines = done.stdout.splitlines()
     assert title == "copy.py:case on H200, predicted, not timed (cold L2)"
     assert header.split("  ")[-2:] == ["current / best", "next / best"]
-    assert lines[0].split()[:2] == ["1048576", "1024"]
-    assert any("2 configs set aside: " in line and "power of 2" in line for line in lines), lines
+    assert lines[0].split()[:3] == ["1048576", "1024", "8"]
+    for aside in (
+        "6 configs set aside: AssertionError: num_warps must be a power of 2",
+        "4 configs set aside: out of resource: threads, Required: 2048",
+        "4 configs set aside: CompilationError: arange's range must be a power of 2",
+    ):
+        assert any(line.startswith(aside) for line in lines), lines
     assert lines[-1] == "triton.Config({\"BLOCK\": 1024}, num_warps=8),  # launch: dtype='float32'"
     assert "A line on stdout." in done.stderr
     result = json.loads(out.read_text())
     assert not result["is_timed"]
     small, large = result["problems"]
     assert large["problem"] == {"n": 1 << 24}
-    assert small["configs"][1]["predicted_ms"] < large["configs"][1]["predicted_ms"]
-    assert [row["status"] for row in large["configs"]] == ["predicted", "predicted", "set aside"]
+    assert small["configs"][4]["predicted_ms"] < large["configs"][4]["predicted_ms"]
+    predicted = [row["config"]["BLOCK"] for row in large["configs"] if row["predicted_ms"]]
+    assert predicted == [128, 1024]
 
 
 # The arguments, and a part of the message. "{set}" stands for SET.

@@ -8,7 +8,7 @@ from fakes import ALL, FakeBuilder, FakeDevice, explored, grid, predicting, swep
 
 from tilescope.measure.timing import median_interval
 from tilescope.results import Failure, Strategy
-from tilescope.results.sweep import PATIENCE, TRY_ALL
+from tilescope.results.sweep import PATIENCE, TRY_ALL, ConfigOutcome, Outcomes
 from tilescope.search import sweep_run
 from tilescope.search.search import ETA, FINALISTS, MAX_PER_TRIAL, MAX_TURNS
 from tilescope.search.trial import DEVICE_LOST
@@ -166,6 +166,21 @@ def test_a_compile_failure_due_to_the_config_sets_it_aside_and_others_fail_it(ki
     assert three.experiments[1] not in explored(device)
 
 
+def test_a_compile_whose_worker_is_killed_is_repeated_once():
+    died = Failure("compile", "worker_died", "It was killed.")
+    dies_once = set(SQUARE.experiments[3:4])
+    dies = {SQUARE.experiments[5]}
+
+    def fail(experiment):
+        is_killed = experiment in dies_once | dies
+        dies_once.discard(experiment)
+        return died if is_killed else None
+
+    sweep = swept(TRY_ALL, within=SQUARE, builder=FakeBuilder(failures=fail))
+    assert sweep.count("timed") == SQUARE.size - 1
+    assert [row.experiment for row in sweep.rows if row.status == "failed"] == [*dies]
+
+
 def test_a_config_that_would_spill_is_not_compiled():
     builder = FakeBuilder()
     sweep = swept(TRY_ALL, builder=builder, within=grid({"BLOCK_M": [16, 256], "BLOCK_N": [256]}))
@@ -220,6 +235,15 @@ def test_a_sweep_whose_only_device_is_lost_keeps_its_rows():
     assert sweep.count("timed") == MAX_PER_TRIAL
     assert sweep.ended == "failed"
     assert sweep.note == "It's gone."
+
+
+def test_without_times_every_config_is_checked_whatever_the_budget():
+    device = FakeDevice()
+    device.takes_times = False
+    device.attempt = lambda trial: Outcomes((ConfigOutcome("checked"),) * len(trial.experiments))
+    sweep = swept(FIRST_8, device, within=SQUARE)
+    assert sweep.count("checked") == SQUARE.size
+    assert sweep.ended == "complete"
 
 
 def test_a_search_ends_at_its_budget():

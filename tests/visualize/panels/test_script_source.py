@@ -1,10 +1,11 @@
 """Scripts in the page's list of kernels, without a browser: a page opens them and leaves them."""
 
 import json
+import re
 
 import pytest
 
-from tests.messages import menu_labels
+from tests.messages import menu_labels, text_of
 from tests.visualize.panels.conftest import handlers
 from visualize.web.scripts import Scripts, shipped_scripts
 
@@ -43,6 +44,14 @@ def test_a_script_opens_in_the_view_of_the_kernel_and_the_kernel_in_that_of_the_
     assert kernel["tab"] == "requests"
     assert kernel["run"] == "enabled"
     assert json.loads(kernel["settings"])["form_of"] == "matmul.grouped"
+
+
+def test_the_result_of_a_script_names_the_command_that_tunes_its_case(page):
+    result = send(page, open="?kernel=script.softmax&tab=result")["result"]
+    command = r"tilescope tune \S+softmax\.py:case --over rows=4096,8192 --over cols=1000,2000 --set num_warps=4,8 in"
+    assert re.search(command, text_of(result))
+    requests = send(page, open="?kernel=script.softmax&tab=requests")
+    assert "tilescope tune" not in json.dumps(requests)
 
 
 @pytest.mark.parametrize(
