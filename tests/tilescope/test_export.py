@@ -121,8 +121,8 @@ def ended(tmp_path_factory, all_combinations):
 
 # The sizes of large scripts are edited to these.
 EDITED = (
-    {"M": 256, "N": 256, "K": 256},
-    {"M": 199, "N": 301, "K": 137},
+    {"M": 128, "N": 128, "K": 128},
+    {"M": 99, "N": 151, "K": 77},
     {"M": 0},
     {"dtype": "int8"},
 )

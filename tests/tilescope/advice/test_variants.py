@@ -12,7 +12,7 @@ from tilescope.reports.launch import make_report
 from tilescope.reports.text import brief, markdown, table
 
 # One worker compiles the kernels once
-pytestmark = pytest.mark.xdist_group("variants")
+pytestmark = [pytest.mark.xdist_group("variants"), pytest.mark.usefixtures("no_options")]
 
 SCRIPT = """
 import torch

@@ -3,7 +3,7 @@
 import pytest
 
 # One worker prepares what all tests use
-pytestmark = pytest.mark.xdist_group("overflows")
+pytestmark = [pytest.mark.xdist_group("overflows"), pytest.mark.usefixtures("no_options")]
 
 SCRIPT = """
 import torch
