@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.experiments import experiment_of, launch_from
+from tests.tables import read_table
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import Access
 
@@ -42,17 +43,17 @@ def test_no_more_programs_start_than_there_are_tiles():
         assert kernel.programs(replace(launch, gpu=gpu)) == programs
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rows", "columns", "halves"),
-    [
-        ("float8_e4m3fn", 128, 256, 1),
-        ("float8_e4m3fn", 256, 256, 2),
-        ("float16", 128, 128, 1),
-        ("float16", 128, 256, 2),
-        ("float32", 128, 64, 1),
-        ("float32", 128, 128, 2),
-    ],
-)
+HALVES = """
+float8_e4m3fn | 128 | 256 | 1
+float8_e4m3fn | 256 | 256 | 2
+float16 | 128 | 128 | 1
+float16 | 128 | 256 | 2
+float32 | 128 | 64 | 1
+float32 | 128 | 128 | 2
+"""
+
+
+@pytest.mark.parametrize(("dtype", "rows", "columns", "halves"), read_table(HALVES))
 def test_a_tile_of_more_than_32_kib_is_stored_in_halves(dtype, rows, columns, halves):
     kernel, launch = launch_from(TILE.format(dtype, rows, columns))
     stores = [access for access in kernel.accesses(launch) if access.tensor == "C"]

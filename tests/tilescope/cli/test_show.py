@@ -20,6 +20,7 @@ import pytest
 
 from kernels.examples import EXAMPLES
 from tests.covering import pairs_of
+from tests.tables import read_table
 from tests.trees import ROOT
 from tests.waiting import free_port, run_coroutine, until
 from tilescope.advice.same_work import find_equal_launches
@@ -855,26 +856,23 @@ def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
     assert "bank conflicts" not in table(read_report(path))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("missing.py --text", "There is no script missing.py."),
-        ("missing.py --gpu RTX-4091", "there is no GPU 'RTX-4091'"),
-        ("-m", "argument -m: expected one argument"),
-        ("-m -- x", "argument -m: expected one argument"),
-        ("{script} -m pytest", "give a script, or -m and a module"),
-        ("--host 0.0.0.0 {script}", "listens only on this machine"),
-        ("{script} --text --against missing.json", "is not a report of `show --json`"),
-        ("{script} --text --triton 3.2.0", "Tilescope needs Triton 3.6 or later"),
-        ("{script} --triton 3.6.0 --against a", "--triton and --against are mutually"),
-        ("{script} --markdown --text", "--text and --markdown are mutually exclusive."),
-        ("{script} --text --json --brief", "--text and --brief are mutually exclusive."),
-        (
-            "{capture} --triton 3.6.0 --set n=1 --gpu L4 --out x.tilescope -- 1",
-            "is a capture, not a script: --gpu, --set, --out, --triton and arguments after -- can't be used.",
-        ),
-    ],
-)
+BAD_INPUT = """
+missing.py --text | There is no script missing.py.
+missing.py --gpu RTX-4091 | there is no GPU 'RTX-4091'
+-m | argument -m: expected one argument
+-m -- x | argument -m: expected one argument
+{script} -m pytest | give a script, or -m and a module
+--host 0.0.0.0 {script} | listens only on this machine
+{script} --text --against missing.json | is not a report of `show --json`
+{script} --text --triton 3.2.0 | Tilescope needs Triton 3.6 or later
+{script} --triton 3.6.0 --against a | --triton and --against are mutually
+{script} --markdown --text | --text and --markdown are mutually exclusive.
+{script} --text --json --brief | --text and --brief are mutually exclusive.
+{capture} --triton 3.6.0 --set n=1 --gpu L4 --out x.tilescope -- 1 | --gpu, --set, --out, --triton and arguments after
+"""
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), read_table(BAD_INPUT))
 def test_bad_input_ends_with_status_2_and_one_sentence(arguments, sentence, run_show):
     files = {"script": EXAMPLES[0], "capture": SHIPPED}
     assert sentence in run_show(USAGE, *arguments.format(**files).split()).err

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.tables import read_table
+
 # One worker prepares what all tests use
 pytestmark = [pytest.mark.xdist_group("overflows"), pytest.mark.usefixtures("no_options")]
 
@@ -87,15 +89,15 @@ def find(launch, kind, op=""):
     return next(each for each in launch.findings if each.kind == kind and op in each.op)
 
 
-@pytest.mark.parametrize(
-    ("number", "program", "statement"),
-    [
-        (0, 1 << 16, "tl.load(x + row * stride + i)"),
-        (2, 1 << 12, "place = z * height * width"),
-        (4, 0, "else row * cols"),
-        (6, 22_139, "place = z * height * width"),
-    ],
-)
+OVERFLOWS = """
+0 | 65536 | tl.load(x + row * stride + i)
+2 | 4096 | place = z * height * width
+4 | 0 | else row * cols
+6 | 22139 | place = z * height * width
+"""
+
+
+@pytest.mark.parametrize(("number", "program", "statement"), read_table(OVERFLOWS))
 def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it(
     launches, number, program, statement
 ):

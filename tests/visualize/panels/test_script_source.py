@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.messages import menu_labels
+from tests.tables import read_table
 from tests.visualize.panels.conftest import handlers
 from visualize.web.scripts import Scripts, shipped_scripts
 
@@ -45,19 +46,19 @@ def test_a_script_opens_in_the_view_of_the_kernel_and_the_kernel_in_that_of_the_
     assert json.loads(kernel["settings"])["form_of"] == "matmul.grouped"
 
 
-@pytest.mark.parametrize(
-    ("old", "tab"),
-    [
-        ("kernel=matmul.grouped&tab=schedule", "program-order"),
-        ("kernel=matmul.grouped&tab=coalescing", "requests"),
-        ("kernel=matmul.grouped&tab=code", "compiler"),
-        ("kernel=matmul.grouped&tab=memory-map", "compiler"),
-        ("kernel=matmul.grouped&tab=reuse", "dram-reads"),
-        ("kernel=matmul.grouped&tab=recorded&recorded_page=3", "scoreboard"),
-        ("kernel=script.softmax&tab=order", "program-order"),
-        ("kernel=script.softmax&tab=layouts", "compiler"),
-    ],
-)
+OLD = """
+kernel=matmul.grouped&tab=schedule | program-order
+kernel=matmul.grouped&tab=coalescing | requests
+kernel=matmul.grouped&tab=code | compiler
+kernel=matmul.grouped&tab=memory-map | compiler
+kernel=matmul.grouped&tab=reuse | dram-reads
+kernel=matmul.grouped&tab=recorded&recorded_page=3 | scoreboard
+kernel=script.softmax&tab=order | program-order
+kernel=script.softmax&tab=layouts | compiler
+"""
+
+
+@pytest.mark.parametrize(("old", "tab"), read_table(OLD))
 def test_a_saved_address_with_a_tab_s_old_name_opens_the_tab(page, old, tab):
     opened = send(page, open=f"?{old}")
     settings = json.loads(opened["settings"])
