@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tables import read_table
 from tilescope.captures.reader import TIME, Capture
 from tilescope.reports.launch import make_report
 from tilescope.reports.text import table
@@ -472,14 +473,14 @@ def test_the_first_change_takes_the_predicted_time_of_the_kernel_changed_by_hand
     )
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "changed", "change", "needs"),
-    [
-        (50, "bank conflicts", 51, "Store right transposed, so that the first", "users of right"),
-        (23, "bank conflicts", 17, "Set num_warps = 4.", ""),
-        (55, "stages", 56, "Set num_stages = 3.", ""),
-    ],
-)
+RESOURCES = """
+50 | bank conflicts | 51 | Store right transposed, so that the first | users of right
+23 | bank conflicts | 17 | Set num_warps = 4. |
+55 | stages | 56 | Set num_stages = 3. |
+"""
+
+
+@pytest.mark.parametrize(("number", "kind", "changed", "change", "needs"), read_table(RESOURCES))
 def test_a_change_promises_the_resources_and_the_time_of_the_kernel_changed_by_hand(
     launches, number, kind, changed, change, needs
 ):
@@ -538,13 +539,13 @@ def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
     assert {op.op for op in fixed} == {"async copy"}
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "tensor", "cause", "change"),
-    [
-        (35, "synchronous", "indices", "num_stages is only 2", "Set num_stages = 3."),
-        (39, "divisibility", "left", "depth = 200 is not", "Declare depth as tl.constexpr."),
-    ],
-)
+CURES = """
+35 | synchronous | indices | num_stages is only 2 | Set num_stages = 3.
+39 | divisibility | left | depth = 200 is not | Declare depth as tl.constexpr.
+"""
+
+
+@pytest.mark.parametrize(("number", "kind", "tensor", "cause", "change"), read_table(CURES))
 def test_the_cure_of_a_synchronous_load_promises_the_copies_of_the_kernel_changed_by_hand(
     tried, number, kind, tensor, cause, change
 ):
@@ -587,12 +588,16 @@ def test_bytes_that_lanes_of_a_request_share_save_no_sectors(launches):
     assert "would suffice" not in text.partition("requests of one warp")[0]
 
 
-@pytest.mark.parametrize(
-    ("number", "kinds"),
-    [(19, []), (21, ["grid"]), (26, ["grid"]), (29, [])],
-    ids=["mask at the end", "reset_to_zero", "the size of the grid comes last", "scalars"],
-)
-def test_nothing_else_is_found(launches, number, kinds):
+NOTHING_ELSE = """
+19 | [] | the mask is at the end
+21 | ["grid"] | reset_to_zero is given
+26 | ["grid"] | the size of the grid comes last
+29 | [] | it loads scalars
+"""
+
+
+@pytest.mark.parametrize(("number", "kinds", "why"), read_table(NOTHING_ELSE))
+def test_nothing_else_is_found(launches, number, kinds, why):
     assert [each.kind for each in launches[number].findings] == kinds
 
 

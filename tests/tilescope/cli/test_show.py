@@ -203,26 +203,18 @@ def test_controls_of_the_page_become_options_of_the_capture():
     assert capture_options(chosen) == options
 
 
-OTHERS = "Tilescope did not write the existing file"
+UNWRITABLE = """
+runs.py --text --html runs.py | --html must be a .html file (got runs.py).
+--out new.tilescope | --out needs a script.
+runs.py --text --out missing/run.tilescope | --out missing/run.tilescope cannot be written (No such file or directory).
+runs.py --text --out symbolic.tilescope | --out symbolic.tilescope cannot be written ({OTHERS}).
+runs.py --text --html missing/report.html | --html missing/report.html cannot be written (No such file or directory).
+runs.py --text --html symbolic.html | --html symbolic.html cannot be written ({OTHERS}).
+--html hard.html -m runs | --html hard.html cannot be written ({OTHERS}).
+""".replace("{OTHERS}", "Tilescope did not write the existing file")
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ("runs.py --text --html runs.py", "--html must be a .html file (got runs.py)."),
-        ("--out new.tilescope", "--out needs a script."),
-        *(
-            (f"runs.py --text {output}", f"{output} cannot be written ({reason}).")
-            for output, reason in (
-                ("--out missing/run.tilescope", "No such file or directory"),
-                ("--out symbolic.tilescope", OTHERS),
-                ("--html missing/report.html", "No such file or directory"),
-                ("--html symbolic.html", OTHERS),
-            )
-        ),
-        ("--html hard.html -m runs", f"--html hard.html cannot be written ({OTHERS})."),
-    ],
-)
+@pytest.mark.parametrize(("flags", "sentence"), read_table(UNWRITABLE))
 def test_a_file_that_cannot_be_written_or_is_someone_elses_is_named_before_the_script_runs(
     flags, sentence, tmp_path, monkeypatch, run_show
 ):
@@ -511,24 +503,33 @@ def test_bank_conflicts_and_spill_traffic_that_increase_are_regressions_with_the
     assert not any(each.is_worse for each in differences([after], [before]))
 
 
-@pytest.mark.parametrize(
-    ("times", "grows", "is_worse"),
-    [
-        ((9.0, 8.0), {"registers": 20}, False),
-        ((9.0, 9.0), {"shared_bytes": 5000}, False),
-        ((9.0, 8.0), {"shared": (SharedAccess("a.py", 4, "LDS", 64, 512, 64),)}, False),
-        ((9.0, 9.01), {"registers": 20}, True),
-        ((9.0, None), {"registers": 20}, True),
-        ((None, 8.0), {"shared_bytes": 5000}, True),
-        ((9.0, 8.0), {"spilled_bytes": 4}, True),
-        ((9.0, 8.0), {"ops": (OperationReport("load", "ld", "x", "a.py", 4, 9, 9),)}, True),
-    ],
-)
+# The predicted times before and after, what grows, and whether that is a regression.
+GROWTH = """
+(9.0, 8.0) | registers | False
+(9.0, 9.0) | shared_bytes | False
+(9.0, 8.0) | shared | False
+(9.0, 9.01) | registers | True
+(9.0, None) | registers | True
+(None, 8.0) | shared_bytes | True
+(9.0, 8.0) | spilled_bytes | True
+(9.0, 8.0) | ops | True
+"""
+GROWN = {
+    "registers": 20,
+    "shared_bytes": 5000,
+    "spilled_bytes": 4,
+    "shared": (SharedAccess("a.py", 4, "LDS", 64, 512, 64),),
+    "ops": (OperationReport("load", "ld", "x", "a.py", 4, 9, 9),),
+}
+
+
+@pytest.mark.parametrize(("times", "name", "is_worse"), read_table(GROWTH))
 def test_more_resources_are_no_regression_if_the_predicted_time_does_not_grow(
-    times, grows, is_worse
+    times, name, is_worse
 ):
     before = inside_report((4, "LDS", 64, 64), predicted_us=times[0])
-    changed = differences([before], [replace(before, predicted_us=times[1], **grows)])
+    after = replace(before, predicted_us=times[1], **{name: GROWN[name]})
+    changed = differences([before], [after])
     (grown, *_) = [each for each in changed if each.what != "predicted_us"]
     assert any(each.is_worse for each in changed) == is_worse
     assert ("but the predicted time did not" in grown.sentence) != is_worse

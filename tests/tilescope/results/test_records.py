@@ -64,15 +64,15 @@ def test_the_nearest_recording_is_of_the_same_kernel_and_nearly_the_same_size():
     assert records.nearest(FORMS["run"], wanted, "B200") is None
 
 
-@pytest.mark.parametrize(
-    ("payload", "is_found"),
-    [
-        ({"run": {"seed": 9}}, True),
-        ({"problem": {"precision": "ieee"}}, True),  # float16 has only one precision
-        ({"problem": {"dtype": "float32", "precision": "tf32x3"}}, False),
-    ],
-)
-def test_recorded_counts_are_found_whatever_the_inputs_are(payload, is_found):
+FOUND = """
+{"run": {"seed": 9}} | True |
+{"problem": {"precision": "ieee"}} | True | float16 has only one precision
+{"problem": {"dtype": "float32", "precision": "tf32x3"}} | False |
+"""
+
+
+@pytest.mark.parametrize(("payload", "is_found", "why"), read_table(FOUND))
+def test_recorded_counts_are_found_whatever_the_inputs_are(payload, is_found, why):
     experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200", **payload})
     found = records.find(FORMS["counters"], experiment, "H200")
     assert (found is not None) is is_found

@@ -103,14 +103,15 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernel_i
     assert peak_bytes < 8 * 16384 * 4096 / 16
 
 
-@pytest.mark.parametrize(
-    ("register", "lane"),
-    [
-        ((), ((1,), (2,), (4,), (8,), (16,))),
-        ((), ((16,), (8,), (4,), (2,), (1,))),
-        (((16,),), ((1,), (2,), (4,), (8,), (0,))),  # two lanes hold each element
-    ],
-)
+# Of registers and lanes. In the last layout, two lanes hold each element.
+BASES = """
+() | ((1,), (2,), (4,), (8,), (16,))
+() | ((16,), (8,), (4,), (2,), (1,))
+((16,),) | ((1,), (2,), (4,), (8,), (0,))
+"""
+
+
+@pytest.mark.parametrize(("register", "lane"), read_table(BASES))
 def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(register, lane):
     """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
     layout = Layout((32,), register, lane, ())
