@@ -62,8 +62,8 @@ TRITON_TESTS = tests/tilescope/oracle/test_compiled.py tests/tilescope/oracle/te
 	tests/tilescope/measure/test_interpreter.py tests/tilescope/measure/test_timeline.py tests/tilescope/oracle/test_captured_examples.py
 OTHER_TRITON = $(abspath $(VENV))/triton-$(TRITON)/site-packages
 
-$(OTHER_TRITON)/ready: | $(VENV_READY)
-	$(VENV_PYTHON) -m pip install -q --no-compile --no-deps --target $(OTHER_TRITON) triton==$(TRITON)
+$(abspath $(VENV))/triton-%/site-packages/ready: | $(VENV_READY)
+	$(VENV_PYTHON) -m pip install -q --no-compile --no-deps --target $(@D) triton==$*
 	touch $@
 
 test-triton: $(OTHER_TRITON)/ready $(DEV_READY) ## Run the tests that depend on Triton with another version (TRITON=3.6.0)

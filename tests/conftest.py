@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from scripts.record_examples import start_server
+from tilescope.advice import findings
 from tilescope.captures.reader import Capture
 from tilescope.cli.command import run_command
 from tilescope.cli.show import show
@@ -255,6 +256,20 @@ def captured(request, capture_script):
 def launches(captured, capture_server):
     """Return the reports of the script's launches, with their findings."""
     return make_report(Capture(captured), capture_server.compile, most_seconds=math.inf).launches
+
+
+@pytest.fixture(scope="module")
+def facts(captured):
+    """Return the reports of the script's launches, for which no changes were tried."""
+    return make_report(Capture(captured)).launches
+
+
+@pytest.fixture(scope="module")
+def no_options():
+    """Let reports try no options of the compiler: many compilations, of which no test of the module needs a result."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(findings, "_MOST_LAUNCHES", 0)
+        yield
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.make_space import MARK, PRODUCT, PROFILES, ROOT, main, make, requirements
 from scripts.requirements import requirements as requirements_in
+from tests.tables import read_table
 from tests.trees import python
 from tests.waiting import free_port, serving
 
@@ -25,14 +26,14 @@ def front_matter(folder):
     return dict(line.split(": ", 1) for line in matter.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("cpu", ("cpu-basic", '"3.12"', "torch==2.13.0+cpu", "triton==3.7.1")),
-        ("gpu", ("l4x1", '"3.12"', "torch==2.13.0", "triton==3.7.1")),
-        ("zero", (None, '"3.12.12"', "torch==2.11.0", "triton==3.6.0")),
-    ],
-)
+SPACES = """
+cpu | ("cpu-basic", '"3.12"', "torch==2.13.0+cpu", "triton==3.7.1")
+gpu | ("l4x1", '"3.12"', "torch==2.13.0", "triton==3.7.1")
+zero | (None, '"3.12.12"', "torch==2.11.0", "triton==3.6.0")
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), read_table(SPACES))
 def test_a_space_holds_the_product_and_the_versions_that_its_hardware_has(name, expected, tmp_path):
     space = tmp_path / "space"
     make(name, space)

@@ -1,6 +1,7 @@
 """The microbenchmarks' kernels, compiled for an H200, and their results from made-up times."""
 
 from collections import Counter
+from functools import cache
 from types import SimpleNamespace
 from unittest import mock
 
@@ -10,7 +11,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from benchmarks import launch_costs, microbenchmarks, ptx_loops
+from benchmarks import launch_costs, microbenchmarks, ptx_loops, timed_loops
 from benchmarks.timed_loops import (
     FIELDS,
     WARPS,
@@ -47,10 +48,13 @@ def compile_kernel(kernel, *arguments, num_warps):
     return kernel.warmup(*arguments, num_warps=num_warps, grid=(1,)).asm["cubin"]
 
 
+@cache
 def compile_loop(loop):
+    """Return the compiled loop, and its SASS."""
     tensor = torch.empty(1, dtype=torch.int64, device="meta")
     arguments = (tensor, tensor, tensor, 2, 0, loop.ptx, loop.warps * LANES)
-    return compile_kernel(run_loop, *arguments, num_warps=loop.warps)
+    cubin = compile_kernel(run_loop, *arguments, num_warps=loop.warps)
+    return cubin, disassemble(cubin)
 
 
 class MadeUpTimer(LoopTimer):
@@ -79,14 +83,14 @@ class MadeUpTimer(LoopTimer):
         return fields
 
     def simulate(self, loop, access, warps, quarters=4):
-        return simulate_trip(disassemble(compile_loop(loop)), access, warps, quarters)
+        return simulate_trip(compile_loop(loop)[1], access, warps, quarters)
 
 
 @pytest.mark.parametrize("name", ptx_loops.all_loops())
 def test_each_loop_contains_the_instructions_that_it_times(name):
     loop = ptx_loops.all_loops()[name]
-    cubin = compile_loop(loop)
-    instructions = parse_sass(disassemble(cubin))
+    cubin, sass = compile_loop(loop)
+    instructions = parse_sass(sass)
     body = [instructions[number] for number in find_body(instructions)]
     for opcode, count in loop.opcodes:
         parts = opcode.split(".")
@@ -118,7 +122,8 @@ def test_streams_move_16_bytes_per_lane_and_programs_store_only_if_asked():
     compile_kernel(launch_costs.touch, tensor, tensor, 3, 1 << 19, num_warps=4)
 
 
-def test_every_benchmark_of_loops_derives_its_rows_from_made_up_times():
+def test_every_benchmark_of_loops_derives_its_rows_from_made_up_times(monkeypatch):
+    monkeypatch.setattr(timed_loops, "_SIMULATED", 1)  # iterations
     timer = MadeUpTimer()
     bench = microbenchmarks.Bench(timer, GPUS["H200"], H200)
     for name, measure in microbenchmarks.BENCHMARKS.items():

@@ -11,6 +11,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from scripts.make_space import ROOT
+from tests.tables import read_table
+
+# One worker builds and installs the wheel
+pytestmark = pytest.mark.xdist_group("wheel")
 
 # The wheel's required dependencies, besides torch and Triton.
 REQUIRED = ["jinja2", "markupsafe", "numpy", "orjson", "pydantic", "tqdm"]
@@ -40,19 +44,25 @@ def wheel(tmp_path_factory):
     return zipfile.ZipFile(path)
 
 
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):
+    """Return the folder of the installed wheel."""
+    folder = tmp_path_factory.mktemp("site")
+    wheel.extractall(folder)
+    return folder
+
+
 @pytest.fixture
-def tilescope(wheel, tmp_path):
+def tilescope(site, tmp_path):
     """Return a function that runs the installed command in a user's folder."""
-    site = tmp_path / "site"
     home = tmp_path / "home"
-    wheel.extractall(site)
     for name in ("kernels", "visualize"):
         (home / name).mkdir(parents=True)
         (home / name / "__init__.py").write_text('OWNER = "user"\n')
     (home / "script.py").write_text(SCRIPT)
     environment = {
         **os.environ,
-        "PYTHONPATH": str(site),
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{site}",
         "TILESCOPE_CACHE": str(tmp_path / "cache"),
     }
 
@@ -98,28 +108,23 @@ def test_a_script_sees_its_own_packages_and_not_ours(tilescope):
     assert {"user user", "[]"} <= {*done.stderr.splitlines()}
 
 
-@pytest.mark.parametrize(
-    ("missing", "arguments", "status", "sentence"),
-    [
-        ("gradio", ["serve"], 2, 'This command needs gradio: pip install "tilescope[page]"\n'),
-        ("gradio", ["show", "script.py"], 2, "With --text, `show` prints a table.\n"),
-        (
-            "gradio",
-            ["sweep", "experiment.json"],
-            2,
-            "experiment.json: No such file or directory.\n",
-        ),
-        ("torch", ["show", "script.py", "--text"], 2, 'pip install "tilescope[torch]"\n'),
-    ],
-)
-def test_a_command_says_what_to_install(tilescope, tmp_path, missing, arguments, status, sentence):
+MISSING = """
+gradio | serve | This command needs gradio: pip install "tilescope[page]"
+gradio | show script.py | With --text, `show` prints a table.
+gradio | sweep experiment.json | experiment.json: No such file or directory.
+torch | show script.py --text | pip install "tilescope[torch]"
+"""
+
+
+@pytest.mark.parametrize(("missing", "arguments", "sentence"), read_table(MISSING))
+def test_a_command_says_what_to_install(tilescope, tmp_path, missing, arguments, sentence):
     hidden = "import importlib.util, sys\nfind = importlib.util.find_spec\n"
     hidden += f"sys.modules[{missing!r}] = None\n"
     hidden += (
         f"importlib.util.find_spec = lambda name: None if name == {missing!r} else find(name)\n"
     )
-    (tmp_path / "site" / "sitecustomize.py").write_text(hidden)
-    done = tilescope(*arguments)
-    assert done.returncode == status
-    assert done.stderr.endswith(sentence)
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    done = tilescope(*arguments.split())
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"{sentence}\n")
     assert "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ from kernels.orders import slice_of_k
 from tests.covering import pairs_of
 from tests.experiments import experiment_of, fields
 from tests.products import DISTRIBUTIONS, WIDER_THAN_A_BYTE, checked_product, product
+from tests.tables import read_table
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of, resolve_gpu
 from tilescope.declare.gpus import GPUS
@@ -121,24 +122,24 @@ def test_skipping_the_last_product_fails(k, any_dtype, how):
     assert result.nonfinite == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("grouped", {"operands": "tf32"}),
-        ("grouped precision=tf32x3", {"operands": "tf32x3"}),
-        ("grouped precision=ieee", {}),
-        ("grouped interpreted", {}),
-        ("grouped precision=tf32_rounded interpreted", {"operands": "tf32_rounded"}),
-        ("grouped gpu=T4", {}),
-        ("grouped distribution=integers", {}),
-        ("grouped dtype=float8_e5m2", {"coarse_sums": True}),
-        ("grouped dtype=float8_e4m3fn gpu=L4", {"coarse_sums": True}),
-        ("grouped dtype=float8_e4m3fn gpu=B200", {}),
-        ("split_k_atomic K=8192", {"roundings": 8, "operands": "tf32"}),
-        ("split_k_atomic K=64", {"roundings": 2, "operands": "tf32"}),
-        ("split_k_atomic K=32", {"operands": "tf32"}),
-    ],
-)
+LAUNCHES = """
+grouped | {"operands": "tf32"}
+grouped precision=tf32x3 | {"operands": "tf32x3"}
+grouped precision=ieee | {}
+grouped interpreted | {}
+grouped precision=tf32_rounded interpreted | {"operands": "tf32_rounded"}
+grouped gpu=T4 | {}
+grouped distribution=integers | {}
+grouped dtype=float8_e5m2 | {"coarse_sums": True}
+grouped dtype=float8_e4m3fn gpu=L4 | {"coarse_sums": True}
+grouped dtype=float8_e4m3fn gpu=B200 | {}
+split_k_atomic K=8192 | {"roundings": 8, "operands": "tf32"}
+split_k_atomic K=64 | {"roundings": 2, "operands": "tf32"}
+split_k_atomic K=32 | {"operands": "tf32"}
+"""
+
+
+@pytest.mark.parametrize(("text", "expected"), read_table(LAUNCHES))
 def test_the_allowance_follows_from_the_launch(text, expected):
     """Matrix units multiply float32 as tf32. Ada's and Hopper's add float8 coarsely. Slices of K are rounded."""
     text, interpreted, _ = text.partition(" interpreted")

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.experiments import experiment_of, launch_from, run
+from tests.tables import read_table
 from tilescope.declare.gpus import GPUS
 from tilescope.measure.run import prepare
 
@@ -19,18 +20,19 @@ def workspaces(text):
     return kernel.workspaces(launch)
 
 
-@pytest.mark.parametrize(
-    ("problem", "padded"),
-    [
-        ("M=128 N=128 K=128", {}),
-        ("M=128 N=128 K=129", {"A": (128, 192)}),
-        ("M=128 N=129 K=128", {"B": (128, 192)}),
-        ("M=129 N=128 K=128", {}),
-        (f"{ODD} layout=TT", {"A": (192, 77), "B": (128, 131)}),  # stored as K × M and N × K
-        (f"{ODD} dtype=float32", {"A": (129, 96), "B": (77, 160)}),
-        (f"{ODD} dtype=float8_e4m3fn", {"A": (129, 128), "B": (77, 256)}),
-    ],
-)
+# The shapes of copies. With layout TT, A and B are stored as K × M and N × K.
+PADDED = """
+M=128 N=128 K=128 | {}
+M=128 N=128 K=129 | {"A": (128, 192)}
+M=128 N=129 K=128 | {"B": (128, 192)}
+M=129 N=128 K=128 | {}
+M=129 N=131 K=77 layout=TT | {"A": (192, 77), "B": (128, 131)}
+M=129 N=131 K=77 dtype=float32 | {"A": (129, 96), "B": (77, 160)}
+M=129 N=131 K=77 dtype=float8_e4m3fn | {"A": (129, 128), "B": (77, 256)}
+"""
+
+
+@pytest.mark.parametrize(("problem", "padded"), read_table(PADDED))
 def test_misaligned_operands_get_rows_of_whole_lines(problem, padded):
     spaces = workspaces(f"{problem} PAD=always")
     assert {name.removeprefix("padded "): spec.shape for name, spec in spaces.items()} == padded

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.experiments import experiment_of
+from tests.tables import read_table
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.results.sweep import ConfigTrial
@@ -70,17 +71,17 @@ def test_configs_of_a_trial_share_only_workspaces_of_equal_size(session):
     assert [outcome.status for outcome in outcomes.each] == ["checked"] * 3
 
 
-@pytest.mark.parametrize(
-    ("shape", "shared", "slices", "last"),
-    [
-        ("M=3072 N=3072 K=3072", 24, 4, 96),  # 288 tiles: 264 in two waves
-        ("M=2304 N=2304 K=8192", 30, 4, 120),
-        ("M=512 N=512 K=16384", 8, 13, 104),  # fewer tiles than SMs: one wave
-        ("M=4096 N=4096 K=4096", 0, 1, 116),  # 116 tiles of 132: no split
-        ("M=1536 N=2816 K=512", 0, 1, 132),  # one full wave
-    ],
-)
-def test_the_last_wave_is_split_if_that_saves_time(shape, shared, slices, last):
+LAST_WAVES = """
+M=3072 N=3072 K=3072 | 24 | 4 | 96 | 288 tiles: 264 in two waves
+M=2304 N=2304 K=8192 | 30 | 4 | 120 |
+M=512 N=512 K=16384 | 8 | 13 | 104 | fewer tiles than SMs: one wave
+M=4096 N=4096 K=4096 | 0 | 1 | 116 | 116 tiles of 132: no split
+M=1536 N=2816 K=512 | 0 | 1 | 132 | one full wave
+"""
+
+
+@pytest.mark.parametrize(("shape", "shared", "slices", "last", "why"), read_table(LAST_WAVES))
+def test_the_last_wave_is_split_if_that_saves_time(shape, shared, slices, last, why):
     """The steps of a launch are slices. Only programs with a slice of a shared tile have a last step."""
     kernel, launch = launched(f"{shape} {LARGE} num_warps=8")
     planned = schedule(kernel, launch)

@@ -121,8 +121,8 @@ def ended(tmp_path_factory, all_combinations):
 
 # The sizes of large scripts are edited to these.
 EDITED = (
-    {"M": 256, "N": 256, "K": 256},
-    {"M": 199, "N": 301, "K": 137},
+    {"M": 128, "N": 128, "K": 128},
+    {"M": 99, "N": 151, "K": 77},
     {"M": 0},
     {"dtype": "int8"},
 )
@@ -243,11 +243,11 @@ def test_a_script_has_the_values_of_its_experiment():
         assert part in text, part
 
 
-def test_every_shipped_config_exports_a_script():
-    """Every default, preset and recommended config."""
+def test_every_shipped_config_exports_a_script(all_combinations):
+    """Every default, preset and recommended config, or one in three."""
     shipped = list(shipped_experiments(GPUS["H200"]))
     assert len(shipped) >= 112
-    for experiment in shipped:
+    for experiment in shipped if all_combinations else shipped[::3]:
         compile(export.script(experiment, GPUS["H200"]).text, experiment.kernel, "exec")
 
 

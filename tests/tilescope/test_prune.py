@@ -6,6 +6,7 @@ import json
 import pytest
 
 from benchmarks.search import TUNINGS, read_tunings
+from tests.tables import read_table
 from tests.trees import ROOT, python
 from tilescope.autotuning import select_close
 
@@ -131,16 +132,16 @@ def test_configs_of_a_kernel_with_tensor_descriptors_are_pruned(run):
     assert line.startswith("tilescope.prune kept 1 of 2 configs of load_described in ")
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "reason"),
-    [
-        ("outside", 2, "prune was not called by an autotuner"),
-        ("no GPU", 12, "this machine has no NVIDIA GPU"),
-        ("grid fails", 2, "KeyError: 'MISSING'"),
-        ("too slow", 1, "all were compiled in parallel; timing them is faster than predicting"),
-        ("late", 2, "no config could be predicted. The prediction took longer than 0 s."),
-    ],
-)
+UNPRUNED = """
+outside | 2 | prune was not called by an autotuner
+no GPU | 12 | this machine has no NVIDIA GPU
+grid fails | 2 | KeyError: 'MISSING'
+too slow | 1 | all were compiled in parallel; timing them is faster than predicting
+late | 2 | no config could be predicted. The prediction took longer than 0 s.
+"""
+
+
+@pytest.mark.parametrize(("name", "count", "reason"), read_table(UNPRUNED))
 def test_all_configs_are_kept_and_a_line_gives_the_reason(run, name, count, reason):
     kept, line = run[name]
     assert len(kept) == count

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.trees import ROOT, python
+from tilescope.captures.reader import Capture
 from tilescope.cli.command import FINE, USAGE
 
 # One worker prepares what all tests use
@@ -157,12 +158,11 @@ def test_a_block_inside_another_is_refused_and_the_outer_one_loses_no_launch(blo
     assert not (folder / "inner.tilescope").exists()
 
 
-def test_a_block_in_a_script_that_show_runs_is_refused(tmp_path, monkeypatch, run_show):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    path = tmp_path / "script.py"
-    path.write_text("import tilescope\nwith tilescope.capture('own'):\n    pass")
-    output = run_show(USAGE, path, "--text")
-    assert "script.py raised RuntimeError: Captures cannot be nested" in output.out
+def test_a_block_in_a_script_that_is_captured_is_refused(capture_script):
+    path = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+    text = f"{path}import tilescope\nwith tilescope.capture('own'):\n    pass"
+    stop = Capture(capture_script(text)).content.stopped
+    assert stop.message.startswith("script.py raised RuntimeError: Captures cannot be nested")
 
 
 def test_reports_are_those_of_show_and_print_as_tables(block, run_show):

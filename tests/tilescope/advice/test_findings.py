@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tables import read_table
 from tilescope.captures.reader import TIME, Capture
 from tilescope.reports.launch import make_report
 from tilescope.reports.text import table
@@ -265,8 +266,8 @@ rows[(500,)](wide, to_wide, 8008, BLOCK=8192)  # 7
 rows_of_constant_length[(500,)](wide, to_wide, 8008, BLOCK=8192)
 bounded[(4000,)](x, out, 1001, BLOCK=1024)  # 9
 bounded[(4000,)](x, out, 1008, BLOCK=1024)
-unpack[(4,)](left, words, out, 4096, 1024, ONCE=False, WIDE=256)  # 11
-unpack[(4,)](left, words, out, 4096, 1024, ONCE=True, WIDE=256)
+unpack[(4,)](left, words, out, 1024, 1024, ONCE=False, WIDE=256)  # 11
+unpack[(4,)](left, words, out, 1024, 1024, ONCE=True, WIDE=256)
 add[(16,)](x, out, BLOCK=256, ORDER="acq_rel")  # 13
 add[(16,)](x, out, BLOCK=256, ORDER="relaxed")
 from_table[(500,)](addresses, out, KNOWN=False, BLOCK=8192)  # 15
@@ -279,8 +280,8 @@ reset[(16,)](x, out, ORDER="relaxed")
 copy[(200,)](x[:1000].clone(), torch.zeros(1 << 18, device="cuda"), 1 << 18, 1, BLOCK=1024)  # 22
 twice[(400,)](x, out, 128, num_warps=8)  # 23
 halves = small.flatten()
-product[(1,)](halves, halves.clone(), x, out, 1024, STEP=2)  # 24
-product[(1,)](halves, halves.clone(), x, out, 1024, STEP=1)
+product[(1,)](halves, halves.clone(), x, out, 256, STEP=2)  # 24
+product[(1,)](halves, halves.clone(), x, out, 256, STEP=1)
 few[(8,)](x, out, BLOCK=64, num_warps=8)  # 26
 rows[(500,)](wide, to_wide, 8004, BLOCK=8192)  # 27
 rows_of_constant_length[(500,)](wide, to_wide, 8004, BLOCK=8192)
@@ -292,13 +293,13 @@ tail[(1,)](x, out, 7, BLOCK=1024)  # 32
 skip[(32,)](x, out, 7, BLOCK=1024)  # 33
 once[(1,)](x, out, 7, BLOCK=1024)  # 34
 indices = torch.randint(0, 1024, (1024,), dtype=torch.int32, device="cuda")
-gathered[(400,)](halves, indices, halves.clone(), x, 1024, num_stages=2)  # 35
-gathered[(400,)](halves, indices, halves.clone(), x, 1024, num_stages=3)
+gathered[(400,)](halves, indices, halves.clone(), x, 256, num_stages=2)  # 35
+gathered[(400,)](halves, indices, halves.clone(), x, 256, num_stages=3)
 to_halves = halves.clone()
 bounded[(4000,)](halves, to_halves, 1004, BLOCK=1024)  # 37
 bounded[(4000,)](halves, to_halves, 1008, BLOCK=1024)
-product[(1,)](halves, halves.clone(), x, out, 1000, STEP=1)  # 39
-product_of_constant_depth[(1,)](halves, halves.clone(), x, out, 1000, STEP=1)
+product[(1,)](halves, halves.clone(), x, out, 200, STEP=1)  # 39
+product_of_constant_depth[(1,)](halves, halves.clone(), x, out, 200, STEP=1)
 center[(8,)](x, out, 1001, 1001, BLOCK=1024)  # 41
 strided_rows[(500,)](wide, to_wide, 8001, 8001, 8001, BLOCK=8192)  # 42
 strided_rows[(500,)](wide, to_wide, 8016, 8016, 8016, BLOCK=8192)
@@ -377,7 +378,7 @@ CHANGES = """
 5 | 6 | divisibility | load | cols = 8001 is not a multiple of 16; the next is 8016 | only if out and x have room
 7 | 8 | divisibility | load | cols = 8008 is not a multiple of 16 |
 9 | 10 | mask | store | The mask's bound 1001 is not a multiple of 16 | only if out and x have room
-11 | 12 | repeated | async copy | 2 times. The launch touches 524,288 sectors; about 65,536 would suffice. |
+11 | 12 | repeated | async copy | 2 times. The launch touches 131,072 sectors; about 16,384 would suffice. |
 13 | 14 | ordering | atomic | acq_rel | only if no other program synchronizes
 15 | 16 | table | load | how the addresses in a table are aligned | all addresses in the table are multiples
 27 | 28 | divisibility | load | Each lane accesses only 2 bytes per request |
@@ -472,14 +473,14 @@ def test_the_first_change_takes_the_predicted_time_of_the_kernel_changed_by_hand
     )
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "changed", "change", "needs"),
-    [
-        (50, "bank conflicts", 51, "Store right transposed, so that the first", "users of right"),
-        (23, "bank conflicts", 17, "Set num_warps = 4.", ""),
-        (55, "stages", 56, "Set num_stages = 3.", ""),
-    ],
-)
+RESOURCES = """
+50 | bank conflicts | 51 | Store right transposed, so that the first | users of right
+23 | bank conflicts | 17 | Set num_warps = 4. |
+55 | stages | 56 | Set num_stages = 3. |
+"""
+
+
+@pytest.mark.parametrize(("number", "kind", "changed", "change", "needs"), read_table(RESOURCES))
 def test_a_change_promises_the_resources_and_the_time_of_the_kernel_changed_by_hand(
     launches, number, kind, changed, change, needs
 ):
@@ -538,13 +539,13 @@ def test_a_load_beside_asynchronous_copies_is_named_with_its_reason(launches):
     assert {op.op for op in fixed} == {"async copy"}
 
 
-@pytest.mark.parametrize(
-    ("number", "kind", "tensor", "cause", "change"),
-    [
-        (35, "synchronous", "indices", "num_stages is only 2", "Set num_stages = 3."),
-        (39, "divisibility", "left", "depth = 1000 is not", "Declare depth as tl.constexpr."),
-    ],
-)
+CURES = """
+35 | synchronous | indices | num_stages is only 2 | Set num_stages = 3.
+39 | divisibility | left | depth = 200 is not | Declare depth as tl.constexpr.
+"""
+
+
+@pytest.mark.parametrize(("number", "kind", "tensor", "cause", "change"), read_table(CURES))
 def test_the_cure_of_a_synchronous_load_promises_the_copies_of_the_kernel_changed_by_hand(
     tried, number, kind, tensor, cause, change
 ):
@@ -587,12 +588,16 @@ def test_bytes_that_lanes_of_a_request_share_save_no_sectors(launches):
     assert "would suffice" not in text.partition("requests of one warp")[0]
 
 
-@pytest.mark.parametrize(
-    ("number", "kinds"),
-    [(19, []), (21, ["grid"]), (26, ["grid"]), (29, [])],
-    ids=["mask at the end", "reset_to_zero", "the size of the grid comes last", "scalars"],
-)
-def test_nothing_else_is_found(launches, number, kinds):
+NOTHING_ELSE = """
+19 | [] | the mask is at the end
+21 | ["grid"] | reset_to_zero is given
+26 | ["grid"] | the size of the grid comes last
+29 | [] | it loads scalars
+"""
+
+
+@pytest.mark.parametrize(("number", "kinds", "why"), read_table(NOTHING_ELSE))
+def test_nothing_else_is_found(launches, number, kinds, why):
     assert [each.kind for each in launches[number].findings] == kinds
 
 

@@ -107,10 +107,10 @@ barrier | of the last step | warp 0, lane 0 loads element 1,023, which warp 3, l
 
 
 @pytest.mark.parametrize("number", range(27))
-def test_only_two_warps_of_a_program_without_a_barrier_conflict(launches, number):
+def test_only_two_warps_of_a_program_without_a_barrier_conflict(facts, number):
     row = "" if number % 3 else FOUND.splitlines()[1 + number // 3]
     kinds = {"barrier", "unordered"}
-    findings = [each for each in launches[number].findings if each.kind in kinds]
+    findings = [each for each in facts[number].findings if each.kind in kinds]
     if not row:
         assert not findings
         return

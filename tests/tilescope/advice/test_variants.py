@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tables import read_table
 from tilescope.advice.variants import find_variants
 from tilescope.captures.reader import Capture
 from tilescope.numbers import milliseconds
@@ -12,7 +13,7 @@ from tilescope.reports.launch import make_report
 from tilescope.reports.text import brief, markdown, table
 
 # One worker compiles the kernels once
-pytestmark = pytest.mark.xdist_group("variants")
+pytestmark = [pytest.mark.xdist_group("variants"), pytest.mark.usefixtures("no_options")]
 
 SCRIPT = """
 import torch
@@ -151,17 +152,17 @@ def test_if_all_variants_pay_those_of_one_argument_are_merged(report):
     )
 
 
-@pytest.mark.parametrize(
-    ("number", "argument", "kind", "values"),
-    [
-        (2, "x", "dtype", ("*fp32", "*fp16")),
-        (3, "x", "alignment", (True, False)),
-        (3, "FLAG", "constexpr", (True, "b")),
-        (4, "n", "dtype", ("i32", "i64")),
-        (4, "num_warps", "option", (4, 8)),
-        (4, "maxnreg", "option", (None, 64)),
-    ],
-)
+SPECIALIZATIONS = """
+2 | x | dtype | ("*fp32", "*fp16")
+3 | x | alignment | (True, False)
+3 | FLAG | constexpr | (True, "b")
+4 | n | dtype | ("i32", "i64")
+4 | num_warps | option | (4, 8)
+4 | maxnreg | option | (None, 64)
+"""
+
+
+@pytest.mark.parametrize(("number", "argument", "kind", "values"), read_table(SPECIALIZATIONS))
 def test_each_kind_of_specialization_makes_another_variant(report, number, argument, kind, values):
     variants, _, findings = of(report, "add")
     pair = (facts(variants[each])[argument, kind] for each in (0, number))

@@ -20,6 +20,7 @@ import pytest
 
 from kernels.examples import EXAMPLES
 from tests.covering import pairs_of
+from tests.tables import read_table
 from tests.trees import ROOT
 from tests.waiting import free_port, run_coroutine, until
 from tilescope.advice.same_work import find_equal_launches
@@ -202,26 +203,18 @@ def test_controls_of_the_page_become_options_of_the_capture():
     assert capture_options(chosen) == options
 
 
-OTHERS = "Tilescope did not write the existing file"
+UNWRITABLE = """
+runs.py --text --html runs.py | --html must be a .html file (got runs.py).
+--out new.tilescope | --out needs a script.
+runs.py --text --out missing/run.tilescope | --out missing/run.tilescope cannot be written (No such file or directory).
+runs.py --text --out symbolic.tilescope | --out symbolic.tilescope cannot be written ({OTHERS}).
+runs.py --text --html missing/report.html | --html missing/report.html cannot be written (No such file or directory).
+runs.py --text --html symbolic.html | --html symbolic.html cannot be written ({OTHERS}).
+--html hard.html -m runs | --html hard.html cannot be written ({OTHERS}).
+""".replace("{OTHERS}", "Tilescope did not write the existing file")
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        ("runs.py --text --html runs.py", "--html must be a .html file (got runs.py)."),
-        ("--out new.tilescope", "--out needs a script."),
-        *(
-            (f"runs.py --text {output}", f"{output} cannot be written ({reason}).")
-            for output, reason in (
-                ("--out missing/run.tilescope", "No such file or directory"),
-                ("--out symbolic.tilescope", OTHERS),
-                ("--html missing/report.html", "No such file or directory"),
-                ("--html symbolic.html", OTHERS),
-            )
-        ),
-        ("--html hard.html -m runs", f"--html hard.html cannot be written ({OTHERS})."),
-    ],
-)
+@pytest.mark.parametrize(("flags", "sentence"), read_table(UNWRITABLE))
 def test_a_file_that_cannot_be_written_or_is_someone_elses_is_named_before_the_script_runs(
     flags, sentence, tmp_path, monkeypatch, run_show
 ):
@@ -386,18 +379,18 @@ def test_all_arguments_after_a_modules_name_reach_it_unchanged(tmp_path, monkeyp
     assert output.err.startswith(f"{own}\nprints launched no Triton kernels.")
 
 
-def test_json_is_one_object_and_against_names_what_grew(tmp_path, run_show):
+def test_json_is_one_object_and_against_names_what_grew(tmp_path, run_show, capture_script):
     script = tmp_path / "script.py"
     script.write_text(SHORT_SCRIPT)
     path = tmp_path / "run.tilescope"
-    text = run_show(FINE, script, "--json", "--gpu", "H200", "--out", path).out
+    text = run_show(FINE, script, "--json", "--gpu", "h200", "--out", path).out
     assert json.loads(text)["gpu"] == "H200"
     before = tmp_path / "before.json"
     before.write_text(text)
     run_show(FINE, path, "--text", "--against", before)
     moved = f"# A comment moves all lines.\n{SHORT_SCRIPT}"
-    script.write_text(moved.replace("1024, 1, BLOCK", "1024, 2, BLOCK"))
-    output = run_show(GREW, script, "--text", "--gpu", "H200", "--against", before)
+    worse = capture_script(moved.replace("1024, 1, BLOCK", "1024, 2, BLOCK"))
+    output = run_show(GREW, worse, "--text", "--against", before)
     change = (
         "Line 11, load x: sectors 128 → 1,024, requests 8 → 32. Global loads 1 → 4 (line 11 +3)"
     )
@@ -407,14 +400,11 @@ def test_json_is_one_object_and_against_names_what_grew(tmp_path, run_show):
     before.write_text(text.replace('"gpu": "H200"', '"gpu": "L4"'))
     output = run_show(FINE, path, "--text", "--against", before)
     assert ", L4 to Triton " in output.out.splitlines()[0]
-    # Triton has compiled this copy's kernels under another name, and it ends where it reads a result
-    copied = tmp_path / "copied.py"
+    # Another script with the same launches, which ends where it reads a result
     text = SHORT_SCRIPT.replace("(x, torch.empty", "(x, y := torch.empty")
-    copied.write_text(f"{text}y.sum().item()\n")
-    output = run_show(FINE, copied, "--json", "--gpu", "h200", "--against", before)
-    content = json.loads(output.out)
-    assert content["differences"] == []
-    assert {op["file"] for each in content["launches"] for op in each["ops"]} == {"copied.py"}
+    copied = capture_script(f"{text}y.sum().item()\n")
+    output = run_show(FINE, copied, "--json", "--against", before)
+    assert json.loads(output.out)["differences"] == []
 
 
 def test_an_interrupted_script_has_a_report_of_its_launches_and_a_status_that_ci_sees(
@@ -513,24 +503,33 @@ def test_bank_conflicts_and_spill_traffic_that_increase_are_regressions_with_the
     assert not any(each.is_worse for each in differences([after], [before]))
 
 
-@pytest.mark.parametrize(
-    ("times", "grows", "is_worse"),
-    [
-        ((9.0, 8.0), {"registers": 20}, False),
-        ((9.0, 9.0), {"shared_bytes": 5000}, False),
-        ((9.0, 8.0), {"shared": (SharedAccess("a.py", 4, "LDS", 64, 512, 64),)}, False),
-        ((9.0, 9.01), {"registers": 20}, True),
-        ((9.0, None), {"registers": 20}, True),
-        ((None, 8.0), {"shared_bytes": 5000}, True),
-        ((9.0, 8.0), {"spilled_bytes": 4}, True),
-        ((9.0, 8.0), {"ops": (OperationReport("load", "ld", "x", "a.py", 4, 9, 9),)}, True),
-    ],
-)
+# The predicted times before and after, what grows, and whether that is a regression.
+GROWTH = """
+(9.0, 8.0) | registers | False
+(9.0, 9.0) | shared_bytes | False
+(9.0, 8.0) | shared | False
+(9.0, 9.01) | registers | True
+(9.0, None) | registers | True
+(None, 8.0) | shared_bytes | True
+(9.0, 8.0) | spilled_bytes | True
+(9.0, 8.0) | ops | True
+"""
+GROWN = {
+    "registers": 20,
+    "shared_bytes": 5000,
+    "spilled_bytes": 4,
+    "shared": (SharedAccess("a.py", 4, "LDS", 64, 512, 64),),
+    "ops": (OperationReport("load", "ld", "x", "a.py", 4, 9, 9),),
+}
+
+
+@pytest.mark.parametrize(("times", "name", "is_worse"), read_table(GROWTH))
 def test_more_resources_are_no_regression_if_the_predicted_time_does_not_grow(
-    times, grows, is_worse
+    times, name, is_worse
 ):
     before = inside_report((4, "LDS", 64, 64), predicted_us=times[0])
-    changed = differences([before], [replace(before, predicted_us=times[1], **grows)])
+    after = replace(before, predicted_us=times[1], **{name: GROWN[name]})
+    changed = differences([before], [after])
     (grown, *_) = [each for each in changed if each.what != "predicted_us"]
     assert any(each.is_worse for each in changed) == is_worse
     assert ("but the predicted time did not" in grown.sentence) != is_worse
@@ -858,26 +857,23 @@ def test_reports_of_an_earlier_version_can_be_compared(launches, tmp_path):
     assert "bank conflicts" not in table(read_report(path))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("missing.py --text", "There is no script missing.py."),
-        ("missing.py --gpu RTX-4091", "there is no GPU 'RTX-4091'"),
-        ("-m", "argument -m: expected one argument"),
-        ("-m -- x", "argument -m: expected one argument"),
-        ("{script} -m pytest", "give a script, or -m and a module"),
-        ("--host 0.0.0.0 {script}", "listens only on this machine"),
-        ("{script} --text --against missing.json", "is not a report of `show --json`"),
-        ("{script} --text --triton 3.2.0", "Tilescope needs Triton 3.6 or later"),
-        ("{script} --triton 3.6.0 --against a", "--triton and --against are mutually"),
-        ("{script} --markdown --text", "--text and --markdown are mutually exclusive."),
-        ("{script} --text --json --brief", "--text and --brief are mutually exclusive."),
-        (
-            "{capture} --triton 3.6.0 --set n=1 --gpu L4 --out x.tilescope -- 1",
-            "is a capture, not a script: --gpu, --set, --out, --triton and arguments after -- can't be used.",
-        ),
-    ],
-)
+BAD_INPUT = """
+missing.py --text | There is no script missing.py.
+missing.py --gpu RTX-4091 | there is no GPU 'RTX-4091'
+-m | argument -m: expected one argument
+-m -- x | argument -m: expected one argument
+{script} -m pytest | give a script, or -m and a module
+--host 0.0.0.0 {script} | listens only on this machine
+{script} --text --against missing.json | is not a report of `show --json`
+{script} --text --triton 3.2.0 | Tilescope needs Triton 3.6 or later
+{script} --triton 3.6.0 --against a | --triton and --against are mutually
+{script} --markdown --text | --text and --markdown are mutually exclusive.
+{script} --text --json --brief | --text and --brief are mutually exclusive.
+{capture} --triton 3.6.0 --set n=1 --gpu L4 --out x.tilescope -- 1 | --gpu, --set, --out, --triton and arguments after
+"""
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), read_table(BAD_INPUT))
 def test_bad_input_ends_with_status_2_and_one_sentence(arguments, sentence, run_show):
     files = {"script": EXAMPLES[0], "capture": SHIPPED}
     assert sentence in run_show(USAGE, *arguments.format(**files).split()).err

@@ -2,8 +2,10 @@
 
 import pytest
 
+from tests.tables import read_table
+
 # One worker prepares what all tests use
-pytestmark = pytest.mark.xdist_group("overflows")
+pytestmark = [pytest.mark.xdist_group("overflows"), pytest.mark.usefixtures("no_options")]
 
 SCRIPT = """
 import torch
@@ -87,15 +89,15 @@ def find(launch, kind, op=""):
     return next(each for each in launch.findings if each.kind == kind and op in each.op)
 
 
-@pytest.mark.parametrize(
-    ("number", "program", "statement"),
-    [
-        (0, 1 << 16, "tl.load(x + row * stride + i)"),
-        (2, 1 << 12, "place = z * height * width"),
-        (4, 0, "else row * cols"),
-        (6, 22_139, "place = z * height * width"),
-    ],
-)
+OVERFLOWS = """
+0 | 65536 | tl.load(x + row * stride + i)
+2 | 4096 | place = z * height * width
+4 | 0 | else row * cols
+6 | 22139 | place = z * height * width
+"""
+
+
+@pytest.mark.parametrize(("number", "program", "statement"), read_table(OVERFLOWS))
 def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it(
     launches, number, program, statement
 ):
@@ -113,14 +115,14 @@ def test_an_overflow_is_named_with_its_line_program_and_size_and_64_bits_cure_it
     assert not any(each.kind in ("overflow", "outside") for each in launches[number + 1].findings)
 
 
-@pytest.mark.parametrize(
-    ("number", "program", "offset", "size"),
-    [
-        (8, 71_582, 1 << 31, "71,583 × 30,000"),
-        (10, 71_583, 2_147_490_000, "71,584 × 3,000"),
-        (13, 362 + 325 * 363, 1 << 31, "46,341 × 46,341"),
-    ],
-)
+SMALLEST = """
+8 | 71_582 | 0x80000000 | 71,583 × 30,000
+10 | 71_583 | 2_147_490_000 | 71,584 × 3,000
+13 | 118_337 | 0x80000000 | 46,341 × 46,341
+"""
+
+
+@pytest.mark.parametrize(("number", "program", "offset", "size"), read_table(SMALLEST))
 def test_the_smallest_shape_that_wraps_is_named_even_if_rows_and_columns_share_a_number(
     launches, number, program, offset, size
 ):

@@ -41,24 +41,24 @@ for rows in (96, 80):
 HALVES, FOLD, COPIES = slice(0, 3), 3, slice(4, 6)
 
 
-def test_bytes_that_no_program_uses_are_named_for_each_block_size(launches):
-    for launch in launches[HALVES]:
+def test_bytes_that_no_program_uses_are_named_for_each_block_size(facts):
+    for launch in facts[HALVES]:
         text = launch.ops[0].why
         assert "50% of the fetched bytes are used by no request of any program" in text
         assert "Other requests" not in text
 
 
-def test_bytes_that_another_program_uses_are_not_called_unused(launches):
-    text = launches[FOLD].ops[0].why
+def test_bytes_that_another_program_uses_are_not_called_unused(facts):
+    text = facts[FOLD].ops[0].why
     assert "Other requests use the remaining bytes" in text
     assert "no request of any program" not in text
 
 
-def test_blocks_outside_a_descriptors_tensor_are_a_fact_with_their_first_program(launches):
-    for launch in launches[COPIES]:
+def test_blocks_outside_a_descriptors_tensor_are_a_fact_with_their_first_program(facts):
+    for launch in facts[COPIES]:
         load, store = launch.ops
         assert load.why.startswith("Blocks outside x: 1 of 4, the first in program 3.")
         assert store.why.startswith("Blocks outside y: 1 of 4, the first in program 3.")
         # Nsight Compute also counts a sector for each 32 bytes that a load fills with zeros.
-        rows = 96 if launch is launches[COPIES.start] else 80
+        rows = 96 if launch is facts[COPIES.start] else 80
         assert (load.sectors, store.sectors) == (128 * 8, rows * 8)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.tables import read_table
 from tilescope.captures.reader import Capture
 from tilescope.cli.command import run_command
 from tilescope.cli.tune import tune
@@ -135,15 +136,15 @@ def test_registers_spills_and_occupancy_agree_with_llvm(capture, launches):
     assert any(row.kind.startswith("v_mfma") for row in small.instructions_by_line)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "shared_bytes", "programs"),
-    [
-        ("MI300X", 32 << 10, 2),
-        ("MI300X", (32 << 10) + 1, 1),
-        ("MI350X", 40960, 4),
-        ("MI350X", 32768, 4),
-    ],
-)
+LDS = """
+MI300X | 0x8000 | 2
+MI300X | 0x8001 | 1
+MI350X | 40960 | 4
+MI350X | 32768 | 4
+"""
+
+
+@pytest.mark.parametrize(("gpu", "shared_bytes", "programs"), read_table(LDS))
 def test_the_lds_limits_the_programs_of_a_cu_in_units(gpu, shared_bytes, programs):
     assert occupancy(ALL_GPUS[gpu], 4, 32, shared_bytes).programs_per_sm == programs
 

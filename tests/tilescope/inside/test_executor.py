@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.listings import make_listing
+from tests.tables import read_table
 from tilescope.captures.listings import UnsupportedOperation
 from tilescope.inside import execution
 from tilescope.inside.banks import Wavefronts
@@ -462,17 +463,20 @@ def test_an_instruction_computes_what_pythons_integers_give(row, a, b, c):
     assert compute(text, a, b, c) == [int(each) for each in np.atleast_1d(result)]
 
 
-@pytest.mark.parametrize(
-    ("mode", "by", "clamp", "expected"),
-    [
-        ("BFLY", 16, 31, lambda lane: lane ^ 16),
-        ("UP", 1, 0, lambda lane: max(lane - 1, 0)),
-        ("DOWN", 2, 31, lambda lane: lane + 2 if lane < 30 else lane),
-        ("IDX", 5, 31, lambda lane: 5),
-        ("IDX", 1, 0x181F, lambda lane: lane // 8 * 8 + 1),  # segments of 8 lanes
-    ],
-)
+# The last one has segments of 8 lanes.
+SHUFFLES = """
+BFLY | 16 | 31 | lane ^ 16
+UP | 1 | 0 | max(lane - 1, 0)
+DOWN | 2 | 31 | lane + 2 if lane < 30 else lane
+IDX | 5 | 31 | 5
+IDX | 1 | 0x181F | lane // 8 * 8 + 1
+"""
+
+
+@pytest.mark.parametrize(("mode", "by", "clamp", "expected"), read_table(SHUFFLES))
 def test_a_shuffle_reads_another_lane_of_the_warp(mode, by, clamp, expected):
     value = np.arange(64)[None]
     shuffled = semantics.shuffle(mode, value, by, clamp)[0].tolist()
-    assert shuffled == [thread // 32 * 32 + expected(thread % 32) for thread in range(64)]
+    assert shuffled == [
+        thread // 32 * 32 + eval(str(expected), {"lane": thread % 32}) for thread in range(64)
+    ]

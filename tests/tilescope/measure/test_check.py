@@ -17,6 +17,7 @@ from tests.products import (
     product,
     values,
 )
+from tests.tables import read_table
 from tilescope.declare.experiment import from_json
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.spec import DTYPE_BYTES
@@ -117,14 +118,14 @@ def test_cells_are_the_largest_error_of_their_elements(shape):
     assert np.array_equal(diff.cells, pooled((output - a.t()).abs().numpy(), diff.cell))
 
 
-@pytest.mark.parametrize(
-    ("shape", "tile", "cell"),
-    [
-        ((576, 576), (64, 48), (8, 6)),
-        ((577, 1000), (1, 1000), (5, 8)),
-        ((1000, 1000), (3, 200), (9, 8)),
-    ],
-)
+CELLS = """
+(576, 576) | (64, 48) | (8, 6)
+(577, 1000) | (1, 1000) | (5, 8)
+(1000, 1000) | (3, 200) | (9, 8)
+"""
+
+
+@pytest.mark.parametrize(("shape", "tile", "cell"), read_table(CELLS))
 def test_no_cell_has_a_part_of_a_tile_and_elements_of_another(shape, tile, cell):
     a = values(shape[::-1], "float32")
     _, diff = checked_copy(copied(a), a, tile)

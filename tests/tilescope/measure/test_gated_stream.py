@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.tables import read_table
 from tilescope.measure import gated_stream
 from tilescope.measure.gated_stream import (
     FIRST_LAUNCH_S,
@@ -213,29 +214,23 @@ def readings(sms, time_ns, mhz=1755):
     return np.array(rows, dtype=np.int64)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "mhz"),
-    [
-        (readings([0, 1, 2, 3], 0), readings([2, 3, 4, 4], 400_000), 1755),
-        (readings([0], 0), readings([1], 400_000), None),
-        (readings([0], 0), readings([0], 20_000), None),
-        (readings([0], 0), readings([0], 400_000, 9), None),
-        (readings([0], 0), readings([0], 400_000, 90_000), None),
-        (np.zeros((4, 4), dtype=np.int64), readings([0], 400_000), None),
-    ],
-    ids=[
-        "two SMs in both",
-        "no SM in both",
-        "too short",
-        "it stops",
-        "it restarts",
-        "never written",
-    ],
-)
+# The SMs of two readings, the time between them, the counters' rate, and the clock.
+READINGS = """
+[0, 1, 2, 3] | [2, 3, 4, 4] | 400_000 | 1755 | 1755 | two SMs in both
+[0] | [1] | 400_000 | 1755 | None | no SM in both
+[0] | [0] | 20_000 | 1755 | None | too short
+[0] | [0] | 400_000 | 9 | None | it stops
+[0] | [0] | 400_000 | 90_000 | None | it restarts
+"""
+
+
+@pytest.mark.parametrize(("first", "second", "time_ns", "rate", "mhz", "why"), read_table(READINGS))
 def test_the_clock_is_cycles_over_time_on_the_sms_in_both_readings_and_none_if_implausible(
-    before, after, mhz
+    first, second, time_ns, rate, mhz, why
 ):
-    assert clock_between(before, after) == (mhz and pytest.approx(mhz, rel=1e-3))
+    after = readings(second, time_ns, rate)
+    assert clock_between(readings(first, 0), after) == (mhz and pytest.approx(mhz, rel=1e-3))
+    assert clock_between(np.zeros((4, 4), dtype=np.int64), after) is None, "never written"
 
 
 class Library:

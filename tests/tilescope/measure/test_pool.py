@@ -128,13 +128,13 @@ def use_core(core, cpu_s):
 def test_the_time_for_which_a_worker_waits_for_a_core_does_not_count_for_its_deadline(
     pool, monkeypatch
 ):
-    monkeypatch.setitem(DEADLINES_S, "launch", 2.5)
+    monkeypatch.setitem(DEADLINES_S, "launch", 1.25)
     core = min(os.sched_getaffinity(0))
     priority = result_of(pool, os.nice, 0)
     use = f"import os\nos.nice({priority})\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
     others = [subprocess.Popen([sys.executable, "-c", use]) for _ in range(5)]
     try:
-        call = Call("launch", use_core, (core, 0.5))
+        call = Call("launch", use_core, (core, 0.25))
         assert pool.submit(call).result(PATIENCE_S) is True
     finally:
         for process in others:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.experiments import experiment_of
+from tests.tables import read_table
 from tests.tilescope.measure.test_counters import raw_page
 from tilescope.declare.gpus import GPUS
 from tilescope.measure import counters, ncu
@@ -33,19 +34,19 @@ def test_without_a_gpu_the_recorded_study_is_given_for_any_group_size(session, s
     assert session.find_value(experiment, "reuse").rows == study.rows
 
 
-@pytest.mark.parametrize(
-    ("m", "own", "compared"),
-    [
-        (8192, 8, (1, 2, 4, 8, 16, 32, 64)),
-        (6000, 6, (1, 2, 4, 6, 8, 16, 32, 47)),
-        (129, 1, (1, 2)),
-        (1, 9, (1, 9)),
-    ],
-)
+COMPARED = """
+8192 | 8 | [1, 2, 4, 8, 16, 32, 64]
+6000 | 6 | [1, 2, 4, 6, 8, 16, 32, 47]
+129 | 1 | [1, 2]
+1 | 9 | [1, 9]
+"""
+
+
+@pytest.mark.parametrize(("m", "own", "compared"), read_table(COMPARED))
 def test_powers_of_two_are_compared_with_all_rows_and_the_launchs_own(m, own, compared):
     experiment = experiment_of(f"{RECORDED} M={m} GROUP_SIZE={own}")
     experiments = variants(experiment, GPUS["H200"])
-    assert [variant.config.GROUP_SIZE for variant in experiments] == list(compared)
+    assert [variant.config.GROUP_SIZE for variant in experiments] == compared
     assert {replace(variant, config=experiment.config) for variant in experiments} == {experiment}
     assert len({any_group_size(variant) for variant in experiments}) == 1
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.experiments import assert_failed, experiment_of
 from tests.results_made_up import H200
+from tests.tables import read_table
 from tilescope.compiling import compiler
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
@@ -94,18 +95,17 @@ def test_times_are_counted_from_the_first_start():
     assert written == ((5, 131), (64, 0), (2000, 1000))
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        (-1, -1, -1, -1),
-        (1000, 2000, 3, 1),
-        (1000, 2000, 3, -1),
-        (1000, 999, 3, 0),
-        (1000, -1, 3, 0),
-    ],
-    ids=["never", "twice", "uncounted", "backwards", "no end"],
-)
-def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
+UNWRITTEN = """
+(-1, -1, -1, -1) | never
+(1000, 2000, 3, 1) | twice
+(1000, 2000, 3, -1) | uncounted
+(1000, 999, 3, 0) | backwards
+(1000, -1, 3, 0) | no end
+"""
+
+
+@pytest.mark.parametrize(("row", "why"), read_table(UNWRITTEN))
+def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row, why):
     with pytest.raises(Stopped) as stopped:
         read_record(np.array([(1000, 2000, 3, 0), row]))
     failure = stopped.value.failure
@@ -115,14 +115,14 @@ def test_a_program_that_did_not_write_once_is_a_failure_that_names_it(row):
     assert failure.message.endswith("program 1.")
 
 
-@pytest.mark.parametrize(
-    ("times", "tick_ns", "step_ns", "span_ns"),
-    [
-        (TIMES, 32, 32, 2080),
-        (dict(start_ns=(0, 0, 96), end_ns=(160, 160, 320)), 32, 64, 320),
-        (dict(start_ns=(0, 0, 0), end_ns=(0, 0, 0)), 0, 0, 0),
-    ],
-)
+TICKS = """
+{} | 32 | 32 | 2080
+{"start_ns": (0, 0, 96), "end_ns": (160, 160, 320)} | 32 | 64 | 320
+{"start_ns": (0, 0, 0), "end_ns": (0, 0, 0)} | 0 | 0 | 0
+"""
+
+
+@pytest.mark.parametrize(("times", "tick_ns", "step_ns", "span_ns"), read_table(TICKS))
 def test_the_tick_divides_all_differences_and_the_step_is_the_smallest(
     times, tick_ns, step_ns, span_ns
 ):

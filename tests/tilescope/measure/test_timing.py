@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.tables import read_table
 from tilescope.measure import timing
 from tilescope.measure.timing import (
     FEWEST,
@@ -107,9 +108,14 @@ def test_warm_up_ends_after_a_bounded_time_and_the_note_says_so():
     assert "before times were steady" in note
 
 
-@pytest.mark.parametrize(
-    ("ms", "most_turns", "longest"), [(0.006, 20, 20), (30.0, 20, 1), (0.006, 3, 3)]
-)
+BATCHES = """
+0.006 | 20 | 20
+30.0 | 20 | 1
+0.006 | 3 | 3
+"""
+
+
+@pytest.mark.parametrize(("ms", "most_turns", "longest"), read_table(BATCHES))
 def test_the_queue_and_a_time_limit_bound_a_batch(ms, most_turns, longest):
     stream = Stream([ms, ms], most_turns=most_turns)
     stream.sample()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.covering import pairs_of
 from tests.experiments import experiment_of, fields
+from tests.tables import read_table
 from tilescope.captures import listings
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import launch_of
@@ -113,15 +114,15 @@ def test_what_became_of_every_access_is_read_for_any_gpu(
             assert made.width_bytes % made.element_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "tile", "expected"),
-    [
-        ("persistent", "float8_e4m3fn", 32, [32, 32, 32]),
-        ("persistent", "float16", 32, [64, 64, 64]),
-        ("persistent", "float32", 64, [128, 128, 128]),
-        ("fused_add_relu", "float8_e4m3fn", 32, [32, 32, 0, 0, 0, 0]),
-    ],
-)
+SWIZZLES = """
+persistent | float8_e4m3fn | 32 | [32, 32, 32]
+persistent | float16 | 32 | [64, 64, 64]
+persistent | float32 | 64 | [128, 128, 128]
+fused_add_relu | float8_e4m3fn | 32 | [32, 32, 0, 0, 0, 0]
+"""
+
+
+@pytest.mark.parametrize(("name", "dtype", "tile", "expected"), read_table(SWIZZLES))
 def test_a_descriptors_block_is_swizzled_as_wide_as_its_rows_allow(
     compile_kernel, name, dtype, tile, expected
 ):

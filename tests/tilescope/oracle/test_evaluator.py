@@ -24,7 +24,7 @@ from tilescope.evaluate.values import choose, from_table
 
 # Each kernel is compiled once, and launched several times with other numbers, grids and index values.
 # These seeds' kernels have all operations, masks, loops and shapes.
-SEEDS, LAUNCHES, PROCESSES = range(12, 32), 3, 2
+SEEDS, LAUNCHES, PROCESSES = range(12, 32), 2, 2
 # Bytes of each tensor, and of the address space around it; number of values that addresses may depend on.
 TENSOR_BYTES, REGION, INDICES = 1 << 14, 1 << 28, 500
 DTYPES = ("int32", "int64", "float16", "float32")

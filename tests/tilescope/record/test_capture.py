@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import read_table
 from tilescope.captures.reader import Capture, UnreadableCapture
 from tilescope.captures.server import RECORDER as CAPTURE
 from tilescope.declare.gpus import GPUS
@@ -168,22 +169,18 @@ def test_set_changes_a_parameter_of_a_case(capture):
     assert (launch.case, arguments["x"].tensor.offset_bytes) == ("case", 8)
 
 
-REFUSED = [
-    (("--set", "size=2"), ":case", "--set size=2: case has no parameter 'size'. It has n, offset."),
-    (
-        ("--set", "n=2"),
-        "",
-        "--set changes the parameters of one case: name it, as in script.py:case.",
-    ),
-    (("--set", "n=2.5"), ":case", "--set n=2.5: n must be a value of type int, such as 1000."),
-    ((), ":other", "script.py has no case 'other'. Its cases are case."),
-]
+REFUSED = """
+--set size=2 | :case | --set size=2: case has no parameter 'size'. It has n, offset.
+--set n=2 | | --set changes the parameters of one case: name it, as in script.py:case.
+--set n=2.5 | :case | --set n=2.5: n must be a value of type int, such as 1000.
+| :other | script.py has no case 'other'. Its cases are case.
+"""
 
 
-@pytest.mark.parametrize(("flags", "case", "message"), REFUSED)
+@pytest.mark.parametrize(("flags", "case", "message"), read_table(REFUSED))
 def test_an_invalid_parameter_or_case_is_one_sentence(run, flags, case, message):
     # The script stops, and has launched something
-    assert run("launch(x).sum().item()", flags, case)[0] == message
+    assert run("launch(x).sum().item()", flags.split(), case)[0] == message
 
 
 NO_TEXT = """
@@ -203,44 +200,35 @@ def wait(*signals):
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.pause()
 wait"""
-ENDS = [
-    ("raise ValueError('no more')", ("exception", "script.py raised ValueError: no more", 0)),
-    (
-        "os.kill(os.getpid(), signal.SIGKILL)",
-        ("exception", "script.py was killed by SIGKILL; launches before that: 1", 0),
-    ),
-    ("os._exit(3)", ("exit", "script.py exited with status 3; launches before that: 1", 3)),
-    ("sys.exit(4)", ("exit", "script.py exited with status 4", 4)),
-    ("sys.exit(True)", ("exit", "script.py exited with status 1", 1)),
-    # `show` passes interrupts on, unless the terminal has interrupted all processes, and kills superseded scripts.
-    (f"{WAIT}(signal.SIGUSR1)", ("exception", "script.py raised KeyboardInterrupt", 0)),
-    (
-        f"{WAIT}(signal.SIGINT, signal.SIGUSR1)",
-        ("exception", "script.py raised KeyboardInterrupt", 0),
-    ),
-    (
-        f"{WAIT}(signal.SIGUSR2)",
-        ("exception", "script.py was killed by SIGKILL; launches before that: 1", 0),
-    ),
-    (
-        f"{NO_TEXT}raise NoText",
-        ("exception", "script.py raised NoText: <NoText str() failed>", 0),
-    ),
-    (
-        f"{NO_TEXT}sys.exit(NoText())",
-        ("exit", "script.py exited with status 1: <NoText str() failed>", 1),
-    ),
-    ("bytearray(1 << 62)", ("exception", "script.py raised MemoryError", 0)),
-    ("os._exit(0)", None),
-    ("sys.exit()", None),
-]
+# How a script ends, and the kind, the message and the status of the stop. `show` passes interrupts on, unless the
+# terminal has interrupted all processes, and kills superseded scripts.
+ENDS = """
+raise ValueError('no more') | exception | script.py raised ValueError: no more | 0
+os.kill(os.getpid(), signal.SIGKILL) | exception | script.py was killed by SIGKILL; launches before that: 1 | 0
+os._exit(3) | exit | script.py exited with status 3; launches before that: 1 | 3
+sys.exit(4) | exit | script.py exited with status 4 | 4
+sys.exit(True) | exit | script.py exited with status 1 | 1
+{WAIT}(signal.SIGUSR1) | exception | script.py raised KeyboardInterrupt | 0
+{WAIT}(signal.SIGINT, signal.SIGUSR1) | exception | script.py raised KeyboardInterrupt | 0
+{WAIT}(signal.SIGUSR2) | exception | script.py was killed by SIGKILL; launches before that: 1 | 0
+{NO_TEXT}raise NoText | exception | script.py raised NoText: <NoText str() failed> | 0
+{NO_TEXT}sys.exit(NoText()) | exit | script.py exited with status 1: <NoText str() failed> | 1
+bytearray(1 << 62) | exception | script.py raised MemoryError | 0
+"""
 
 
-@pytest.mark.parametrize(("end", "expected"), ENDS)
-def test_however_a_script_ends_its_launches_are_captured(capture, end, expected):
+@pytest.mark.parametrize(("end", "kind", "message", "status"), read_table(ENDS))
+def test_however_a_script_ends_its_launches_are_captured(capture, end, kind, message, status):
+    end = end.format(WAIT=WAIT, NO_TEXT=NO_TEXT)
     captured, (_,), _ = capture(f"import os, signal\nlaunch(x)\n{end}")
     stop = captured.content.stopped
-    assert (stop and (stop.kind, stop.message, stop.status)) == expected
+    assert (stop.kind, stop.message, stop.status) == (kind, message, status)
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit()"])
+def test_an_exit_with_status_0_is_no_stop(capture, end):
+    captured, (_,), _ = capture(f"import os\nlaunch(x)\n{end}")
+    assert captured.content.stopped is None
 
 
 def test_a_status_after_a_read_that_was_caught_is_put_down_to_the_read(capture):
@@ -568,21 +556,15 @@ def test_capturing_prints_only_what_the_script_prints_and_a_refusal_exits_with_2
 ):
     """From Triton 3.8 on, a process that has read a layout prints what Triton leaks when Python exits."""
     (tmp_path / "script.py").write_text(f"{SCRIPT}launch(x)\nprint(sys.argv[0])")
-    printed = "script.py\n"
-    command = ["--out", "out", "script.py"]
-    with serve(environment, tmp_path) as capture:
-        assert capture(command) == ("", printed)
-    assert (tmp_path / "output").read_text() == printed
     for case, status, error in (("", 0, ""), (":other", 2, "script.py has no case 'other'")):
-        command[-1] = f"script.py{case}"
         done = subprocess.run(
-            [sys.executable, CAPTURE, *command],
+            [sys.executable, CAPTURE, "--out", "out", f"script.py{case}"],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
             text=True,
         )
-        assert (done.returncode, done.stdout) == (status, printed), done.stderr
+        assert (done.returncode, done.stdout) == (status, "script.py\n"), done.stderr
         assert done.stderr.startswith(error)
         assert bool(done.stderr) == bool(error)
 

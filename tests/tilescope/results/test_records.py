@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.experiments import experiment_of
+from tests.tables import read_table
 from tilescope.declare.experiment import from_json
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Diff, records
@@ -63,15 +64,15 @@ def test_the_nearest_recording_is_of_the_same_kernel_and_nearly_the_same_size():
     assert records.nearest(FORMS["run"], wanted, "B200") is None
 
 
-@pytest.mark.parametrize(
-    ("payload", "is_found"),
-    [
-        ({"run": {"seed": 9}}, True),
-        ({"problem": {"precision": "ieee"}}, True),  # float16 has only one precision
-        ({"problem": {"dtype": "float32", "precision": "tf32x3"}}, False),
-    ],
-)
-def test_recorded_counts_are_found_whatever_the_inputs_are(payload, is_found):
+FOUND = """
+{"run": {"seed": 9}} | True |
+{"problem": {"precision": "ieee"}} | True | float16 has only one precision
+{"problem": {"dtype": "float32", "precision": "tf32x3"}} | False |
+"""
+
+
+@pytest.mark.parametrize(("payload", "is_found", "why"), read_table(FOUND))
+def test_recorded_counts_are_found_whatever_the_inputs_are(payload, is_found, why):
     experiment = from_json({"kernel": "matmul.grouped", "gpu": "H200", **payload})
     found = records.find(FORMS["counters"], experiment, "H200")
     assert (found is not None) is is_found
@@ -197,20 +198,19 @@ def test_every_level_is_read_back_unchanged():
     assert 1 in LEVELS, "the limit"
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "wrong"),
-    [
-        ("cells", "AAAA", "valid array"),
-        ("cells.3", "AAAA", "equal lengths"),
-        ("cells.3", 7, "valid string"),
-        ("cell", [1, 1], "make a picture of"),
-        ("closeup.got.0", ["1", 2, 3, 4, 5, 6], "valid number"),
-        ("closeup.got.0", [True, 2, 3, 4, 5, 6], "valid number"),
-        ("closeup.units", [[1]], "must have the same shape"),
-        ("colour", 0, "colour"),
-    ],
-    ids=str,
-)
+WRONG_PICTURES = """
+cells | AAAA | valid array
+cells.3 | AAAA | equal lengths
+cells.3 | 7 | valid string
+cell | [1, 1] | make a picture of
+closeup.got.0 | ["1", 2, 3, 4, 5, 6] | valid number
+closeup.got.0 | [True, 2, 3, 4, 5, 6] | valid number
+closeup.units | [[1]] | must have the same shape
+colour | 0 | colour
+"""
+
+
+@pytest.mark.parametrize(("path", "value", "wrong"), read_table(WRONG_PICTURES))
 def test_a_picture_that_cannot_be_read_says_where_and_what_is_wrong(path, value, wrong):
     line = change(f"run.diff.{path}", value, RUN.line(recorded(picture())))
     with pytest.raises(UnreadableRecording) as error:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.listings import make_listing
+from tests.tables import read_table
 from tilescope.declare.gpus import GPUS
 from tilescope.sass.instructions import find_opcode, parse_sass
 from tilescope.timing.constants import H100
@@ -15,18 +16,18 @@ from tilescope.timing.steps import PIPES, Step, count_issue_cycles, read_steps, 
 NO_TRAFFIC = Traffic({}, {}, 0.0, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "pipe"),
-    [
-        ("I2FP", "alu"),
-        ("I2F", "xu"),
-        ("UIADD3", "uniform"),
-        ("UTMALDG", "control"),
-        ("UTCHMMA", "tensor"),
-        ("LDTM", "lsu"),
-        ("FHADD", "fma"),
-    ],
-)
+PIPE_OF = """
+I2FP | alu
+I2F | xu
+UIADD3 | uniform
+UTMALDG | control
+UTCHMMA | tensor
+LDTM | lsu
+FHADD | fma
+"""
+
+
+@pytest.mark.parametrize(("name", "pipe"), read_table(PIPE_OF))
 def test_instructions_have_the_pipe_of_their_documented_rate(name, pipe):
     assert find_opcode(name).pipe == pipe
     assert pipe in PIPES

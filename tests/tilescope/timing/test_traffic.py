@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.tables import read_table
 from tilescope.evaluate.counts import OperationCounts, Sampler, Tally
 from tilescope.evaluate.sectors import RequestCosts
 from tilescope.timing.traffic import find_hits, predict_traffic
@@ -54,18 +55,18 @@ def loop_over(programs, operands):
     return operations
 
 
-@pytest.mark.parametrize(
-    ("operands", "read"),
-    [
-        ([(16, 4)], 16),  # fits in the L2
-        ([(64, 4)], 256),
-        ([(8, 4)], 8),
-        ([(256, 1), (8, 4)], 256 + 4 * 8),  # 72 MiB are touched between two uses
-        ([(32, 1), (8, 4)], 32 + 8),  # 16 MiB
-    ],
-)
+LOOPS = """
+[(16, 4)] | 16 | fits in the L2
+[(64, 4)] | 256 |
+[(8, 4)] | 8 |
+[(256, 1), (8, 4)] | 288 | 72 MiB are touched between two uses
+[(32, 1), (8, 4)] | 40 | 16 MiB
+"""
+
+
+@pytest.mark.parametrize(("operands", "read", "why"), read_table(LOOPS))
 def test_a_loop_reads_a_block_again_if_more_bytes_than_the_l2_holds_were_touched_since(
-    operands, read
+    operands, read, why
 ):
     traffic = predict_traffic(loop_over(128, operands), 128, sms=128, resident=1, **L2)
     assert traffic.read_bytes / MIB == pytest.approx(read, rel=0.01), "each block has 1.5 copies"

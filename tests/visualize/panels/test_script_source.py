@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.messages import menu_labels, text_of
+from tests.tables import read_table
 from tests.visualize.panels.conftest import handlers
 from visualize.web.scripts import Scripts, shipped_scripts
 
@@ -54,19 +55,19 @@ def test_the_result_of_a_script_names_the_command_that_tunes_its_case(page):
     assert "tilescope tune" not in json.dumps(requests)
 
 
-@pytest.mark.parametrize(
-    ("old", "tab"),
-    [
-        ("kernel=matmul.grouped&tab=schedule", "program-order"),
-        ("kernel=matmul.grouped&tab=coalescing", "requests"),
-        ("kernel=matmul.grouped&tab=code", "compiler"),
-        ("kernel=matmul.grouped&tab=memory-map", "compiler"),
-        ("kernel=matmul.grouped&tab=reuse", "dram-reads"),
-        ("kernel=matmul.grouped&tab=recorded&recorded_page=3", "scoreboard"),
-        ("kernel=script.softmax&tab=order", "program-order"),
-        ("kernel=script.softmax&tab=layouts", "compiler"),
-    ],
-)
+OLD = """
+kernel=matmul.grouped&tab=schedule | program-order
+kernel=matmul.grouped&tab=coalescing | requests
+kernel=matmul.grouped&tab=code | compiler
+kernel=matmul.grouped&tab=memory-map | compiler
+kernel=matmul.grouped&tab=reuse | dram-reads
+kernel=matmul.grouped&tab=recorded&recorded_page=3 | scoreboard
+kernel=script.softmax&tab=order | program-order
+kernel=script.softmax&tab=layouts | compiler
+"""
+
+
+@pytest.mark.parametrize(("old", "tab"), read_table(OLD))
 def test_a_saved_address_with_a_tab_s_old_name_opens_the_tab(page, old, tab):
     opened = send(page, open=f"?{old}")
     settings = json.loads(opened["settings"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.experiments import launch_from
+from tests.tables import read_table
 from tilescope.declare.experiment import launch_of
 from tilescope.declare.gpus import GPUS
 from tilescope.evaluate.declared import count_accesses
@@ -69,16 +70,16 @@ def test_matrix_units_take_half_as_long_for_half_the_width_and_three_times_as_lo
         assert ms == pytest.approx(times * parts * halves, rel=1e-3), (dtype, precision)
 
 
-@pytest.mark.parametrize(
-    ("gpu", "units", "dtype"),
-    [
-        ("H200", 128, "float32"),
-        ("L4", 128, "float32"),
-        ("A100-80GB", 64, "float32"),
-        ("T4", 64, "float32"),
-        ("T4", 64, "float16"),
-    ],
-)
+FLOAT32_UNITS = """
+H200 | 128 | float32
+L4 | 128 | float32
+A100-80GB | 64 | float32
+T4 | 64 | float32
+T4 | 64 | float16
+"""
+
+
+@pytest.mark.parametrize(("gpu", "units", "dtype"), read_table(FLOAT32_UNITS))
 def test_float32_in_full_and_all_products_of_a_t4_take_the_float32_units(gpu, units, dtype):
     """One multiply-add per unit and cycle. Triton uses no matrix units of a T4."""
     ms = times_of(f"M=1024 N=1024 K=1024 dtype={dtype} precision=ieee gpu={gpu}")["arithmetic"]

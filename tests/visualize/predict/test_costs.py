@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.experiments import experiment_of, launch_from
+from tests.tables import read_table
 from tests.visualize.predict.plain_counting import executions, plain_count
 from tests.visualize.predict.test_schedule import launches
 from tilescope.captures.layouts import Layout
@@ -102,14 +103,15 @@ def test_counting_takes_a_small_part_of_the_memory_that_all_lanes_would(kernel_i
     assert peak_bytes < 8 * 16384 * 4096 / 16
 
 
-@pytest.mark.parametrize(
-    ("register", "lane"),
-    [
-        ((), ((1,), (2,), (4,), (8,), (16,))),
-        ((), ((16,), (8,), (4,), (2,), (1,))),
-        (((16,),), ((1,), (2,), (4,), (8,), (0,))),  # two lanes hold each element
-    ],
-)
+# Of registers and lanes. In the last layout, two lanes hold each element.
+BASES = """
+() | ((1,), (2,), (4,), (8,), (16,))
+() | ((16,), (8,), (4,), (2,), (1,))
+((16,),) | ((1,), (2,), (4,), (8,), (0,))
+"""
+
+
+@pytest.mark.parametrize(("register", "lane"), read_table(BASES))
 def test_a_run_costs_what_counting_every_lane_gives_wherever_the_tensor_ends(register, lane):
     """All small shapes: they end inside a sector, at its end, or in the middle of a request."""
     layout = Layout((32,), register, lane, ())
@@ -155,20 +157,20 @@ def recorded(text, board=None):
     return LaunchCosts(kernel, launch, counters.compiled, counters, board or Textbook())
 
 
-@pytest.mark.parametrize(
-    ("counted", "expected"),
-    [
-        ({}, "equal"),
-        ({"sectors": 9}, "different"),
-        ({"sectors": 7}, "different"),
-        ({"lines": 3}, "different"),
-        ({"sectors": 7, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "undercounted"),
-        ({"sectors": 9, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "overcounted"),
-        ({"sectors": 7, "lines": 3, "opcodes": ("LDGSTS.E.BYPASS.128",)}, "different"),
-        ({"requests": 3}, "different"),
-        ({"requests": 3, "has_requests": False}, "equal"),
-    ],
-)
+COUNTED = """
+{} | equal
+{"sectors": 9} | different
+{"sectors": 7} | different
+{"lines": 3} | different
+{"sectors": 7, "opcodes": ("LDGSTS.E.BYPASS.128",)} | undercounted
+{"sectors": 9, "opcodes": ("LDGSTS.E.BYPASS.128",)} | overcounted
+{"sectors": 7, "lines": 3, "opcodes": ("LDGSTS.E.BYPASS.128",)} | different
+{"requests": 3} | different
+{"requests": 3, "has_requests": False} | equal
+"""
+
+
+@pytest.mark.parametrize(("counted", "expected"), read_table(COUNTED))
 def test_costs_agree_only_if_they_are_equal(counted, expected):
     cost = Cost(2, 8, 4, 8)
     assert agreement(cost, replace(cost, **{"opcodes": ("LDG.E.128",), **counted})) == expected

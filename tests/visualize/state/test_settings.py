@@ -6,6 +6,7 @@ import pytest
 
 from tests.experiments import fields
 from tests.messages import menu_labels, opened
+from tests.tables import read_table
 from tilescope.declare.discovery import discover
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
@@ -125,15 +126,15 @@ def titles(text):
     return presets(state.kernel, state.experiment.problem, H200)
 
 
-@pytest.mark.parametrize(
-    ("text", "title"),
-    [
-        ("matmul.persistent", "Fastest config found for 4096 × 4096 × 4096"),
-        ("matmul.persistent M=5000", "Predicted fastest config, found for 8192 × 6144 × 4096"),
-        ("matmul.persistent layout=TN", "Predicted fastest config, not searched"),
-        ("matmul.stream_k layout=TT", "Predicted fastest config, not searched"),
-    ],
-)
+LAST_PRESETS = """
+matmul.persistent | Fastest config found for 4096 × 4096 × 4096
+matmul.persistent M=5000 | Predicted fastest config, found for 8192 × 6144 × 4096
+matmul.persistent layout=TN | Predicted fastest config, not searched
+matmul.stream_k layout=TT | Predicted fastest config, not searched
+"""
+
+
+@pytest.mark.parametrize(("text", "title"), read_table(LAST_PRESETS))
 def test_the_last_preset_names_its_configs_origin(text, title):
     assert titles(text)[-1] == title
 

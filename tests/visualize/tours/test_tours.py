@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.messages import text_of
+from tests.tables import read_table
 from tilescope.numbers import format_number
 from visualize import tours as tour
 from visualize.tours import DIRECTORY, bar, sentence, show_stop, tours
@@ -94,18 +95,18 @@ def count_words(text):
 GOOD = (DIRECTORY / "tail-wave.toml").read_text()
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ('title = "A tail wave"', "", "title: Field required"),
-        ("order = 6", "order = 6\nauthor = 1", "author: Unexpected"),
-        ("BLOCK_N=256", "BLOCK_N=250", "stop 1: BLOCK_N must be "),
-        ("tab=program-order", "tab=scheduel", "stop 1: There is no picture 'scheduel'"),
-        ("num_warps=8&tab", "num_wraps=8&tab", "stop 1: the address has num_wraps"),
-        ('sources = ["recorded"', 'sources = ["guessed"', "stop 1: sources must be of "),
-        ("right = true", "right = false", "stop 2: exactly one choice must have right = true"),
-    ],
-)
+WRONG = """
+title = "A tail wave" | | title: Field required
+order = 6 | "order = 6\\nauthor = 1" | author: Unexpected
+BLOCK_N=256 | BLOCK_N=250 | stop 1: BLOCK_N must be
+tab=program-order | tab=scheduel | stop 1: There is no picture 'scheduel'
+num_warps=8&tab | num_wraps=8&tab | stop 1: the address has num_wraps
+sources = ["recorded" | sources = ["guessed" | stop 1: sources must be of
+right = true | right = false | stop 2: exactly one choice must have right = true
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "says"), read_table(WRONG))
 def test_an_error_in_a_file_has_its_place_and_its_reason(old, new, says):
     assert old in GOOD
     with pytest.raises(tour.BadTour, match=r"^bad\.toml") as error:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.messages import decode, opened, text_of
+from tests.tables import read_table
 from tests.trees import ROOT
 from tilescope.captures.reader import Capture
 from tilescope.measure.counters import COUNTERS
@@ -144,20 +145,20 @@ def test_the_picture_shows_the_bytes_and_sectors_of_the_cost(costs_of, flat):
             assert f"{op.tile.sectors:,} sectors" in request_titles(lines, picture.title)[0]
 
 
-@pytest.mark.parametrize(
-    ("flat", "number", "expected"),
-    [
-        (FLAT, 1, "transpose.tiled"),
-        ("transpose.flat M=1000", 1, None),
-        (TILED, 1, "transpose.flat"),
-        (FLAT, 0, None),
-        # TMA boxes waste as little as lanes.
-        (PERSISTENT, 0, None),
-        # Stream-K accesses other tensors here than where its code was recorded.
-        ("matmul.grouped M=16384 N=16384 K=4096", 0, None),
-    ],
-)
-def test_a_picture_stands_beside_the_kernel_that_differs_most(costs_of, flat, number, expected):
+CONTRASTS = """
+transpose.flat | 1 | transpose.tiled |
+transpose.flat M=1000 | 1 | None |
+transpose.tiled | 1 | transpose.flat |
+transpose.flat | 0 | None |
+matmul.persistent | 0 | None | TMA boxes waste as little as lanes
+matmul.grouped M=16384 N=16384 K=4096 | 0 | None | Stream-K accesses other tensors here than where its code was recorded
+"""
+
+
+@pytest.mark.parametrize(("flat", "number", "expected", "why"), read_table(CONTRASTS))
+def test_a_picture_stands_beside_the_kernel_that_differs_most(
+    costs_of, flat, number, expected, why
+):
     state = opened(f"gpu=H200 {flat}")
     own = costs_of(flat).compiled[number]
     contrast = find_contrast(state, own)
