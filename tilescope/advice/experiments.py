@@ -22,8 +22,14 @@ from tilescope.advice.same_work import (
     total,
 )
 from tilescope.advice.ttir_edits import Module
+from tilescope.captures.content import (
+    TIME,
+    Argument,
+    CapturedKernel,
+    CapturedLaunch,
+)
 from tilescope.captures.listings import UnsupportedOperation, isolate
-from tilescope.captures.reader import TIME, Argument, Build, Capture, CapturedKernel, CapturedLaunch
+from tilescope.captures.reader import Build, Capture
 from tilescope.declare.gpus import ALL_GPUS
 from tilescope.evaluate.captured import count_launch, find_start
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, sum_costs

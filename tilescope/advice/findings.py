@@ -37,9 +37,10 @@ from tilescope.advice.resources import (
 )
 from tilescope.advice.same_work import find_equal_launches, find_races, find_same, place_of
 from tilescope.advice.variants import find_variants, merge_variants
+from tilescope.captures.content import TIME, Finding, Tensor
 from tilescope.captures.layouts import vectors
 from tilescope.captures.listings import isolate
-from tilescope.captures.reader import TIME, Build, Capture, Finding, Tensor
+from tilescope.captures.reader import Build, Capture
 from tilescope.evaluate.captured import find_storage
 from tilescope.evaluate.causes import count_bytes
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Overflow

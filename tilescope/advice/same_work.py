@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilescope.captures.reader import Content
+from tilescope.captures.content import Content
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts
 
 # Tensors that are equal up to this alignment cost the same.

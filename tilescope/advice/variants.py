@@ -18,8 +18,8 @@ from tilescope.advice.experiments import (
     run_trials,
 )
 from tilescope.advice.ttir_edits import Module
+from tilescope.captures.content import TIME, Content, Specialization
 from tilescope.captures.listings import UnsupportedOperation, isolate
-from tilescope.captures.reader import TIME, Content, Specialization
 from tilescope.numbers import count_noun, join_names, milliseconds
 from tilescope.timing.changes import LEAST_SAVING
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from tilescope.captures.reader import Allocation, BaseCapture
+from tilescope.captures.content import Allocation
+from tilescope.captures.reader import BaseCapture
 from tilescope.processes import GUARDED, partial_path
 
 RECORDER = Path(__file__).parents[1] / "record"

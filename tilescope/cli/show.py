@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from tilescope.captures.reader import Capture, Stop, UnreadableCapture
+from tilescope.captures.content import Stop
+from tilescope.captures.reader import Capture, UnreadableCapture
 from tilescope.captures.server import CaptureFailed, CaptureServer, install_triton, split_case
 from tilescope.cli.command import (
     GREW,

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from tilescope.captures.reader import BaseCapture, Content
+from tilescope.captures.content import Content
+from tilescope.captures.reader import BaseCapture
 from tilescope.compiling.compiler import compile_kernel, stand_in_tensors
 from tilescope.compiling.estimates import compile_seconds
 from tilescope.declare.experiment import Experiment, launch_of

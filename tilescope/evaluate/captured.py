@@ -13,15 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilescope.captures.content import Argument, CapturedLaunch, Tensor
 from tilescope.captures.listings import UnsupportedOperation, isolate, locate_lines
-from tilescope.captures.reader import (
-    Argument,
-    BaseCapture,
-    Build,
-    CapturedLaunch,
-    Tensor,
-    UnreadableCapture,
-)
+from tilescope.captures.reader import BaseCapture, Build, UnreadableCapture
 from tilescope.declare.gpus import TENSOR_COLUMNS
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts, Tally, Touches
 from tilescope.evaluate.evaluator import Evaluator

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tilescope.captures.content import CapturedLaunch
 from tilescope.captures.listings import UnsupportedOperation, find_user_place, isolate
-from tilescope.captures.reader import BaseCapture, CapturedLaunch
+from tilescope.captures.reader import BaseCapture
 from tilescope.declare.gpus import TENSOR_COLUMNS
 from tilescope.evaluate.captured import MOVED, NO_CODE, UNROLLED
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts, Touches

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tilescope.captures.listings import UnsupportedOperation, find_user_place, is_in_sort
-from tilescope.captures.reader import (
+from tilescope.captures.content import (
     AllocatedBuffer,
     Allocation,
-    BaseCapture,
     CapturedKernel,
     CapturedLaunch,
 )
+from tilescope.captures.listings import UnsupportedOperation, find_user_place, is_in_sort
+from tilescope.captures.reader import BaseCapture
 from tilescope.captures.server import find_allocations
 from tilescope.declare.gpus import Gpu, Occupancy, captured_gpu, occupancy
 from tilescope.evaluate.counts import LaunchCounts, OperationCounts

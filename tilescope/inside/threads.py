@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tilescope.captures.content import CapturedLaunch
 from tilescope.captures.listings import UnsupportedOperation
-from tilescope.captures.reader import BaseCapture, Build, CapturedLaunch
+from tilescope.captures.reader import BaseCapture, Build
 from tilescope.evaluate.captured import read_argument, read_storages
 from tilescope.evaluate.counts import LaunchCounts
 from tilescope.evaluate.global_memory import Descriptor, Storage, storage_number

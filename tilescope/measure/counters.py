@@ -21,7 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tilescope.captures.reader import Capture, CountedLaunch
+from tilescope.captures.content import CountedLaunch
+from tilescope.captures.reader import Capture
 from tilescope.captures.server import RECORDER, CaptureFailed, CaptureServer
 from tilescope.declare.discovery import discover
 from tilescope.declare.experiment import (

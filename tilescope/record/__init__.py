@@ -9,7 +9,7 @@ SCRIPT is a Python file or a notebook (.ipynb).
 This folder needs only torch, Triton and NumPy, so it can be copied to any machine. Its modules import each other
 relatively, because `__main__.py` loads them under a private name. Without a GPU nothing is launched: tensors live in
 host memory but report a CUDA device, kernels are compiled but do not run, and recording stops where the script reads a
-result. `--values` runs the launches in Triton's interpreter instead. `captures/reader.py` describes the file format.
+result. `--values` runs the launches in Triton's interpreter instead. `captures/content.py` describes the file format.
 """
 
 import os

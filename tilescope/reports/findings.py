@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilescope.captures.reader import TIME, Finding
+from tilescope.captures.content import TIME, Finding
 from tilescope.numbers import count_noun
 from tilescope.reports.launch import LaunchReport, Report
 from tilescope.reports.sentences import describe_finding

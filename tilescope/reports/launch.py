@@ -19,8 +19,7 @@ from tilescope.advice.findings import Compiler, find
 from tilescope.advice.same_work import find_equal_launches
 from tilescope.advice.variants import KernelVariants, find_variants
 from tilescope.caching import once
-from tilescope.captures.reader import (
-    Capture,
+from tilescope.captures.content import (
     CapturedKernel,
     CapturedLaunch,
     Content,
@@ -28,6 +27,7 @@ from tilescope.captures.reader import (
     OutputErrors,
     Tuned,
 )
+from tilescope.captures.reader import Capture
 from tilescope.declare.gpus import Gpu, captured_gpu
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import COUNTER_NAMES, LaunchCounts, OperationCounts, sum_costs

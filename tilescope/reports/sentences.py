@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tilescope.captures.reader import TIME, Finding
+from tilescope.captures.content import TIME, Finding
 from tilescope.numbers import milliseconds, percent
 
 # The operations that a number counts, by the prefix of its name.

@@ -7,7 +7,7 @@ from the executed instructions.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tilescope.captures.reader import Finding
+from tilescope.captures.content import Finding
 from tilescope.inside.report import ChangedTime, Inside
 from tilescope.numbers import milliseconds, percent
 from tilescope.timing.constants import Constants

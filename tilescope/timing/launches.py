@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tilescope.captures.content import CapturedKernel, CapturedLaunch
 from tilescope.captures.listings import UnsupportedOperation, isolate
-from tilescope.captures.reader import BaseCapture, Build, Capture, CapturedKernel, CapturedLaunch
+from tilescope.captures.reader import BaseCapture, Build, Capture
 from tilescope.declare.gpus import Gpu
 from tilescope.evaluate.captured import count_launch
 from tilescope.evaluate.counts import RETRIES, LaunchCounts, OperationCounts

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from kernels import orders
-from tilescope.captures.reader import CapturedKernel
+from tilescope.captures.content import CapturedKernel
 from tilescope.compiling.estimates import panel_loads
 from tilescope.declare.gpus import Gpu, Occupancy, occupancy
 from tilescope.declare.jit import on_arrays

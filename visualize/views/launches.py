@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from tilescope.captures.content import CapturedLaunch, Finding
 from tilescope.captures.listings import isolate
-from tilescope.captures.reader import CapturedLaunch, Finding
 from tilescope.declare.experiment import Json
 from tilescope.declare.gpus import ALL_GPUS
 from tilescope.declare.knobs import knob

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.tables import read_table
-from tilescope.captures.reader import TIME, Capture
+from tilescope.captures.content import TIME
+from tilescope.captures.reader import Capture
 from tilescope.reports.launch import make_report
 from tilescope.reports.text import table
 

@@ -24,7 +24,8 @@ from tests.tables import read_table
 from tests.trees import ROOT
 from tests.waiting import free_port, run_coroutine, until
 from tilescope.advice.same_work import find_equal_launches
-from tilescope.captures.reader import Capture, CountedLaunch, Finding, OutputErrors
+from tilescope.captures.content import CountedLaunch, Finding, OutputErrors
+from tilescope.captures.reader import Capture
 from tilescope.captures.server import CaptureFailed, CaptureServer, install_triton
 from tilescope.cli.command import (
     BROKEN_PIPE,

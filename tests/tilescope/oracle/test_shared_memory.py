@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tilescope.captures.reader import Capture, CountedLaunch
+from tilescope.captures.content import CountedLaunch
+from tilescope.captures.reader import Capture
 from tilescope.inside.report import INSIDE_COUNTERS
 from tilescope.reports.launch import Launches, make_report
 from tilescope.reports.text import table

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tilescope.captures.reader import CapturedKernel
+from tilescope.captures.content import CapturedKernel
 from tilescope.evaluate.instructions import CompiledFacts
 from tilescope.inside.banks import BANKS, BankAccess, count_wavefronts, serve_words
 from tilescope.inside.inspect import Inspection, count_live

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilescope.captures.reader import CapturedKernel
+from tilescope.captures.content import CapturedKernel
 from tilescope.declare.gpus import TENSOR_COLUMNS, Gpu
 from tilescope.declare.jit import call_lines, source_file, source_lines
 from tilescope.declare.spec import Kernel, Launch

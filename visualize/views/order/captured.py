@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tilescope.captures.reader import CapturedLaunch
+from tilescope.captures.content import CapturedLaunch
 from tilescope.declare.gpus import ALL_GPUS
 from tilescope.declare.spec import Tiles
 from tilescope.evaluate.counts import OperationCounts
