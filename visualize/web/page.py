@@ -71,7 +71,7 @@ _PAGE = template(
 {{ slot("settings", "settings") }}
 <div id="header" class="bar">
 {% call slot("title") %}
-<a class="skip" href="#results">Skip to the picture</a>
+<button type="button" class="skip quiet">Skip to the picture</button>
 {% set where = "Live on this machine's " ~ gpu.name ~ "." if gpu else
 "No GPU here: predictions, recordings and Triton's interpreter." %}
 <h1 title="What your Triton kernel really does. {{ where }}">Tilescope</h1>
@@ -102,7 +102,7 @@ _PAGE = template(
 <div id="controls" class="column" popover>
 {{ form("experiment", "Kernel, problem and config") }}{{ form("script", "Launch and case") }}
 </div>
-<div id="results" class="column">
+<div id="results" class="column" tabindex="-1">
 {{ slot("compare") }}
 {# Errors of settings whose control is not visible. #}
 {{ slot("elsewhere") }}

@@ -88,8 +88,8 @@ def test_the_player_and_the_comparison_start_again_when_steps_become_waves(tab, 
     wait_for_step(tab, 9)
     if plays:
         tab.press("Play")
-        # A slow machine leaves out steps
-        tab.wait_for_function("document.querySelector('.player').dataset.step > 9")
+        # At the end of what is compared, it starts again
+        tab.wait_for_function("document.querySelector('.player').dataset.step < 9")
     for name in "MNK":
         tab.field(name).fill("4096")
     tab.wait_for_function(

@@ -24,6 +24,8 @@ export default function mountPlayer(element) {
 
   const overlays = () => [own, pinned].filter(Boolean);
   const longest = () => Math.max(0, ...overlays().map((overlay) => overlay.picture.longest));
+  // Playing, and an animation, end at the programs that the headline compares.
+  const last = () => own?.picture.meta.bound || longest();
 
   function stepName() {
     const { meta, orders: [order] } = own.picture, pid = order.ends ? "" : `: pid ${written(order.program(order.end(step) - 1))}`;
@@ -118,16 +120,14 @@ export default function mountPlayer(element) {
 
   async function start() {
     setPlaying(true);
-    if (step >= longest()) step = 0;
+    if (step >= last()) step = 0;
     // `position` has a fraction.
     let position = step + 1, time = performance.now();
-    // Playback pauses once at the programs that are compared; from there it goes on to the end.
-    const bound = own?.picture.meta.bound, last = bound > step ? bound : longest();
     await show(position);
-    while (isPlaying && step < Math.min(last, longest())) {
+    while (isPlaying && step < last()) {
       await new Promise(requestAnimationFrame);
       const now = performance.now();
-      position = Math.min(last, position + (now - time) / 1000 * Math.max(1, last / 8));
+      position = Math.min(last(), position + (now - time) / 1000 * Math.max(1, last() / 8));
       time = now;
       if (isPlaying && Math.floor(position) > step) await show(Math.floor(position));
     }
@@ -164,8 +164,7 @@ export default function mountPlayer(element) {
     setPlaying(false);
     Object.assign(detail, {
       over: [...overlay.layer.querySelectorAll(".corner:not([hidden]), canvas")],
-      // The animation ends at the programs that the headline compares.
-      steps: { step, count: own.picture.meta.bound || longest(), show },
+      steps: { step, count: last(), show },
     });
   });
   listen("followed", () => {

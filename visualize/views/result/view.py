@@ -295,7 +295,7 @@ class ResultPanel(Panel):
     layout = """
 {{ slot("result") }}{{ slot("predicted-time") }}
 <div class="row picture">
-{{ plot("time-plot", "Times of the last run and of the library's call", headline="result") }}
+{{ plot("time-plot", "Times of the last run and of the library's call", headline="none") }}
 {{ plot("diff-plot", "The error of the last run, by position in the output", headline="result") }}
 </div>
 <div class="row">

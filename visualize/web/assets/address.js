@@ -58,6 +58,7 @@ export default function mountAddress() {
     event.preventDefault();
     emit("follow", link.getAttribute("href").slice(1));
   });
+  onClick(".skip", () => document.querySelector("#results").focus());
   onClick(".presets button", (button) => {
     isStep = true;
     settings.preset = Number(button.value);

@@ -13,7 +13,9 @@ function fit({ data, layout }, node) {
   const template = given.themes[isDark() ? "dark" : "light"];
   const modebar = { bgcolor: "rgba(0,0,0,0)", color: "#7f8794", activecolor: template.layout.font.color };
   const font = { ...layout.font, size: rem * 0.95 }, margin = { ...layout.margin }, width = node.clientWidth;
-  const fitted = { ...layout, template, modebar, font, margin, autosize: true, width };
+  // A finger scrolls the page.
+  const dragmode = matchMedia("(hover: hover)").matches && "zoom";
+  const fitted = { ...layout, template, modebar, font, margin, dragmode, autosize: true, width };
   if (node.closest(".picture")) fitted.height = node.clientHeight;
   if (layout.title) {
     // A title of one line shrinks to the plot's width.

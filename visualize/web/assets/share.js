@@ -13,7 +13,6 @@ export default function mountShare(element) {
     field.value = document.body.dataset.link;
     frame.value = `<iframe src="${field.value}&embed=1" width="960" height="600"></iframe>`;
     code.replaceChildren();
-    field.scrollLeft = 0;
     send.act("share", { link: field.value });
   });
   onClick("#share .copy", (button) => copyText(button.previousSibling.value));
