@@ -299,7 +299,7 @@ def _check_bounds(runner: TrialRunner, op: OperationCounts) -> Alternatives:
     storage = runner.capture.content.storages[number]
     start = find_storage(runner.capture, number)
     past = address - start - storage.bytes
-    where = f"{count_bytes(past)} past its end"
+    where = f"{count_bytes(past)} past its end" if past else "right after its end"
     if address < start:
         where = f"{count_bytes(start - address)} before its start"
     who = f"Program {example.program}{_name_lane(op, index)}"

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tilescope.captures.content import Stop
 from tilescope.captures.reader import Capture, UnreadableCapture
@@ -46,6 +47,17 @@ from tilescope.reports.text import (
 _MOST_CHANGED = 30
 
 
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one."""
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} names one GPU; compare two with --against gpu=NAME.")
+        setattr(namespace, self.dest, values)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the flags of `tilescope show`."""
     parser = argparse.ArgumentParser(
@@ -69,6 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         "--gpu",
+        action=_Once,
         type=_gpu,
         metavar="NAME",
         help=f"compile for this GPU (default: this machine's, or {DEFAULT_GPU} if it has none): {', '.join(ALL_GPUS)}",

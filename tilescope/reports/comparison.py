@@ -165,7 +165,11 @@ class ChangedLaunch:
         if resident := changes.get("programs_per_sm"):
             programs = count_noun(int(resident.after), "program")
             fewer = resident.after < resident.before
-            so = "so " if any((each.after > each.before) == fewer for each in needs) else ""
+            so = (
+                "so "
+                if needs and all((each.after > each.before) == fewer for each in needs)
+                else ""
+            )
             causes.append(f"{so}{programs} per SM instead of {resident.before:,}")
         yield ", ".join(causes)
 

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilescope.captures.content import TIME, Finding
+from tilescope.declare.gpus import ALL_GPUS
 from tilescope.numbers import count_noun
 from tilescope.reports.launch import LaunchReport, Report
 from tilescope.reports.sentences import describe_finding
 from tilescope.timing.changes import GRID_KIND, estimate_equal_work
 
+_NOT_SEARCHED = (
+    "Accesses are not examined for AMD. To find faults and wasted requests, choose a GPU of NVIDIA."
+)
 # Triton's assumption about an argument, by the kind of specialization, and the number of launches that are named.
 _ASSUMPTIONS = {
     "divisible by 16": "divisible by 16",
@@ -121,7 +125,8 @@ def describe_findings(report: Report, separator: str = "\n   ") -> tuple[list[st
     for row in list_findings(report.distinct):
         (faults if row.finding.is_fault else findings).append(row.describe(separator))
     if not faults + findings:
-        findings.append("No findings.")
+        is_amd = report.gpu in ALL_GPUS and ALL_GPUS[report.gpu].arch
+        findings.append(_NOT_SEARCHED if is_amd else "No findings.")
     return faults, findings
 
 

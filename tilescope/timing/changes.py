@@ -210,7 +210,8 @@ def _fill_grid(execution: Execution, sms: int) -> Iterator[_Change]:
         for first, last in loops.items():
             executed[first : last + 1] = execution.executed[first : last + 1]
     even = replace(execution, executed=executed, programs=programs, unevenness=1.0, longest=1.0)
-    yield f"{_EQUAL_WORK} ({programs:,} programs)", even
+    fewer = ", each with fewer iterations" if ratio > 1 else ""
+    yield f"{_EQUAL_WORK} ({programs:,} programs{fewer})", even
 
 
 def _scale(traffic: Traffic, share: float) -> Traffic:

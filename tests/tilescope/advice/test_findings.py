@@ -411,14 +411,14 @@ CAUSES = """
 17 | occupancy | | registers limit an SM to
 18 | reversed | load | addresses fall by 16 bytes from lane to lane
 20 | autotuner | atomic | Pass reset_to_zero=['out'] to triton.autotune.
-22 | outside | load | Program 0, warp 3, lane 26: element (1000) of the block lies outside x, 0 bytes past its end.
+22 | outside | load | Program 0, warp 3, lane 26: element (1000) of the block lies outside x, right after its end.
 26 | grid | | 124 of 132 SMs stay idle, because the grid size is only 8.
 35 | race | store | Programs 0 and 1, warp 0, lane 0 store to the same address of out
 44 | race | store | Programs 0 and 1, warp 0, lane 0 store to the same address of out
 47 | misaligned | load | x starts 4 bytes past a 32-byte boundary
 48 | scattered | load | the load on line {} determines the addresses | index = tl.load(indices + start
 52 | bank conflicts | | script.py:{} causes | tl.sum(tl.load(x + i[:, None] * 64
-57 | outside | async copy | element (0, 0) of the block lies outside right, 0 bytes past its end
+57 | outside | async copy | element (0, 0) of the block lies outside right, right after its end
 """
 
 

@@ -586,7 +586,7 @@ copy[(1,)](aligned, torch.empty(1024, device="cuda"), 1024, 1, BLOCK=512)
 # Each lane takes two elements of 256, so element 232 of the last program is the first of warp 3's lane 20.
 FAULT = (
     "script.py:16 in unmasked, load x, 3 equal launches (0, …, 6): Program 3, warp 3, lane 20: "
-    "element (232) of the block lies outside x, 0 bytes past its end."
+    "element (232) of the block lies outside x, right after its end."
 )
 
 
