@@ -204,10 +204,9 @@ def time_launch(
         relief = max(0.0, slowest - simulate(add_queues(slowest), first_steps))
         cycles += slowdown**2 / (slowdown + relief)
     cycles = simulate(add_queues(cycles), most_steps)
-    cycles = max(cycles, dram * clock)
-    if execution.partitions:  # the simulation covers a single partition
-        busy_us = time_resources(execution, constants, clock)
-        cycles = max(cycles, *(time_us * clock * 1e3 for time_us in busy_us.values()))
+    # The simulation extrapolates from a part of the launch, and covers a single partition.
+    busy_us = time_resources(execution, constants, clock)
+    cycles = max(cycles, dram * clock, *(time_us * clock * 1e3 for time_us in busy_us.values()))
     return constants.launch_us + cycles / clock / 1e3, clock
 
 
