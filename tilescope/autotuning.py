@@ -37,7 +37,7 @@ _COMPILE_S = 300
 # Seconds that the autotuner takes to time a config: `do_bench` launches it for 125 ms.
 _BENCH_S = 0.15
 
-# With less time, no prediction is ready. Describing the configs takes at least as long.
+# Below this limit, no prediction finishes. Describing the configs takes at least as long.
 _LEAST_S = 1
 
 # A process takes about 100 MB.
@@ -62,8 +62,8 @@ def prune(configs: Sequence[Any], nargs: Mapping[str, Any], **keywords: Any) -> 
         @triton.autotune(configs, key=["M", "N"], prune_configs_by={"early_config_prune": prune})
 
     At least 10 % of the configs are returned, and at most a third. Configs that do not compile or need too much shared
-    memory are dropped. Configs without a prediction are kept. A list of fewer than 20 configs is only compiled, in
-    parallel. If anything fails, all configs are kept. One line on stderr reports how many were kept.
+    memory are dropped. Configs without a prediction are kept. With fewer than 20 configs, all are compiled in parallel
+    and kept. If anything fails, all configs are kept. One line on stderr reports how many were kept.
 
     Args:
         configs: the autotuner's configs.

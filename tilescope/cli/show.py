@@ -48,7 +48,7 @@ _MOST_CHANGED = 30
 
 
 class _Once(argparse.Action):
-    """Stores a value, and refuses a second one."""
+    """Store one value; refuse a second one."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None

@@ -48,7 +48,7 @@ _WARP_STATES = "states of warp groups"
 Callers = Mapping[tuple[str, int], tuple[tuple[str, int], ...]]
 _UNMATCHED = "The LDGSTS instructions could not be matched with the copies of the source line."
 # In the one launch of this kind that was counted, Nsight Compute reports 4.7 wavefronts instead of one per execution.
-_GUARDED = "Only some lanes execute these LDGSTS instructions, by predicate P0. Nsight Compute's rule is unknown."
+_GUARDED = "Predicate P0 disables some lanes of these LDGSTS instructions. How Nsight Compute counts them is unknown."
 
 
 def fit_kernel(gpu: Gpu, kernel: CapturedKernel) -> Occupancy:

@@ -14,7 +14,7 @@ from tilescope.reports.sentences import describe_finding
 from tilescope.timing.changes import GRID_KIND, estimate_equal_work
 
 _NOT_SEARCHED = (
-    "Accesses are not examined for AMD. To find faults and wasted requests, choose a GPU of NVIDIA."
+    "Accesses are not examined for AMD. To find faults and wasted requests, choose an NVIDIA GPU."
 )
 # Triton's assumption about an argument, by the kind of specialization, and the number of launches that are named.
 _ASSUMPTIONS = {

@@ -93,7 +93,7 @@ def loads_headline(
     is_at_once = traffic.schedule.waves == traffic.schedule.turns == 1
     if blocks == other_blocks:
         beside = say("{} in either order", noun)
-        reason = f"Both orders need equally many blocks for {programs}."
+        reason = f"Both orders need the same number of blocks for {programs}."
         if np.array_equal(launches[0].place, launches[1].place):
             reason = "This order is row-major, so both load the same blocks."
         elif first == tiles:
