@@ -256,9 +256,14 @@ def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
     initial = initial_rows(
         space, gpu, False, estimate_time if space.size <= MAX_ESTIMATED else lambda *_: None, ()
     )
-    rows = (
-        replace(row, status="predicted") if row.status == "not tried" else row for row in initial
-    )
+    is_estimated = any(row.estimate for row in initial)
+    rows = [
+        # Configs without an estimate beside others are not expected to fit on an SM
+        replace(row, status="set aside" if is_estimated and not row.estimate else "predicted")
+        if row.status == "not tried"
+        else row
+        for row in initial
+    ]
     device = Device("predicted", gpu.name, torch="", triton="")
     return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
 
