@@ -220,8 +220,8 @@ def test_a_question_leaves_the_picture_and_the_controls_in_view_and_hides_what_w
     for answer in ("#program-order-headline .headline", ".corner", "#outcome"):
         assert not is_visible(tab, answer), answer
     tab.key("a")
-    assert tab.text(".choice.right").split() == ["b", "54"]
-    assert tab.text(".choice.wrong").split() == ["a", "18"]
+    assert tab.text("[aria-pressed][data-right=yes]").split() == ["b", "54"]
+    assert tab.text("[aria-pressed=true][data-right=no]").split() == ["a", "18"]
     tab.says(".verdict", "No")
     assert is_visible(tab, "#program-order-headline .headline"), "the reader has answered"
     tab.key("Enter")  # on Next, which has the focus

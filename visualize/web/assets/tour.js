@@ -39,11 +39,7 @@ export default function mountTour(element) {
   }
 
   function choose(button) {
-    for (const choice of bar.querySelectorAll(".choice")) {
-      choice.classList.toggle("right", choice.dataset.right === "yes");
-      choice.classList.toggle("wrong", choice === button && choice.dataset.right === "no");
-      choice.ariaPressed = choice === button;
-    }
+    for (const choice of bar.querySelectorAll(".choice")) choice.ariaPressed = choice === button;
     document.body.classList.add("answered");
     document.querySelector("#results").inert = false;
     bar.querySelector(".verdict").textContent = button.dataset.right === "yes" ? "Right." : "No. The right answer is marked ✓.";
