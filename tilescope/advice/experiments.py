@@ -22,12 +22,7 @@ from tilescope.advice.same_work import (
     total,
 )
 from tilescope.advice.ttir_edits import Module
-from tilescope.captures.content import (
-    TIME,
-    Argument,
-    CapturedKernel,
-    CapturedLaunch,
-)
+from tilescope.captures.content import TIME, Argument, CapturedKernel, CapturedLaunch
 from tilescope.captures.listings import UnsupportedOperation, isolate
 from tilescope.captures.reader import Build, Capture
 from tilescope.declare.gpus import ALL_GPUS
@@ -58,7 +53,7 @@ _KERNEL_TYPE = TypeAdapter(CapturedKernel)
 # Bank conflicts are reported if they are at least this fraction of the launch's wavefronts.
 _LEAST_CONFLICTS = 0.2
 
-# Compiles modules: see `capture.recompile`.
+# Compiles modules: see `record/compiled.recompile`.
 Compiler = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any] | None]]
 # Numbers of an operation or of the whole launch.
 Numbers = Mapping[str, int]
@@ -247,8 +242,7 @@ class TrialRunner:
 
     def find_owner(self, op: OperationCounts) -> int | None:
         """Return the number of the argument that an operation accesses; None if it is unknown."""
-        owners = (n for n, each in self.arguments.items() if (each.name,) == op.tensors)
-        return next(owners, None)
+        return next((n for n, each in self.arguments.items() if (each.name,) == op.tensors), None)
 
     def share(self, wasted: float) -> float:
         """Return wasted requests and sectors as a part of the launch's."""

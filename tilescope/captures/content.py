@@ -1,4 +1,4 @@
-"""What a capture holds, in the form of the file's JSON, which pydantic checks against these annotations."""
+"""The content of a capture: dataclasses in the form of the file's JSON, which pydantic checks against them."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -74,7 +74,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The autotuner config that was launched: `number`, from 1, out of `of`.
+    """The autotuner config that was launched: `number` counts from 1, and `of` is the number of configs.
 
     Attributes:
         restored: the arguments that the tuner resets before each run; None if that is unknown.

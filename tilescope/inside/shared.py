@@ -9,12 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilescope.captures.content import (
-    AllocatedBuffer,
-    Allocation,
-    CapturedKernel,
-    CapturedLaunch,
-)
+from tilescope.captures.content import AllocatedBuffer, Allocation, CapturedKernel, CapturedLaunch
 from tilescope.captures.listings import UnsupportedOperation, find_user_place, is_in_sort
 from tilescope.captures.reader import BaseCapture
 from tilescope.captures.server import find_allocations

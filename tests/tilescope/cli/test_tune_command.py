@@ -96,7 +96,7 @@ def test_without_a_gpu_a_script_is_ranked_by_predicted_time(tmp_path, tilescope_
     assert predicted == [128, 1024]
 
 
-# The arguments, and a part of the message. "{set}" stands for SET.
+# Arguments | part of the message. {set} is replaced by SET.
 INVALID = """
 | The kernel must be a case such as softmax.py:case, a file with an experiment, or
 nowhere.py:case | There is no script
