@@ -76,7 +76,7 @@ def preload_triton() -> None:
     """Let the fork server import Triton when it starts, so that the first compile in a worker is faster."""
     global _INTERPRETING
     _INTERPRETING = get_context("spawn")
-    _CONTEXT.set_forkserver_preload(["torch", *worker.PRELOADED])
+    _CONTEXT.set_forkserver_preload(["torch", worker.PRELOADED])
 
 
 def start_fork_server() -> None:

@@ -98,7 +98,7 @@ if __name__ == "__main__":
 
 def describe_triton():
     """Return whether this process was forked from one that has imported Triton, and the class of a kernel."""
-    is_preloaded = PRELOADED[0] in sys.modules
+    is_preloaded = PRELOADED in sys.modules
     import triton.language as tl
 
     return is_preloaded, type(tl.sum).__name__
