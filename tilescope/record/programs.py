@@ -277,7 +277,7 @@ def run_program(
             raise ended
         allowed = "It has no function whose name begins with `case`."
         if cases:
-            allowed = f"Its cases are {', '.join(cases)}."
+            allowed = f"Its cases: {', '.join(cases)}."
         raise UsageError(f"{title} has no case {case!r}. {allowed}")
     chosen = [case] if case else [] if recorder.launches else list(cases)
     if settings and len(chosen) != 1:

@@ -79,6 +79,8 @@ class SweepRow:
         predicted: from the compiled code; None without a prediction.
         compile_s: compile time in seconds; None if not compiled.
         registers, spilled_bytes, shared_bytes: per thread, per thread, per program; None if not compiled.
+        written: an upper bound of the share of an output's elements that the config writes, of the least written
+            output; None if unknown.
         median_ms, low_ms, high_ms: median time of one launch and its 95 % interval; None if not timed.
         samples: number of timed launches.
         relative: the config's time divided by the time of the reference (the sweep's first correct config), the median
@@ -97,6 +99,7 @@ class SweepRow:
     registers: int | None = None
     spilled_bytes: int | None = None
     shared_bytes: int | None = None
+    written: float | None = None
     median_ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None
@@ -303,6 +306,7 @@ class ConfigBuild:
     shared_bytes: int
     compile_s: float
     predicted: SweepPrediction | None
+    written: float | None = None
 
 
 @dataclass(frozen=True)

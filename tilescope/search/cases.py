@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -27,6 +28,8 @@ from tilescope.declare.experiment import Experiment, launch_of
 from tilescope.declare.gpus import Gpu
 from tilescope.declare.knobs import ConfigError
 from tilescope.declare.space import combinations
+from tilescope.evaluate.captured import count_launch
+from tilescope.evaluate.counts import LaunchCounts
 from tilescope.numbers import join_names
 from tilescope.results import Failure, Stopped, SweepPrediction
 from tilescope.results.sweep import ConfigBuild, ConfigTrial
@@ -147,20 +150,39 @@ def _describe_build(
     seconds: float,
     predicts: bool = True,
     copies_ms: float = 0.0,
+    outputs: Sequence[tuple[str, int]] = (),
 ) -> ConfigBuild:
-    """Return the resources of the last launch, and its predicted time with the copies before it, if it is known."""
+    """Return the resources of the last launch, and its predicted time with the copies before it, if it is known.
+
+    Args:
+        outputs: the name of each expected output, and the number of its elements.
+    """
     launch = capture.content.launches[-1]  # a script may launch kernels before the case's
     kernel = capture.content.kernels[launch.kernel]
-    predicted = None
+    predicted = written = None
     if predicts:
+        counts = count_launch(capture, launch)
+        written = _find_written(counts, dict(outputs))
         with suppress(UnsupportedOperation):
-            time_us = predict_captured(capture, launch, experiment.run.l2 == "warm")
+            time_us = predict_captured(capture, launch, counts, experiment.run.l2 == "warm")
             by_resource = tuple((name, us / 1e3) for name, us in time_us.by_resource_us.items())
             predicted = SweepPrediction(
                 time_us.total_us / 1e3 + copies_ms, time_us.bound_by, by_resource
             )
     sizes = kernel.registers, kernel.spilled_bytes, kernel.shared_bytes
-    return ConfigBuild(*sizes, seconds, predicted)
+    return ConfigBuild(*sizes, seconds, predicted, written)
+
+
+def _find_written(counts: LaunchCounts, outputs: Mapping[str, int]) -> float | None:
+    """Return `written` of a `SweepRow`. An element that is written twice counts twice."""
+    elements = Counter[str]()
+    for op in counts.operations:
+        if op.counter not in ("ld", "tma_ld"):
+            if len(op.tensors) != 1 or op.tally.refused:
+                return None
+            elements[op.tensors[0]] += op.tally.elements
+    shares = [min(1.0, elements[name] / size) for name, size in outputs.items() if size]
+    return min(shares, default=None)
 
 
 def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild:
@@ -174,8 +196,9 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
         folder = Path(name)
         try:
             with _without_gpu(folder, gpu, max_bytes):
-                kernel, grid, keywords, _ = _call_config(experiment)
+                kernel, grid, keywords, expected = _call_config(experiment)
                 kernel[grid](**keywords)
+                outputs = [(name, keywords[name].numel()) for name in expected or ()]
         except OutOfResources as error:
             raise Stopped(Failure("compile", "out_of_resources", str(error))) from error
         # A compiler pass raises RuntimeError, and a value that is not allowed for an option AssertionError
@@ -191,7 +214,7 @@ def _build_case(experiment: Experiment, gpu: Gpu, max_bytes: int) -> ConfigBuild
         if not capture.content.launches:
             message = " ".join(capture.content.not_captured) or "The case launches nothing."
             raise Stopped(Failure("compile", "compile_error", message))
-        return _describe_build(experiment, capture, seconds)
+        return _describe_build(experiment, capture, seconds, outputs=outputs)
 
 
 @contextmanager
@@ -225,7 +248,7 @@ def _find_case(target: str) -> Callable[..., Any]:
         key for key, value in vars(module).items() if key.startswith("case") and callable(value)
     ]
     if case not in cases:
-        has = f"Its cases are {', '.join(cases)}." if cases else "It has no cases."
+        has = f"Its cases: {', '.join(cases)}." if cases else "It has no cases."
         raise ConfigError("unknown_case", f"{Path(name).name} has no case {case!r}. {has}")
     function: Callable[..., Any] = vars(module)[case]
     return function

@@ -198,6 +198,22 @@ class Search:
             if left := [place for place in old.numbers if place != number]:
                 self._queue.append(self._trial(left, old.phase, old.turns, old.is_retry))
 
+    def set_aside_incomplete(self) -> list[int]:
+        """Set aside predicted configs that leave elements unwritten which another one writes. Return their numbers."""
+        written = {
+            number: row.written
+            for number, row in enumerate(self.rows)
+            if row.status == "predicted" and row.written is not None
+        }
+        most = max(written.values(), default=0.0)
+        incomplete = [number for number, share in written.items() if share < most]
+        for number in incomplete:
+            reason = (
+                "It leaves elements of an expected output unwritten, which another config writes."
+            )
+            self.drop(number, "set aside", reason)
+        return incomplete
+
     def ask(self, skips_slow: bool) -> ConfigTrial | None:
         """Return the next trial, or None if nothing is ready or the search is over.
 

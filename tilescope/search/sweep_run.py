@@ -319,7 +319,7 @@ class SweepRun:
                 reason = "" if outcome.kind == "cancelled" else outcome.message
             if reason:
                 self._search.drop(number, status, reason)
-                self._store_rows([number])
+                self._store_rows([number, *self._search.set_aside_incomplete()])
             self._condition.notify_all()
 
     # The caller of the methods below holds the lock of `_condition`.

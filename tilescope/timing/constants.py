@@ -166,8 +166,8 @@ def find_constants(gpu: Gpu) -> tuple[Constants, str]:
         matrix_issue_cycles=0.0 if gpu.has_tensor_memory else H100.matrix_issue_cycles,
     )
     assumed = (
-        f"{gpu.name}: no measurements on this GPU. Rates are from the datasheet; the L2's rate per SM and cycle and "
-        "all latencies are from an H100. The range is from launches on an H100 and an H200."
+        f"{gpu.name}: no measurements on this GPU. Its rates are assumed from the datasheet; the L2's rate per SM and "
+        "cycle and all latencies are assumed to be an H100's. The range is from launches on an H100 and an H200."
     )
     return constants, assumed
 

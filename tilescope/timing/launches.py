@@ -430,9 +430,9 @@ def _open(path: Path) -> Capture:
 
 
 def predict_captured(
-    capture: BaseCapture, launch: CapturedLaunch, is_warm: bool = False
+    capture: BaseCapture, launch: CapturedLaunch, counts: LaunchCounts, is_warm: bool = False
 ) -> TimePrediction:
-    """Evaluate a captured launch, and predict its time.
+    """Run a captured launch's code, and predict its time.
 
     The counts are not corrected (`inspect.correct_counts`). For many launches, the correction takes longer than the
     rest, and it changed the predicted time of none of about 60.
@@ -444,7 +444,6 @@ def predict_captured(
         UnsupportedOperation: the GPU, or the launch's traffic or executions are unknown.
     """
     constants, _ = _find_constants(capture)
-    counts = count_launch(capture, launch)
     if counts.refused:
         raise UnsupportedOperation(counts.refused)
     code = parse_sass(capture.read_code(launch.kernel, "sass"))
@@ -456,7 +455,8 @@ def _predict_us(path: Path, number: int) -> float | str:
     """Return the predicted microseconds of a launch, or why it has no prediction."""
     capture = _open(path)
     try:
-        return predict_captured(capture, capture.content.launches[number]).total_us
+        launch = capture.content.launches[number]
+        return predict_captured(capture, launch, count_launch(capture, launch)).total_us
     except UnsupportedOperation as error:
         return f"{error}"
     except Exception as error:  # one config must not hide the others' predictions

@@ -173,7 +173,7 @@ REFUSED = """
 --set size=2 | :case | --set size=2: case has no parameter 'size'. It has n, offset.
 --set n=2 | | --set changes the parameters of one case: name it, as in script.py:case.
 --set n=2.5 | :case | --set n=2.5: n must be a value of type int, such as 1000.
-| :other | script.py has no case 'other'. Its cases are case.
+| :other | script.py has no case 'other'. Its cases: case.
 """
 
 

@@ -65,6 +65,10 @@ def case_that_reads(n=8 << 20, BLOCK=1024):
     keywords["n"] = int((keywords["x"] > -100).sum())
     return scale, (triton.cdiv(n, BLOCK),), keywords
 
+def case_of_half(n=1 << 20):
+    keywords, expected = arguments(n, BLOCK=1024, WRONG=0)
+    return scale, (n // 2048,), keywords, expected
+
 def case_that_launches(n=1 << 24, BLOCK=1024):
     kernel, grid, given = case_without_expected(n, BLOCK)
     kernel[grid](**given)
@@ -131,7 +135,7 @@ def test_a_case_is_described_by_its_defaults_and_its_autotuner(pool, script):
     ("case", "message"),
     [
         ("case_without_launch", "case_without_launch returned no launch. It must return (kernel, "),
-        ("cases", "scale.py has no case 'cases'. Its cases are case, case_without_expected, case_"),
+        ("cases", "scale.py has no case 'cases'. Its cases: case, case_without_expected, case_"),
         ("case_with_positions", "where arguments and expected are dictionaries by name."),
         ("case_with_a_typo", "case_with_a_typo expects output, but no argument is called so."),
         ("case_that_exits", "scale.py:case_that_exits exited with status 3 (scale.py:"),
@@ -171,8 +175,14 @@ def test_a_config_is_compiled_and_its_time_predicted(pool, script):
     # 128 MiB at 4.8 TB/s take at least 28 µs
     assert 0.028 < built.predicted.ms < 0.06
     assert built.predicted.resource == "DRAM"
+    assert built.written == 1.0
     tuned = call(pool, build, experiment(script, "case_tuned", BLOCK=512, num_warps=2), GPU)
     assert tuned.predicted.ms < built.predicted.ms
+
+
+def test_the_share_of_an_expected_output_that_a_config_writes_is_counted(pool, script):
+    for case, written in (("case_of_half", 0.5), ("case_without_expected", None)):
+        assert call(pool, build, experiment(script, case), GPU).written == written
 
 
 def test_a_launch_that_is_not_evaluated_has_no_predicted_time(pool, script):

@@ -11,6 +11,7 @@ from benchmarks.search import TUNINGS, read_tunings, replay_tuning
 from tests.waiting import PATIENCE_S
 from tilescope.declare.experiment import Experiment, Settings
 from tilescope.declare.space import Space, space_from_json
+from tilescope.results import SweepPrediction
 from tilescope.results.store import Store
 from tilescope.results.sweep import TRY_ALL, ConfigBuild
 from tilescope.search.tune import (
@@ -169,10 +170,31 @@ def test_the_store_returns_a_cases_space_and_rows_unchanged(store):
     assert store.load_sweep(other, GPU) is None
 
 
+def test_without_times_a_config_that_writes_less_than_another_is_set_aside():
+    base = Experiment("/x/copy.py:case", Settings(n=4096), Settings(part=1))
+    within = Space(base, (("part", (1, 2, 4)),))
+    device = FakeDevice()
+    device.takes_times = False
+    device.refusal = lambda experiment: "No GPU."
+    builder = CaseBuilder()
+    builder.written = lambda config: None if config.part == 4 else 1 / config.part
+    found = swept(TRY_ALL, device, within=within, builder=builder)
+    assert [row.status for row in found.rows] == ["predicted", "set aside", "predicted"]
+    assert "unwritten" in found.rows[1].reason
+    assert "1 config set aside: It leaves elements" in tuned_text([found])
+
+
 class CaseBuilder(FakeBuilder):
     """Compiles a case at once."""
 
+    @staticmethod
+    def written(config):
+        return None
+
     def submit(self, call):
+        experiment, *_ = call.args
         done = Future()
-        done.set_result(ConfigBuild(32, 0, 0, 1.0, None))
+        predicted = SweepPrediction(1.0, "DRAM", ())
+        written = self.written(experiment.config)
+        done.set_result(ConfigBuild(32, 0, 0, 1.0, predicted, written))
         return done
