@@ -24,7 +24,7 @@ from tilescope.measure.check import InsufficientMemory
 from tilescope.results import Device, Failure, Stopped
 
 # A module that imports Triton so that it compiles kernels, and does not interpret them.
-PRELOADED = "tilescope.measure.preloaded"
+PRELOADED = "tilescope.record.preloaded"
 
 # Added to the niceness of workers that do not time a GPU, so that the page's own process has priority.
 _NICENESS = 15

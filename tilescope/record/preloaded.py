@@ -1,4 +1,4 @@
-"""What the fork server of `pool` does once, and each worker would otherwise do before its first compile."""
+"""What a fork server does once, and its workers would otherwise do before their first compile."""
 
 from triton.runtime.cache import triton_key
 
