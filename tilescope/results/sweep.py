@@ -79,8 +79,8 @@ class SweepRow:
         predicted: from the compiled code; None without a prediction.
         compile_s: compile time in seconds; None if not compiled.
         registers, spilled_bytes, shared_bytes: per thread, per thread, per program; None if not compiled.
-        written: an upper bound of the share of an output's elements that the config writes, of the least written
-            output; None if unknown.
+        written: the fraction of an expected output's elements that the config writes, at most; the lowest of all
+            outputs. None if unknown.
         median_ms, low_ms, high_ms: median time of one launch and its 95 % interval; None if not timed.
         samples: number of timed launches.
         relative: the config's time divided by the time of the reference (the sweep's first correct config), the median

@@ -199,7 +199,7 @@ class Search:
                 self._queue.append(self._trial(left, old.phase, old.turns, old.is_retry))
 
     def set_aside_incomplete(self) -> list[int]:
-        """Set aside predicted configs that leave elements unwritten which another one writes. Return their numbers."""
+        """Set aside predicted configs that write less of an output than another one. Return their numbers."""
         written = {
             number: row.written
             for number, row in enumerate(self.rows)
@@ -209,7 +209,7 @@ class Search:
         incomplete = [number for number, share in written.items() if share < most]
         for number in incomplete:
             reason = (
-                "It leaves elements of an expected output unwritten, which another config writes."
+                "It leaves elements of an expected output unwritten that another config writes."
             )
             self.drop(number, "set aside", reason)
         return incomplete
