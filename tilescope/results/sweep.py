@@ -23,33 +23,9 @@ Status = Literal["timed", "checked", "predicted", "wrong", "set aside", "failed"
 # A resumed sweep skips configs with these statuses. It retries failed configs.
 DONE = ("timed", "checked", "predicted", "wrong", "set aside")
 
-# A search ends after this many timed configs without an improvement. By the rule of three, at most one in ten
-# such configs would be an improvement (95 % confidence), and the model predicts that the remaining ones are slower.
-PATIENCE = 30
-
 # Expected times within this fraction tie: in six of the eight recorded sweeps, the model's favourite is up to 5 %
 # slower than the measured best.
 TIE = 0.05
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """The conditions that end a search before it has timed all configs. None: no limit.
-
-    Attributes:
-        budget: maximum number of configs to time.
-        patience: maximum number of timed configs without an improvement.
-    """
-
-    budget: int | None = None
-    patience: int | None = PATIENCE
-
-    @property
-    def tries_all(self) -> bool:
-        return self.budget is self.patience is None
-
-
-TRY_ALL = Strategy(patience=None)
 
 
 @dataclass(frozen=True)
@@ -175,15 +151,16 @@ class Sweep:
         backend: "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep.
         rows: the rows of all configs, in grid order.
         final: None if no final was timed.
-        ended: "complete" (every config was tried), "patience", "budget", "cancelled", "failed" (no device could be
-            started, or none was left), "running", or "cut off" (a stored sweep whose end was never recorded).
+        ended: "complete" (every config was tried), "budget", "cancelled", "failed" (no device could be started, or none
+            was left), "running", "cut off" (a stored sweep whose end was never recorded), or "patience" (a stored sweep
+            of an earlier version).
         seconds: duration.
         note: caveats for the reader, in sentences.
         name: its name in the store, under which the next sweep continues it; "" if none can.
+        budget: the maximum number of configs to time; None for no limit.
     """
 
     space: SweptSpace
-    strategy: Strategy
     backend: str
     device: Device
     rows: tuple[SweepRow, ...]
@@ -192,6 +169,7 @@ class Sweep:
     seconds: float
     note: str = ""
     name: str = ""
+    budget: int | None = None
 
     @property
     def experiment(self) -> Experiment:

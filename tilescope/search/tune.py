@@ -22,16 +22,18 @@ from tilescope.measure import worker
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import BoundedCache, Session
 from tilescope.numbers import count_noun, percent, significant, time_unit
-from tilescope.results import Strategy, Sweep, SweepRow
+from tilescope.results import Sweep, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import TRY_ALL
 from tilescope.search import cases
 from tilescope.search.search import Hints, Task, log_errors
 from tilescope.search.sweep_run import SweepRun, make_sweep
 
-# One in CONFIGS_PER_TIMED configs is timed, but at least FEWEST_TIMED.
+# Of each problem, one in CONFIGS_PER_TIMED configs is timed, but at least FEWEST_TIMED.
 CONFIGS_PER_TIMED = 4
 FEWEST_TIMED = 8
+
+# The page times at most this many configs. On the recorded searches, all 212 configs find no better one.
+PAGE_BUDGET = 50
 
 # Number of the most similar problem's fastest configs to try first.
 _WINNERS = 3
@@ -163,9 +165,9 @@ def tune(
             continues = not from_scratch or attempts[number]
             earlier = store.load_sweep(space, tuner.gpu) if continues else None
             budget = max(FEWEST_TIMED, math.ceil(space.size / CONFIGS_PER_TIMED))
-            strategy = TRY_ALL if tries_all else Strategy(budget, patience=None)
             hints = find_hints(space, [sweep for sweep in sweeps if sweep])
-            running[tuner.submit(Task(space, strategy, earlier, hints))] = number
+            task = Task(space, None if tries_all else budget, earlier, hints)
+            running[tuner.submit(task)] = number
         for future in wait(running, 0.5, FIRST_COMPLETED).done:
             number = running.pop(future)
             attempts[number] += 1
@@ -221,7 +223,7 @@ class Sweeps:
                 raise ConfigError("busy", f"{message}runs at a time. Cancel it, or wait.")
             gpu = resolve_gpu(space.base, session.gpu)
             earlier = None if from_scratch else self._find_latest(session.store, space, gpu)
-            run = self._prepare(session, Task(space, Strategy(), earlier))
+            run = self._prepare(session, Task(space, PAGE_BUDGET, earlier))
             session.before_close(self.cancel)  # cancelling several times is harmless
             self._run = run
             self._seen_at_s = time.monotonic()

@@ -195,13 +195,13 @@ class FakeTuner:
 
 
 def make_run(
-    strategy, device=None, predict=None, within=None, builder=None, earlier=None, store=None
+    device=None, predict=None, within=None, builder=None, earlier=None, store=None, budget=None
 ):
     """Make a sweep that resumes from the store by default."""
     predict = predict or predicting()
     store = store or Store(None)
     within = within or grid()
-    task = Task(within, strategy, earlier or store.load_sweep(within, GPU))
+    task = Task(within, budget, earlier or store.load_sweep(within, GPU))
     return SweepRun(task, device or FakeDevice(), builder or FakeBuilder(predict), store, predict)
 
 

@@ -26,7 +26,7 @@ from tests.waiting import until
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
 from tilescope.results.store import Store
-from tilescope.results.sweep import DONE, TRY_ALL
+from tilescope.results.sweep import DONE
 from visualize.views.panel import Api
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot
@@ -44,7 +44,7 @@ def draw(panel, sweep, **fields):
 
 
 def test_an_update_of_a_thousand_rows_takes_less_than_150_kilobytes(panel):
-    many = swept(TRY_ALL, FakeDevice(noise=0.02), within=space_of(MANY))
+    many = swept(FakeDevice(noise=0.02), within=space_of(MANY))
     slots = draw(panel, many, vary=MANY)
     assert len(slots["sweep-plot"]) > 1000
     assert len(json.dumps(slots, ensure_ascii=False).encode()) < 150_000
@@ -58,7 +58,7 @@ def test_sweeps_of_the_same_configs_of_other_problems_are_drawn_together(panel, 
     spaces = [space_of(M=size) for size in (1024, 2048)]
     others = space_of(layout="NT"), space_of("BLOCK_M=16,32")
     for within in (*spaces, *others):
-        swept(TRY_ALL, FakeDevice(), within=within, store=store)
+        swept(FakeDevice(), within=within, store=store)
     slots = panel.draw(Snapshot(state_of(M=1024), store=store))
     (figure,) = decode(slots["sweep-problems-plot"])["data"]
     assert list(figure["y"]) == ["M 1024", "M 2048"]
@@ -119,7 +119,7 @@ def test_by_default_tiles_around_the_current_one_vary(kernel):
 def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(panel):
     options = {"BLOCK_M": 128, "num_stages": 5}
     state = state_of(**options)
-    sweep = swept(TRY_ALL, within=swept_space(state))
+    sweep = swept(within=swept_space(state))
     slots = draw(panel, sweep, **options)
     assert set(decode(slots["sweep-plot"])["layout"]["meta"]) == {"words", "addresses"}
     targets = links(slots["sweep-table"].split("<tbody>")[1])
@@ -150,7 +150,7 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_and_a_finished_one_starts_
     cut = finished(panel.sweeps, space)
     assert "cancelled" in panel.draw(Snapshot(state))["sweep-headline"]
     press(panel, "sweep-start", session, state)
-    assert finished(panel.sweeps, space).ended in ("complete", "patience")
+    assert finished(panel.sweeps, space).ended in ("complete", "budget")
     press(panel, "sweep-start", session, state)
     assert started.done == [(), cut.rows, ()], "the third one starts from scratch"
     assert not {row.experiment for row in cut.rows if row.status in DONE} & set(

@@ -20,7 +20,6 @@ from tilescope.declare.knobs import ConfigError, read_fields
 from tilescope.measure.session import MEASUREMENTS
 from tilescope.results import Failure, SweepRow
 from tilescope.results.store import Store
-from tilescope.results.sweep import TRY_ALL
 from visualize.views.tune import text
 from visualize.views.tune.figures import heatmap_figure
 from visualize.views.tune.view import STORE_OFF, HistoryOptions, history, plan_sweep, swept_space
@@ -164,7 +163,7 @@ def timed():
         failures=lambda e: refused if (e.config.BLOCK_M, e.config.num_warps) == (64, 2) else None
     )
     device = FakeDevice(wrong=lambda e: e.config.BLOCK_M == 16)
-    return swept(TRY_ALL, device, predicting(error=0.2), within=grid(VARY), builder=builder)
+    return swept(device, predicting(error=0.2), within=grid(VARY), builder=builder)
 
 
 def predict_only(sweep, ms_of=lambda ms: ms):
@@ -184,7 +183,7 @@ PLAN = plan_sweep(space_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8"), GPU)
 def test_the_figures_are_the_approved_ones(timed, approve):
     figures = {
         "heatmap": heatmap_figure(timed),
-        "one row": heatmap_figure(swept(TRY_ALL, within=grid({"num_warps": [2, 4]}))),
+        "one row": heatmap_figure(swept(within=grid({"num_warps": [2, 4]}))),
         "one value": heatmap_figure(predict_only(timed, lambda _: 0.5)),
         "expected order": heatmap_figure(PLAN),
     }
@@ -193,7 +192,7 @@ def test_the_figures_are_the_approved_ones(timed, approve):
 
 @pytest.fixture(scope="module")
 def sweep():
-    return swept(TRY_ALL, FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]}))
+    return swept(FakeDevice(), within=grid({"BLOCK_M": [16, 32], "num_warps": [4, 8]}))
 
 
 def predict_times(sweep, *times):

@@ -21,7 +21,7 @@ from tilescope.declare.space import (
     space,
 )
 from tilescope.measure.session import MEASUREMENTS, Session
-from tilescope.results import Device, Strategy, Sweep, SweepRow
+from tilescope.results import Device, Sweep, SweepRow
 from tilescope.results.store import ResultFilter, Store, StoredResult, StoredSweep, experiment_key
 from tilescope.search.sweep_run import SweepRun, estimate_seconds, initial_rows
 from tilescope.search.trial import concurrent_compiles
@@ -216,7 +216,7 @@ class SweepPanel(Panel):
         """Start a sweep. It resumes from an interrupted sweep, and ignores the rows of a completed one."""
         space = swept_space(state)
         latest = self.sweeps.find(session.store, space, state.gpu)
-        has_ended = latest is not None and latest.ended in ("complete", "patience")
+        has_ended = latest is not None and latest.ended in ("complete", "budget")
         self.sweeps.start(session, space, from_scratch=has_ended)
         yield self.draw(Snapshot(state, store=session.store, here=session.gpu))
 
@@ -265,7 +265,7 @@ def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
         for row in initial
     ]
     device = Device("predicted", gpu.name, torch="", triton="")
-    return Sweep(space, Strategy(), "predicted", device, tuple(rows), None, "running", 0.0)
+    return Sweep(space, "predicted", device, tuple(rows), None, "running", 0.0)
 
 
 def _without_sizes(space: Space) -> Json:
@@ -339,7 +339,7 @@ def build_reply(sweep: Sweep) -> dict[str, Any]:
         "gpu": gpu,
         "experiment": replace(sweep.experiment, gpu=gpu).to_json(),
         "vary": {name: list(values) for name, values in sweep.space.varied},
-        "strategy": vars(sweep.strategy),
+        "strategy": {"budget": sweep.budget, "patience": None},
         "device": vars(sweep.device),
         "rows": [text.row_json(row, sweep) for row in text.rows_by_rank(sweep)],
         "best": replace(best.experiment, gpu=gpu).to_json() if best else None,
