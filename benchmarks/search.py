@@ -176,7 +176,7 @@ class ReplayedBuilder:
             result.set_result(Failure("compile", "out_of_resources", "It could not be compiled."))
             return result
         ms = self._recorded.rows[experiment].predicted_ms
-        predicted = SweepPrediction(ms, "", ()) if ms else None
+        predicted = SweepPrediction(ms, "") if ms else None
         result.set_result(ConfigBuild(0, 0, 0, 0.0, predicted))
         return result
 

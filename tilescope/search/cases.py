@@ -165,10 +165,7 @@ def _describe_build(
         written = _find_written(counts, dict(outputs))
         with suppress(UnsupportedOperation):
             time_us = predict_captured(capture, launch, counts, experiment.run.l2 == "warm")
-            by_resource = tuple((name, us / 1e3) for name, us in time_us.by_resource_us.items())
-            predicted = SweepPrediction(
-                time_us.total_us / 1e3 + copies_ms, time_us.bound_by, by_resource
-            )
+            predicted = SweepPrediction(time_us.total_us / 1e3 + copies_ms, time_us.bound_by)
     sizes = kernel.registers, kernel.spilled_bytes, kernel.shared_bytes
     return ConfigBuild(*sizes, seconds, predicted, written)
 

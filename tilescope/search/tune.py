@@ -396,18 +396,28 @@ def tuned_text(sweeps: Sequence[Sweep]) -> str:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    configs, served = short_list(sweeps)
     notes = dict.fromkeys(sweep.note for sweep in sweeps if sweep.note)
-    lines = [title, "", *lines, "", *notes, *_explain_dropped(sweeps)]
-    if configs:
-        verb = "is" if len(configs) == 1 else "are"
-        share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
-        lines.append(
-            f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
-            "@triton.autotune:"
-        )
-        lines += [each.config_line(first.space.parameters) for each in configs]
-    return "\n".join(lines)
+    dropped = _explain_dropped(sweeps)
+    return "\n".join([title, "", *lines, "", *notes, *dropped, *short_list_lines(sweeps)])
+
+
+def short_list_lines(sweeps: Sequence[Sweep]) -> list[str]:
+    """Return a sentence about the short list, and its configs as lines to copy; no lines for an empty list."""
+    configs, served = short_list(sweeps)
+    if not configs:
+        return []
+    verb = "is" if len(configs) == 1 else "are"
+    share = f"{round(served * len(sweeps))} of {count_noun(len(sweeps), 'problem')}"
+    return [
+        f"{count_noun(len(configs), 'config')} {verb} within {percent(TOLERANCE)} of the best for {share}. For "
+        "@triton.autotune:",
+        *(each.config_line(sweeps[0].space.parameters) for each in configs),
+    ]
+
+
+def sweep_unit(sweep: Sweep) -> tuple[str, float]:
+    """Return the unit of all the sweep's times, and the factor from ms. The best config's time decides."""
+    return time_unit(sweep.time_ms(sweep.best) if sweep.best else 1.0)
 
 
 def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str]:
@@ -416,14 +426,14 @@ def _cells(sweep: Sweep, names: Sequence[str], knobs: Sequence[str]) -> list[str
     if best is None:
         return [*problem, *("" for _ in knobs), "–", "", "", *[""] * sweep.is_timed]
     config = [str(vars(best.experiment.config)[name]) for name in knobs]
-    ms = best.median_ms if sweep.is_timed else best.predicted and best.predicted.ms
-    unit, scale = time_unit(ms or 1.0)
+    ms = sweep.time_ms(best)
+    unit, scale = sweep_unit(sweep)
     current = current_row(sweep)
     gain = sweep.slowdown(current) if current else math.inf
     ties = sum(each.is_tie for each in sweep.final.finalists) - 1 if sweep.final else 0
     others = sorted(sweep.slowdown(row) for row in sweep.ranked[1:])
     next_best = "" if not others else "tie" if ties > 0 else f"{others[0]:.3f}"
-    time = f"{significant(ms * scale, 3)} {unit}" if ms else "–"
+    time = f"{significant(ms * scale, 3)} {unit}" if math.isfinite(ms) else "–"
     gain_text = f"{gain:.2f}" if math.isfinite(gain) else "–"
     timed = [f"{sweep.count('timed')} of {len(sweep.rows)}"] * sweep.is_timed
     return [*problem, *config, time, gain_text, next_best, *timed]

@@ -158,7 +158,7 @@ class FakeBuilder:
         result = Future()
         failure = self.failures(experiment)
         shared = experiment.config.BLOCK_M * experiment.config.num_stages
-        predicted = SweepPrediction(self.predict(None, experiment), "arithmetic", ())
+        predicted = SweepPrediction(self.predict(None, experiment), "arithmetic")
         result.set_result(failure or ConfigBuild(64, 0, shared, 1.0, predicted))
         return result
 

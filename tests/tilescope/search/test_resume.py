@@ -140,6 +140,11 @@ def sweep_mixed(**options):
 def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
     sweep = sweep_mixed(within=SOME, store=store)
     assert {row.status for row in sweep.rows} == {"timed", "wrong", "set aside"}
+    execute(
+        store.path,
+        "UPDATE sweep SET details = json_insert(details, '$.strategy', 'of an earlier version')",
+        "UPDATE sweep_row SET row = json_insert(row, '$.where', 'of an earlier version')",
+    )
     back = again(store).load_sweep(SOME, GPU)
     recorded = replace(
         sweep, backend="recorded", device=replace(sweep.device, backend="recorded"), note=back.note

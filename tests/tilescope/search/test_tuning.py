@@ -194,7 +194,7 @@ class CaseBuilder(FakeBuilder):
     def submit(self, call):
         experiment, *_ = call.args
         done = Future()
-        predicted = SweepPrediction(1.0, "DRAM", ())
+        predicted = SweepPrediction(1.0, "DRAM")
         written = self.written(experiment.config)
         done.set_result(ConfigBuild(32, 0, 0, 1.0, predicted, written))
         return done
