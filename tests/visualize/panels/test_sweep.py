@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from tests.messages import decode, links, opened, settings_of, text_of
-from tests.stores import again
-from tests.tilescope.search.fakes import FakeDevice, explored, swept
+from tests.tilescope.search.fakes import FakeDevice, swept
 from tests.trees import ROOT
 from tests.visualize.panels.sweeps_made_up import (
     FEW,
@@ -26,7 +25,6 @@ from tests.waiting import until
 from tilescope.declare.gpus import GPUS
 from tilescope.declare.knobs import ConfigError
 from tilescope.results.store import Store
-from tilescope.results.sweep import DONE
 from visualize.views.panel import Api
 from visualize.views.slots import CLOSED, ENABLED, NONE, OPEN, WATCH
 from visualize.views.state import Snapshot
@@ -130,10 +128,10 @@ def test_every_row_has_a_label_and_an_address_that_sets_it_and_keeps_the_sweep(p
         assert target.view == state.view
 
 
-def test_a_cancelled_sweep_keeps_its_rows_and_resumes_and_a_finished_one_starts_again(
-    panel, started
+def test_a_cancelled_sweep_resumes_after_a_restart_and_a_finished_one_starts_again(
+    panel, started, store
 ):
-    session, state = Session(), state_of(MANY)
+    session, state = Session(store), state_of(MANY)
     space = swept_space(state)
     started.go.clear()
     slots = press(panel, "sweep-start", session, state)
@@ -147,15 +145,18 @@ def test_a_cancelled_sweep_keeps_its_rows_and_resumes_and_a_finished_one_starts_
 
     started.devices[0].before = cancel_after_some_rows
     started.go.set()
-    cut = finished(panel.sweeps, space)
-    assert "cancelled" in panel.draw(Snapshot(state))["sweep-headline"]
-    press(panel, "sweep-start", session, state)
-    assert finished(panel.sweeps, space).ended in ("complete", "budget")
-    press(panel, "sweep-start", session, state)
-    assert started.done == [(), cut.rows, ()], "the third one starts from scratch"
-    assert not {row.experiment for row in cut.rows if row.status in DONE} & set(
-        explored(started.devices[1])
-    )
+    cut = finished(panel.sweeps, space, store=store)
+    assert cut.source == "measured"
+    assert "cancelled" in panel.draw(Snapshot(state, store=store))["sweep-headline"]
+    panel.sweeps = started.sweeps()
+    recorded = panel.sweeps.find(store, space, GPU)
+    assert (recorded.ranked, recorded.source) == (cut.ranked, "recorded")
+    assert panel.sweeps.find(store, space, GPU) is recorded, "it is read once"
+    for sweeps in (1, 2):
+        press(panel, "sweep-start", session, state)
+        assert finished(panel.sweeps, space, store=store).ended == "budget"
+        assert len(store.sweeps(5)) == sweeps
+    assert started.done == [(), recorded.rows, ()]
 
 
 def test_the_options_are_folded_unless_the_address_has_values_to_vary(panel):
@@ -191,26 +192,6 @@ def test_an_abandoned_sweep_is_cancelled(started):
     # No other client looks at the sweep.
     until(lambda: started.devices[0].is_cancelled)
     assert finished(sweeps, space).ended == "cancelled"
-
-
-def test_a_sweep_comes_back_after_a_restart_and_resumes_under_its_name(started, store):
-    before, space, session = started.sweeps(), space_of(), Session(store)
-
-    def sweep(sweeps, from_scratch=False):
-        sweeps.start(session, space, from_scratch=from_scratch)
-        return finished(sweeps, space, store=store)
-
-    rows = sweep(before).rows
-    assert before.find(store, space, GPU).source == "measured"
-    later = started.sweeps()
-    recorded = later.find(again(store), space, GPU)
-    assert (recorded.rows, recorded.source) == (rows, "recorded")
-    assert later.find(store, space, GPU) is later.find(store, space, GPU), "it is read once"
-    sweep(later)
-    assert len(store.sweeps(5)) == 1
-    sweep(later, from_scratch=True)
-    assert len(store.sweeps(5)) == 2
-    assert started.done == [(), rows, ()]
 
 
 # /sweep
