@@ -144,7 +144,6 @@ class Search:
         self._racing: list[int] = []
         self._turns = TURNS
         self._finals = 0
-        self._open: ConfigTrial | None = None
         self._queue: list[ConfigTrial] = []  # the rest of a round of the race, and second attempts
         # Rows that an earlier sweep timed restore its reference.
         timed = {
@@ -167,9 +166,8 @@ class Search:
 
     @property
     def remaining(self) -> int:
-        """Return an upper bound on the number of configs still to be tried."""
-        open_now = len(self._open.numbers) if self._open else 0
-        return min(len(self._pending), self._remaining_budget()) + open_now
+        """Return an upper bound on the number of configs that no trial has taken yet."""
+        return min(len(self._pending), self._remaining_budget())
 
     def add_build(self, number: int, build: ConfigBuild) -> None:
         """Record a compiled config."""
@@ -224,12 +222,10 @@ class Search:
         # Finalists are compared with one another, not with the reference.
         if trial and trial.phase != "final" and self._reference is not None:
             trial = replace(trial, reference=self.experiments[self._reference])
-        self._open = trial
         return trial
 
     def tell(self, trial: ConfigTrial, result: Outcomes | Failure) -> list[int]:
         """Record the outcome of a trial, and return the numbers of the rows that changed."""
-        self._open = None
         if isinstance(result, Failure):
             return self._handle_failure(trial, result)
         for number, outcome in zip(trial.numbers, result.each, strict=True):
@@ -392,7 +388,7 @@ def encode_knobs(experiments: Sequence[Experiment]) -> ndarray:
     table = np.array(
         [[config[name] == value for name, value in values] for config in configs], dtype=float
     )
-    return table[:, ~(table == table[0]).all(axis=0)] if len(table) else table
+    return table[:, ~(table == table[0]).all(axis=0)]
 
 
 def correct_estimates(knobs: ndarray, log_errors: Sequence[tuple[int, float]]) -> ndarray:

@@ -146,11 +146,7 @@ def test_a_sweep_grows_row_by_row(store):
         ("b2", "cancelled", 2),
         ("a1", "cut off", 3),
     ]
-    assert back.sweeps(5, (ONE.kernel,)) == back.sweeps(5) != back.sweeps(1)
-    assert back.sweeps(5, ("matmul.grouped",)) == []
-    latest = back.latest_sweep(SPACE, GPUS["H200"])
     sweep = back.load_sweep(SPACE, GPUS["H200"])
-    assert (latest.name, latest.done, latest.total, latest.best_ms) == ("a1", 2, 3, 0.25)
     assert [row.median_ms for row in sweep.rows] == [0.1, None, None]
     assert [row.experiment for row in sweep.rows] == list(SPACE.experiments), (
         "the place determines the config"

@@ -137,12 +137,6 @@ def test_a_wrong_result_is_never_ranked_however_fast():
     assert not {row.experiment for row in wrong} & {row.experiment for row in sweep.ranked}
 
 
-def test_without_a_correct_result_there_is_no_best():
-    sweep = swept(FakeDevice(wrong=lambda experiment: True), within=SQUARE)
-    assert sweep.best is sweep.final is None
-    assert sweep.ended == "complete"
-
-
 @pytest.mark.parametrize(
     ("kind", "status"),
     [("out_of_resources", "set aside"), ("compile_error", "set aside"), ("timeout", "set aside"),
