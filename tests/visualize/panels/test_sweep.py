@@ -14,7 +14,6 @@ from tests.trees import ROOT
 from tests.visualize.panels.sweeps_made_up import (
     FEW,
     MANY,
-    OneSweep,
     Session,
     finished,
     press,
@@ -37,7 +36,7 @@ GPU = GPUS["H200"]
 
 def draw(panel, sweep, **fields):
     """Draw a finished sweep."""
-    panel.sweeps = OneSweep(sweep)
+    panel.sweeps.find = lambda *_: sweep
     return panel.draw(Snapshot(state_of(**fields)))
 
 
