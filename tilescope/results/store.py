@@ -314,13 +314,11 @@ class Store(Database):
         note = f"Swept on this machine, {latest.began:%Y-%m-%d %H:%M} UTC, with Triton {latest.triton}."
         if not can_resume:
             note += f" Triton {TRITON} is installed now, so the next sweep starts from scratch."
-        backend = "recorded" if sweep.backend == "cuda" else sweep.device.backend
-        device = replace(sweep.device, backend=backend)
+        backend = "recorded" if sweep.backend == "cuda" else sweep.backend
         return replace(
             sweep,
             space=space,
-            backend=backend,
-            device=device,
+            device=replace(sweep.device, backend=backend),
             ended=latest.ended,
             note=f"{note} {sweep.note}".strip(),
             name=latest.name if can_resume else "",

@@ -144,7 +144,6 @@ class Sweep:
     """The result of a sweep, complete or cancelled. All its times come from one kind of device.
 
     Attributes:
-        backend: "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep.
         rows: the rows of all configs, in grid order.
         final: None if no final was timed.
         ended: "complete" (every config was tried), "budget", "cancelled", "failed" (no device could be started, or none
@@ -157,7 +156,6 @@ class Sweep:
     """
 
     space: SweptSpace
-    backend: str
     device: Device
     rows: tuple[SweepRow, ...]
     final: Final | None
@@ -166,6 +164,11 @@ class Sweep:
     note: str = ""
     name: str = ""
     budget: int | None = None
+
+    @property
+    def backend(self) -> str:
+        """Return "cuda"; "interpreter" or "predicted" without times; "recorded" for an earlier sweep."""
+        return self.device.backend
 
     @property
     def experiment(self) -> Experiment:

@@ -65,11 +65,8 @@ class CaseDescription:
     parameters: tuple[str, ...]
 
 
-def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDescription:
+def describe_case(target: str, gpu: Gpu) -> CaseDescription:
     """Describe the case "/path/script.py:case". Runs in a compile worker.
-
-    Args:
-        problem: values of the case's parameters.
 
     Raises:
         ConfigError: the script has no such case, or the case does not return a launch.
@@ -81,7 +78,7 @@ def describe_case(target: str, problem: Mapping[str, Any], gpu: Gpu) -> CaseDesc
             _without_gpu(Path(name), gpu, most_bytes),
         ):
             defaults = _read_defaults(_find_case(target))
-            kernel, *_ = _call_case(target, problem)
+            kernel, *_ = _call_case(target, {})
             configs = [config.all_kwargs() for config in getattr(kernel, "configs", ())]
             path = target.rpartition(":")[0]
             jitted = _innermost(kernel)

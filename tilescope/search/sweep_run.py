@@ -203,7 +203,6 @@ class SweepRun:
                 )
             return Sweep(
                 self.space,
-                self._device.backend,
                 self._device,
                 tuple(search.rows),
                 search.final,

@@ -120,12 +120,12 @@ def call(pool, function, *arguments):
 
 
 def test_a_case_is_described_by_its_defaults_and_its_autotuner(pool, script):
-    described = call(pool, describe_case, f"{script}:case", {}, GPU)
+    described = call(pool, describe_case, f"{script}:case", GPU)
     assert described.defaults == {"n": 1 << 20, "BLOCK": 1024, "num_warps": 4, "wrong": 0}
     assert described.configs == ()
     assert {"n", "BLOCK"} <= {*described.parameters}
     assert "wrong" not in described.parameters
-    tuned = call(pool, describe_case, f"{script}:case_tuned", {}, GPU)
+    tuned = call(pool, describe_case, f"{script}:case_tuned", GPU)
     blocks = [(config["BLOCK"], config["num_warps"]) for config in tuned.configs]
     assert blocks == [(256, 1), (512, 2)]
     assert tuned.source == described.source
@@ -147,7 +147,7 @@ def test_a_case_is_described_by_its_defaults_and_its_autotuner(pool, script):
     ],
 )
 def test_a_case_that_cannot_be_tuned_is_refused_with_a_sentence(pool, script, case, message):
-    assert message in call(pool, describe_case, f"{script}:{case}", {}, GPU).message
+    assert message in call(pool, describe_case, f"{script}:{case}", GPU).message
 
 
 def build_on_a_host_with_two_gpus(*arguments):
@@ -192,7 +192,7 @@ def test_a_launch_that_is_not_evaluated_has_no_predicted_time(pool, script):
 
 
 def test_a_case_that_reads_a_large_tensor_is_compiled_with_its_values(pool, script):
-    described = call(pool, describe_case, f"{script}:case_that_reads", {}, GPU)
+    described = call(pool, describe_case, f"{script}:case_that_reads", GPU)
     assert described.defaults == {"n": 8 << 20, "BLOCK": 1024}
     assert (
         call(pool, build, experiment(script, "case_that_reads", BLOCK=1024), GPU).predicted.ms > 0

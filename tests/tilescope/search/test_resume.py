@@ -146,9 +146,7 @@ def test_a_stored_sweep_comes_back_whole_and_is_marked_as_recorded(store):
         "UPDATE sweep_row SET row = json_insert(row, '$.where', 'of an earlier version')",
     )
     back = again(store).load_sweep(SOME, GPU)
-    recorded = replace(
-        sweep, backend="recorded", device=replace(sweep.device, backend="recorded"), note=back.note
-    )
+    recorded = replace(sweep, device=replace(sweep.device, backend="recorded"), note=back.note)
     assert back == recorded
     assert back.source == "recorded"
     assert back.note.startswith("Swept on this machine, 20")

@@ -173,7 +173,7 @@ def predict_only(sweep, ms_of=lambda ms: ms):
         predicted = row.predicted and replace(row.predicted, ms=ms_of(row.predicted.ms))
         status = {"status": "predicted"} if row.status == "timed" else {}
         rows.append(replace(row, predicted=predicted, **untimed, **status))
-    return replace(sweep, rows=tuple(rows), final=None, backend="predicted")
+    return replace(sweep, rows=tuple(rows), final=None)
 
 
 PLAN = plan_sweep(space_of("BLOCK_M=64,256 BLOCK_N=64,256 num_warps=4,8"), GPU)

@@ -265,7 +265,7 @@ def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
         for row in initial
     ]
     device = Device("predicted", gpu.name, torch="", triton="")
-    return Sweep(space, "predicted", device, tuple(rows), None, "running", 0.0)
+    return Sweep(space, device, tuple(rows), None, "running", 0.0)
 
 
 def _without_sizes(space: Space) -> Json:
