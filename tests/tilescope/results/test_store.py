@@ -46,22 +46,6 @@ def median_ms(store, of=ONE, gpu="H200", backend="cuda"):
     return found and found.timing and found.timing.median_ms
 
 
-@pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "check"])
-def test_every_shipped_result_comes_back_unchanged(store, name):
-    form = MEASUREMENTS[name].form
-    for shipped in records.shipped(form)[::9]:
-        measured = replace(
-            shipped.measured, device=replace(shipped.measured.device, triton="stored here")
-        )
-        assert put(store, measured, shipped.gpu, kind=MEASUREMENTS[name])
-        found = again(store).find(MEASUREMENTS[name], measured.experiment, shipped.gpu)
-        note = f"{form.verb} earlier on this machine, 2026-11-01 09:00 UTC. {measured.note}".strip()
-        expected = form.recall(measured, measured.experiment, note)
-        assert form.line(records.Recording("", "", found)) == form.line(
-            records.Recording("", "", expected)
-        )
-
-
 def test_the_latest_result_of_an_experiment_counts_for_its_own_gpu_alone(store):
     for time_ms in (0.1, 0.2):
         assert put(store, run(ONE, time_ms))

@@ -10,7 +10,6 @@ from tilescope.declare.experiment import Experiment, Run, Settings
 from tilescope.declare.gpus import GPUS, this_gpu
 from tilescope.measure.fair_queue import Call
 from tilescope.measure.session import Session
-from tilescope.results import Failure
 from tilescope.results.sweep import ConfigBuild, ConfigTrial
 from tilescope.search.cases import CaseTrial, build, combine, describe_case
 from tilescope.search.trial import LocalDevice
@@ -206,13 +205,6 @@ def test_only_the_launch_that_a_case_returns_is_predicted(pool, script):
         for case, values in cases
     )
     assert twice.predicted.ms == pytest.approx(once.predicted.ms, rel=0.01)
-
-
-def test_a_config_that_does_not_compile_says_why(pool, script):
-    refused = call(pool, build, experiment(script, BLOCK=1000), GPU)
-    assert isinstance(refused, Failure)
-    assert refused.kind == "compile_error"
-    assert "power of 2" in refused.message
 
 
 def test_an_output_with_another_shape_than_expected_is_wrong(script):
