@@ -133,10 +133,6 @@ class SweepRun:
         self._condition = threading.Condition()  # its lock is reentrant
         self._result: Future[Sweep] = Future()
 
-    @property
-    def has_ended(self) -> bool:
-        return self._result.done()
-
     def start(self) -> Future[Sweep]:
         """Start the sweep, and return its result as a future immediately."""
         self._began = time.monotonic()

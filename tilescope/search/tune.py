@@ -181,7 +181,7 @@ def tune(
 
 
 class Sweeps:
-    """Runs one sweep at a time, because a sweep takes all cores and the GPU. Clients of the same space share it.
+    """Runs one sweep at a time, because a sweep takes all cores and the GPU. All pages of its space show it.
 
     Args:
         prepare: makes a sweep, as `make_sweep` does.
@@ -201,24 +201,17 @@ class Sweeps:
         # (space, GPU) → the store's latest sweep at that time, and the latest sweep with all its rows.
         self._latest = BoundedCache[tuple[Any, Sweep | None]](_MAX_ENDED)
 
-    def start(
-        self, session: Session, space: Space, from_scratch: bool = False
-    ) -> tuple[SweepRun, bool]:
-        """Start a sweep, or join it if it is running.
+    def start(self, session: Session, space: Space, from_scratch: bool = False) -> SweepRun:
+        """Start a sweep.
 
         Args:
             from_scratch: ignore the rows of earlier sweeps.
 
-        Returns:
-            The sweep, and whether it is new.
-
         Raises:
-            ConfigError: if another sweep is running.
+            ConfigError: if a sweep is running.
         """
         with self._lock:
             if run := self._run:
-                if run.space.identity == space.identity:
-                    return run, False
                 message = f"A sweep of {run.space.size:,} configs of {run.space.base.kernel} runs on this machine; one "
                 raise ConfigError("busy", f"{message}runs at a time. Cancel it, or wait.")
             gpu = resolve_gpu(space.base, session.gpu)
@@ -229,7 +222,7 @@ class Sweeps:
             self._seen_at_s = time.monotonic()
             done = run.start()
         threading.Thread(target=self._wait, args=(session.store, run, done), daemon=True).start()
-        return run, True
+        return run
 
     def running(self, space: Space, gpu: Gpu) -> SweepRun | None:
         """Return the running sweep if it is of this space and GPU. This call counts as a client's request for it."""

@@ -213,11 +213,12 @@ class SweepPanel(Panel):
         yield self.draw(snapshot)
 
     def _start(self, session: Session, state: State) -> Iterator[Slots]:
-        """Start a sweep. It resumes from an interrupted sweep, and ignores the rows of a completed one."""
-        space = swept_space(state)
-        latest = self.sweeps.find(session.store, space, state.gpu)
-        has_ended = latest is not None and latest.ended in ("complete", "budget")
-        self.sweeps.start(session, space, from_scratch=has_ended)
+        """Start a sweep if none is running. Resume an interrupted sweep; ignore the rows of a completed one."""
+        if self._running(state) is None:
+            space = swept_space(state)
+            latest = self.sweeps.find(session.store, space, state.gpu)
+            has_ended = latest is not None and latest.ended in ("complete", "budget")
+            self.sweeps.start(session, space, from_scratch=has_ended)
         yield self.draw(Snapshot(state, store=session.store, here=session.gpu))
 
     def _cancel(self, session: Session, state: State) -> Iterator[Slots]:
@@ -233,22 +234,18 @@ class SweepPanel(Panel):
         `rows`: each config, the best first; without a GPU by `predicted_ms`. Configs that can't launch have a `reason`.
         """
         space = space_of_call(api.read(experiment), vary)
-        run, is_new = await asyncio.to_thread(self.sweeps.start, api.session, space)
+        run = await asyncio.to_thread(self.sweeps.start, api.session, space)
         deadline = time.monotonic() + self.max_call_s
         try:
             # Poll: a blocked thread would delay the app's exit.
             while self.sweeps.running(space, run.gpu) is run:
                 await asyncio.sleep(_POLL_S)
-                if time.monotonic() > deadline and not is_new:
-                    break  # the sweep continues for the client that started it
                 if time.monotonic() > deadline:
                     run.cancel()
         except asyncio.CancelledError:  # the client has left
-            if is_new:
-                await asyncio.to_thread(run.cancel)
+            await asyncio.to_thread(run.cancel)
             raise
-        sweep = run.result() if run.has_ended else run.snapshot()
-        return await asyncio.to_thread(build_reply, sweep)
+        return await asyncio.to_thread(build_reply, run.result())
 
 
 def plan_sweep(space: Space, gpu: Gpu) -> Sweep:
