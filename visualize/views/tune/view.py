@@ -217,7 +217,7 @@ class SweepPanel(Panel):
         if self._running(state) is None:
             space = swept_space(state)
             latest = self.sweeps.find(session.store, space, state.gpu)
-            has_ended = latest is not None and latest.ended in ("complete", "budget")
+            has_ended = latest is not None and latest.ended in ("complete", "budget", "patience")
             self.sweeps.start(session, space, from_scratch=has_ended)
         yield self.draw(Snapshot(state, store=session.store, here=session.gpu))
 
